@@ -24,7 +24,7 @@ def comparison(verdict: Record) -> str:
     head += ["p (equivalence)", "finding", "same bits"]
     rows: list[tuple[str, ...]] = []
     for model, word in verdict["verdict"].items():
-        rows += [(model, *text_row(one)) for one in contrasts(verdict, model)]
+        rows += [(model, *text_row(contrast)) for contrast in contrasts(verdict, model)]
         asked = f"**{model}**", "**does noise help?**"
         rows.append((*asked, *[""] * 5, f"**{word}**", ""))
     return markdown(pd.DataFrame(rows, columns=head))

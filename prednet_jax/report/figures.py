@@ -56,7 +56,7 @@ class Curves:
 
     def columns(self) -> list[tuple[int, str]]:
         """Number of the line, and seed, of each column after the axis."""
-        return [(k, s) for k, one in enumerate(self.series) for s in one.curves]
+        return [(k, s) for k, line in enumerate(self.series) for s in line.curves]
 
     def csv(self) -> str:
         """The table: the axis, then a column per line and seed."""
@@ -70,9 +70,9 @@ class Curves:
         Whoever embeds the figure gives it the table "curves" with rows of `x`, `k`
         (number of the line), `seed` and `value`.
         """
-        names = json.dumps([one.name for one in self.series])
+        names = json.dumps([line.name for line in self.series])
         colours: Spec = {"domain": list(range(len(self.series)))}
-        colours["range"] = [one.colour for one in self.series]
+        colours["range"] = [line.colour for line in self.series]
         legend = {"labelExpr": f"{names}[datum.value]", "symbolOpacity": 1}
         colour = {"field": "k", "type": "ordinal", "scale": colours, "legend": legend}
         x = charts.channel("x", "update", nice=False)
@@ -121,9 +121,9 @@ class Curves:
             options = {"input": "select", "options": ["", *seeds], "labels": labels}
             seed["bind"] = {**options, "name": "Seed"}
         return [seed] + [
-            {"name": f"line_{k}", "value": one.shown}
-            | {"bind": {"input": "checkbox", "name": one.name}}
-            for k, one in enumerate(self.series)
+            {"name": f"line_{k}", "value": line.shown}
+            | {"bind": {"input": "checkbox", "name": line.name}}
+            for k, line in enumerate(self.series)
         ]
 
     def _summary(self) -> list[Spec]:
@@ -197,7 +197,10 @@ def losses(results: Results, model: str) -> Curves | None:
     roles = {str(a.get("name")): str(a.get("role", "")) for a in results.arms(model)}
     first = {role: arm for arm, role in reversed(roles.items())}
     carry = [first[role] for role in _CARRY if role in first]
-    pairs = [(one["treatment"], one["control"]) for one in results.contrasts(model)]
+    pairs = [
+        (contrast["treatment"], contrast["control"])
+        for contrast in results.contrasts(model)
+    ]
     named = [arm for pair in pairs for arm in pair]
     names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
     length = min(len(curve) for arm in names for curve in arms[arm].values())
@@ -239,7 +242,8 @@ def relative_losses(results: Results, model: str) -> Curves | None:
         loss,
         # Copying is far from the arms, which would share what is left of the axis.
         series=tuple(
-            one._replace(shown=one.shown and one.name != COPY) for one in loss.series
+            line._replace(shown=line.shown and line.name != COPY)
+            for line in loss.series
         ),
         name=f"finding_{model}",
         y_name=f"loss of {display_name(model)} relative to {CONTROL}, same seeds",
@@ -254,9 +258,9 @@ def seeds(verdict: Record) -> Dots:
     for model, arms in verdict["losses"].items():
         chosen = comparisons.contrasts(verdict, model)
         rows = {
-            label(one): (str(one.get("role")), _ratios(arms, one))
-            for one in chosen
-            if {one["treatment"], one["control"]} <= arms.keys()
+            label(contrast): (str(contrast.get("role")), _ratios(arms, contrast))
+            for contrast in chosen
+            if {contrast["treatment"], contrast["control"]} <= arms.keys()
         }
         title = f"{display_name(model)}, % of the same seed's control"
         margin = 100 * (relative(next(iter(chosen), None), "margin") or 0)
@@ -327,9 +331,9 @@ def slides(results: Results, model: str) -> list[Slide]:
     if not examples:
         return []
     name, first = next(iter(examples.items()))
-    shown = {arm: one.predictions for arm, one in examples.items()}
-    for arm, one in examples.items():
-        if not np.array_equal(one.frames, first.frames):
+    shown = {arm: example.predictions for arm, example in examples.items()}
+    for arm, example in examples.items():
+        if not np.array_equal(example.frames, first.frames):
             raise RecordError(
                 f"{results.directory / 'runs' / model}: examples.npz of {name} and "
                 f"{arm} hold different frames; expected the same ones"
@@ -344,6 +348,6 @@ def slides(results: Results, model: str) -> list[Slide]:
 
 def frames_csv(shown: list[Slide]) -> str:
     """The error of every frame."""
-    errors = {one.name: one.errors for one in shown if one.errors is not None}
+    errors = {slide.name: slide.errors for slide in shown if slide.errors is not None}
     numbers = range(1, len(shown[0].images) + 1)
     return csv_text(["frame", *errors], zip(numbers, *errors.values(), strict=True))

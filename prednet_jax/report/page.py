@@ -102,8 +102,10 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
 def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
     """What the template shows of a model."""
     name, chosen = tables.display_name(model), results.contrasts(model)
-    against = [one for one in chosen if one["control"] == CONTROL]
-    said = "; ".join(f"{label(one)} {tables.effect(one)}" for one in against)
+    against = [contrast for contrast in chosen if contrast["control"] == CONTROL]
+    said = "; ".join(
+        f"{label(contrast)} {tables.effect(contrast)}" for contrast in against
+    )
     caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
     loss = figures.losses(results, model)
     finding = figures.relative_losses(results, model)

@@ -75,7 +75,7 @@ class Results:
 
 def contrasts(verdict: Record, model: str) -> list[dict[str, Any]]:
     """The contrasts of a model in a verdict."""
-    return [one for one in verdict["contrasts"] if one["model"] == model]
+    return [contrast for contrast in verdict["contrasts"] if contrast["model"] == model]
 
 
 def label(contrast: Record) -> str:

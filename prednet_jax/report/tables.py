@@ -58,41 +58,40 @@ def _text_of_model(verdict: Record, model: str, word: str) -> str:
         level = numbers.percent(first.get("confidence") or 0.95, sign=False)
         head = ["treatment", "n", "mean loss", f"difference [{level} interval]"]
         rows = [[*head, "p Holm", "TOST p", "verdict", "same"]]
-        for one in chosen:
-            name, *cells = text_row(one)
+        for contrast in chosen:
+            name, *cells = text_row(contrast)
             treatment, _, control = name.partition(" - ")
             rows.append([treatment, *cells])
             if control:
                 rows.append([f"- {control}", *[""] * len(cells)])
         table = columns(rows, right=(1, 2)).splitlines()
         lines += [table[0], "-" * max(map(len, table)), *table[1:]]
-        families = dict.fromkeys(one.get("p_holm_family") for one in chosen)
+        families = dict.fromkeys(contrast.get("p_holm_family") for contrast in chosen)
         if said := ", ".join(filter(None, families)):
             lines.append(f"p Holm: over {said}")
-    for one in verdict.get("excluded") or ():
-        if isinstance(one, dict) and one.get("model") == model:
-            pair = f"{one.get('treatment')} - {one.get('control')}"
-            lines.append(
-                f"left out: seed {one.get('seed')} of {pair} ({one.get('reason')})"
-            )
+    for exclusion in verdict.get("excluded") or ():
+        if isinstance(exclusion, dict) and exclusion.get("model") == model:
+            names = ("seed", "treatment", "control", "reason")
+            seed, *pair, reason = map(exclusion.get, names)
+            lines.append(f"left out: seed {seed} of {pair[0]} - {pair[1]} ({reason})")
     if sentence := (verdict.get("details") or {}).get(model, {}).get("sentence"):
         lines += textwrap.wrap(str(sentence), WIDTH, break_on_hyphens=False)
     return "\n".join(lines)
 
 
-def text_row(one: Record) -> list[str]:
+def text_row(contrast: Record) -> list[str]:
     """A contrast as cells of plain text, in the order of the terminal's table."""
-    difference = significant(one.get("mean_difference"), sign=True)
-    ends = numbers.interval(one.get("ci_low"), one.get("ci_high"))
-    n, same = one.get("n", MISSING), one.get("bitwise_equal")
+    difference = significant(contrast.get("mean_difference"), sign=True)
+    ends = numbers.interval(contrast.get("ci_low"), contrast.get("ci_high"))
+    n, same = contrast.get("n", MISSING), contrast.get("bitwise_equal")
     return [
-        label(one),
+        label(contrast),
         str(n),
-        significant(one.get("treatment_mean"), 4),
+        significant(contrast.get("treatment_mean"), 4),
         f"{difference} {ends}",
-        numbers.probability(one.get("p_holm")),
-        numbers.probability(one.get("tost_p")),
-        one["verdict"],
+        numbers.probability(contrast.get("p_holm")),
+        numbers.probability(contrast.get("tost_p")),
+        contrast["verdict"],
         MISSING if same is None else f"{same}/{n}",
     ]
 
@@ -139,7 +138,11 @@ def _sentence(claim: Record, together: Record | None, check: Record) -> str:
     said += f", {_three(claim)} here, predicted {ends}"
     said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
     others = {"published": claim.get("published"), "together": together}
-    known = [f"{name} {_three(one)}" for name, one in others.items() if one is not None]
+    known = [
+        f"{name} {_three(record)}"
+        for name, record in others.items()
+        if record is not None
+    ]
     return f"{said} ({'; '.join(known)})" if known else said
 
 
@@ -163,10 +166,11 @@ def facts(results: Results, model: str) -> list[tuple[str, str]]:
     """The few numbers behind a model's verdict, each with its name."""
     chosen, found = results.contrasts(model), []
     for role, name in _CARD.items():
-        for one in chosen:
-            if one.get("role") == role:
-                against = "" if one["control"] == "float32" else f", {one['control']}"
-                found.append((name + against, effect(one)))
+        for contrast in chosen:
+            if contrast.get("role") == role:
+                control = contrast["control"]
+                against = "" if control == "float32" else f", {control}"
+                found.append((name + against, effect(contrast)))
     if chosen:
         margin = numbers.percent(relative(chosen[0], "margin"), sign=False)
         if margin != MISSING:

@@ -162,7 +162,7 @@ def ask(
 
 def verdict(answers: Sequence[Answered]) -> str:
     """The verdict of a model: `supported` if one answer is, `refuted` if all are."""
-    words = {redraws.word(one.answer) for one in answers}
+    words = {redraws.word(answered.answer) for answered in answers}
     if "supported" in words:
         return "supported"
     return "refuted" if words == {"refuted"} else "inconclusive"

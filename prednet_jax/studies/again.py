@@ -60,7 +60,7 @@ def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
         statistics.effect(_losses(rows)),
         left,
         _losses(study) if study[0].updates == rows[0].updates else None,
-        float(np.median([one["orders"] for one in theory["seeds"]])),
+        float(np.median([seed["orders"] for seed in theory["seeds"]])),
     )
 
 

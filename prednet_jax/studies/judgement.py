@@ -40,14 +40,14 @@ DESCRIBED = (
 )
 
 
-def losses(found: Records, endpoint: str) -> statistics.Arms:
+def losses(seeds: Records, endpoint: str) -> statistics.Arms:
     """An endpoint by arm, seed and draw; None: the run diverged.
 
     A run that ended without reaching one of `MOMENTS` counts as reaching it at the
     update after its last, as in part A. A part that is too short for `parity` has none.
     """
     by_arm: dict[str, dict[str, list[float | None]]] = {}
-    for seed in found:
+    for seed in seeds:
         late = endpoint in MOMENTS
         late &= endpoint != "parity" or seed.updates > PARITY_WIDTH
         for run in seed.runs:
@@ -60,7 +60,7 @@ def losses(found: Records, endpoint: str) -> statistics.Arms:
 
 
 def manipulation(
-    found: Records, treatment: str, *controls: str
+    seeds: Records, treatment: str, *controls: str
 ) -> statistics.Manipulation | None:
     """Whether the runs of two groups separated; pairs are averaged within a seed.
 
@@ -69,7 +69,7 @@ def manipulation(
     diverged. None: no seed is left.
     """
     differ, distances = [], []
-    for seed in found:
+    for seed in seeds:
         treated = [run for run in seed.runs if run.arm == treatment]
         other = [run for run in seed.runs if run.arm in controls]
         runs = treated + other
@@ -101,14 +101,14 @@ def _apart(a: Run, b: Run) -> float | None:
 
 
 def contrasts(
-    found: Records, endpoint: str, pairs: Sequence[tuple[str, str]]
+    seeds: Records, endpoint: str, pairs: Sequence[tuple[str, str]]
 ) -> list[statistics.PairedResult]:
     """Contrasts of one endpoint, corrected by Holm over all of them.
 
     The margin comes from the control. A pair is left out if no seed has the endpoint in
     both arms, and every pair is if no run of the control has it.
     """
-    measured = losses(found, endpoint)
+    measured = losses(seeds, endpoint)
     if all(value is None for draws in measured[CONTROL].values() for value in draws):
         return []
     margin = statistics.margin_from_losses(measured, CONTROL)["value"]
@@ -118,19 +118,19 @@ def contrasts(
 
 
 def ask(
-    found: Records, endpoint: str = PRIMARY, treatment: str = RANDOM
+    seeds: Records, endpoint: str = PRIMARY, treatment: str = RANDOM
 ) -> statistics.Answered:
     """The answer about random orders, or another arm, against fixed orders."""
-    measured = losses(found, endpoint)
+    measured = losses(seeds, endpoint)
     fixed = [name for name in statistics.fixed_orders(measured) if name != treatment]
-    check = manipulation(found, treatment, *fixed)
+    check = manipulation(seeds, treatment, *fixed)
     return statistics.ask(MODEL, measured, check, treatment=treatment)
 
 
-def judge(part: Part, found: Records) -> dict[str, Any]:
+def judge(part: Part, seeds: Records) -> dict[str, Any]:
     """The verdict.json of a part, from all its seeds."""
-    answered = ask(found)
-    measured = losses(found, PRIMARY)
+    answered = ask(seeds)
+    measured = losses(seeds, PRIMARY)
     claims = (
         statistics.noise_claim(answered),
         statistics.stale_claim(MODEL, measured, STALE),
@@ -140,21 +140,21 @@ def judge(part: Part, found: Records) -> dict[str, Any]:
     details["sentence"] += " This is about emulated noise only: no GPU was used."
     details |= {"emulated_only": True, "status": part.status}
     if part.known_answers:
-        details["known_answers"] = known = known_answers(part, found)
+        details["known_answers"] = known = known_answers(part, seeds)
         if failed := [row["arm"] for row in known if not row["holds"]]:
             details["status"] += f"; unconfirmed, by {', '.join(failed)}"
-    return _described(found, PRIMARY, answered) | {
+    return _described(seeds, PRIMARY, answered) | {
         "verdict": {MODEL: details["verdict"]},
         "claims": [claim.as_dict() for claim in claims],
         "details": {MODEL: details},
     }
 
 
-def known_answers(part: Part, found: Records) -> list[dict[str, Any]]:
+def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
     """Whether each of the part's arms with a known answer has it."""
     rows = []
     for arm, expected in part.known_answers.items():
-        answered = ask(found, treatment=arm)
+        answered = ask(seeds, treatment=arm)
         above = bool(answered.effect.low > 0)
         holds = above if expected == ABOVE_ZERO else answered.answer == expected
         row = {"arm": arm, "expected": expected, "answer": answered.answer}
@@ -162,18 +162,18 @@ def known_answers(part: Part, found: Records) -> list[dict[str, Any]]:
     return rows
 
 
-def describe(found: Records, endpoint: str) -> dict[str, Any]:
+def describe(seeds: Records, endpoint: str) -> dict[str, Any]:
     """What verdict_<endpoint>.json holds: contrasts and losses, without a verdict."""
-    return _described(found, endpoint, ask(found, endpoint))
+    return _described(seeds, endpoint, ask(seeds, endpoint))
 
 
 def _described(
-    found: Records, endpoint: str, answered: statistics.Answered
+    seeds: Records, endpoint: str, answered: statistics.Answered
 ) -> dict[str, Any]:
     checks = {" - ".join(QUESTION): answered.check}
-    checks |= {" - ".join(pair): manipulation(found, *pair) for pair in DESCRIBED[0]}
+    checks |= {" - ".join(pair): manipulation(seeds, *pair) for pair in DESCRIBED[0]}
     moved = {name: check and check._asdict() for name, check in checks.items()}
-    about = [seed.about for seed in found]
+    about = [seed.about for seed in seeds]
     return {
         "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
         "manipulations": moved,
@@ -182,12 +182,12 @@ def _described(
             *(
                 contrast.as_dict()
                 for pairs in DESCRIBED  # Holm within each family.
-                for contrast in contrasts(found, endpoint, pairs)
+                for contrast in contrasts(seeds, endpoint, pairs)
             ),
         ],
-        "losses": {MODEL: losses(found, endpoint)},
+        "losses": {MODEL: losses(seeds, endpoint)},
         "design": {
-            "seeds": [seed.seed for seed in found],
+            "seeds": [seed.seed for seed in seeds],
             "metric": {MODEL: endpoint},
             "git_commits": sorted({of["git_commit"] for of in about}),
             "processors": sorted({of["device"]["processor"] for of in about}),

@@ -39,9 +39,9 @@ def figures(
     return made
 
 
-def saddle(found: Sequence[Mapping[str, Any]], program: str, updates: int) -> Dots:
+def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Dots:
     """Part A: the update of separation and the final loss of every seed."""
-    shown = [effect for effect in found if effect["program"] == program]
+    shown = [effect for effect in seeds if effect["program"] == program]
     losses = [loss for effect in shown for loss in effect["over_control"]]
     low, high = min(losses), max(losses)
     panels = (
@@ -80,13 +80,13 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
     )
     return _differences(
         "Part C: difference of every seed between two arms",
-        [effect, *(_difference(arms, one) for one in others)],
+        [effect, *(_difference(arms, contrast) for contrast in others)],
         "difference, % of the control's mean loss",
         "counts as none",
     )
 
 
-def against_control(name: str, found: judgement.Records) -> Dots:
+def against_control(name: str, seeds: judgement.Records) -> Dots:
     """Another part: how much every seed's loss differs from its own control's.
 
     In part B one control has most of the mean of all; in per cent of the mean the
@@ -94,12 +94,12 @@ def against_control(name: str, found: judgement.Records) -> Dots:
     """
     rows = [
         Row(
-            f"{one['treatment']} - {one['control']}",
+            f"{contrast['treatment']} - {contrast['control']}",
             BLUE,
-            [[100 * (ratio - 1) for ratio in one["ratios"]]],
+            [[100 * (ratio - 1) for ratio in contrast["ratios"]]],
         )
-        for one in study_tables.compared(found)
-        if one["ratios"]
+        for contrast in study_tables.compared(seeds)
+        if contrast["ratios"]
     ]
     return _differences(
         f"Part {name}: difference of every seed between two arms",
@@ -109,14 +109,14 @@ def against_control(name: str, found: judgement.Records) -> Dots:
     )
 
 
-def _difference(arms: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
+def _difference(arms: Mapping[str, Any], contrast: Mapping[str, Any]) -> Row:
     """A row with seeds and interval in per cent of the control's mean."""
-    matched = match(arms, one["treatment"], one["control"])
+    matched = match(arms, contrast["treatment"], contrast["control"])
     scale = 100 / matched.control.mean()
-    ends = [one[end] for end in ("ci_low", "ci_high")]
+    ends = [contrast[end] for end in ("ci_low", "ci_high")]
     known = None not in ends and np.isfinite(ends).all()
     return Row(
-        f"{one['treatment']} - {one['control']}",
+        f"{contrast['treatment']} - {contrast['control']}",
         charts.MUTED,
         [(scale * (matched.treatment - matched.control)).tolist()],
         [(scale * ends[0], scale * ends[1]) if known else None],

@@ -89,20 +89,20 @@ def blocks(
 
 
 def answer_tables(
-    name: str, found: Records, verdicts: Mapping[str, Record] | None
+    name: str, seeds: Records, verdicts: Mapping[str, Record] | None
 ) -> dict[str, str]:
     """The tables of a judged part; `verdicts` by endpoint, None: it is not complete."""
     tables = [f"*Part {name}: {UNFINISHED}.*"] * 4
     if verdicts is not None:
         primary = verdicts[PRIMARY]
         endpoints = [
-            f"`{endpoint}`{_reached(endpoint, found)}\n\n"
+            f"`{endpoint}`{_reached(endpoint, seeds)}\n\n"
             + markdown(_in_units(verdicts[endpoint]), CONTRAST)
             for endpoint in [*verdicts][1:]
         ]
         in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
         tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
-        tables.append(separation(found))
+        tables.append(separation(seeds))
     names = ("verdict", "contrasts", "endpoints", "separation")
     return {f"study-{name}-{of}": t for of, t in zip(names, tables, strict=True)}
 
@@ -191,16 +191,16 @@ def in_percent(contrast: Record) -> str:
     return change(scale * contrast["mean_difference"], low, high)
 
 
-def _reached(endpoint: str, found: Records) -> str:
+def _reached(endpoint: str, seeds: Records) -> str:
     if endpoint not in MOMENTS:
         return ""
-    ends = [getattr(run, endpoint) for run in _runs(found, CONTROL)]
+    ends = [getattr(run, endpoint) for run in _runs(seeds, CONTROL)]
     reached = len(ends) - ends.count(None)
     return f", reached by {reached} of {len(ends)} runs of {CONTROL}"
 
 
-def _runs(found: Records, arm: str) -> list[seed_records.Run]:
-    return [run for seed in found for run in seed.runs if run.arm == arm]
+def _runs(seeds: Records, arm: str) -> list[seed_records.Run]:
+    return [run for seed in seeds for run in seed.runs if run.arm == arm]
 
 
 def verdict(record: Record) -> str:
@@ -254,14 +254,14 @@ def verdict(record: Record) -> str:
     return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
 
 
-def pairs(found: Records) -> list[tuple[str, str]]:
+def pairs(seeds: Records) -> list[tuple[str, str]]:
     """Every arm of a part and its control; random and fixed order if both were run."""
-    controls = {run.arm: run.control for run in found[0].runs}
+    controls = {run.arm: run.control for run in seeds[0].runs}
     made = [(arm, control) for arm, control in controls.items() if arm != control]
     return made + [(RANDOM, FIXED)] * ({RANDOM, FIXED} <= controls.keys())
 
 
-def compared(found: Records) -> list[dict[str, Any]]:
+def compared(seeds: Records) -> list[dict[str, Any]]:
     """The two arms of each of `pairs`, without correction for the number of arms.
 
     Each has the fields of a contrast (missing if no seed ended in both); `ratios`, the
@@ -269,10 +269,10 @@ def compared(found: Records) -> list[dict[str, Any]]:
     loss decides both means, but only one of these); `over`, the same of the means;
     `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their number.
     """
-    measured = losses(found, PRIMARY)
+    measured = losses(seeds, PRIMARY)
     rows = []
-    for arm, control in pairs(found):
-        runs, moved = _runs(found, arm), manipulation(found, arm, control)
+    for arm, control in pairs(seeds):
+        runs, moved = _runs(seeds, arm), manipulation(seeds, arm, control)
         ended = [run.over_copy for run in runs if run.diverged_at is None]
         row: dict[str, Any] = {
             "treatment": arm,
@@ -284,7 +284,7 @@ def compared(found: Records) -> list[dict[str, Any]]:
             "over_copy": float(np.mean(np.asarray(ended, float))) if ended else None,
             "diverged": len(runs) - len(ended),
         }
-        for result in contrasts(found, PRIMARY, [(arm, control)]):
+        for result in contrasts(seeds, PRIMARY, [(arm, control)]):
             row |= result.as_dict()
             row["over"] = result.treatment_mean / result.control_mean
             both = statistics.match(measured, arm, control)
@@ -293,20 +293,20 @@ def compared(found: Records) -> list[dict[str, Any]]:
     return rows
 
 
-def without_gradient(folder: Path, found: Records) -> Counter[str]:
+def without_gradient(folder: Path, seeds: Records) -> Counter[str]:
     """Number of runs of each arm whose gradient is exactly 0 in the last row.
 
     Such a network is dead. Noise of the order of sums is 0 there too.
     """
     dead: Counter[str] = Counter()
-    for seed in found:
+    for seed in seeds:
         rows = records.read_csv(folder / f"seed_{seed.seed}.csv")
         last = {(row["arm"], row["draw"]): row["grad_norm"] for row in rows}
         dead.update(arm for (arm, _), norm in last.items() if norm and not float(norm))
     return dead
 
 
-def against_control(found: Records, dead: Mapping[str, int]) -> str:
+def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
     """Every arm of a part against its control; `dead` is of `without_gradient`."""
 
     def middle(row: Record) -> str:
@@ -330,27 +330,27 @@ def against_control(found: Records, dead: Mapping[str, int]) -> str:
         "arm's loss over copying": "{over_copy:sig}",
         "distance / travelled": "{distance:.2g}",
     }
-    return markdown(pd.DataFrame(compared(found)), cells)
+    return markdown(pd.DataFrame(compared(seeds)), cells)
 
 
-def other_endpoints(found: Records) -> str:
+def other_endpoints(seeds: Records) -> str:
     """The endpoints that do not decide, in percent of the control's mean."""
-    table = pd.DataFrame(index=pd.Index(pairs(found)))
+    table = pd.DataFrame(index=pd.Index(pairs(seeds)))
     table["arm"] = [" - ".join(pair) for pair in table.index]
     for name in (*ENDPOINTS[1:], *MOMENTS):
         cells = {
             (contrast.treatment, contrast.control): in_percent(contrast.as_dict())
-            for contrast in contrasts(found, name, list(table.index))
+            for contrast in contrasts(seeds, name, list(table.index))
         }
         table[name] = [cells.get(pair, MISSING) for pair in table.index]
     return markdown(table)
 
 
-def separation(found: Records) -> str:
+def separation(seeds: Records) -> str:
     """How far each arm is from its control along the training; medians over seeds."""
     frame = pd.DataFrame(
         {"arm": run.arm, **run.distance_over_travelled}
-        for seed in found
+        for seed in seeds
         for run in seed.runs
         if run.arm != run.control
     )
