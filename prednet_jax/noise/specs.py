@@ -121,17 +121,19 @@ class GpuOrder(NoiseSpec):
     Attributes:
         gpu: whose, a name of `gpu.targets.CARDS`. The order of each `reduce_sum` is
             read from the kernel that XLA compiles for that sum alone.
-            Dots and convolutions, which are the libraries', follow a model: one
-            accumulator for each output, terms in rising order of k, fused
-            multiply-add; operands rounded to TF32 where the GPU does that
-            (`gpu.orders`).
+        products: the model of dots and convolutions, which are the libraries'.
+            `"fused"`: one accumulator for each output, terms in rising order of k,
+            fused multiply-add; operands rounded to TF32 where the GPU does that
+            (`gpu.orders`). `"plain"`: as this machine computes them.
     """
 
     alone: ClassVar[bool] = True
     gpu: str
+    products: str = field(default="fused", metadata=LATER)
 
     def __post_init__(self) -> None:
         errors.choice("gpu", self.gpu, tuple(CARDS))
+        errors.choice("products", self.products, ("fused", "plain"))
 
 
 @dataclass(frozen=True)

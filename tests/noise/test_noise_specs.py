@@ -76,7 +76,7 @@ SIMPLE = [
         partials=3, granularity="shared", tile=1, schedule="run", profile="xla_gpu"
     ),
     noise.ReductionOrder(shortest=1, accumulate="operand", collectives="ring"),
-    noise.GpuOrder(gpu="rtx4090"),
+    noise.GpuOrder(gpu="rtx4090", products="plain"),
     noise.StochasticRounding(3, primitives=("add", "scatter-add"), routines=True),
     noise.MonteCarlo("mca", 53),
     noise.UlpPerturbation(1 << 20, deterministic=True),

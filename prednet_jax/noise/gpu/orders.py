@@ -3,12 +3,12 @@
 A sum (`reduce_sum`) is compiled for the GPU by itself, its order is read from the
 kernel (`replay`) and written here as gathers and additions.
 
-Products follow a model: each output has one accumulator, to which terms are added in
-rising order of k by fused multiply-add; a convolution is the product of its patches (k
-counts features, then rows, then columns of the window: Chetlur et al., "cuDNN:
-efficient primitives for deep learning", 2014). On GPUs with TF32 (since sm_80) operands
-are rounded to it first, to nearest, ties away, as `cvt.rna.tf32` does, unless the
-program asks for a higher precision.
+Products follow the model "fused": each output has one accumulator, to which terms are
+added in rising order of k by fused multiply-add; a convolution is the product of its
+patches (k counts features, then rows, then columns of the window: Chetlur et al.,
+"cuDNN: efficient primitives for deep learning", 2014). On GPUs with TF32 (since sm_80)
+operands are rounded to it first, to nearest, ties away, as `cvt.rna.tf32` does, unless
+the program asks for a higher precision.
 """
 
 import functools
@@ -179,6 +179,8 @@ def _replayed_product(
     out = types[-1]
     if not all(x.name in TYPES for x in types):
         return f"not replayed: a product in {out}"
+    if spec.products == "plain":
+        return "not replayed: products=plain leaves products as they are"
     if name != "dot_general" and (
         params["feature_group_count"] > 1 or params["batch_group_count"] > 1
     ):
@@ -190,7 +192,7 @@ def _replayed_product(
     rounding = "TF32 operands, " if tf32 else ""
     fused = _dot if name == "dot_general" else _conv
     evaluate = functools.partial(fused, dict(params), tf32, out)
-    return Replay(evaluate, f"by the model of fused multiply-adds ({rounding}rising k)")
+    return Replay(evaluate, f"by the model 'fused' ({rounding}rising k, multiply-add)")
 
 
 def _tf32(x: Array) -> Array:

@@ -35,6 +35,7 @@ def alone(monkeypatch, tmp_path):
     [
         ("gpu_order", "gpu_order needs gpu"),
         ("gpu_order:gpu=gtx1", "gpu='gtx1': expected one of gtx750ti, "),
+        ("gpu_order:gpu=h100,products=fast", "products='fast': expected one of fused"),
         ("gpu_order:gpu=h100+reduction_order", "expected one order for a sum"),
     ],
 )
@@ -83,13 +84,17 @@ def test_coverage_says_what_is_replayed_and_what_not():
         y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
         return bias_gradient(y) + bias_gradient(jnp.cumsum(x, 1)) + x[0, :2].sum(0)[:1]
 
-    report = noise.coverage(fn, GTX)(numbers(BIAS), numbers((3, 3, 12, 12)))
+    arrays = numbers(BIAS), numbers((3, 3, 12, 12))
+    report = noise.coverage(fn, GTX)(*arrays)
     reasons = {e.primitive: e.reason for e in report.perturbed}
     assert reasons["reduce_sum"] == "in the order of gtx1080's kernel for this sum"
     assert (
         reasons["conv_general_dilated"]
-        == "by the model of fused multiply-adds (rising k)"
+        == "by the model 'fused' (rising k, multiply-add)"
     )
+    plain = noise.coverage(fn, noise.parse("gpu_order:gpu=gtx1080,products=plain"))
+    reasons = {e.primitive: e.reason for e in plain(*arrays).untouched}
+    assert "products=plain" in reasons["conv_general_dilated"]
     left = {e.primitive: e for e in report.untouched}
     assert [left[n].has_order for n in ("cumsum", "reduce_sum")] == [True, False]
     assert left["cumsum"].reason.startswith("not replayed")
