@@ -97,7 +97,7 @@ soak: setup
 # Wheel and source distribution under Python 3.11 to 3.13, where found, without extras and
 # with each; then the numerical tests on the newest. Environments of its own, .venv-*.
 test-versions: setup
-	$(BIN)/python tools/versions.py $(ARGS)
+	.ci/versions
 
 # Broken files, texts and flags by the hundred thousand in one process, then whole
 # commands. FUZZ: thousands of inputs; COMMANDS: commands.

@@ -2,15 +2,14 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from chainer_reproduction.in_chainer import overwritten_inputs as detector
+
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
-import overwritten_inputs as detector  # noqa: E402
 
 
 def test_what_was_overwritten_through_another_name_is_found():
@@ -81,7 +80,7 @@ def test_the_mistake_is_found_and_a_correct_loop_is_not_accused(library, request
     elif python is None:
         pytest.skip("TORCH_PYTHON is not set")
     program = HEAD + LOOPS[library] + TAIL
-    said = run(python, program, PYTHONPATH=str(ROOT / "tools"))
+    said = run(python, program, PYTHONPATH=str(Path(detector.__file__).parent))
     wrong, found, right, clean = said.splitlines()
     # Targets 0, 1, 2 against a weight of 1: by hand 0, and -1.5 if all are 2.
     assert (wrong, right) == ("-1.5", "0.0")

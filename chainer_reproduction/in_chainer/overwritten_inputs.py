@@ -30,11 +30,8 @@ import numpy as np
 class Finding(NamedTuple):
     """An array that was overwritten between the passes.
 
-    Attributes:
-        operation: what kept it, such as `MeanSquaredError`.
-        position: which input of the operation; -1 where the library does not say.
-        shape: of the array.
-        where: `file:line` of the call that made the graph keep it.
+    What kept it, such as `MeanSquaredError`; which of its inputs it is, -1 where the
+    library does not say; `where` the graph was made to keep it, as `file:line`.
     """
 
     operation: str
@@ -45,8 +42,7 @@ class Finding(NamedTuple):
 
 def fingerprint(array):
     """Hash of the bytes of a NumPy array, whatever its layout."""
-    data = np.ascontiguousarray(array)
-    return hashlib.blake2b(data.view(np.uint8).reshape(-1), digest_size=16).digest()
+    return hashlib.sha256(array.tobytes()).digest()
 
 
 def keep(array):
