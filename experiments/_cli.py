@@ -16,9 +16,34 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags, logging
 
-from prednet_jax.errors import RunError, UserError, missing_extra
+def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
+    """Ends a script whose imports lack a package of an extra, or are interrupted."""
+    ending = ("interrupted", 130) if kind is KeyboardInterrupt else _ending(error)
+    if ending is None:
+        sys.__excepthook__(kind, error, trace)
+        return
+    with contextlib.suppress(SystemExit):
+        fail(*ending)
+    # Python would end with status 1 after this hook.
+    os._exit(ending[1])
+
+
+def fail(message: object, status: int = 2) -> None:
+    """One line on stderr, and the exit status."""
+    # Names of files may hold anything, control codes of the terminal too.
+    words = " ".join(str(message).split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
+    raise SystemExit(status)
+
+
+# Scripts import this module first, and from here on imports take long.
+sys.excepthook = _import_failed
+
+from absl import app, flags, logging  # noqa: E402
+
+from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 
 FLAGS = flags.FLAGS
 
@@ -46,21 +71,6 @@ def run(main: Callable[[], None]) -> None:
             fail(*ending)
 
     app.run(guarded, flags_parser=_parse)
-
-
-def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
-    """Ends a script whose imports lack a package of an extra, or are interrupted."""
-    if (ending := _ending(error)) is None:
-        sys.__excepthook__(kind, error, trace)
-        return
-    with contextlib.suppress(SystemExit):
-        fail(*ending)
-    # Python would end with status 1 after this hook.
-    os._exit(ending[1])
-
-
-# Scripts import this module first.
-sys.excepthook = _import_failed
 
 
 def _ending(error: BaseException) -> tuple[str, int] | None:
@@ -117,15 +127,6 @@ def _parse(argv: list[str]) -> list[str]:
     if len(rest) > 1:
         fail(f"argument {rest[1]!r}: expected flags only; --help lists them")
     return rest
-
-
-def fail(message: object, status: int = 2) -> None:
-    """One line on stderr, and the exit status."""
-    # Names of files may hold anything, control codes of the terminal too.
-    words = " ".join(str(message).split())
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
-    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
-    raise SystemExit(status)
 
 
 def _check_place(name: str, path: str) -> None:

@@ -92,7 +92,9 @@ def main() -> None:
         return
     if line := runs.said(reasons):
         print(line)
-    print(f"{len(missing)} processes")
+    minutes = again.seconds(missing, RESULTS / "study") / 60 / min(FLAGS.jobs, 2)
+    rough = f", roughly {minutes:.0f} minutes on two cores" if minutes else ""
+    print(f"{len(missing)} processes{rough}")
     with files.hold(design.root):
         runs.clear(design.root, jobs)
         if _fresh():

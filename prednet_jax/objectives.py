@@ -56,9 +56,6 @@ class Method:
         extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
             from 0, is the first that the network does not see; None: it sees all.
             Each sequence is then a window of its own and starts from the zero state.
-
-    Raises:
-        UserError: a choice is unknown.
     """
 
     objective: str | None = None
@@ -132,18 +129,10 @@ def window_loss(
 ) -> tuple[Float[Array, ""], WindowResult]:
     """Loss of one window of truncated back-propagation.
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        state: the state carried from the window before; ignored if `first`.
-        frames: the window, `[T + 1, B, H, W, C]`.
-        first: whether the window starts a sequence.
-        method: what is minimised; None: the defaults, with objective `squares`.
-
-    Raises:
-        UserError: stale targets with objective `errors`, which has no target buffer;
-            layer weights that are not one per layer, or not 0 above the first where
-            frames are extrapolated.
+    `state` is carried from the window before, and ignored if `first`, where the window
+    `[T + 1, B, H, W, C]` starts a sequence; `method` None: `squares`. A UserError says
+    that stale targets go with `errors`, which has no target buffer, or that layer
+    weights are not one per layer, or not 0 above the first with extrapolated frames.
     """
     method = method or Method()
     objective = method.objective or "squares"
@@ -169,13 +158,10 @@ def window_loss(
     if method.extrapolate_from is not None:
         apart = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
         errors = weights[0] * apart / 2
-    frame_losses = jnp.square(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
-    result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
+    stale = method.targets == "stale"
+    pulled, result = squares(predictions, frames, scored, state, stale=stale)
     if objective == "errors":
         return (errors * scored).sum() / scored.sum(), result
-    pulled = frame_losses
-    if method.targets == "stale":
-        pulled = jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4))
     total = (pulled * scored).sum()
     return (total / scored.sum() if objective == "mse" else total), result
 
@@ -226,22 +212,19 @@ def cut(state: Any, first: Bool[Array, ""]) -> Any:
 
 def squares(
     predictions: Float[Array, "T B H W C"],
-    targets: Float[Array, "T B H W C"],
+    frames: Float[Array, "_ B H W C"],
+    scored: Float[Array, " T"],
     state: Any,
-    first: Bool[Array, ""],
     *,
     stale: bool,
-    stand_in: bool,
-) -> tuple[Float[Array, ""], WindowResult]:
-    """The objective `squares` for any network: predictions and targets of a window.
+) -> tuple[Float[Array, " T"], WindowResult]:
+    """Squared errors of predictions of the last T frames, for any network.
 
-    With a `stand_in` the first transition of a sequence has weight 0.
+    The first result is what pulls them, the distance from their true or stale targets.
     """
+    targets = frames[-len(predictions) :]
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))
-    scored = jnp.ones_like(frame_losses)
-    if stand_in:
-        scored = scored.at[0].set(1 - first.astype(scored.dtype))
-    goal = targets[-1] if stale else targets
-    pulled = jnp.square(predictions - goal).mean(axis=(1, 2, 3, 4))
     result = WindowResult(state, jax.lax.stop_gradient(frame_losses), scored)
-    return (pulled * scored).sum(), result
+    if not stale:
+        return frame_losses, result
+    return jnp.square(predictions - frames[-1]).mean(axis=(1, 2, 3, 4)), result

@@ -64,15 +64,9 @@ class Task(abc.ABC):
     ) -> tuple[jax.Array, Any]:
         """Predictions of a window, and the state carried to the next window.
 
-        Args:
-            params: the parameters.
-            carry: the state after the window before; a tree like `initial_carry`'s.
-            frames: `[T + 1, B, H, W, C]` in [0, 1]; frame 0 is the last one of the
-                window before, or a stand-in if `first`. If not `windowed`:
-                `[1, B, H, W, C]`.
-            first: boolean scalar, whether the window starts a sequence.
-
-        The predictions `[T, B, H, W, C]` are of frames[1:] (else of frames).
+        `frames` are `[T + 1, B, H, W, C]` in [0, 1]; frame 0 is the last one of the
+        window before, or a stand-in if `first`, a boolean scalar. The predictions
+        `[T, B, H, W, C]` are of frames[1:]. Not `windowed`: both are `[1, B, H, W, C]`.
         """
         raise NotImplementedError(
             f"{type(self).__name__}: outputs, or loss and predict"
@@ -93,12 +87,14 @@ class Task(abc.ABC):
         """What an update minimises, here `objectives.squares` of `outputs`."""
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
-        targets = frames[1:] if self.windowed else frames
-        return objectives.squares(
-            *(predictions, targets, carry, first),
-            stale=method.targets == "stale",
-            stand_in=self.windowed,
+        scored = jnp.ones(len(predictions), frames.dtype)
+        if self.windowed:  # The transition from a stand-in does not count.
+            scored = scored.at[0].set(1 - first.astype(scored.dtype))
+        stale = method.targets == "stale"
+        pulled, result = objectives.squares(
+            predictions, frames, scored, carry, stale=stale
         )
+        return (pulled * scored).sum(), result
 
     def check(self, method: Method) -> None:
         """Refuses, with a UserError, a method that cannot train this network."""

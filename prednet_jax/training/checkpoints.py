@@ -86,8 +86,7 @@ def updates(directory: str | os.PathLike) -> list[int]:
 
 def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
     """Reads a state back, of the structure, shapes and types of `like`."""
-    path, leaves = _read(directory, update)
-    return _shaped(path, leaves, like, types=True)
+    return _shaped(*_read(directory, update), like, types=True)
 
 
 def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dict:
@@ -136,9 +135,8 @@ def newest(
 ) -> tuple[int, dict[int, TrainState]]:
     """The last update, `at_most` that, of which every run has a good checkpoint.
 
-    Runs that go on together are numbered alike in `folders` and `like` (see `restore`).
-    A damaged checkpoint is named on stderr and left. Returns the update and its states;
-    0 and `like` itself where there is none.
+    A damaged one is named on stderr and left. Returns the update and its states; 0 and
+    `like` itself where there is none.
     """
     saved = set.intersection(*(set(updates(f)) for f in folders.values()))
     for update in sorted((u for u in saved if u <= at_most), reverse=True):
@@ -152,9 +150,8 @@ def newest(
 def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -> None:
     """Removes all checkpoints but the last and the best by loss, and passing ones.
 
-    Later ones than that of the current update, which was just saved, stay and do not
-    count: a run that goes on has passed over them, so they are damaged, or lack their
-    like in another replica. With `keep` 0 all stay.
+    Those later than the current update stay and do not count: a run that goes on has
+    passed over them. With `keep` 0 all stay.
     """
     folder = Path(directory) / FOLDER
 

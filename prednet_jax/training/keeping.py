@@ -45,10 +45,7 @@ _END = 10**8 + 400
 
 
 class Guard:
-    """Watches the updates of one run and keeps its `warnings` for the manifest.
-
-    A run of few updates is warned of sooner.
-    """
+    """Watches the updates of one run and keeps its `warnings` for the manifest."""
 
     def __init__(self, name: object, updates: int):
         self.warnings: list[str] = []
@@ -113,8 +110,7 @@ def first_not_finite(state: TrainState) -> str | None:
 class Keeper:
     """Writes one run's records, and ends it where they are not numbers any more.
 
-    The state after the last update is always kept, whatever `checkpoint_every`. `done`
-    updates were made before.
+    `done` updates were made before.
     """
 
     def __init__(
@@ -143,10 +139,7 @@ class Keeper:
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], save: bool
     ) -> None:
-        """Writes an update; `state` gives the state after it.
-
-        With `save` a checkpoint is saved. Older ones stay until `prune`.
-        """
+        """Writes an update, and with `save` a checkpoint of the `state` after it."""
         self._writer.write(**dataclasses.asdict(record))
         self._show(record.update, "", {name: getattr(record, name) for name in SCALARS})
         self._losses.append(record.loss)
@@ -217,10 +210,7 @@ class Keeper:
     def finish(
         self, params: dict, source: data.FrameSource, measured: dict[str, float]
     ) -> None:
-        """Writes examples, weights, and last the manifest, which says that all is done.
-
-        `measured` is what the manifest says of the time.
-        """
+        """Writes examples, weights, and last the manifest: all is done."""
         if self._recipe.examples:
             self._write_examples(params, source)
         records.write_tree(self.folder / records.WEIGHTS, params)
@@ -282,11 +272,9 @@ def follow(
 ) -> Any:
     """Trains to the end, with the records of every run, by any number.
 
-    A checkpoint is saved where the recipe asks for one, when a signal came, and without
-    `checkpoint_every` every `_SECONDS`; all runs save the same update. `keepers` are
-    those that this process writes, `steps` gives states and the record of each run,
-    `state_of` takes one run's state out of them, and `whole` collects states that
-    several processes hold, which all call it. `done` updates were made before.
+    All save a checkpoint of the same update: where the recipe asks for one, when a
+    signal came, and without `checkpoint_every` every `_SECONDS`. `keepers` are those
+    that this process writes; `steps`, `state_of` and `whole` as in `runs._Way`.
 
     Returns the last states, whole; None where all updates were made before.
     """

@@ -81,16 +81,12 @@ def frame_schedule(
     method: Method | None = None,
     batch: int = 1,
 ) -> data.Schedule:
-    """Which frames each update sees, in the published order.
-
-    Without windows an update sees one image per stream, whatever `window`. A window
-    that is extrapolated is a sequence of its own: what the network made up is not
-    carried on.
-    """
+    """Which frames each update sees, in the published order."""
     task = tasks.of(network)
     whole = source.length, source.boundaries
     if not task.windowed:
         return data.single_schedule(*whole, updates, batch=batch)
+    # What the network made up in a window is not carried on.
     made_up = method is not None and method.extrapolate_from is not None
     fresh = task.fresh_windows or made_up
     return data.schedule(*whole, window, updates, batch=batch, fresh=fresh)
@@ -105,14 +101,10 @@ def train(
     seed: int,
     draw: int = 0,
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
-    """Trains from `state` to the end of the schedule.
+    """Trains from `state` to the end of the schedule; another `draw` is other noise.
 
-    `state.update` updates of the schedule are skipped. The `noise` stream of the root
-    seed feeds the noise; another `draw` is other noise and nothing else.
-
-    Yields:
-        The state after each update, valid until the next is asked for (its buffers
-        may be donated to the next update), and the update's record.
+    Yields the state after each update, valid until the next is asked for, to which its
+    buffers may be donated, and the update's record.
     """
     key = keys.stream(seed, "noise")
     if draw:
@@ -136,9 +128,8 @@ def copy_last_frame_loss(
 ) -> float | None:
     """Loss of predicting each frame by the last one before it that is seen.
 
-    The mean squared difference, pixels in [0, 1], of a window `[T + 1, ..., H, W, C]`
-    uint8; of a `first` one frame 0 is a stand-in, whose transition does not count. None
-    where there is no transition, as of a single image.
+    Of a window `[T + 1, ..., H, W, C]` uint8, with pixels in [0, 1]; the transition
+    from the stand-in of a `first` one does not count. None: there is no transition.
     """
     frames = window[1:] if first else window
     if len(frames) < 2:
@@ -179,11 +170,7 @@ def windows_per_chunk(source: data.FrameSource, window: int, streams: int = 1) -
 def batches(
     source: data.FrameSource, schedule: data.Schedule
 ) -> Iterator[tuple[np.ndarray, np.bool_]]:
-    """What `make_step` takes, update after update, for a loop of one's own.
-
-    Frames `[T + 1, B, H, W, C]` uint8 (`[1, B, H, W, C]` without windows), and whether
-    they open a sequence.
-    """
+    """Frames `[T + 1, B, H, W, C]` of each update, and if they open a sequence."""
     count = windows_per_chunk(source, schedule.window, schedule.start.shape[1])
     for frames, first in data.chunks(source, schedule, count):
         for window, opens in zip(frames, first, strict=True):

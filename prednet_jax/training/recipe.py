@@ -261,8 +261,7 @@ def check_memory(
 ) -> None:
     """Refuses, with a UserError, a training that cannot fit into this machine's memory.
 
-    Its `seeds` are `together` where they are replicas of one program, each of `batch`
-    streams; `examples` are frames predicted together after training.
+    Its `seeds` are `together` where they are replicas of one program.
     """
     size = np.dtype(dtype).itemsize
     height, width, _ = task.frame
@@ -302,8 +301,7 @@ def check_disk(
 ) -> None:
     """Refuses, with a UserError, checkpoints and metrics that the disk has no room for.
 
-    They are of each update that `every` divides, and of which `kept` stay (0: all);
-    each of the runs has `saved` so many already.
+    Of every `every`-th update `kept` stay (0: all); each run has `saved` some already.
     """
     made = updates // every + 1 if every else 2
     # A new one is whole before an old one goes.

@@ -205,12 +205,11 @@ def train(
     runs: Mapping[int, Replica],
     method: Method | None = None,
 ) -> Iterator[tuple[TrainState, dict[int, UpdateRecord]]]:
-    """Trains the replicas of this process to the end of their schedules.
+    """Trains the replicas of this process, `layout.held(0)`, to their schedules' end.
 
-    Every process of the program calls it, each with its own replicas, those of
-    `layout.held(0)`, all at the same update. Yields the states after each update
-    (`replica_state` takes one out), valid until the next is asked for, and the records
-    by replica, whose `seconds` are those of all of them together.
+    Every process of the program calls it, at the same update. Yields the states after
+    each update (`replica_state` takes one out), valid until the next is asked for, and
+    the records by replica, whose `seconds` are those of all together.
     """
     members = list(runs.values())
     done = int(members[0].state.update)

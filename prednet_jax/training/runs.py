@@ -224,10 +224,9 @@ def _write(
     interruption: Interruption,
     name: str,
 ) -> float:
-    """Trains runs that go on together to their end, and writes their records.
+    """Trains runs together to their end and writes the records of those in `found`.
 
-    `entries` are all of them by any number, `found` what those that this process writes
-    are trained on. Returns the seconds of the training.
+    Returns the seconds of the training.
     """
     done, states, begin = _enter(entries, overwrite=recipe.overwrite, written=found)
     for n in found:
@@ -261,10 +260,7 @@ def _write(
 def _look(
     recipe: Recipe, places: Mapping[int, Path], written: Mapping[int, Path]
 ) -> dict[int, Begun]:
-    """What was begun in the directories; of finished runs it is said.
-
-    A UserError if another process works in one of `written`, or one cannot go on.
-    """
+    """What was begun in the directories; of finished runs it is said."""
     for path in written.values():
         files.check_unlocked(path)
     found = {n: _begun(recipe, path) for n, path in places.items()}
@@ -413,9 +409,8 @@ def _enter(
 ) -> tuple[int, dict[int, TrainState], dict[int, dict[str, Any]]]:
     """Begins runs or goes on with them, all at the same update; the first that writes.
 
-    The directories are held (`files.hold`). Every process has all runs and writes those
-    of `written`. Returns the update to go on from, its states, the manifests as
-    written.
+    Every process has all runs and writes those of `written`. Returns the update to go
+    on from, its states, the manifests as written.
     """
     folders = {n: run.folder for n, run in runs.items()}
     for n in written:

@@ -276,24 +276,12 @@ def train_windows(
 ) -> tuple[dict, Float[Array, " losses"]]:
     """Trains on one stream in order, one update a window.
 
-    Args:
-        params: the parameters to start from (left as they are).
-        config: the network, which predicts a next frame: no autoencoder.
-        frames: `[T, H, W, C]`, one stream, floating point in [0, 1] or uint8.
-        window: transitions per window, >= 1 (`lotter`: >= 2), as in `windows`.
-        targets: `true` or `stale`.
-        truncation_leak: whether Chainer's leak at the window boundaries is reproduced.
-        optimizer: an optax transformation, as in `Trainer`; None: `chainer_adam()`.
-        noise: a noise spec, or None.
-        key: noise key; None: the `noise` stream of seed 0.
-        objective: `squares`, `errors`, or None: as the variant was published.
+    The stream `[T, H, W, C]` is floating point in [0, 1] or uint8; `window` is >= 1, of
+    `lotter` >= 2, as in `windows`. Targets, leak and objective are those of
+    `objectives.Method`; optimiser, noise and key those of a `Trainer`.
 
-    Returns:
-        The trained parameters and `losses`: losses[i] is the MSE of the prediction of
-        frame i + 1 against its true target.
-
-    Raises a UserError if a value is not accepted, or the stream is shorter than a
-    window.
+    Returns the trained parameters (the given ones are left as they are) and `losses`:
+    losses[i] is the MSE of the prediction of frame i + 1 against its true target.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
     shortest = 1 if getattr(config, "order", None) == "watanabe" else 2

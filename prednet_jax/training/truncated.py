@@ -71,7 +71,7 @@ def initial_train_state(
 ) -> TrainState:
     """The state before the first update, in the precision of the parameters.
 
-    One program, not one a shape, and new arrays: a step may be donated the state.
+    New arrays, since a step may be donated the state.
     """
     return _initial_train_state(tasks.of(network), optimizer, batch, params)
 
@@ -108,22 +108,13 @@ def make_step(
 
     Noise at the `computation` site is injected into the whole update: forward pass,
     backward pass and optimiser; noise at the `gradient` site is added to the gradient.
-    An order of sums that is fixed by the key (`schedule="run"`) is the same in all
-    updates.
 
-    Args:
-        network: a task, or a configuration of this package.
-        optimizer: an optax transformation.
-        method: objective, targets, leak.
-        noise: a noise spec, or None.
-        amplify: turns `gradient(*inputs) -> (grads, result)` into the same function
-            with a key in front (`studies.dose`); None: `noise` acts as described.
-        axis: mesh axis over which the batch is spread, inside shard_map; gradients and
-            losses are averaged over it. None: the whole batch is here.
+    `amplify` turns `gradient(*inputs) -> (grads, result)` into the same function with a
+    key in front (`studies.dose`). `axis` is the mesh axis over which the batch is
+    spread, inside shard_map; gradients and losses are averaged over it.
 
-    Returns:
-        `step(state, frames, first, key) -> (state, metrics)`, arguments as in
-        `Trainer.step`; `key` is folded here with the number of the update.
+    Returns `step(state, frames, first, key) -> (state, metrics)`, arguments as in
+    `Trainer.step`; `key` is folded here with the number of the update.
     """
     gradient = jax.grad(make_loss(network, method or Method()), has_aux=True)
 

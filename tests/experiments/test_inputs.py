@@ -89,9 +89,13 @@ def test_a_link_that_leads_nowhere_is_refused(refused, tmp_path):
     refused("link is no directory", "train.py", f"--workdir={tmp_path}/link/run")
 
 
-def test_an_interrupt_while_a_script_imports_is_one_line():
+@pytest.mark.parametrize("early", [True, False])
+def test_an_interrupt_while_a_script_imports_is_one_line(tmp_path, early):
+    """Early: while absl is imported, which is the first that takes long."""
     code = "import _cli; raise KeyboardInterrupt()"
-    path = os.pathsep.join([str(SCRIPTS), *sys.path])
+    if early:
+        (tmp_path / "absl.py").write_text("raise KeyboardInterrupt()")
+    path = os.pathsep.join([str(SCRIPTS), str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": path},
