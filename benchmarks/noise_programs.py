@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-# Looked at while the constants of the tools were chosen; and not before they stood.
+# Looked at while the constants of the tools were chosen; not before those of `digits`
+# and `explain` stood; not before any stood.
 SEEN: dict[str, Callable[[], tuple]] = {}
 HELD_OUT: dict[str, Callable[[], tuple]] = {}
+LATER: dict[str, Callable[[], tuple]] = {}
 # Programs of both, with products of matrices and with other sums.
 PRODUCTS = ("mlp", "attention", "convolution", "recurrent", "block")
 PRODUCTS += ("similarity", "gated", "pooled", "covariance", "mixture")
@@ -216,3 +218,88 @@ def mixture(x, gates, experts):
     """Mixture of experts."""
     weights = jax.nn.softmax(x @ gates)
     return jnp.einsum("bg,gio,bi->bo", weights, experts, x)
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def rotary(x, w):
+    """Attention scores with rotated pairs."""
+    q = (x @ w).reshape(len(x), 4, 8, 2)
+    angle = jnp.arange(4.0)[:, None] / jnp.arange(1.0, 9.0)
+    turned = q[..., 0] * jnp.cos(angle) - q[..., 1] * jnp.sin(angle)
+    return jax.nn.softmax(jnp.einsum("bip,bjp->bij", turned, turned)).reshape(
+        len(x), 16
+    )
+
+
+@listed(LATER, normal(900, 12, 64), normal(902, 32, 64, scale=0.3))
+def lstm(x, w):
+    """A recurrence with gates."""
+    steps = x.reshape(len(x), 4, 16).swapaxes(0, 1)
+
+    def step(carry, now):
+        h, c = carry
+        i, f, o, g = jnp.split(jnp.concatenate([now, h], 1) @ w, 4, axis=1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+    zero = jnp.zeros((len(x), 16))
+    return lax.scan(step, (zero, zero), steps)[0][0]
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def sinkhorn(x, w):
+    """Scaling of rows and columns, of a matrix per example."""
+    cost = jnp.abs(x @ w).reshape(len(x), 8, 8)
+
+    def step(p, _):
+        p = p / jnp.sum(p, 1, keepdims=True)
+        return p / jnp.sum(p, 2, keepdims=True), None
+
+    return lax.scan(step, jnp.exp(-cost), None, length=5)[0].reshape(len(x), 64)
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def gram_schmidt(x, w):
+    """Two orthogonal directions per example."""
+    a, b = jnp.split((x @ w).reshape(len(x), 2, 32), 2, axis=1)
+    a = a / jnp.sqrt(jnp.sum(a * a, -1, keepdims=True))
+    b = b - jnp.sum(a * b, -1, keepdims=True) * a
+    return (b / jnp.sqrt(jnp.sum(b * b, -1, keepdims=True)))[:, 0]
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def rms_gated(x, w):
+    """A gated block with RMS normalisation."""
+    y = x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + np.float32(1e-6))
+    a, b = jnp.split(y @ w, 2, axis=1)
+    return jax.nn.silu(a) * b
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def wavelet(x, w):
+    """Haar's transform and a projection."""
+    for _ in range(3):
+        pairs = x.reshape(len(x), -1, 2)
+        x = jnp.concatenate(
+            [pairs.sum(2), pairs[:, :, 0] - pairs[:, :, 1]], 1
+        ) * np.float32(0.70710678)
+    return x @ w
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def bilinear(x, w):
+    """A form of pairs of rows."""
+    return jnp.tanh(x @ w @ x.T / np.float32(8.0))
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def running(x, w):
+    """Running means."""
+    return jnp.cumsum(jax.nn.softplus(x @ w), 1) / jnp.arange(1.0, 65.0)
+
+
+@listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
+def harmonics(x, w):
+    """A cosine transform, by its power."""
+    basis = jnp.cos(jnp.outer(jnp.arange(64.0) + 0.5, jnp.arange(16.0)) / 20.4)
+    return jnp.log1p(jnp.square((x @ w) @ basis))

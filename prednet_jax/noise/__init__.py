@@ -14,7 +14,7 @@ from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.localize import Culprit, Findings, localize
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
-from prednet_jax.noise.questions.devices import devices
+from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import (

@@ -37,7 +37,7 @@ from prednet_jax.noise.gpu.compilation import TIME_LIMIT
 from prednet_jax.noise.localize import localize
 from prednet_jax.noise.questions import recording, runs
 from prednet_jax.noise.questions.decisions import decisions
-from prednet_jax.noise.questions.devices import devices
+from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import first_difference
@@ -126,12 +126,16 @@ def _invariance(asked: Asked) -> Any:
 
 def _devices(asked: Asked) -> Any:
     """What the results over a mesh differ by from those on one device."""
-    mesh, in_specs = _on_mesh(asked.options.mesh, asked.options.specs)
+    sizes, in_specs = _on_mesh(asked.options.mesh, asked.options.specs)
     options = {"in_specs": in_specs, "spec": asked.spec}
+    if any(len(several) > 1 for several in sizes.values()):
+        table = {axis: n if len(n) > 1 else n[0] for axis, n in sizes.items()}
+        return asked.drawn(devices_table, mesh=table, **options)
+    mesh = {axis: size for axis, (size,) in sizes.items()}
     over, alone = (
-        partial(devices(asked.call.fn, mesh=sizes, **options), key)
+        partial(devices(asked.call.fn, mesh=each, **options), key)
         for key in [jax.random.key(asked.options.seed)]
-        for sizes in (mesh, dict.fromkeys(mesh, 1))
+        for each in (mesh, dict.fromkeys(mesh, 1))
     )
     pair = (asked.call._replace(fn=fn).result() for fn in (over, alone))
     return asked._replace(call=asked.call._replace(fn=alone)).drawn(explain, *pair)
@@ -171,7 +175,10 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "b": (..., "FILE.npz, the other"),
     "output": (..., "FILE.npz that it writes"),
     "recording": (..., "FILE.npz that record wrote"),
-    "mesh": (..., "sizes of the axes, as in data=64 or 'data=8;model=2'"),
+    "mesh": (
+        ...,
+        "sizes of the axes, as in data=64 or 'data=8;model=2'; a table of data=1,8,64",
+    ),
     "specs": (
         None,
         "for each positional argument the mesh axes of its axes, - for none: -;data "
@@ -430,14 +437,16 @@ def _function(name: str) -> Callable:
     return value
 
 
-def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, int], Any]:
+def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], Any]:
     """A mesh and `in_specs` as the command line has them.
 
-    `mesh` are sizes by axis, as `data=8;model=2`; `specs` for each argument the mesh
-    axes of its axes, as `-;data,-;data+model`, or None.
+    `mesh` are sizes by axis, as `data=8;model=2` or `data=1,8`; `specs` for each
+    argument the mesh axes of its axes, as `-;data,-;data+model`, or None.
     """
     axes = [part.partition("=") for part in mesh.split(";")]
-    found = {axis.strip(): int(n) for axis, _, n in axes if n.strip().isdecimal()}
+    sizes = {axis.strip(): n.split(",") for axis, _, n in axes}
+    whole = all(n.strip().isdecimal() for each in sizes.values() for n in each)
+    found = {axis: tuple(map(int, each)) for axis, each in sizes.items() if whole}
     if len(found) < len(axes):
         raise NoiseError(
             f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "

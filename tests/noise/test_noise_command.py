@@ -102,6 +102,11 @@ def test_as_a_process_in_the_current_directory(folder):
             "--specs=data;-",
             "not modelled",
         ),
+        (
+            "devices {}:loss --args=positional.npz --draws=2 --mesh=data=1,2 "
+            "--specs=data;-",
+            "norm of the rest",
+        ),
         ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
         (
             "first_difference {}:other --args=one.npz --recording=sum.npz --draws=2",

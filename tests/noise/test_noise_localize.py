@@ -183,7 +183,7 @@ def test_a_sum_into_a_mutable_array_is_switched_too():
     assert report.effect == culprit.effect > 0
 
 
-@pytest.mark.parametrize("program", planted.PROGRAMS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("program", planted.ILL_CONDITIONED, ids=lambda p: p.__name__)
 def test_the_planted_line_is_found(program):
     report = localize(program, UlpPerturbation())(jax.random.key(1), planted.X)
     # In the order of discovery: the last line may round as much as the planted one.

@@ -21,6 +21,10 @@ EXPECTED = {
     "devices": r"'w2': '(order|rounding)'\}\)\n.* \{'w1': 'beyond', 'w2': 'beyond'",
     "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
     "localize": r"localize\.py:9 in loss",
+    "nnx": (
+        r"bf16 a(?s:.*)mixed rows: False\nfirst: add nnx\.py:\d+ in __call__"
+        r"(?s:.*) 64 .* (order|rounding) +0"
+    ),
 }
 # Figures depend on XLA's version and flags; rows, columns and words do not.
 SHOWN = ("digits", "tolerance", "explain")
@@ -41,7 +45,10 @@ def words(text):
     return re.findall(r"[A-Za-z_]{3,}", re.sub(r"[\d.]+e[+-]?\d+", "", text))
 
 
-@pytest.mark.parametrize("name", [*EXPECTED, *SHOWN])
+SLOW = [pytest.param("nnx", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name", [*sorted(EXPECTED.keys() - {"nnx"}), *SHOWN, *SLOW])
 def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
     program = "\n".join(BLOCK.findall(page(name)))
     # On networks that are not PredNet.

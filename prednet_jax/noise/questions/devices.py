@@ -12,8 +12,9 @@ body of a shard_map, which names the axes in its collectives.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +25,9 @@ from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, evaluate
+from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.explain import changed, ladder
+from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.rules import logical
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 
@@ -96,6 +100,97 @@ def devices(
         return outcome.result(objects)
 
     return run
+
+
+class OverDevices(NamedTuple):
+    """A result over a number of devices, beside that on one.
+
+    Attributes:
+        loss: its first scalar; None if it has none.
+        norm: Euclidean norm of all other floating-point numbers, such as a gradient.
+        same_bits: as `difference` and `rung` of an `explain.Change`.
+        flipped: how many integers and booleans are others.
+    """
+
+    devices: int
+    loss: float | None
+    norm: float
+    same_bits: bool
+    difference: float | None
+    rung: str
+    flipped: int
+
+
+class DevicesTable(NamedTuple):
+    """What `devices_table` found: a row per number of devices."""
+
+    rows: tuple[OverDevices, ...]
+
+    def __str__(self) -> str:
+        head = ("devices", "loss", "norm of the rest", "difference", "rung", "flipped")
+        rows = [
+            (
+                str(row.devices),
+                "-" if row.loss is None else f"{row.loss:.9g}",
+                f"{row.norm:.9g}",
+                "-" if row.difference is None else f"{row.difference:.2g}",
+                row.rung,
+                str(row.flipped),
+            )
+            for row in self.rows
+        ]
+        return "\n".join(runs.table(head, rows, ">>>><>"))
+
+
+def devices_table(
+    fn: Callable,
+    *,
+    mesh: Mapping[str, Any],
+    draws: int = 8,
+    **options: Any,
+) -> Callable[..., DevicesTable]:
+    """What `fn` computes over several numbers of devices, beside one device.
+
+    Args:
+        fn: as for `devices`.
+        mesh: as there, but of one axis several sizes: `{"data": (1, 8, 64, 512)}`.
+        draws: runs of each noise of the ladder of `explain`.
+        **options: those of `devices`.
+
+    Returns:
+        `measure(key, *args, **kwargs)`, which gives a `DevicesTable`.
+    """
+    several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
+    if len(several) != 1 or not mesh[several[0]]:
+        raise NoiseError(
+            f"mesh={mesh!r}: expected several sizes of one axis, as {{'data': (1, 8)}}"
+        )
+
+    def measure(key: Array, /, *args: Any, **kwargs: Any) -> DevicesTable:
+        def over(sizes: Mapping[str, int]) -> Callable:
+            return functools.partial(devices(fn, mesh=sizes, **options), key)
+
+        alone = Call(over(dict.fromkeys(mesh, 1)), args, kwargs)
+        rungs, expected = ladder(alone, key, draws=draws), alone.result()
+        rows = []
+        for size in mesh[several[0]]:
+            sizes = {**mesh, several[0]: size}
+            result = jax.device_get(alone._replace(fn=over(sizes)).result())
+            floats, flipped, loss = [], 0, None
+            for x, y in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
+                if not jax.numpy.issubdtype(np.result_type(x), np.inexact):
+                    flipped += int(np.sum(np.asarray(x) != np.asarray(y)))
+                elif loss is None and not np.ndim(x):
+                    loss = float(np.real(x))
+                else:
+                    floats.append(float(np.linalg.norm(runs.values([x])[0])))
+            norm = float(np.linalg.norm(floats))
+            change = changed(rungs, result, expected)
+            count = math.prod(sizes.values())
+            rows.append(OverDevices(count, loss, norm, *change, flipped))
+        return DevicesTable(tuple(rows))
+
+    return measure
 
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:
@@ -178,9 +273,16 @@ def _traced(
                 fn = _body(fn, specs, out_specs, spread)
             try:
                 jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*spread)
-            except NameError as error:
-                if "unbound axis name" not in str(error):
+            except (NameError, compat.ShardingTypeError) as error:
+                ambiguous = isinstance(error, compat.ShardingTypeError)
+                if not ambiguous and "unbound axis name" not in str(error):
                     raise
+                if ambiguous and not _names_axes(fn, specs, spread):
+                    raise NoiseError(
+                        f"{str(error).splitlines()[0]}: expected out_sharding there, "
+                        "or the body of a shard_map, which averages what it returns "
+                        "(lax.pmean)"
+                    ) from error
                 fn = _body(fn, specs, None, spread)
                 jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*spread)
         except ValueError as error:
@@ -190,11 +292,6 @@ def _traced(
                 f"mesh={dict(sizes)} and a shard_map inside with a mesh of its own: "
                 "expected shard_map without mesh="
             ) from error
-        except compat.ShardingTypeError as error:
-            raise NoiseError(
-                f"in_specs={specs}: JAX cannot tell from these shardings where a "
-                f"result lies: {str(error).splitlines()[0]}"
-            ) from error
     program = logical.on_one_device(jaxpr, sizes)
     if placed is None and not logical.spread_over(program):
         raise NoiseError(
@@ -202,6 +299,15 @@ def _traced(
             "shard_map inside of the function"
         )
     return Traced(program, shapes)
+
+
+def _names_axes(fn: Callable, specs: Sequence[PartitionSpec], arrays: Any) -> bool:
+    """Whether a function is a body: its results are the same on all devices."""
+    try:
+        _body(fn, specs, None, arrays)
+    except NoiseError:
+        return False
+    return True
 
 
 def _body(

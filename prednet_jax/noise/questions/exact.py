@@ -1,17 +1,10 @@
-"""A program in float64: what its results would be without rounding errors, nearly.
-
-The jaxpr is evaluated with each floating-point type widened to float64, or complex128:
-of arguments and constants, whose values stay what they are in their own type, and of
-what an equation asks for (`preferred_element_type`, `new_dtype`), casts included.
-Loops, branches and calls are rebuilt by their rules (`rules.control_flow`). What
-depends on the bits of a narrower type (`bitcast_convert_type`, random numbers) and
-foreign kernels are computed in their own type.
+"""What the result of a call would be without rounding errors: in float64.
 
 A chaotic function loses the 16 digits of float64 as well: runs under stochastic
 rounding show it (`Exact.errors`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,14 +12,11 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import float64, random_bits
 from prednet_jax.noise.inject import inject, traced
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.runs import Call, Result
-from prednet_jax.noise.random_bits import Words, first_words
-from prednet_jax.noise.rules import registry
-from prednet_jax.noise.rules.primitives import KERNELS
-from prednet_jax.noise.rules.registry import HigherOrder
+from prednet_jax.noise.random_bits import first_words
 from prednet_jax.noise.specs import ReductionOrder, StochasticRounding, compose
 
 
@@ -42,20 +32,22 @@ _DRAWS = 4
 _NOISE = runs.reaching(compose(ReductionOrder(), StochasticRounding()))
 
 
-def exact(call: Call, key: Array) -> Exact:
-    """The result of a call in float64."""
+def exact(
+    call: Call, key: Array, settled: Callable[[Result], Result] = lambda values: values
+) -> Exact:
+    """The result of a call in float64, as `settled` makes it comparable."""
     pure, arrays = call.pure()
     program = traced(pure, arrays)
 
     def wide(*arrays: Array) -> list[Any]:
-        return evaluate(program.jaxpr, arrays, first_words(key))
+        return float64.evaluate(program.jaxpr, arrays, first_words(key))
 
     def values(fn: Callable, *given: Any) -> Result:
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
-        return runs.values(jax.device_get(outcome).result())
+        return settled(runs.values(jax.device_get(outcome).result()))
 
     with jax.enable_x64(True):
-        given = [widened(jnp.array(x)) for x in arrays]
+        given = [float64.widened(jnp.array(x)) for x in arrays]
         truth = values(jax.jit(wide), *given)
         noisy = inject(wide, _NOISE)
         drawn = [values(noisy, k, *given) for k in random_bits.split(key, _DRAWS)]
@@ -64,102 +56,3 @@ def exact(call: Call, key: Array) -> Exact:
         for right, *of_leaf in zip(truth, *drawn, strict=True)
     ]
     return Exact(truth, errors)
-
-
-class _Higher(NamedTuple):
-    """A higher-order equation while it is evaluated; see `registry.Call`."""
-
-    equation: compat.Equation
-    bodies: Any
-
-    @property
-    def params(self) -> dict[str, Any]:
-        return self.equation.params
-
-    def bind(self, *operands: Any) -> list[Any]:
-        # Only derivatives ask for it, and a program has none that are not taken.
-        raise NotImplementedError
-
-    def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
-        return evaluate(self.bodies[label], operands, words)
-
-    def decided(self, words: Words, number: Any) -> None:
-        pass
-
-
-def evaluate(jaxpr: Any, args: Sequence[Any], words: Words) -> list[Any]:
-    """Evaluate a jaxpr at wide arguments; inside of `jax.enable_x64(True)`."""
-    opened, consts = compat.open_jaxpr(jaxpr)
-    values = dict(zip(opened.constvars, map(widened, consts), strict=True))
-    values.update(zip(opened.invars, args, strict=True))
-
-    def read(atom: Any) -> Any:
-        if compat.is_literal(atom):
-            # As the program has it, rounded to its type.
-            return widened(np.asarray(atom.val, atom.aval.dtype))
-        return values[atom]
-
-    for equation in opened.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        rule = registry.find(equation.primitive.name)
-        with compat.context(equation):
-            if isinstance(rule, HigherOrder):
-                higher = _Higher(equation, rule.programs(equation))
-                results = rule.run(higher, words, operands)
-            else:
-                results = _first_order(equation, operands, words)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in opened.outvars]
-
-
-# Their results depend on how many bits a number has.
-_BITS = frozenset({"bitcast_convert_type", "nextafter", "rng_uniform"})
-# The code behind them was written for the type that it was given.
-_FOREIGN = KERNELS | {"pure_callback", "io_callback", "ffi_call"}
-
-
-def _first_order(
-    equation: compat.Equation, operands: list, words: Words
-) -> Sequence[Any]:
-    """The results of an equation without programs inside."""
-    name = equation.primitive.name
-    if name in _BITS or name in _FOREIGN:
-        own = [
-            x.astype(atom.aval.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-            for x, atom in zip(operands, equation.invars, strict=True)
-        ]
-        return [widened(x) for x in compat.bind(equation, *own)]
-    if name == "reduce_precision":
-        return operands
-    params = {n: _wide_param(p, words) for n, p in equation.params.items()}
-    if "precision" in params:
-        params["precision"] = None
-    return compat.bind(equation.replace(params=params), *operands)
-
-
-def _wide_type(dtype: Any) -> Any:
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return np.dtype(np.complex128)
-    return np.dtype(np.float64) if jnp.issubdtype(dtype, jnp.floating) else dtype
-
-
-def _wide_param(value: Any, words: Words) -> Any:
-    """A parameter: types, and the programs of a reduction by a function."""
-    if isinstance(value, np.dtype):
-        return _wide_type(value)
-    if not compat.is_jaxpr(value):
-        return value
-    opened, _ = compat.open_jaxpr(value)
-    shapes = [
-        jax.ShapeDtypeStruct(v.aval.shape, _wide_type(v.aval.dtype))
-        for v in opened.invars
-    ]
-    made = jax.make_jaxpr(lambda *xs: evaluate(value, xs, words))(*shapes)
-    return made if hasattr(value, "consts") else made.jaxpr
-
-
-def widened(x: Any) -> Any:
-    """An array in the wide type; what is no floating-point array as it is."""
-    dtype = getattr(x, "dtype", np.dtype(bool))
-    wide = _wide_type(dtype)
-    return x if wide == dtype else x.astype(wide)

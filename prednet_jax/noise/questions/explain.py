@@ -42,6 +42,7 @@ from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.runs import Call, Leaf, Result
+from prednet_jax.noise.questions.signs import NOTE, Signs, signs
 
 RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
 NOT_MODELLED = (
@@ -156,7 +157,7 @@ def explain(
         call = Call(fn, args, kwargs)
         rungs = ladder(call, key, draws=draws)
         try:
-            truth = exact(call, key)
+            truth = exact(call, key, rungs.signs.settled)
         except Exception as error:
             # A primitive that JAX has in narrow types alone must not stop the ladder.
             why = str(error).partition("\n")[0]
@@ -173,8 +174,8 @@ def place(
     runs.check_alike("a", a, "b", b)
     described = runs.check_alike("b", b, "the result", rungs.tree)
     found = []
-    observed = zip(described, runs.values(a), runs.values(b), strict=True)
-    for i, (leaf, x, y) in enumerate(observed):
+    pair = (rungs.signs.settled(runs.values(x)) for x in (a, b))
+    for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
         is_plain = any(
             not np.any(runs.difference(one, known[i]))
             for one in (x, y)
@@ -184,6 +185,8 @@ def place(
         one = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
         if truth is not None:
             one = _judged(one, leaf, (x, y), truth.values[i], truth.errors[i])
+        if rungs.signs.is_free[i]:
+            one = one._replace(reason="; ".join(filter(None, [one.reason, NOTE])))
         found.append(one)
     structure = jax.tree.structure(rungs.tree)
     notes = (*rungs.notes, *[note] * bool(note))
@@ -192,6 +195,32 @@ def place(
         for name in ("rung", "closer", "error_a", "error_b")
     )
     return Explanation(rung, tuple(found), rungs.draws, notes, *columns)
+
+
+class Change(NamedTuple):
+    """How a whole result differs from another.
+
+    Attributes:
+        same_bits: whether every bit is the same.
+        difference: the largest over the leaves: RMS of the difference in units of the
+            RMS of the leaf; None if an element is finite in one of the two alone.
+        rung: of the difference on the ladder; of several leaves the last.
+    """
+
+    same_bits: bool
+    difference: float | None
+    rung: str
+
+
+def changed(rungs: Ladder, a: Any, b: Any) -> Change:
+    """What a result is beside another; `identical` if every bit is the same."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    if all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs):
+        return Change(True, 0.0, "identical")
+    leaves = place(rungs, a, b).leaves
+    sizes = [math.inf if one.relative is None else one.relative for one in leaves]
+    difference = max(sizes) if math.isfinite(max(sizes)) else None
+    return Change(False, difference, max((x.rung for x in leaves), key=RUNGS.index))
 
 
 def _judged(
@@ -345,6 +374,7 @@ class Ladder(NamedTuple):
 
     Attributes:
         tree: the result without noise; `plain`: as arrays, compiled and not.
+        signs: what makes results comparable that depend on signs of vectors.
         clouds: differences under random noises, for each leaf.
         formats: the difference that each narrower format makes, leaf by leaf.
         notes: what no noise reached, and library routines.
@@ -352,6 +382,7 @@ class Ladder(NamedTuple):
 
     tree: Any
     plain: tuple[Result, Result]
+    signs: Signs
     clouds: list[list[Cloud]]
     formats: dict[str, Result]
     draws: int
@@ -363,17 +394,23 @@ def ladder(call: Call, key: Array, *, draws: int) -> Ladder:
     compiled = inject(call.fn, specs.UlpPerturbation(), only=())
     tree = call._replace(fn=compiled).result(key)
     clean = runs.values(tree)
+    free = signs(call, clean)
+
+    def values(result: Any) -> Result:
+        return free.settled(runs.values(result))
+
     every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
     formats = {}
     for name in FORMATS:
         spec = specs.ReducedPrecision(name)
         if _acts(spec, call):
             result = call._replace(fn=inject(call.fn, spec)).result(key)
-            formats[name] = list(map(runs.difference, runs.values(result), clean))
+            formats[name] = list(map(runs.difference, values(result), clean))
     return Ladder(
         tree,
-        (clean, runs.values(call.result())),
-        _clouds(call, clean, key, draws),
+        (clean, values(call.result())),
+        free,
+        _clouds(call, values, clean, key, draws),
         formats,
         draws,
         runs.notes(call.reaches(runs.reaching(every))),
@@ -384,7 +421,9 @@ def _acts(spec: specs.NoiseSpec, call: Call) -> bool:
     return bool(coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed)
 
 
-def _clouds(call: Call, clean: Result, key: Array, draws: int) -> list[list[Cloud]]:
+def _clouds(
+    call: Call, values: Callable, clean: Result, key: Array, draws: int
+) -> list[list[Cloud]]:
     """The clouds of every leaf, one for each noise that acts on the function."""
     found: list[list[Cloud]] = [[] for _ in clean]
     for rung, spec in [(rung, s) for rung, noises in RANDOM.items() for s in noises]:
@@ -395,7 +434,7 @@ def _clouds(call: Call, clean: Result, key: Array, draws: int) -> list[list[Clou
         pairs: list[list[Sample]] = [[] for _ in clean]
         before = None
         for result in call.draw(inject(call.fn, spec), key, draws):
-            now = runs.values(result)
+            now = values(result)
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, kept in zip(now, others or [], samples, strict=False):
                     one = sample(runs.difference(x, y))

@@ -15,7 +15,6 @@ of the two; otherwise the equation is passed over.
 import dataclasses
 import functools
 import itertools
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import Traced, evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.explain import RUNGS, ladder, place
+from prednet_jax.noise.questions.explain import changed, ladder
 from prednet_jax.noise.questions.recording import digest, numbers
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
@@ -38,14 +37,11 @@ from prednet_jax.noise.specs import Identity
 
 
 class Variant(NamedTuple):
-    """One way to call the function.
+    """One way to call the function, such as `one row at a time`.
 
     Attributes:
-        name: such as `one row at a time`.
-        same_bits: whether every bit of the result is that of the whole batch.
-        difference: the largest over the leaves: RMS of the difference in units of the
-            RMS of the leaf; None if an element is finite in one of the two alone.
-        rung: of the difference on the ladder of `explain`; of several leaves the last.
+        same_bits: as `difference` and `rung` of an `explain.Change`, from the result of
+            the whole batch.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
         source: the user's line that makes the first difference; "" if none does alone.
@@ -122,24 +118,21 @@ def invariance(
             if np.isnan(x).any():
                 at = f"{leaf.path}{np.argwhere(np.isnan(x))[0].tolist()}"
                 raise NoiseError(f"{at} is NaN: expected a result without NaN")
-        found, rungs, lines = [], None, None
+        # Neither is needed if all variants agree.
+        rungs = functools.cache(lambda: ladder(call, jax.random.key(seed), draws=draws))
+        lines = functools.cache(lambda: _followed(given))
+        found = []
         for name, called in _ways(given, given.result).items():
             values = list(map(np.asarray, called()))
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
                 found.append(Variant(name, True, 0.0, "identical", (), ""))
                 continue
-            if rungs is None:
-                rungs = ladder(call, jax.random.key(seed), draws=draws)
-            leaves = place(rungs, _result(shapes, values), tree).leaves
-            sizes = [math.inf if x.relative is None else x.relative for x in leaves]
-            difference = max(sizes) if math.isfinite(max(sizes)) else None
-            rung = max((one.rung for one in leaves), key=RUNGS.index)
+            change = changed(rungs(), _result(shapes, values), tree)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
-            lines = lines or _followed(given)
-            line = _first_line(given, name, lines)
-            found.append(Variant(name, False, difference, rung, rows, line))
+            line = _first_line(given, name, lines())
+            found.append(Variant(name, *change, rows, line))
         return Invariance(tuple(found), given.rows)
 
     return measure

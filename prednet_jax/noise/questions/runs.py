@@ -253,7 +253,7 @@ def crossing(grows: Callable[[float], float], level: float, high: float) -> floa
     return (low + high) / 2
 
 
-def chi_squared(probability: float, degrees: int) -> float:
+def chi_squared(probability: float, degrees: float) -> float:
     """The lower quantile of the chi-squared distribution.
 
     By bisection of P(a, x) = x^a e^-x / Gamma(a + 1) sum_k x^k / ((a+1) ... (a+k)),
@@ -273,7 +273,7 @@ def chi_squared(probability: float, degrees: int) -> float:
     return 2 * crossing(lower_gamma, probability, a + 20 * math.sqrt(degrees) + 20)
 
 
-def spread_bound(draws: int, confidence: float) -> float:
+def spread_bound(draws: float, confidence: float) -> float:
     """By what factor the standard deviation may exceed that of a normal sample."""
     free = draws - 1
     return math.sqrt(free / chi_squared(1 - confidence, free))

@@ -5,31 +5,37 @@ For each leaf: rtol and atol so that for a fresh run under noise, all elements e
     |noisy_e - R_e| <= atol + rtol |R_e|                    (numpy.allclose)
 
 but with probability at most `failure`. R is the result without noise, compiled or not.
-Let m_e and s_e be mean and standard deviation (divisor n - 1) of element e over n runs,
-N the number of elements. An element is taken as normal, its distance bounded by
+Sums that cancel have noise of the size of their terms, not of the result. So with
+atol = rho rtol rms(R), rho out of `BALANCES`, errors are in units u_e = |R_e| + rho
+rms(R); the rho is taken that makes the tolerance smallest in the geometric mean.
 
-    B_e = max over R of |m_e - R_e| + z sqrt(1 + 1/n) F max(s_e, l_e)
-    l_e = sqrt(rms(s)^2 + (u_e / 4)^2)
+Let m_e and s_e be mean and standard deviation (divisor d = n - 1) of element e over n
+runs, in those units. An element is taken as normal, and rtol is the t at which
 
-z      a normal error exceeds z standard deviations with probability failure / N
-       (Bonferroni's bound: elements may depend on each other)
-F      sqrt((n - 1) / chi2(1 %; n - 1)): the true standard deviation is below F s with
-       99 % confidence
-l_e    results lie on a grid, of which few runs may all meet one point: no element
-       counts as quieter than the leaf as a whole (RMS of s over its elements) and a
-       quarter of u_e, the distance from |R_e| to the next number of its type, at most
+    sum over e of P(|N(m_e - R_e, sigma_e^2)| > t)  =  failure
+
+(elements may depend on each other, so their probabilities are added), with
+
+    sigma_e^2 = (1 + 1/n) max(F^2 w_e^2, (GRID g_e)^2)
+    w_e^2 = max(s_e^2, (d0 v + d s_e^2) / (d0 + d))
+
+v, d0  the mean of s_e^2, and how alike the elements are: by an empirical Bayes estimate
+       (G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004), from the variance of the
+       s_e^2, where they follow a scaled F distribution with d and d0 degrees
+F      sqrt(k / chi2(1 %; k)): sigma_e is a bound with 99 % confidence. k = d0 + d, but
+       no more than the runs have together: n - 1 times 2 v^2 / (variance, from run to
+       run, of the mean square error), which is small where all elements move together
+g_e    results lie on a grid, of which few runs may all meet one point: the distance
+       from |R_e| to the next number of its type, at most
 
 16 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is
 an extrapolation of that model. At 1e-2 and 1e-3 it is tested with 10,000 runs.
-
-Sums that cancel have noise of the size of their terms, not of the result. So with
-atol = rho rtol rms(R), rho out of `BALANCES`, rtol is the smallest that covers all B_e;
-the rho is taken that makes the tolerance smallest in the geometric mean.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +54,10 @@ EXTRAPOLATED = 1e-3
 BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 # That the true standard deviation of an element is below its bound.
 CONFIDENCE = 0.99
+# The least standard deviation, in distances to the next number.
+GRID = 0.75
+# Of a spread with more degrees of freedom the bound is as good as it gets.
+FREE = 1000.0
 
 
 @dataclass(frozen=True)
@@ -104,13 +114,23 @@ def tolerance(
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(fn, args, kwargs)
-        clean = runs.values(call.result())
-        other = runs.values(call._replace(fn=compiled).result(key))
-        tree, means, spreads = runs.moments(call.draw(noisy, key, draws))
+        results = call.result(), call._replace(fn=compiled).result(key)
+        errors = [
+            _Errors(np.stack(pair))
+            for pair in zip(*map(runs.values, results), strict=True)
+        ]
+
+        def seen() -> Iterator[Any]:
+            for result in call.draw(noisy, key, draws):
+                for leaf, x in zip(errors, runs.values(result), strict=True):
+                    leaf.see(x)
+                yield result
+
+        tree, means, spreads = runs.moments(seen())
         found = [
-            _of_leaf(leaf, np.stack(references), mean, spread, draws, failure)
-            for leaf, *references, mean, spread in zip(
-                runs.leaves(tree), clean, other, means, spreads, strict=True
+            errors_of.tolerance(leaf, mean, spread, failure)
+            for errors_of, leaf, mean, spread in zip(
+                errors, runs.leaves(tree), means, spreads, strict=True
             )
         ]
         return jax.tree.unflatten(jax.tree.structure(tree), found)
@@ -125,56 +145,109 @@ def tolerance_table(tolerances: Any) -> str:
     return "\n".join(f"{name:{width}}  {one}" for name, one in found)
 
 
-def _of_leaf(
-    leaf: Leaf,
-    references: np.ndarray,
-    mean: np.ndarray,
-    spread: np.ndarray,
-    draws: int,
-    failure: float,
-) -> Tolerance:
-    """The tolerance of a leaf; `references` [2, ...] are the results without noise."""
-    finite = np.isfinite(references[0])
-    settled = [np.isfinite(x) == finite for x in (references[1], mean)]
-    if not np.all([*settled, np.isfinite(spread)]):
-        raise NoiseError(
-            f"{leaf.path}: an element is finite in some runs alone; expected one that "
-            "is finite, or is not, in all"
+class _Errors:
+    """The errors of one leaf, in the units of each balance.
+
+    `references` [2, ...] are the results without noise; `squares` has for each balance
+    the mean square error of each run.
+    """
+
+    def __init__(self, references: np.ndarray) -> None:
+        self.finite = np.isfinite(references[0])
+        self.settled = np.isfinite(references[1]) == self.finite
+        self.references = references[:, self.finite]
+        sizes = np.abs(self.references)
+        self.size, self.largest = sizes.min(0), sizes.max(0)
+        self.scale = runs.rms(self.size)
+        balances = BALANCES if self.scale else (0.0,)
+        self.squares: dict[float, list[float]] = {b: [] for b in balances}
+
+    def units(self, balance: float) -> np.ndarray:
+        """What errors are measured in."""
+        return self.size + balance * self.scale if self.scale else np.ones(1)
+
+    def see(self, x: np.ndarray) -> None:
+        """Take note of a run."""
+        far = np.abs(x[self.finite] - self.references[0])
+        for balance, found in self.squares.items():
+            found.append(runs.rms(far / self.units(balance)) ** 2)
+
+    def tolerance(
+        self, leaf: Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
+    ) -> Tolerance:
+        """What covers the errors but with probability `failure`."""
+        settled = self.settled & (np.isfinite(mean) == self.finite)
+        if not np.all(settled & np.isfinite(spread)):
+            raise NoiseError(
+                f"{leaf.path}: an element is finite in some runs alone; expected one "
+                "that is finite, or is not, in all"
+            )
+        mean, spread = mean[self.finite], spread[self.finite]
+        far = np.abs(mean - self.references).max(0)
+        grid = GRID * leaf.epsilon * self.largest
+        rtol = atol = 0.0
+        least = math.inf
+        for balance, squares in self.squares.items() if mean.size else ():
+            unit = self.units(balance)
+            sigma = np.maximum(_spread_bound(spread / unit, squares), grid / unit)
+            sigma *= math.sqrt(1 + 1 / len(squares))
+            bound = _exceeded(far / unit, sigma, failure)
+            cost = math.log(bound or 1) + float(np.mean(np.log(unit)))
+            # Where several serve alike, the one with the least atol.
+            if cost < least - 0.01:
+                least, rtol, atol = cost, bound, balance * self.scale * bound
+        if not self.scale:
+            rtol, atol = 0.0, rtol
+        allowed = atol + rtol * self.size
+        some = allowed > 0
+        noise = runs.rms(spread[some] / allowed[some])
+        return Tolerance(rtol, atol, noise, failure < EXTRAPOLATED)
+
+
+def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
+    """Upper bounds of standard deviations [N], of runs with these mean squares [n]."""
+    free, variances = len(squares) - 1, np.square(spread)
+    typical = float(variances.mean())
+    if not typical:
+        return spread
+    unlike = free * float(variances.var()) / typical**2
+    prior = math.inf if unlike <= 2 else (2 * (free - 2) + 4 * unlike) / (unlike - 2)
+    alike = free * 2 * typical**2 / max(float(np.var(squares, ddof=1)), 1e-300)
+    known = min(prior + free, max(free, min(alike, free * spread.size)), FREE)
+    weight = 1 if prior == math.inf else prior / (prior + free)
+    bound = runs.spread_bound(known + 1, CONFIDENCE)
+    drawn_up = np.maximum(variances, weight * typical + (1 - weight) * variances)
+    return bound * np.sqrt(drawn_up)
+
+
+def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
+    """What any of normal errors [N] exceeds with a probability of at most `failure`."""
+    count = far.size
+    high = float(np.max(far + runs.two_sided(failure / count) * sigma))
+    if not high:
+        return 0.0
+    # What the others add is less than a thousandth.
+    low = float(np.max(far + NormalDist().inv_cdf(1 - min(failure, 0.5)) * sigma))
+    near = far + runs.two_sided(failure / count / 1000) * sigma >= low
+    far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
+
+    def within(bound: float) -> float:
+        return -float(
+            np.sum(_tail((bound - far) / sigma) + _tail((bound + far) / sigma))
         )
-    references, mean, spread = references[:, finite], mean[finite], spread[finite]
-    extrapolated = failure < EXTRAPOLATED
-    if not mean.size:
-        return Tolerance(0.0, 0.0, 0.0, extrapolated)
-    sizes = np.abs(references)
-    z = runs.two_sided(failure / mean.size)
-    factor = z * math.sqrt(1 + 1 / draws) * runs.spread_bound(draws, CONFIDENCE)
-    # An element that met one point of its grid in all draws may still leave it.
-    least = np.hypot(runs.rms(spread), sizes.max(0) * leaf.epsilon / 4)
-    bound = np.abs(mean - references).max(0) + factor * np.maximum(spread, least)
-    size = sizes.min(0)
-    rtol, atol = _cover(bound, size)
-    allowed = atol + rtol * size
-    seen = allowed > 0
-    noise = runs.rms(spread[seen] / allowed[seen])
-    return Tolerance(rtol, atol, noise, extrapolated)
+
+    return runs.crossing(within, -failure, high)
 
 
-def _cover(bound: np.ndarray, size: np.ndarray) -> tuple[float, float]:
-    """The smallest rtol and atol with bound <= atol + rtol * size."""
-    scale = runs.rms(size)
-    if scale == 0:
-        return 0.0, float(bound.max())
-    best = math.inf, 0.0, 0.0
-    for balance in BALANCES:
-        unit = size + balance * scale
-        rtol = float(np.max(bound / unit))
-        if rtol == 0:
-            return 0.0, 0.0
-        cost = math.log(rtol) + float(np.mean(np.log(unit)))
-        # Where several serve alike, the one with the least atol.
-        if cost < best[0] - 0.01:
-            best = cost, rtol, balance * scale * rtol
-    return best[1:]
+def _tail(x: np.ndarray) -> np.ndarray:
+    """P(N(0, 1) > x) for x > 0, to 0.6 %, and no less; 1/2 for others.
+
+    P. O. Börjesson & C.-E. Sundberg, IEEE Trans. Commun. 27, 1979, eq. 13.
+    """
+    x = np.maximum(x, 0)
+    root = np.sqrt(np.square(x) + 2 * math.pi)
+    below = (1 - 1 / math.pi) * x + root / math.pi
+    return np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
 
 
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:

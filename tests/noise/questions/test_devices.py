@@ -177,6 +177,10 @@ def rows(x):
     return lax.psum(x.sum(), "data") + x
 
 
+def looked_up(params, x):
+    return jnp.sum(params["w"][jnp.argmax(x, axis=1)])
+
+
 OTHER = jax.shard_map(
     lambda params, x: lax.psum(x, "other"),
     mesh=jax.sharding.AbstractMesh((4,), ("other",)),
@@ -195,6 +199,7 @@ OTHER = jax.shard_map(
         ({"in_specs": None}, "nothing is spread over mesh"),
         ({"fn": lambda params, x: rows(x)}, r"differs along data.*out_specs"),
         ({"fn": OTHER, "in_specs": None}, "expected shard_map without mesh="),
+        ({"fn": lambda p, x: looked_up(p, x)}, "expected out_sharding there, or"),
     ],
 )
 def test_errors(options, message):
@@ -202,6 +207,31 @@ def test_errors(options, message):
     with pytest.raises(noise.NoiseError, match=message) as raised:
         noise.devices(**given)(KEY, PARAMS, X)
     assert "\n" not in str(raised.value)
+
+
+def test_a_body_with_a_lookup_in_a_table():
+    """JAX's question where the rows lie ended it, although a body answers that."""
+    run = noise.devices(
+        lambda p, x: lax.psum(looked_up(p, x), "data"), mesh={"data": 8}, in_specs=SPECS
+    )
+    np.testing.assert_allclose(run(KEY, PARAMS, X), looked_up(PARAMS, X), 1e-5)
+
+
+def test_a_table_over_numbers_of_devices():
+    def fn(params, x):
+        return loss(params, x), x * 2.0, jnp.argmax(x @ params["w"], axis=1)
+
+    mesh = {"data": (1, 16), "model": 2}
+    table = noise.devices_table(fn, mesh=mesh, in_specs=SPECS, draws=2)
+    one, many = table(KEY, PARAMS, X).rows
+    assert (one.devices, many.devices) == (2, 32)
+    assert one.same_bits
+    assert many.rung in ("identical", "order", "rounding")
+    assert many.loss == pytest.approx(float(loss(PARAMS, X)), rel=1e-5)
+    assert many.norm == pytest.approx(np.linalg.norm(2 * X), rel=1e-5)
+    assert one.flipped == many.flipped == 0
+    with pytest.raises(noise.NoiseError, match="expected several sizes of one axis"):
+        noise.devices_table(fn, mesh={"data": 8})
 
 
 def test_a_body_says_how_its_results_lie():
