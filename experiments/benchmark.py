@@ -4,7 +4,7 @@
 
 step      one training window: seconds (median), frames per second, compile time
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
-accuracy  how often the tools of noise are right: no times; a quarter of an hour
+accuracy  how often the tools of noise are right: no times; half an hour
 
 Ratios within one run are similar on other machines; seconds are not.
 """

@@ -85,13 +85,18 @@ def test_costs_above_what_is_wanted_are_bold():
 def test_a_wrong_kernel_that_passes_is_shown():
     record = {
         "digits": {"a": [0.1, 0.2]},
-        "tolerance": [{"failure": 0.01, "worst": 0.002, "excess": 2.0}],
+        "tolerance": [{"failure": 0.01, "worst": 0.002, "mean": 0.001, "excess": 2.0}],
         "kernels": {"a dropped term": False, "another order": False},
         "explain": {"cases": 10, "wrong": [["a", "order", "beyond"]]},
-        "localize": {"cases": 3, "wrong": []},
+        "invariance": {
+            part: {"cases": 3, "wrong": []} for part in ("bits", "rungs", "lines")
+        },
+        "decisions": {"within": 0.93, "wanted": 16 / 17},
     }
     made = document_tables.accuracy(record)
     assert "0.10 to 0.20 digits" in made
     assert "with a dropped term | caught | passes |" in made
     assert "with another order | passes | passes |" in made
     assert "| 95% | 9 of 10 |" in made
+    assert "with the same bits, or not | 100% | 3 of 3 |" in made
+    assert "| 0.94 | 0.93 |" in made
