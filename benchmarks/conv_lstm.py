@@ -1,26 +1,19 @@
 """A ConvLSTM of as many weights as the PredNets that come with the package.
 
     python experiments/train.py --model=benchmarks.conv_lstm:WALK --workdir=RUN ...
-    python -m benchmarks.conv_lstm RUN --split=unseen --sequences=128 --skip=128
+    python experiments/evaluate.py --weights=RUN --split=unseen
 
 The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 4x4
 pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
 next frame's patches from a convolution of the last layer. docs/learned.md says how it
-is trained. The second command scores it as `experiments/evaluate.py` scores PredNet.
+is trained.
 """
-
-import argparse
-import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
-from prednet_jax import data, records
 from prednet_jax.tasks import Task
-from prednet_jax.training import evaluation
-from prednet_jax.training.trainer import Trainer
 
 LAYERS, CHANNELS, PATCH = 3, 44, 4
 
@@ -106,42 +99,3 @@ class ConvLstm(Task):
 
 WALK = ConvLstm(24, 32, 3, "varied_walk")
 DIGITS = ConvLstm(32, 32, 1, "moving_digits")
-
-
-def main() -> None:
-    """Prints one JSON object: the scores of a run's weights on one split."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", help="directory of the run")
-    parser.add_argument("--split", default="test", choices=data.SPLITS)
-    parser.add_argument("--sequences", type=int, default=16)
-    parser.add_argument("--skip", type=int, default=0)
-    parser.add_argument("--frames", type=int, help="of a sequence; default: 100")
-    asked = parser.parse_args()
-    manifest = records.read_json(f"{asked.run}/manifest.json")
-    task = {"WALK": WALK, "DIGITS": DIGITS}[manifest["model"].split(":")[1]]
-    height, width, channels = task.frame
-    name = task.data.removeprefix("varied_")
-    size = {"height": height, "width": width, "channels": channels}
-    source = data.open_split(name, asked.split, **size)
-    begins, steps = evaluation.pieces(source, asked.frames, asked.sequences, asked.skip)
-    params = records.read_tree(f"{asked.run}/weights.npz")
-    shown = np.stack([source.read(begin, begin + steps) for begin in begins], 1)
-    found = Trainer(task).evaluate(params, shown)
-    record = {
-        "model": "conv_lstm",
-        "weights": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "updates": manifest["flags"].get("updates"),
-        "data": source.name,
-        "split": asked.split,
-        "sequences": len(begins),
-        "skip": asked.skip,
-        "frames": steps,
-        "mse": found.loss,
-        "copy_mse": found.copy_last_frame_loss,
-        "ratio": found.ratio,
-    }
-    print(json.dumps(record))
-
-
-if __name__ == "__main__":
-    main()

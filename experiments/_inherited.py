@@ -215,7 +215,17 @@ def define_weights() -> None:
 
 
 def prednet() -> tuple[Task, dict]:
-    """The PredNet of --weights; of a run also its frames and how they are cut.
+    """The PredNet of --weights, as `trained`."""
+    network, params = trained()
+    if network.name != "prednet":
+        raise UserError(
+            f"--weights={FLAGS.weights}: of {network.name}; expected prednet"
+        )
+    return network, params
+
+
+def trained() -> tuple[Task, dict]:
+    """The network of --weights; of a run also its frames and how they are cut.
 
     A network that comes with the package has frames of the data it was trained on
     unless flags say otherwise, and frames from disk are scaled to its size. Without
@@ -232,8 +242,6 @@ def prednet() -> tuple[Task, dict]:
     network, params = initial_weights(name, own)
     if given:
         inherit_frames(name)
-    if network.name != "prednet":
-        raise UserError(f"--weights={name}: of {network.name}; expected prednet")
     if given and (Path(name).exists() or name not in weights.pretrained_names()):
         return network, params
     FLAGS.data = FLAGS.data or name

@@ -52,7 +52,7 @@ def main() -> None:
     process.prepare(cache=True)
     _flags.check_numbers(0, "sequences", "skip")
     errors.positive("--ssim_range", FLAGS.ssim_range)
-    task, params = _inherited.prednet()
+    task, params = _inherited.trained()
     source = (
         _flags.open_source(task, FLAGS.seed)
         if FLAGS.split == "all"
@@ -60,7 +60,7 @@ def main() -> None:
     )
     found = evaluation.evaluate(
         params,
-        task.config,
+        task,
         source,
         frames=FLAGS.frames,
         extrapolate_from=FLAGS.extrapolate_from,

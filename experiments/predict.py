@@ -35,6 +35,7 @@ from prednet_jax.report import strips
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
+LAYERS = ("layers.npz", "layers.png")
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()
@@ -89,11 +90,16 @@ def main() -> None:
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {"true": truth, "prediction": predictions, "last frame": copied}
-    save(folder, pictures, rows, k)
-    save_layers(folder, maps, k)
+    contents = layers(maps, k) if maps else {}
+    contents |= everything(pictures, rows, k)
+    if (folder / "scores.json").exists():
+        print(f"{folder}: an earlier prediction is replaced")
+    records.write_files(folder, contents)
+    for name in LAYERS:  # Of an earlier call.
+        if name not in contents:
+            (folder / name).unlink(missing_ok=True)
     say(rows)
-    kept = "scores.csv, scores.json, predictions.npz, .png, .gif"
-    print(f"{folder}: {kept}{', layers.npz, .png' if maps else ''}")
+    print(f"{folder}: {', '.join(sorted(contents))}")
 
 
 def say(rows: list[dict[str, Any]]) -> None:
@@ -110,32 +116,30 @@ def say(rows: list[dict[str, Any]]) -> None:
         print(label.ljust(20) + "".join(cells) + end)
 
 
-def save(
-    folder: Path, pictures: dict[str, Any], rows: list[dict[str, Any]], k: int | None
-) -> None:
-    """Writes everything, each file whole or not at all."""
+def everything(
+    pictures: dict[str, Any], rows: list[dict[str, Any]], k: int | None
+) -> dict[str, bytes]:
+    """Scores and predictions, by the names of their files."""
     scores = {"means": evaluation.means(rows), "frames": rows, "extrapolate_from": k}
-    records.write_csv(folder / "scores.csv", rows)
-    records.write_json(folder / "scores.json", scores | _cli.provenance())
     arrays = {"frames": pictures["true"], "predictions": pictures["prediction"]}
-    records.write_tree(folder / "predictions.npz", arrays, compressed=True)
-    records.write_bytes(folder / "predictions.png", strips.strip(pictures, k))
-    records.write_bytes(folder / "predictions.gif", strips.film(pictures, k))
+    return {
+        "scores.csv": records.csv_bytes(rows),
+        "scores.json": records.json_bytes(scores | _cli.provenance()),
+        "predictions.npz": records.tree_bytes(arrays, compressed=True),
+        "predictions.png": strips.strip(pictures, k),
+        "predictions.gif": strips.film(pictures, k),
+    }
 
 
-def save_layers(folder: Path, maps: dict[str, np.ndarray], k: int | None) -> None:
-    """Writes inner maps, and a strip of their mean over channels, each in its range."""
-    for name in ("layers.npz", "layers.png"):  # Of an earlier call.
-        (folder / name).unlink(missing_ok=True)
-    if not maps:
-        return
-    records.write_tree(folder / "layers.npz", maps, compressed=True)
+def layers(maps: dict[str, np.ndarray], k: int | None) -> dict[str, bytes]:
+    """Inner maps, and a strip of their mean over channels, each in its range."""
     means = {name: map_.mean(axis=-1, keepdims=True) for name, map_ in maps.items()}
     shown = {
         name: (mean - mean.min()) / max(np.ptp(mean), 1e-12)
         for name, mean in means.items()
     }
-    records.write_bytes(folder / "layers.png", strips.strip(shown, k))
+    contents = records.tree_bytes(maps, compressed=True), strips.strip(shown, k)
+    return dict(zip(LAYERS, contents, strict=True))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
     for split in ("test", "unseen") if name in data.NAMES else ("test",):
         source = data.open_split(name, split, **sizes)
         found[split] = {"data": source.name, "skip": FLAGS.skip} | evaluation.evaluate(
-            params, task.config, source, count=FLAGS.sequences, skip=FLAGS.skip
+            params, task, source, count=FLAGS.sequences, skip=FLAGS.skip
         )
     return found
 

@@ -129,8 +129,7 @@ def join_launched(found: Launched) -> None:
 def join_processes(coordinator: str, count: int, number: int) -> None:
     """Joins the `count` processes of one program, through `jax.distributed`.
 
-    `coordinator` is host:port of process 0, the same for all; `number` that of this
-    one. Call it before any array is made. Waits until all have joined.
+    As `join_launched`; `coordinator` is host:port of process 0, `number` this one's.
     """
     whole("processes", count, 1)
     whole("process", number, 0, count - 1)

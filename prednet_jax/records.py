@@ -73,23 +73,30 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file at once: readers see either the old file or all of the new one.
+    """Writes a file at once: readers see either the old file or all of the new one."""
+    write_files(Path(path).parent, {Path(path).name: content})
 
-    So after a power failure: the content reaches the disk before the name does.
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files that belong together: all reach the disk before one gets its name.
+
+    So on a full disk, or after a power failure, there are none or the old ones.
     """
-    path = Path(path)
     token = f"{os.getpid()}.{os.urandom(4).hex()}"
-    temporary = path.with_name(f".{path.name}.{token}.tmp")
+    temporaries = {name: folder / f".{name}.{token}.tmp" for name in contents}
     try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for name, temporary in temporaries.items():
+            with open(temporary, "xb") as file:
+                file.write(contents[name])
+                file.flush()
+                os.fsync(file.fileno())
+        for name, temporary in temporaries.items():
+            os.replace(temporary, folder / name)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    sync(folder)
 
 
 def sync(path: str | os.PathLike) -> None:
@@ -105,10 +112,15 @@ def write_tree(
     path: str | os.PathLike, tree: Mapping[str, Any], *, compressed: bool = False
 ) -> None:
     """Writes a nested dictionary of arrays as an .npz, names joined by slashes."""
+    write_bytes(path, tree_bytes(tree, compressed=compressed))
+
+
+def tree_bytes(tree: Mapping[str, Any], *, compressed: bool = False) -> bytes:
+    """What `write_tree` writes."""
     buffer = io.BytesIO()
     save = np.savez_compressed if compressed else np.savez
     save(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
-    write_bytes(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def read_tree(path: str | os.PathLike) -> dict[str, Any]:
@@ -174,6 +186,14 @@ def write_csv(
     columns: Iterable[str] | None = None,
 ) -> None:
     """Writes a table, with its folder; columns None: the first row's."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, csv_bytes(rows, columns))
+
+
+def csv_bytes(
+    rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None
+) -> bytes:
+    """What `write_csv` writes."""
     names = list(rows[0] if columns is None else columns)
     text = io.StringIO()
     writer = csv.DictWriter(
@@ -181,8 +201,7 @@ def write_csv(
     )
     writer.writeheader()
     writer.writerows(rows)
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, text.getvalue().encode())
+    return text.getvalue().encode()
 
 
 def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:

@@ -82,6 +82,24 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
+def test_files_that_belong_together_are_all_written_or_none(tmp_path, monkeypatch):
+    """A disk that is full at the second one leaves no new file beside an old one."""
+    records.write_files(tmp_path, {"scores": b"old", "pictures": b"old"})
+    fsync, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        records.write_files(tmp_path, {"scores": b"new", "pictures": b"new"})
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert found == {"scores": b"old", "pictures": b"old"}
+
+
 def test_metrics_can_be_continued(tmp_path):
     run = write_run(tmp_path / "r", losses=(3, 2, 1))
     writer = records.MetricsWriter(run.directory, keep=2)

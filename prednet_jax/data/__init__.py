@@ -68,17 +68,16 @@ def open_source(
     offset: tuple[int, int] = (0, 0),
     allow_outside: bool = False,
 ) -> FrameSource:
-    """Open a source of frames.
+    """Open a source of frames; a DataError: a value or file is not accepted.
 
     Args:
         data: A name (of `NAMES`) or a path: a folder of images, a folder of such
             folders or of videos (each a sequence), a text list of images or of such
             lists, a video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, or an
             .npy. `walk` is the source of that name; `./walk` is a file.
-        height: Height of a frame, in pixels; None: the default of the source (28 for
-            digits, 64 for moving digits, else 120).
-        width: Width of a frame, in pixels; None: the default (28, 64, else 160).
-        channels: 3 (RGB) or 1 (grey); None: the default (1 for digits, else 3).
+        height: Height of a frame, in pixels; None: that of `own_size`.
+        width: Width of a frame, likewise.
+        channels: 3 (RGB) or 1 (grey), likewise.
         seed: Determines the content and order of generated sources.
         length: Number of frames; None: all (1e9 for generated sources, 200000 for
             moving digits).
@@ -87,8 +86,6 @@ def open_source(
             half of the first picture is left and else scales.
         offset: `(right, down)` in pixels by which the crop is moved.
         allow_outside: Whether a text list may name files outside its own folder.
-
-    Raises a DataError if a value or file is not accepted.
     """
     default = own_size(data)
     size: dict[str, Any] = {

@@ -82,14 +82,20 @@ def open_stills(
         return out
 
     size = height, width, channels
-    digest = fingerprint(
-        generator="stills",
+    digest = _fingerprint("stills", stills, seed, size)
+    return FrameSource(stills.name, *size, length, (0,), frames, digest)
+
+
+def _fingerprint(
+    kind: str, stills: Stills, seed: int, size: tuple[int, int, int]
+) -> str:
+    return fingerprint(
+        generator=kind,
         version=VERSION,
         pictures=stills.fingerprint,
         seed=seed,
         size=size,
     )
-    return FrameSource(stills.name, *size, length, (0,), frames, digest)
 
 
 def open_moving(
@@ -129,13 +135,7 @@ def open_moving(
         return to_channels(canvas[..., None], channels)
 
     size = height, width, channels
-    digest = fingerprint(
-        generator="moving",
-        version=VERSION,
-        pictures=stills.fingerprint,
-        seed=seed,
-        size=size,
-    )
+    digest = _fingerprint("moving", stills, seed, size)
     boundaries = tuple(range(0, length, SEQUENCE))
     return FrameSource(name, *size, length, boundaries, frames, digest)
 

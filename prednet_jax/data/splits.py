@@ -53,15 +53,9 @@ def open_split(
 ) -> FrameSource:
     """Open the sequences of a split; what was read of them stays in memory.
 
-    Args:
-        data: As `open_source` takes it; a source with sequences.
-        split: One of `SPLITS`.
-        sequences: Number of sequences; None: `WALKS`, `MOVING`, or all there are.
-        **options: `height`, `width` and `channels` of a frame; of files also `crop`,
-            `offset` and `allow_outside`, as in `open_source`.
-
-    Returns the source, with a boundary at the start of each sequence. Raises a
-    DataError if the data has no sequences, no such split, or too few sequences.
+    The data and the options, of which the size of a frame has to be given, are as in
+    `open_source`; so many `sequences` are opened, None: `WALKS`, `MOVING`, or all there
+    are. A DataError: the data has no sequences, no such split, or too few sequences.
     """
     from prednet_jax.data import NAMES
 

@@ -116,9 +116,6 @@ def predict(
         Predictions in the layout of the frames, and the state after the last frame.
         predictions[t] predicts frames[t] and was made before frames[t] was seen. In a
         new `watanabe` sequence predictions[0] is zero.
-
-    Raises a UserError if frames do not fit the network, extrapolate_from is below 1, or
-    there is no such layout.
     """
     frames = time_first(frames, layout)
     check_frames(config, frames, extrapolate_from)
@@ -162,18 +159,10 @@ def outputs(
 ) -> tuple[dict[str, jax.Array], PredNetState]:
     """What the network computes, of frames that `check_frames` accepts.
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        frames: `[T, B, H, W, C]`, as in `predict`.
-        names: `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the mean of
-            each E_l, `[T, B, L]`; or one map of one layer, `[T, B, H_l, W_l, .]`, named
-            by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
-        state: the state to start from; None: a new sequence.
-        extrapolate_from: as in `predict`.
-
-    Returns the outputs by name, and the state after the last frame; a UserError says
-    that there is no such output.
+    Arguments are as in `predict`. Returns the outputs by name, and the state after the
+    last frame. They are `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the
+    mean of each E_l, `[T, B, L]`; and maps of one layer, `[T, B, H_l, W_l, .]`, named
+    by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
     """
     if frames.dtype == jnp.uint8:
         frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)

@@ -53,8 +53,6 @@ def units(
         frame t is shown. E has two halves along its channels: in `lotter` first where
         the prediction is too bright, then where it is too dark; in `watanabe` the other
         way round.
-
-    Raises a UserError if frames do not fit the network, or there are no such units.
     """
     if layers is None:
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]

@@ -51,20 +51,14 @@ def unroll(
 ) -> tuple[Any, Any]:
     """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis, time.
 
-    Args:
-      body: one step. Its `conv({name: x, ...})` convolves each x with the kernel of
-        that name and adds the results, which share one cotangent. A step has to use
-        each name exactly once. x may be a tuple of maps, which are concatenated along
-        their channels.
-      kernels: `[k, k, in, out]` by name.
-      others: further parameters, passed on to the body.
-      carry: the carry before the first step.
-      xs: inputs; axis 0 is time.
-      convolutions: shape and algorithm of each convolution, by the names of `kernels`.
+    The body's `conv({name: x, ...})` convolves each x, a map or a tuple of maps to be
+    concatenated along their channels, with the kernel `[k, k, in, out]` of that name
+    and adds the results, which share one cotangent. A step has to use each name exactly
+    once, or there is a ValueError.
 
     Returns the last carry and the stacked ys. Reverse mode works for all but whole
     numbers, and so does forward over reverse (Hessian products); forward mode alone
-    does not. A body that does not use each kernel once is a ValueError.
+    does not.
     """
     static = tuple(
         (name, shape.filter_size, convolution.find(shape, kernels[name].dtype))

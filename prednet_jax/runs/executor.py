@@ -68,9 +68,8 @@ class Launch:
 def execute(jobs: Iterable[Job], *, processes: int) -> Running:
     """Runs jobs, some `processes` at a time; `log.txt` in their folders is the output.
 
-    Other load on the machine changes no bits. Jobs on a GPU run after all others and
-    one at a time, since each takes all of its memory. The children end when the
-    iterator is closed or this process ends.
+    Jobs on a GPU run after all others and one at a time, since each takes all of its
+    memory. The children end when the iterator is closed or this process ends.
     """
     jobs = list(jobs)
     on_gpu = [job for job in jobs if job.arm.gpu]
@@ -148,10 +147,7 @@ def make_room(job: Job) -> None:
 
 
 def ending(job: Job, status: int) -> Exception | None:
-    """The error of a job that has ended; None: all is well, and its runs get receipts.
-
-    The message names the arm, the last line of its output, and the command.
-    """
+    """The error of a job that has ended; None: its runs are whole, and get receipts."""
     log = job.folder / LOG
     if status and _missing(job) is not None:
         kind = UserError if status == 2 else ProcessError

@@ -8,16 +8,20 @@ seen is scored beside it. PSNR is 10 log10(1 / MSE) in decibels; SSIM is Wang et
 the largest odd one that fits, averaged over pixels and colours.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from prednet_jax import errors
-from prednet_jax.config import PredNetConfig
+from prednet_jax import errors, tasks
 from prednet_jax.data.source import FrameSource
 from prednet_jax.models import sequences
+from prednet_jax.models.step import to_pixels
+from prednet_jax.tasks import Network, PredNetTask, Task
 
 METRICS = ("mse", "mae", "psnr", "ssim")
 _WINDOW = 7
@@ -114,7 +118,7 @@ def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def evaluate(
     params: dict,
-    config: PredNetConfig,
+    network: Network,
     source: FrameSource,
     *,
     frames: int | None = None,
@@ -132,11 +136,11 @@ def evaluate(
 
     Args:
         params: the network's parameters.
-        config: the network.
+        network: a configuration, or a task that predicts next frames.
         source: sequences, at the network's size.
         frames: of a piece, >= 2; None: 100, or the median length of the sequences where
             that is less.
-        extrapolate_from: first frame of a piece that the network does not see.
+        extrapolate_from: first frame of a piece that a PredNet does not see.
         count: how many pieces; None: all.
         skip: pieces that are left out first, such as those that chose a setting.
         data_range: as in `score`.
@@ -148,6 +152,7 @@ def evaluate(
         literature on Moving MNIST has them; the same of copying, `copy_<name>`; and
         `ratio`, the MSE over that of copying.
     """
+    task = tasks.of(network)
     begins, steps = pieces(source, frames, count, skip)
     if extrapolate_from is not None:
         errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
@@ -158,9 +163,7 @@ def evaluate(
         # The last batch is filled up, so that one program serves all.
         filled = (chosen * batch)[:batch]
         shown = np.stack([source.read(at, at + steps) for at in filled], axis=1)
-        predictions, _ = sequences.predict_sequence(
-            params, config, shown, extrapolate_from=extrapolate_from
-        )
+        predictions = _predicted(task, params, shown, extrapolate_from)
         for i in range(len(chosen)):
             truth = shown[:, i].astype(np.float32) / np.float32(255)
             copied = last_seen(truth, extrapolate_from)
@@ -168,10 +171,35 @@ def evaluate(
             theirs = score(truth, copied, data_range=data_range)
             for group, of in means(table(mine, theirs, extrapolate_from)).items():
                 found.setdefault(group, []).append(of)
-    pixels = config.height * config.width * config.channels[0]
+    pixels = math.prod(task.frame)
     return {"sequences": len(begins), "frames": steps} | {
         group: _pooled(of, pixels) for group, of in found.items()
     }
+
+
+def _predicted(task: Task, params: dict, shown: np.ndarray, k: int | None) -> Any:
+    """Predictions of frames uint8 `[T, B, H, W, C]`, in the same shape."""
+    if isinstance(task, PredNetTask):
+        return sequences.predict_sequence(
+            params, task.config, shown, extrapolate_from=k
+        )[0]
+    if k is not None or not task.windowed:
+        raise errors.UserError(
+            f"model={task.name}, extrapolate_from={k}: expected a prednet, or another "
+            "network of frames without extrapolation"
+        )
+    return np.asarray(_program(task)(params, shown))
+
+
+@functools.lru_cache(maxsize=8)
+def _program(task: Task) -> Callable:
+    """`predict` of several sequences at once, compiled."""
+
+    def run(params: dict, shown: jax.Array) -> jax.Array:
+        frames = to_pixels(shown, jax.tree.leaves(params)[0].dtype)
+        return jax.vmap(task.predict, in_axes=(None, 1), out_axes=1)(params, frames)
+
+    return jax.jit(run)
 
 
 def pieces(

@@ -78,19 +78,12 @@ def load(
 ) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
     """Reads weights of any kind, whatever the name: the network and float32 parameters.
 
-    Args:
-        path: an npz of Chainer, an HDF5 file of Keras, a state dict of PyTorch, a
-            safetensors file, a directory that `save_orbax` wrote, the directory of a
-            run of train.py, or its weights.npz; or, where there is no such file, a name
-            that `pretrained` knows. Of an unfinished run the newest checkpoint is
-            taken, and said.
-        height: rows of the frames, which files of Keras and PyTorch may not say.
-        width: columns of the frames, likewise.
-        pixel_max: upper clip of the bottom prediction, likewise; of a PyTorch file the
-            largest pixel that it was trained on (`load_pytorch`).
-        variant: of a PyTorch file, which does not say it (`load_pytorch`).
-
-    Raises a UserError if there is nothing of the kind, or it is damaged.
+    An npz of Chainer, an HDF5 file of Keras, a state dict of PyTorch, a safetensors
+    file, a directory that `save_orbax` wrote, the directory of a run of train.py (of an
+    unfinished one the newest checkpoint is taken, and said) or its weights.npz; or,
+    where there is no such file, a name that `pretrained` knows. Height, width and
+    `pixel_max` are for files of Keras and PyTorch that do not say them, the variant for
+    those of PyTorch (`load_keras`, `load_pytorch`). A UserError: nothing of the kind.
     """
     task, params = load_task(
         path, height=height, width=width, pixel_max=pixel_max, variant=variant

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from prednet_jax.config import PredNetConfig
+from prednet_jax.data.images import PIXELS
 from prednet_jax.errors import UserError
 from prednet_jax.models.parameters import parameter_shapes
 
-# The most pixels of a frame, as of a picture (`data.images`).
-PIXELS = 2**26
+# Our gates i, f, o, g in the words of Chainer and Keras.
+GATES = ("i", "f", "o", "c")
 # Axes of an array by the last part of its name, in Chainer's, Keras's and PyTorch's.
 _AXES = {"W": 4, "kernel": 4, "weight": 4, "b": 1, "bias": 1}
 

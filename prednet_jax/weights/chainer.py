@@ -23,6 +23,7 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.weights.arrays import (
+    GATES,
     as_parameters,
     check_arrays,
     of_one_network,
@@ -30,16 +31,13 @@ from prednet_jax.weights.arrays import (
     sizes,
 )
 
-# Our gate order i, f, o, g against Chainer's names; its candidate g is called c.
-GATES = ("i", "f", "o", "c")
 _NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 
 
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     """Reads a `*.model` npz file: a network of `watanabe` and its float32 parameters.
 
-    The frame size is that of the peepholes. Raises a UserError if the file is missing,
-    is no npz, or is not a PredNet of this form.
+    The frame size is that of the peepholes; another file is a UserError.
     """
     try:
         stored = files.read_npz(path)
@@ -66,10 +64,7 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
-    """Parameters from arrays under Chainer's names without `predictor/`.
-
-    Raises a KeyError if an array is missing, a UserError if its shape does not fit.
-    """
+    """Parameters from arrays under Chainer's names without `predictor/`."""
     shapes = parameter_shapes(config)
 
     def each(make: Callable) -> dict[str, dict[str, np.ndarray]]:

@@ -20,6 +20,7 @@ from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.weights.arrays import (
+    GATES,
     as_parameters,
     check_arrays,
     of_one_network,
@@ -27,8 +28,6 @@ from prednet_jax.weights.arrays import (
     sizes,
 )
 
-# Our gate order i, f, o, g against Keras's names; its candidate g is called c.
-GATES = ("i", "f", "o", "c")
 _LEAF = re.compile(r"(?P<name>layer_(a|ahat|c|f|i|o)_\d{1,3}/(kernel|bias))(:0)?$")
 
 
@@ -41,13 +40,10 @@ def load_keras(
 ) -> tuple[PredNetConfig, dict]:
     """Reads a network (`lotter`) and its float32 parameters from a file of Keras.
 
-    The weights are convolutions, which fit frames of any size that is a multiple of
-    2^(layers - 1). Rows, columns, and the upper clip of the bottom prediction, where
-    they are None, are taken from the model, where the file holds it (a full-model file)
-    or a file of its name and the suffix .json beside it does, and otherwise from the
-    defaults of `PredNetConfig`.
-
-    Raises a UserError if the file is missing, is no HDF5, or holds no PredNet layer.
+    Rows and columns of the frames, and the upper clip of the bottom prediction, are
+    those of the model where they are None: in the file (a full-model file) or in one of
+    its name and the suffix .json beside it; else the defaults of `PredNetConfig`.
+    Another file is a UserError.
     """
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
@@ -123,10 +119,7 @@ def _frames_of(model: dict) -> dict[str, Any]:
 
 
 def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
-    """Parameters from arrays under Keras's names, such as `layer_a_0/kernel`.
-
-    Raises a KeyError if an array is missing, a UserError if its shape does not fit.
-    """
+    """Parameters from arrays under Keras's names, such as `layer_a_0/kernel`."""
     params: dict = {}
     for layer in range(config.layers):
         own = config.recurrent[layer] + 2 * config.channels[layer]

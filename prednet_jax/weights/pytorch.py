@@ -80,18 +80,12 @@ def load_pytorch(
 ) -> tuple[PredNetConfig, dict]:
     """Reads a state dict of a PyTorch port: the network and its float32 parameters.
 
-    Args:
-        path: a .pth file, of PyTorch 1.6 or later, or a safetensors file.
-        variant: `watanabe_pytorch` (the authors' port) or `lotter_pytorch` (of coxlab's
-            code); None: the former, which is said, since files do not say it.
-        height: rows of the frames, any multiple of 2^(layers - 1); None: the default of
-            `PredNetConfig`.
-        width: columns of the frames, likewise.
-        pixel_max: largest pixel value of the frames that the port was trained on; None:
-            1 for `watanabe_pytorch`, 255 for `lotter_pytorch`, as their code has it.
-            Parameters are scaled so that frames are in [0, 1].
-
-    Raises a UserError if the file is missing, damaged, or holds no such network.
+    The file, a .pth of PyTorch 1.6 or later or a safetensors file, says neither its
+    `variant`, `watanabe_pytorch` (the authors' port; None, which is said) or
+    `lotter_pytorch` (of coxlab's code), nor the size of its frames (None: the defaults
+    of `PredNetConfig`), nor `pixel_max`, the largest pixel that the port was trained on
+    (None: that of its code, `PORTS`). Parameters are scaled so that frames are in
+    [0, 1]. Another file is a UserError.
     """
     if variant is None:
         variant = "watanabe_pytorch"
@@ -126,8 +120,7 @@ def from_pytorch(
     """Parameters from arrays under the ports' names.
 
     A network of frames in [0, s], s the scale, is one of frames in [0, 1] whose Ahat_0
-    is divided by s and whose kernels over E_0 are multiplied by s. Raises a KeyError if
-    an array is missing, a UserError if its shape does not fit.
+    is divided by s and whose kernels over E_0 are multiplied by s.
     """
     swapped = config.order == "watanabe"
 
@@ -202,10 +195,7 @@ def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
 
 
 def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The tensors of a .pth file by name; those of nested dictionaries joined by dots.
-
-    A file of anything but tensors, numbers, texts, lists and dictionaries is refused.
-    """
+    """The tensors of a .pth file by name; of nested dictionaries joined by dots."""
     try:
         return _tensors(_read_zip(io.BytesIO(files.read_bytes(path))))
     except files.FileError as error:

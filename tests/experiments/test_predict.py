@@ -51,10 +51,11 @@ def predict(forked):
 def test_a_run_is_predicted_on_its_own_frames(predict, inputs):
     out = inputs / "out"
     out.mkdir()
-    for name in ("layers.npz", "layers.png"):
+    for name in ("layers.npz", "layers.png", "scores.json"):
         (out / name).write_bytes(b"of an earlier call")
     said = predict(inputs, f"--weights={inputs / 'run'}", "--frames=9")
     assert not list(out.glob("layers.*"))
+    assert "an earlier prediction is replaced" in said
     with open(out / "scores.csv") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["frame"]) for row in rows] == list(range(1, 9))
@@ -114,6 +115,7 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(predict, tmp_path
         "--layers=R0,E1",
     )
     assert "layers.npz" in said
+    assert "replaced" not in said
     found = np.load(tmp_path / "out" / "predictions.npz")
     recorded = gold["extrap/prediction"][0]
     np.testing.assert_allclose(found["predictions"], recorded, rtol=0, atol=0.01)

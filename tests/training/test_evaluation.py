@@ -2,12 +2,15 @@
 
 import math
 
+import jax
 import numpy as np
 import pytest
 
+from benchmarks import conv_lstm
 from prednet_jax import data
 from prednet_jax.errors import UserError
 from prednet_jax.training import evaluation
+from prednet_jax.training.trainer import Trainer
 
 RNG = np.random.default_rng(0)
 
@@ -46,6 +49,19 @@ def test_what_cannot_be_scored_is_refused():
         evaluation.score(np.zeros((2, 8, 8, 1)), np.zeros((2, 8, 8, 3)))
     with pytest.raises(UserError, match="at least 3x3"):
         evaluation.score(np.zeros((2, 2, 8, 1)), np.zeros((2, 2, 8, 1)))
+
+
+def test_another_network_of_next_frames_is_scored_as_prednet_is():
+    task = conv_lstm.ConvLstm(8, 8, 3, "walk")
+    params = task.init_params(jax.random.key(0))
+    source = data.open_source("walk", height=8, width=8, length=20)
+    found = evaluation.evaluate(params, task, source, frames=10)
+    shown = np.stack([source.read(0, 10), source.read(10, 20)], 1)
+    expected = Trainer(task).evaluate(params, shown)
+    assert found["observed"]["mse"] == pytest.approx(expected.loss, rel=1e-5)
+    assert found["observed"]["ratio"] == pytest.approx(expected.ratio, rel=1e-5)
+    with pytest.raises(UserError, match="extrapolate_from=5"):
+        evaluation.evaluate(params, task, source, frames=10, extrapolate_from=5)
 
 
 def test_pieces_can_be_skipped_and_the_first_of_all_sequences_come_first():
