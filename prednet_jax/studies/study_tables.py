@@ -79,7 +79,8 @@ def blocks(
     """
     tables: dict[str, str] = {}
     for name in JUDGED:
-        tables |= answer_tables(name, parts.get(name, ()), verdicts.get(name))
+        of_part = folder / name, parts.get(name, ()), verdicts.get(name)
+        tables |= answer_tables(name, *of_part)
     for name in DESCRIBED:
         dead = without_gradient(folder / name, parts[name])
         tables[f"study-{name}"] = against_control(parts[name], dead)
@@ -89,10 +90,10 @@ def blocks(
 
 
 def answer_tables(
-    name: str, seeds: Records, verdicts: Mapping[str, Record] | None
+    name: str, folder: Path, seeds: Records, verdicts: Mapping[str, Record] | None
 ) -> dict[str, str]:
     """The tables of a judged part; `verdicts` by endpoint, None: it is not complete."""
-    tables = [f"*Part {name}: {UNFINISHED}.*"] * 4
+    tables = [f"*Part {name}: {UNFINISHED}.*"] * 5
     if verdicts is not None:
         primary = verdicts[PRIMARY]
         endpoints = [
@@ -102,8 +103,8 @@ def answer_tables(
         ]
         in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
         tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
-        tables.append(separation(seeds))
-    names = ("verdict", "contrasts", "endpoints", "separation")
+        tables += [separation(seeds), redraws_along(folder, seeds)]
+    names = ("verdict", "contrasts", "endpoints", "separation", "redraws")
     return {f"study-{name}-{of}": t for of, t in zip(names, tables, strict=True)}
 
 
@@ -123,7 +124,7 @@ def answer_values(verdicts: Mapping[str, Mapping[str, Record]]) -> dict[str, str
 def redraw_limit(record: Record) -> str:
     """How far two runs of a new seed may differ; "-": it has too few seeds."""
     limit = record["details"][MODEL]["redraw_interval"]["limit"]
-    return MISSING if limit is None else f"{100 * limit:.1f} %"
+    return percent(np.inf if limit is None else limit)
 
 
 def values(
@@ -291,6 +292,37 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
             row["ratios"] = tuple((both.treatment / both.control).tolist())
         rows.append(row)
     return rows
+
+
+def redraws_along(folder: Path, seeds: Records) -> str:
+    """How far two runs of a seed may differ in each fifth of the training.
+
+    The runs are those with a fixed or a random order; `folder` has their curves.
+    """
+    curves = pd.concat(
+        pd.read_csv(folder / f"seed_{seed.seed}.csv").assign(seed=seed.seed)
+        for seed in seeds
+    )
+    orders = [*statistics.fixed_orders(curves.arm.unique()), RANDOM]
+    curves = curves[curves.arm.isin(orders)]
+    length = seeds[0].updates // 5
+    curves["end"] = -(-curves["update"] // length) * length
+    rows = []
+    for end, of in curves.groupby("end"):
+        runs = of.groupby(["seed", "arm", "draw"])[PRIMARY].mean().groupby("seed")
+        limit = statistics.redraw_interval([losses.to_numpy() for _, losses in runs])
+        rows.append({"end": end, "start": end - length + 1} | limit._asdict())
+    cells = {
+        "updates": "{start} to {end}",
+        "two runs of a new seed, 95 of 100": lambda row: percent(row["limit"]),
+        "two runs at hand, 95 of 100": lambda row: percent(row["observed"]),
+    }
+    return markdown(pd.DataFrame(rows), cells)
+
+
+def percent(fraction: float) -> str:
+    """A change of the loss with one decimal; "-": there is no limit to it."""
+    return f"{100 * fraction:.1f} %" if np.isfinite(fraction) else MISSING
 
 
 def without_gradient(folder: Path, seeds: Records) -> Counter[str]:

@@ -218,6 +218,14 @@ def write(folder, seed):
     record = about | {"seed": seed.seed, "updates": seed.updates, "runs": runs}
     folder.mkdir(exist_ok=True)
     records.write_json(folder / f"seed_{seed.seed}.json", record)
+    # Random orders have a tenth more in the curves.
+    curves = [
+        {"arm": run.arm, "draw": run.draw, "update": update}
+        | {judgement.PRIMARY: 1.1 if run.arm == "reduction_order" else 1.0}
+        for run in seed.runs
+        for update in range(600, 3001, 600)
+    ]
+    records.write_csv(folder / f"seed_{seed.seed}.csv", curves)
 
 
 def test_records_are_read_whole_or_not_at_all(tmp_path):
@@ -270,7 +278,7 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
         write(tmp_path / "H", seed)
     parts = study_tables.load(tmp_path)
     assert parts == study_tables.judged(parts) == {}
-    tables = study_tables.answer_tables("H", (), None)
+    tables = study_tables.answer_tables("H", tmp_path, (), None)
     shown = [*tables.values(), *study_tables.answer_values({}).values()]
     assert all(study_tables.UNFINISHED in text for text in shown)
     assert not any(character.isdigit() for text in shown for character in text)
@@ -278,7 +286,9 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
     write(tmp_path / "H", made[-1])
     parts = study_tables.load(tmp_path)
     verdicts = study_tables.judged(parts)
-    tables = study_tables.answer_tables("H", parts["H"], verdicts["H"])
+    tables = study_tables.answer_tables("H", tmp_path / "H", parts["H"], verdicts["H"])
+    assert tables["study-H-redraws"].count("\n") == 1 + 5
+    assert "| 2401 to 3000 | 10.0 % | 10.0 % |" in tables["study-H-redraws"]
     answer = tables["study-H-verdict"]
     assert answer.startswith(
         "**no effect within the margin** (`refuted`; planned before its first run: "
