@@ -21,13 +21,13 @@ from absl import flags
 
 from prednet_jax import errors, noise, process, saddles
 from prednet_jax.errors import UserError
-from prednet_jax.studies import saddle_escape as escape
+from prednet_jax.studies import escapes
 
 FLAGS = flags.FLAGS
 #: What the flags that are lists may hold, which is also their default.
 LISTS = {
     "functions": tuple(saddles.CATALOGUE),
-    "optimizers": escape.OPTIMIZERS,
+    "optimizers": escapes.OPTIMIZERS,
     "precision": process.PRECISIONS,
     "form": ("aligned", "rotated"),
 }
@@ -59,7 +59,7 @@ def main() -> None:
     for function, precision, (text, spec) in itertools.product(
         functions, FLAGS.precision, noises.items()
     ):
-        groups += escape.measure(
+        groups += escapes.measure(
             function,
             text,
             spec,
@@ -71,8 +71,8 @@ def main() -> None:
             precision=precision,
             adam_rate=FLAGS.adam_learning_rate,
         )
-    groups = escape.compare(groups)
-    print(escape.text_table(groups))
+    groups = escapes.compare(groups)
+    print(escapes.text_table(groups))
     path = Path(FLAGS.workdir) / "saddle_escape.json"
     _cli.write(path, {"groups": groups})
     print(f"\n{path}")
@@ -88,9 +88,9 @@ def check_flags() -> tuple[list, dict]:
             raise UserError(f"--{flag}={','.join(values)}: expected each value once")
     _flags.check_numbers(1, "keys")
     _flags.check_numbers(0, "first_key")
-    _flags.check_numbers(escape.SETTLE + 1, "steps")
+    _flags.check_numbers(escapes.SETTLE + 1, "steps")
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
-    noises = {escape.QUIET: noise.Identity()}
+    noises = {escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):
         noises[text] = spec = _flags.parse_noise(text)
         if noise.at(spec, "weights") is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prednet_jax import records
 from prednet_jax.report.results import VERDICT, load
-from prednet_jax.report.tables import claim_lines, text_table
+from prednet_jax.report.verdict_text import claim_lines, text_table
 
 PAGE = "report.html"
 

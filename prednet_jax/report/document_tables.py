@@ -7,7 +7,7 @@ import pandas as pd
 from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING
 from prednet_jax.report.results import Record, contrasts
-from prednet_jax.report.tables import text_row
+from prednet_jax.report.verdict_text import text_row
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
 #: trace and compile. Set before it was measured.

@@ -22,7 +22,7 @@ from prednet_jax.report import charts
 from prednet_jax.report import results as comparisons
 from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
 from prednet_jax.report.results import CONTROL, Record, Results, label, relative
-from prednet_jax.report.tables import display_name
+from prednet_jax.report.verdict_text import display_name
 
 COPY = "copy of the last frame"
 _MOST_POINTS = 120

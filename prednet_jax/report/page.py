@@ -16,7 +16,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from prednet_jax.report import charts, figures, numbers, tables
+from prednet_jax.report import charts, figures, numbers, verdict_text
 from prednet_jax.report.results import CONTROL, Results, identical, label, relative
 
 # Colours that the page's style sheet has in a light and a dark shade.
@@ -65,14 +65,14 @@ def page(results: Results) -> str:
     return environment.get_template("report.html").render(
         results=results,
         verdict=results.verdict,
-        sentences=tables.claim_sentences(results.verdict),
+        sentences=verdict_text.claim_sentences(results.verdict),
         dots=_dots(results, command),
         models=[_model(results, model, command) for model in results.models],
         command=command,
         label=label,
         identical=identical,
         relative=relative,
-        display_name=tables.display_name,
+        display_name=verdict_text.display_name,
         style=Markup(_text("page.css")),
         script=Markup(script()),
         policy=policy(),
@@ -101,10 +101,10 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
 
 def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
     """What the template shows of a model."""
-    name, chosen = tables.display_name(model), results.contrasts(model)
+    name, chosen = verdict_text.display_name(model), results.contrasts(model)
     against = [contrast for contrast in chosen if contrast["control"] == CONTROL]
     said = "; ".join(
-        f"{label(contrast)} {tables.effect(contrast)}" for contrast in against
+        f"{label(contrast)} {verdict_text.effect(contrast)}" for contrast in against
     )
     caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
     loss = figures.losses(results, model)
@@ -135,7 +135,7 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
         "name": name,
         "word": str(results.verdict["verdict"][model]),
         "details": results.section("details").get(model) or {},
-        "facts": tables.facts(results, model),
+        "facts": verdict_text.facts(results, model),
         "margin": results.section("margins").get(model) or {},
         "contrasts": chosen,
         "arms": results.arms(model),

@@ -1,15 +1,15 @@
 """Functions with known saddles, and runs that test the theory of escape times."""
 
+from prednet_jax.saddles.dynamics import Escape as Escape
+from prednet_jax.saddles.dynamics import Rule as Rule
+from prednet_jax.saddles.dynamics import adam as adam
+from prednet_jax.saddles.dynamics import escape_runs as escape_runs
+from prednet_jax.saddles.dynamics import gradient_descent as gradient_descent
+from prednet_jax.saddles.dynamics import heavy_ball as heavy_ball
+from prednet_jax.saddles.dynamics import rotated_gradient as rotated_gradient
 from prednet_jax.saddles.functions import CATALOGUE as CATALOGUE
 from prednet_jax.saddles.functions import SaddleFunction as SaddleFunction
 from prednet_jax.saddles.functions import identical_units as identical_units
 from prednet_jax.saddles.functions import octopus as octopus
 from prednet_jax.saddles.functions import octopus_function as octopus_function
 from prednet_jax.saddles.functions import quadratic_quartic as quadratic_quartic
-from prednet_jax.saddles.runs import Escape as Escape
-from prednet_jax.saddles.runs import Rule as Rule
-from prednet_jax.saddles.runs import adam as adam
-from prednet_jax.saddles.runs import escape_runs as escape_runs
-from prednet_jax.saddles.runs import gradient_descent as gradient_descent
-from prednet_jax.saddles.runs import heavy_ball as heavy_ball
-from prednet_jax.saddles.runs import rotated_gradient as rotated_gradient

@@ -1,7 +1,7 @@
 """Part A of the study: trainings from a symmetric start, and their table.
 
 A run makes the channels of its seed's initial weights twins, splits these by delta
-(`symmetric_start`), and trains in the precision of its arm. A run that never separates
+(`twins`), and trains in the precision of its arm. A run that never separates
 counts as separating one update after the last.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 
 from prednet_jax import data, errors, noise, process, records, tasks
 from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import symmetric_start
+from prednet_jax.studies import twins
 from prednet_jax.training import keys, loop
 from prednet_jax.training.trainer import Trainer
 
 NETWORK = PredNetConfig(channels=(3, 4, 4), r_channels=(2, 4, 4), height=24, width=32)
-#: The blocks (`symmetric_start.BLOCKS`) that the twins of each program start with.
+#: The blocks (`twins.BLOCKS`) that the twins of each program start with.
 PROGRAMS = {"ordinary": "mirrored", "symmetric": "equal"}
 #: The noise of each arm. A tile of one output gives twins different orders; `blocks` is
 #: the noise of part C, an order for each block of 32 x 32 outputs.
@@ -132,13 +132,13 @@ def _first(happened: np.ndarray) -> int | None:
 def start(run: Run, design: Design) -> dict:
     """The initial weights of a run; also sets JAX to the precision of its arm."""
     process.set_precision("float32")
-    params = symmetric_start.symmetrise(
+    params = twins.symmetrise(
         loop.initial_params(design.config, run.seed),
         design.config,
         blocks=PROGRAMS[run.program],
     )
     key = keys.stream(run.seed, "probe")
-    params = symmetric_start.split(params, design.config, run.delta, key)
+    params = twins.split(params, design.config, run.delta, key)
     dtype = process.set_precision("float64" if run.arm == "float64" else "float32")
     return jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
 
@@ -157,8 +157,8 @@ def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
     """The compiled comparison of twins: `asymmetry` and `unequal`."""
     return jax.jit(
         lambda params: (
-            symmetric_start.asymmetry(params, design.config),
-            symmetric_start.unequal(params, design.config),
+            twins.asymmetry(params, design.config),
+            twins.unequal(params, design.config),
         )
     )
 

@@ -15,7 +15,7 @@ import pytest
 
 from prednet_jax import report
 from prednet_jax.report import page as pages
-from prednet_jax.report import tables
+from prednet_jax.report import verdict_text
 
 VOID = {"meta", "img", "input", "br", "link"}
 MODELS = ("prednet", "autoencoder")
@@ -221,7 +221,7 @@ def test_a_missing_control_or_arm_is_left_out(broken, verdict, tmp_path):
     # Facts name the control where it is not the usual one.
     verdict["contrasts"][2] |= {"role": "gpu", "control": "fixed_orders"}
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
-    facts = dict(tables.facts(report.load(tmp_path), "prednet"))
+    facts = dict(verdict_text.facts(report.load(tmp_path), "prednet"))
     assert facts["GPU, fixed_orders"].startswith("-0.0083 %")
     assert facts["Counts as none"] == "within ±3.1 %"
     assert facts["Sample"] == "6 seeds"

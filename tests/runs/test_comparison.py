@@ -11,7 +11,7 @@ import pytest
 
 from prednet_jax import process, records, runs, statistics, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.report.tables import text_table
+from prednet_jax.report.verdict_text import text_table
 from prednet_jax.runs import comparison
 from prednet_jax.runs.jobs import seal
 

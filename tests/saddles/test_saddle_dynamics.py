@@ -12,8 +12,8 @@ from scipy import stats
 from prednet_jax import saddles
 from prednet_jax.noise import ReductionOrder, inject
 from prednet_jax.saddles import escape
-from prednet_jax.saddles.runs import RuleState
-from prednet_jax.saddles.runs import update as uncompiled
+from prednet_jax.saddles.dynamics import RuleState
+from prednet_jax.saddles.dynamics import update as uncompiled
 
 OCTOPUS = saddles.octopus_function()
 RATE = 1 / (2 * OCTOPUS.smoothness)

@@ -13,7 +13,7 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params
-from prednet_jax.studies import symmetric_start as twins
+from prednet_jax.studies import twins
 from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
 

@@ -1,7 +1,7 @@
 """The verdict as text, and values as HTML."""
 
 from prednet_jax import report
-from prednet_jax.report import tables
+from prednet_jax.report import verdict_text
 
 
 def test_text_table_names_every_contrast_and_fits(verdict):
@@ -53,7 +53,7 @@ def test_claims_and_a_repetition_in_sentences():
     both = {"claim": noise["claim"], "model": "prednet"}
     both |= {"seeds": 43, "estimate": 0.004, "low": -0.002, "high": 0.011}
     verdict = {"claims": [stale, noise], "together": [both]}
-    assert tables.claim_sentences(verdict) == [
+    assert verdict_text.claim_sentences(verdict) == [
         "prednet: stale targets raise the loss: yes, +212 % here, predicted +136 to "
         "+305 (published +206 % [+185, +228])",
         "prednet: random order of sums changes the loss: no, +6.0 % here, predicted "
@@ -66,7 +66,7 @@ def test_claims_and_a_repetition_in_sentences():
         | {"published": None, "holds": None}
     ]
     verdict["manipulation"] = {"prednet": {"distance_over_travelled": 3.1e-6}}
-    assert tables.claim_sentences(verdict) == [
+    assert verdict_text.claim_sentences(verdict) == [
         "prednet: random order of sums changes the loss: not in this length, 0.0 %; "
         "the runs are 3e-06 of the way apart, too little to say more"
     ]

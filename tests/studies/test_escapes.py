@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import statistics
-from prednet_jax.studies import saddle_escape as escape
+from prednet_jax.studies import escapes
 
 BUDGET = 100
 ORDER = "reduction_order"
@@ -36,7 +36,7 @@ def study():
     never = [None] * 16
     late = (40 + rng.integers(0, 9, 16)).tolist()
     stuck = [i < 4 for i in range(16)]
-    return escape.compare(
+    return escapes.compare(
         [
             group("aligned", "none", never, predicted=math.inf),
             group("aligned", ORDER, late),
@@ -49,16 +49,16 @@ def study():
 
 
 def test_corrected_over_the_whole_table(study):
-    raw = [g[f"{e}_p"] for g in study for e in escape.EVENTS if g["noise"] != "none"]
+    raw = [g[f"{e}_p"] for g in study for e in escapes.EVENTS if g["noise"] != "none"]
     holm = [
-        g[f"{e}_p_holm"] for g in study for e in escape.EVENTS if g["noise"] != "none"
+        g[f"{e}_p_holm"] for g in study for e in escapes.EVENTS if g["noise"] != "none"
     ]
     assert holm == statistics.holm_p_values(raw)
     assert study[0]["escape_p"] is None
 
 
 def test_table_has_times_and_tests(study):
-    rows = [row.split() for row in escape.text_table(study[:4]).splitlines()[1:]]
+    rows = [row.split() for row in escapes.text_table(study[:4]).splitlines()[1:]]
     quiet, noisy, *_ = [row[5:] for row in rows if "aligned" in row]
     assert quiet == ["never", "never", "-", "0", "of", "16", "-"]
     assert float(noisy[2]) < 0.001
