@@ -141,9 +141,9 @@ class Projections(NamedTuple):
 def project(
     gradient: Any, step: Any, vector: Any, value: float, scale: Any
 ) -> Projections:
-    """Projects gradient and last step on u, a unit vector of curvature `value` < 0.
+    """Projects gradient and step, of the weights, on u, of curvature `value` < 0.
 
-    u is in the coordinates of `scale`, P; gradient and step in those of the weights.
+    u is a unit vector in the coordinates of `scale`, P.
     """
     u, g, d, p = (ravel_pytree(tree)[0] for tree in (vector, gradient, step, scale))
     root = jnp.sqrt(p.astype(u.dtype))

@@ -10,6 +10,7 @@ from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.statistics import MARGIN_FRACTION, gather, match
 from prednet_jax.studies import judgement, study_tables, symmetric
+from prednet_jax.studies.parts import ANSWER
 
 BLUE = ROLES["treatment"]
 _ARMS = {
@@ -67,7 +68,7 @@ def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Do
 
 
 def contrasts(record: Mapping[str, Any]) -> Dots:
-    """Part C: the difference of every seed in per cent, with the mean's interval."""
+    """Of part `ANSWER`: the difference of every seed in per cent, and the mean."""
     arms = record["losses"][judgement.MODEL]
     question, *others = record["contrasts"]
     treatment, control = gather(arms, question["treatment"], question["control"]).logs
@@ -79,7 +80,7 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
         [(low, high)],
     )
     return _differences(
-        "Part C: difference of every seed between two arms",
+        f"Part {ANSWER.name}: difference of every seed between two arms",
         [effect, *(_difference(arms, contrast) for contrast in others)],
         "difference, % of the control's mean loss",
         "counts as none",
