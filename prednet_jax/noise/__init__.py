@@ -33,9 +33,11 @@ from prednet_jax.noise.questions.tolerance import (
 )
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
 from prednet_jax.noise.specs import (
+    BitFlip,
     Composition,
     Gaussian,
     GpuOrder,
+    GradientGaussian,
     Identity,
     MonteCarlo,
     NoiseSpec,
@@ -47,4 +49,4 @@ from prednet_jax.noise.specs import (
     compose,
 )
 from prednet_jax.noise.text import format, parse
-from prednet_jax.noise.trees import BitFlip, GradientGaussian, perturb_tree
+from prednet_jax.noise.trees import perturb_tree

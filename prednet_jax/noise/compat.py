@@ -56,12 +56,12 @@ def read(values: Mapping[Any, Any], atom: Any) -> Any:
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Every jaxpr among the parameters of an equation, open or closed."""
-    found = []
-    for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if is_jaxpr(item):
-                found.append(item)
-    return found
+    return [
+        item
+        for value in params.values()
+        for item in (value if isinstance(value, tuple | list) else (value,))
+        if is_jaxpr(item)
+    ]
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
@@ -223,10 +223,8 @@ def source(equation: Equation, jaxpr: Any) -> str:
     Frames outside of the function that the open `jaxpr` was traced from do not count:
     JAX keeps what it traced, and they may be another caller's.
     """
-    traceback = equation.source_info.traceback
-    codes, positions = traceback.raw_frames() if traceback else ((), ())
     traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
-    for code, position in zip(codes, positions, strict=True):
+    for code, position in _frames(equation):
         if is_users(code.co_filename):
             frame = source_info_util.raw_frame_to_frame(code, position)
             name = code.co_qualname.rsplit(".", 1)[-1]
@@ -238,9 +236,14 @@ def source(equation: Equation, jaxpr: Any) -> str:
 
 def is_written_by(equation: Equation, function: str) -> bool:
     """Whether a function of JAX of that name wrote an equation."""
-    traceback = equation.source_info.traceback
-    codes, _ = traceback.raw_frames() if traceback else ((), ())
+    codes = (code for code, _ in _frames(equation))
     return any(c.co_name == function and not is_users(c.co_filename) for c in codes)
+
+
+def _frames(equation: Equation) -> list[tuple[Any, int]]:
+    """The code objects that were running when an equation was traced, and where."""
+    traceback = equation.source_info.traceback
+    return list(zip(*traceback.raw_frames(), strict=True)) if traceback else []
 
 
 @functools.cache

@@ -44,9 +44,7 @@ class Report(NamedTuple):
 
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
-        untouched: those on which none does, and why: sums and other reductions, library
-            routines, kernels, primitives that noise does not know, and, if the spec has
-            a noise on results, single operations.
+        untouched: those on which none does, and why.
         single: the untouched single operations under a spec without noise on results:
             they have no order that could be drawn.
     """
@@ -156,13 +154,16 @@ def report_of(made: Plan) -> Report:
             if step.action.any:
                 perturbed.append(_perturbed(step))
             elif reason := _left_alone(step, made.noise.results):
-                ordered = not isinstance(reason, NoOrder)
-                entry = Entry(step.name, step.path, str(reason), ordered, step.source)
-                untouched.append(entry)
+                untouched.append(_entry(step, reason, not isinstance(reason, NoOrder)))
             elif reason := _rounding(step, made.noise.results):
-                entry = Entry(step.name, step.path, reason, False, step.source)
-                (untouched if made.noise.results else single).append(entry)
+                (untouched if made.noise.results else single).append(
+                    _entry(step, reason, has_order=False)
+                )
     return Report(tuple(perturbed), tuple(untouched), tuple(single))
+
+
+def _entry(step: Step, reason: str, has_order: bool = True) -> Entry:
+    return Entry(step.name, step.path, str(reason), has_order, step.source)
 
 
 def _line(entry: Entry) -> str:
@@ -193,8 +194,7 @@ def _perturbed(step: Step) -> Entry:
             isinstance(p, Elementwise) and p.routines for p in parts(action.results)
         ):
             found.append("on the operands too")
-    reason = "; ".join(found)
-    return Entry(step.name, step.path, reason, True, step.source, pieces)
+    return _entry(step, "; ".join(found))._replace(partials=pieces)
 
 
 def _fewer(order: ReductionOrder, cut: Cut) -> str:

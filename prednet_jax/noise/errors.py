@@ -13,46 +13,50 @@ class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
     """A higher-order primitive without a rule; see `noise.register_rule`."""
 
 
+def expect(accepted: Any, name: str, value: object, what: str) -> None:
+    """Refuses a value that is not accepted, saying what is."""
+    if not accepted:
+        raise NoiseError(f"{name}={value!r}: expected {what}")
+
+
 def choice(name: str, value: object, accepted: Sequence[str]) -> None:
     """Refuses what is not among `accepted`."""
-    if value not in accepted:
-        raise NoiseError(f"{name}={value!r}: expected one of {', '.join(accepted)}")
+    expect(value in accepted, name, value, f"one of {', '.join(accepted)}")
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Refuses what is no Python integer from `low` to `high`; None: no upper bound."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not is_integer or value < low or (high is not None and value > high):
-        accepted = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise NoiseError(f"{name}={value!r}: expected an integer {accepted}")
+    inside = is_integer and low <= value and (high is None or value <= high)
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+    expect(inside, name, value, f"an integer {bounds}")
 
 
 def positive(name: str, value: Any) -> None:
     """Refuses what is no finite number above 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and value > 0):
-        raise NoiseError(f"{name}={value!r}: expected a positive, finite number")
+    inside = is_number and math.isfinite(value) and value > 0
+    expect(inside, name, value, "a positive, finite number")
 
 
 def unit_interval(name: str, value: object) -> None:
     """Refuses what is no number between 0 and 1, both excluded."""
-    if not (isinstance(value, int | float) and 0 < value < 1):
-        raise NoiseError(f"{name}={value!r}: expected a number between 0 and 1")
+    inside = isinstance(value, int | float) and 0 < value < 1
+    expect(inside, name, value, "a number between 0 and 1")
 
 
 def flag(name: str, value: object) -> None:
     """Refuses what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise NoiseError(f"{name}={value!r}: expected True or False")
+    expect(isinstance(value, bool), name, value, "True or False")
+
+
+def text(name: str, value: object, what: str) -> None:
+    """Refuses what is no text, and the empty one."""
+    expect(isinstance(value, str) and value, name, value, what)
 
 
 def names(name: str, value: object) -> None:
     """Refuses what is neither None nor a non-empty tuple of non-empty texts."""
-    texts = value if isinstance(value, tuple) else ()
-    if value is not None and not (
-        texts and all(isinstance(x, str) and x for x in texts)
-    ):
-        raise NoiseError(
-            f"{name}={value!r}: expected None or a non-empty tuple of primitive "
-            "names, such as ('add', 'mul')"
-        )
+    texts = isinstance(value, tuple) and all(isinstance(x, str) and x for x in value)
+    what = "None or a non-empty tuple of primitive names, such as ('add', 'mul')"
+    expect(value is None or (texts and value), name, value, what)

@@ -26,7 +26,7 @@ from jax import Array
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, Static, split
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import known
 from prednet_jax.noise.run import Evaluation, run
@@ -48,8 +48,8 @@ def inject(
         spec: the noise; `noise.at(spec, "computation")` picks the parts that act here.
         only: paths of the equations that are perturbed, as `coverage` lists them; None:
             all. An equation's noise does not depend on which others are perturbed.
-        run_key: from which orders of `schedule="run"` are drawn; None: from the key of
-            each call. A training passes the key of the run here.
+        run_key: a training's key, from which orders of `schedule="run"` are drawn;
+            None: from the key of each call.
 
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
@@ -60,13 +60,11 @@ def inject(
             `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
 
     Raises:
-        NoiseError: when `spec` is no noise spec or has a part that acts elsewhere. On a
-            call, when an argument can neither be traced nor hashed, when `fn` has no
-            equation at a path of `only`, or no primitive of a name in `spec` is known;
-            when `fn` mutates an NNX object that it closes over, or changes what one
-            consists of.
-        UnsupportedPrimitiveError: on a call, for a higher-order primitive without a
-            rule.
+        NoiseError: `spec` is no noise spec or has a part that acts elsewhere. On a
+            call: an argument can neither be traced nor hashed; there is no equation at
+            a path of `only`, or no primitive of a name in `spec`; `fn` mutates an NNX
+            object that it closes over, or changes what one consists of.
+        UnsupportedPrimitiveError: on a call; a higher-order primitive has no rule.
     """
     for part in parts(spec):
         if part.site != "computation":
@@ -76,10 +74,8 @@ def inject(
                 "noise.perturb_tree; expected parts that act on a computation, such "
                 "as noise.at(spec, 'computation') gives"
             )
-    if isinstance(only, str):
-        raise NoiseError(
-            f"only={only!r}: expected a collection of paths, such as [...]"
-        )
+    paths = "a collection of paths, such as [...]"
+    expect(not isinstance(only, str), "only", only, paths)
     if isinstance(spec, Identity):
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
     program = _compiled(fn, spec, None if only is None else frozenset(only))
@@ -162,7 +158,8 @@ def evaluate(
     closed, shapes = program
     made = plan(closed, spec, only)
     chosen = [p.primitives or () for p in parts(spec) if isinstance(p, Elementwise)]
-    names = {name for primitives in chosen for name in primitives} - made.names()
+    names = {name for primitives in chosen for name in primitives}
+    names -= {step.name for step in made.walk()}
     missing = sorted(names - known() if names else ())
     missing += sorted(only - made.paths() if only else ())
     if missing:

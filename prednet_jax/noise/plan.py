@@ -56,7 +56,8 @@ class Action(NamedTuple):
 
     An order and how it cuts the sum, or its replay in the order of a GPU; the format of
     operands; noises on the result. `reason`: why the order of a sum is left alone;
-    `routine`: whether it is a library's routine, or a kernel.
+    `routine`: whether it is a library's routine, or a kernel; `chosen`: whether it is
+    one of the equations that may be perturbed.
     """
 
     order: ReductionOrder | None = None
@@ -66,20 +67,13 @@ class Action(NamedTuple):
     results: NoiseSpec | None = None
     reason: str = ""
     routine: bool = False
+    chosen: bool = True
 
     @property
     def any(self) -> bool:
         """Whether anything acts."""
         acting = (self.order, self.replay, self.operands, self.results)
-        return any(part is not None for part in acting)
-
-
-class Draw(NamedTuple):
-    """Orders to draw for one equation: of `pieces` partial sums, one per grid cell."""
-
-    path: str
-    pieces: int
-    grid: tuple[int, ...]
+        return self.chosen and any(part is not None for part in acting)
 
 
 @dataclass(eq=False)
@@ -94,7 +88,6 @@ class Step:
         within: the program that the equation stands in, and the step around that.
         held: for each result, whether `fusion.materialised` holds it.
         bodies: plans of the programs inside, by label; see `HigherOrder`.
-        draw: the orders to draw for it, but for a chain.
     """
 
     equation: compat.Equation
@@ -105,12 +98,20 @@ class Step:
     within: "tuple[Any, Step | None]"
     held: tuple[bool, ...] = ()
     bodies: "dict[str, Plan]" = field(default_factory=dict)
-    draw: Draw | None = None
 
     @property
     def name(self) -> str:
         """Of the primitive."""
         return self.equation.primitive.name
+
+    @property
+    def grid(self) -> tuple[int, ...] | None:
+        """Shape of the array of orders to draw for a sum of pieces; None: no such."""
+        order, cut = self.action.order, self.action.cut
+        if order is None or cut is None or cut.total is not None:
+            return None
+        shape = self.equation.outvars[0].aval.shape
+        return permutations.tile_grid(shape, order.granularity, order.tile)
 
     @functools.cached_property
     def source(self) -> str:
@@ -131,8 +132,8 @@ class Step:
 class Plan:
     """What noise does in one program, an open jaxpr with the values of its constants.
 
-    `path` is the prefix of its equations' paths; `draws` are the orders to draw for it
-    and for the programs inlined in it.
+    `path` is the prefix of its equations' paths; `drawn` are the sums, its own and of
+    the programs inlined in it, whose orders are drawn together, one after another.
     """
 
     jaxpr: Any
@@ -140,7 +141,7 @@ class Plan:
     path: str
     noise: Noise
     steps: Sequence[Step]
-    draws: Sequence[Draw]
+    drawn: Sequence[Step]
 
     def programs(self) -> "Iterator[Plan]":
         """This plan and those of all programs inside, depth first."""
@@ -159,12 +160,6 @@ class Plan:
     def paths(self) -> frozenset[str]:
         """Of all equations, those that a chain has swallowed included."""
         return frozenset(x for p in self.programs() for x in _paths(p.path, p.jaxpr))
-
-    def names(self) -> frozenset[str]:
-        """Of all primitives."""
-        return frozenset(
-            e.primitive.name for p in self.programs() for e in p.jaxpr.eqns
-        )
 
 
 def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Plan:
@@ -201,13 +196,13 @@ def _plan(
 ) -> Plan:
     """The plan of one program, inside the step `around`; `readers` of each result."""
     opened, consts = compat.open_jaxpr(jaxpr)
-    steps, draws = _steps(noise, opened, path, around)
+    steps, drawn = _steps(noise, opened, path, around)
     reads = fusion.readers(opened, readers)
     held = fusion.held([(s.equation, s.atoms, s.action.any) for s in steps], reads)
     for step, hold in zip(steps, held, strict=True):
         equation, step.held = step.equation, hold
-        if step.draw is not None:
-            draws.append(step.draw)
+        if step.grid is not None and step.name != "add_any":  # Chains are there.
+            drawn.append(step)
         rule = _higher_order_rule(step)
         if rule is None:
             continue
@@ -217,14 +212,14 @@ def _plan(
                 inside = f"{step.path}{label}/"
                 step.bodies[label] = _plan(noise, body, inside, step, counts)
         if rule.inlined:
-            draws += [draw for body in step.bodies.values() for draw in body.draws]
-    return Plan(opened, consts, path, noise, steps, draws)
+            drawn += [inner for body in step.bodies.values() for inner in body.drawn]
+    return Plan(opened, consts, path, noise, steps, drawn)
 
 
 def _steps(
     noise: Noise, jaxpr: Any, path: str, around: Step | None
-) -> tuple[list[Step], list[Draw]]:
-    """The steps of a jaxpr, without bodies, and the draws of its chains."""
+) -> tuple[list[Step], list[Step]]:
+    """The steps of a jaxpr, without bodies, and the chains of sums among them."""
     paths = _paths(path, jaxpr)
     outer = "" if around is None else around.scope
     # Results of an all_gather, and the axis that numbers the devices.
@@ -236,35 +231,29 @@ def _steps(
     }
 
     def step_of(i: int, atoms: Sequence[Any]) -> Step:
-        equation, draw = jaxpr.eqns[i], None
+        equation = jaxpr.eqns[i]
         scope = f"{outer}/{compat.scope(equation)}"
         action = _action(noise, equation, atoms, scope, gathers)
-        if action.order and action.cut and action.cut.total is None:
-            shape, order = equation.outvars[0].aval.shape, action.order
-            grid = permutations.tile_grid(shape, order.granularity, order.tile)
-            draw = Draw(paths[i], action.cut.pieces, grid)
-        if noise.only is not None and paths[i] not in noise.only:
-            action = Action(reason="not among the chosen paths")
-        within = jaxpr, around
-        return Step(equation, atoms, paths[i], scope, action, within, draw=draw)
+        chosen = noise.only is None or paths[i] in noise.only
+        action = action._replace(chosen=chosen)
+        return Step(equation, atoms, paths[i], scope, action, (jaxpr, around))
 
     joined: dict[int, Step] = {}
     absorbed: set[int] = set()
-    draws: list[Draw] = []
+    chains: list[Step] = []
     for i, (terms, before) in (_add_any_chains(jaxpr) if noise.order else {}).items():
         step = step_of(i, terms)
-        if step.draw is not None:
-            draws.append(step.draw)
-            step.draw = None
-        if step.action.order is not None:
-            joined[i] = step
-            absorbed |= before
+        if step.grid is not None:
+            chains.append(step)
+            if step.action.chosen:
+                joined[i] = step
+                absorbed |= before
     steps = [
         joined.get(i) or step_of(i, equation.invars)
         for i, equation in enumerate(jaxpr.eqns)
         if i not in absorbed
     ]
-    return steps, draws
+    return steps, chains
 
 
 def _paths(prefix: str, jaxpr: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 Threefry costs 20 to 40 times more on a CPU. Noise needs bits that are balanced,
 uncorrelated between neighbouring counters, keys and salts, and that fuse with their
-consumer; not for cryptography, and not for initial weights or data.
+consumer. Not for cryptography, initial weights or data.
 
 The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 
@@ -16,8 +16,6 @@ those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search
 Wellons, "Prospecting for hash functions", 2018). For fixed words the map from `i` is a
 bijection: within one draw no value repeats.
 
-An equation's noise is a hash of the key, of its path in the program (while tracing) and
-of the counters of the loops around it (two words, once a step).
 """
 
 import hashlib
@@ -57,9 +55,8 @@ def words(key: Array) -> Array:
 def check(key: Any) -> None:
     """Refuses what is neither one typed PRNG key nor raw key data, by a NoiseError."""
     kind = getattr(key, "dtype", None)
-    if kind is None:
-        found = f"key of type {type(key).__name__}"
-    else:
+    found = f"key of type {type(key).__name__}"
+    if kind is not None:
         typed = jnp.issubdtype(kind, jax.dtypes.prng_key) and key.ndim == 0
         if typed or (kind == jnp.uint32 and key.ndim == 1 and key.size):
             return

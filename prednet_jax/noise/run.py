@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.order import permutations
-from prednet_jax.noise.plan import Draw, Plan, Step, result_type
+from prednet_jax.noise.plan import Plan, Step, result_type
 from prednet_jax.noise.random_bits import Words, first_words, on_device, path_salt
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import logical, registry
@@ -97,10 +97,8 @@ class Call(NamedTuple):
         """Evaluate one of the equation's bodies under noise."""
         rule = registry.find(self.step.name)
         inlined = isinstance(rule, HigherOrder) and rule.inlined
-        drawn = self.drawn if inlined else None
-        return _evaluate(
-            self.step.bodies[label], words, operands, drawn, self.evaluation
-        )
+        drawn, body = self.drawn if inlined else None, self.step.bodies[label]
+        return _evaluate(body, words, operands, drawn, self.evaluation)
 
     def decided(self, words: Words, number: Any) -> None:
         """Tell what the equation itself decided."""
@@ -170,33 +168,37 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
     An order for each output is drawn on the spot, where XLA fuses it with the sum.
     """
     order = plan.noise.order
-    if order is None or order.granularity == "element" or not plan.draws:
+    if order is None or order.granularity == "element" or not plan.drawn:
         return _NOTHING
     source = words.of(order.schedule)
     salt = path_salt(plan.path)
-    alike: dict[int, list[Draw]] = {}
-    for draw in sorted(plan.draws, key=lambda d: d.pieces):
-        alike.setdefault(draw.pieces, []).append(draw)
-    totals = {n: sum(math.prod(d.grid) for d in draws) for n, draws in alike.items()}
+    alike: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
+    for step in plan.drawn:
+        assert step.action.cut is not None
+        assert step.grid is not None
+        pieces = step.action.cut.pieces
+        alike.setdefault(pieces, []).append((step.path, step.grid))
 
     def half(_: None, step: Array) -> tuple[None, dict[int, tuple[Array, ...]]]:
         inner = random_bits.fold(source, step)
+        totals = ((n, sum(math.prod(g) for _, g in of)) for n, of in sums)
         return None, {
             n: permutations.draw_orders(inner, (-(-total // 2),), n, (*salt, n))
-            for n, total in totals.items()
+            for n, total in totals
         }
 
     # In a loop of two steps, since XLA fuses nothing out of a loop: it would repeat the
     # draw in the kernel of each sum.
+    sums = sorted(alike.items())
     _, halves = lax.scan(half, None, lax.iota(jnp.uint32, 2))
     drawn = {}
-    for n, draws in alike.items():
+    for n, grids in sums:
         flat = [lax.reshape(word, (word.size,)) for word in halves[n]]
         start = 0
-        for draw in draws:
-            stop = start + math.prod(draw.grid)
-            parts = [lax.reshape(word[start:stop], draw.grid) for word in flat]
-            drawn[draw.path] = tuple(parts)
+        for path, grid in grids:
+            stop = start + math.prod(grid)
+            parts = [lax.reshape(word[start:stop], grid) for word in flat]
+            drawn[path] = tuple(parts)
             start = stop
     return drawn
 

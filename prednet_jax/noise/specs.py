@@ -1,15 +1,17 @@
 """What noise: frozen, validated descriptions, and the site at which each acts.
 
 `inject` reads the specs of the site `"computation"`, which act on the primitives of a
-traced function; those of `"gradient"` and `"weights"`, which act once on a pytree,
-stand in `trees`. Specs compose with `+`, and `at` picks the part that acts at one site.
-Every spec is hashable, so it may be a static argument of a compiled function.
+traced function; `trees` those of `"gradient"` and `"weights"`, which act once on a
+pytree. Specs compose with `+`, and `at` picks the part that acts at one site. Every
+spec is hashable, so it may be a static argument of a compiled function.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
-from types import MappingProxyType
+import dataclasses
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from prednet_jax.noise import errors
@@ -19,18 +21,30 @@ from prednet_jax.noise.gpu.targets import CARDS
 Site = Literal["computation", "gradient", "weights"]
 
 SITES = ("computation", "gradient", "weights")
-GRANULARITIES = ("tile", "element", "shared")
-SCHEDULES = ("call", "run")
-PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn", "collectives")
-COLLECTIVES = ("random", "ring", "tree", "sequential")
-MCA_MODES = ("rr", "pb", "mca")
-ACCUMULATORS = ("float32", "operand")
 FORMATS = ("tf32", "bf16", "fp16")
 MAX_PARTIALS = 64
 
-# Of an option that came after records were published: they name it only where it is not
-# its default, so that their texts stay the same.
-LATER = MappingProxyType({"later": True})
+
+def option(
+    default: Any, check: Callable[..., None], later: bool = False, **accepted: Any
+) -> Any:
+    """A field of a spec, whose values `check(name, value, **accepted)` may refuse.
+
+    `later`: it came after records were published, which name it only where it is not
+    its default, so that their texts stay the same.
+    """
+    metadata = {"check": partial(check, **accepted), "later": later}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def choice(default: Any, *accepted: str, later: bool = False) -> Any:
+    """A field with one of these texts."""
+    return option(default, errors.choice, later, accepted=accepted)
+
+
+def integer(default: Any, low: int, high: int) -> Any:
+    """A field with an integer from `low` to `high`."""
+    return option(default, errors.integer, low=low, high=high)
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,12 @@ class NoiseSpec:
     site: ClassVar[Site] = "computation"
     # Whether a composition holds at most one of this kind.
     alone: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (value is None is field.default):
+                check(field.name, value)
 
     def __add__(self, other: NoiseSpec) -> NoiseSpec:
         """Both noises, `self` first."""
@@ -61,22 +81,22 @@ class ReductionOrder(NoiseSpec):
 
     Attributes:
         partials: pieces of each reduction at most, 3 to 64 (two commute).
-        granularity: for whom an order is drawn. `"shared"`: one for all outputs of a
-            reduction; two identical hidden units then stay identical. `"tile"`: one for
+        granularity: for whom an order is drawn. `"shared"`: for all outputs of a
+            reduction; two identical hidden units then stay identical. `"tile"`: for
             each `tile` x `tile` block of outputs (rows: all leading dimensions;
-            columns: the last). `"element"`: one for each output.
+            columns: the last). `"element"`: for each output.
         tile: edge of a block of outputs, used by `"tile"` alone.
         schedule: `"call"` (atomics): fresh at each execution and at each step of a
             loop. `"run"` (autotuning): a function of the key and the equation alone.
-        profile: which primitives are perturbed; `order.profiles` has the sources.
-            `"uniform_worst_case"`: every sum. `"xla_gpu"`: those on XLA's page on GPU
-            determinism. `"chainer_cudnn"`: gradients of convolutions, scatter-add and
-            max-pooling's backward pass. It reads scopes of `jax.named_scope`: a
-            `dot_general` is part of a convolution if a scope around it begins with
-            `conv`; it or a convolution is a gradient if JAX transposed it, if a scope
-            contains `gradient` or `backward`, or by its dimension numbers. What
-            `jax.checkpoint` computes again counts as a forward pass. `"collectives"`:
-            sums over devices alone.
+        profile: which sums are perturbed; `order.profiles` has the sources.
+            `"uniform_worst_case"`: all. `"xla_gpu"`: those on XLA's page on GPU
+            determinism. `"collectives"`: those over devices. `"chainer_cudnn"`:
+            gradients of convolutions, scatter-add and max-pooling's backward pass. It
+            reads scopes of `jax.named_scope`: a `dot_general` is part of a convolution
+            if a scope around it begins with `conv`; it or a convolution is a gradient
+            if JAX transposed it, if a scope contains `gradient` or `backward`, or by
+            its dimension numbers. What `jax.checkpoint` computes again counts as a
+            forward pass.
         shortest: a sum is cut into 3 pieces where `partials` pieces would have fewer
             terms than this, as library kernels do (4 where no axis holds three). Dots
             and convolutions with at most 1024 outputs always have `partials` pieces.
@@ -86,32 +106,26 @@ class ReductionOrder(NoiseSpec):
             kernels and all-reduces with such outputs.
         collectives: in which order sums over devices (psum, pmean, psum_scatter, with
             groups, and the sum over an all_gather) are added, in the type that they
-            travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as NCCL
-            does. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn.
+            travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as in
+            NCCL. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn.
             None: psum over at most 64 devices is drawn and kept in float32; others have
             XLA's order.
     """
 
     alone: ClassVar[bool] = True
-    partials: int = 8
-    granularity: str = "tile"
-    tile: int = 32
-    schedule: str = "call"
-    profile: str = "uniform_worst_case"
-    shortest: int = 256
-    accumulate: str = field(default="float32", metadata=LATER)
-    collectives: str | None = field(default=None, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        errors.integer("partials", self.partials, 3, MAX_PARTIALS)
-        errors.integer("shortest", self.shortest, 1, 1 << 30)
-        errors.choice("granularity", self.granularity, GRANULARITIES)
-        errors.integer("tile", self.tile, 1, 1 << 20)
-        errors.choice("schedule", self.schedule, SCHEDULES)
-        errors.choice("profile", self.profile, PROFILES)
-        errors.choice("accumulate", self.accumulate, ACCUMULATORS)
-        if self.collectives is not None:
-            errors.choice("collectives", self.collectives, COLLECTIVES)
+    partials: int = integer(8, 3, MAX_PARTIALS)
+    granularity: str = choice("tile", "tile", "element", "shared")
+    tile: int = integer(32, 1, 1 << 20)
+    schedule: str = choice("call", "call", "run")
+    profile: str = choice(
+        "uniform_worst_case",
+        *("uniform_worst_case", "xla_gpu", "chainer_cudnn", "collectives"),
+    )
+    shortest: int = integer(256, 1, 1 << 30)
+    accumulate: str = choice("float32", "float32", "operand", later=True)
+    collectives: str | None = choice(
+        None, "random", "ring", "tree", "sequential", later=True
+    )
 
 
 @dataclass(frozen=True)
@@ -128,12 +142,8 @@ class GpuOrder(NoiseSpec):
     """
 
     alone: ClassVar[bool] = True
-    gpu: str
-    products: str = field(default="fused", metadata=LATER)
-
-    def __post_init__(self) -> None:
-        errors.choice("gpu", self.gpu, tuple(CARDS))
-        errors.choice("products", self.products, ("fused", "plain"))
+    gpu: str = choice(dataclasses.MISSING, *CARDS)
+    products: str = choice("fused", "fused", "plain", later=True)
 
 
 @dataclass(frozen=True)
@@ -141,25 +151,20 @@ class Elementwise(NoiseSpec):
     """Base of the noises on the output of floating-point arithmetic primitives.
 
     Attributes:
-        primitives: names of the primitives that are perturbed; None: all of
-            `rules.primitives.ROUNDING`.
+        primitives: names of those that are perturbed; None: all that round
+            (`rules.primitives.ROUNDING`).
         deterministic: the noise is a function of the operation and the bits of its
-            operands, not of the key or the place in the program (as in Verrou's
-            deterministic modes). For sums the result stands for its operands.
+            operands (of a sum, of its result), not of the key or the place in the
+            program, as in Verrou's deterministic modes.
         routines: whether the operands of a library's routines (linear algebra, FFT) and
             of kernels are perturbed too: a backward stable routine errs as if its
             operands had been rounded.
     """
 
     _: KW_ONLY
-    primitives: tuple[str, ...] | None = None
-    deterministic: bool = False
-    routines: bool = field(default=False, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        errors.names("primitives", self.primitives)
-        errors.flag("deterministic", self.deterministic)
-        errors.flag("routines", self.routines)
+    primitives: tuple[str, ...] | None = option(None, errors.names)
+    deterministic: bool = option(False, errors.flag)
+    routines: bool = option(False, errors.flag, later=True)
 
 
 @dataclass(frozen=True)
@@ -168,16 +173,10 @@ class StochasticRounding(Elementwise):
 
     Attributes:
         mantissa_bits: explicit mantissa bits kept, 1 to 52; None: those of the result's
-            own type (23 in float32). There the rounding error of the operation itself
-            decides.
+            type (23 in float32), where the operation's own rounding error decides.
     """
 
-    mantissa_bits: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mantissa_bits is not None:
-            errors.integer("mantissa_bits", self.mantissa_bits, 1, 52)
+    mantissa_bits: int | None = integer(None, 1, 52)
 
 
 @dataclass(frozen=True)
@@ -191,14 +190,8 @@ class MonteCarlo(Elementwise):
             for float64, 24 for all narrower types.
     """
 
-    mode: str = "rr"
-    virtual_precision: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        errors.choice("mode", self.mode, MCA_MODES)
-        if self.virtual_precision is not None:
-            errors.integer("virtual_precision", self.virtual_precision, 2, 53)
+    mode: str = choice("rr", "rr", "pb", "mca")
+    virtual_precision: int | None = integer(None, 2, 53)
 
     def precision(self, dtype: Any) -> int:
         """The virtual precision for numbers of a type."""
@@ -211,11 +204,7 @@ class MonteCarlo(Elementwise):
 class UlpPerturbation(Elementwise):
     """Move each result by a uniform integer number of ulps in +-`max_ulps`."""
 
-    max_ulps: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        errors.integer("max_ulps", self.max_ulps, 1, 1 << 20)
+    max_ulps: int = integer(1, 1, 1 << 20)
 
 
 @dataclass(frozen=True)
@@ -227,13 +216,8 @@ class Gaussian(Elementwise):
         relative: whether `scale` is relative.
     """
 
-    scale: float
-    relative: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        errors.positive("scale", self.scale)
-        errors.flag("relative", self.relative)
+    scale: float = option(dataclasses.MISSING, errors.positive)
+    relative: bool = option(True, errors.flag)
 
 
 @dataclass(frozen=True)
@@ -246,10 +230,38 @@ class ReducedPrecision(NoiseSpec):
     """
 
     alone: ClassVar[bool] = True
-    format: str
+    format: str = choice(dataclasses.MISSING, *FORMATS)
+
+
+@dataclass(frozen=True)
+class GradientGaussian(NoiseSpec):
+    """Add normal noise, of deviation `scale` x RMS of the whole gradient, to it."""
+
+    site: ClassVar[Site] = "gradient"
+    scale: float = option(dataclasses.MISSING, errors.positive)
+
+
+@dataclass(frozen=True)
+class BitFlip(NoiseSpec):
+    """Flip one bit of one initial weight (Summers & Dinneen, ICML 2021).
+
+    Attributes:
+        bit: which bit, 0 (the lowest of the mantissa) to 63.
+        leaf: a part of the weight's path as `jax.tree_util.keystr` writes it, matching
+            exactly one leaf; None: drawn, each weight equally likely.
+        index: flat index of the weight in that leaf; None: drawn.
+    """
+
+    site: ClassVar[Site] = "weights"
+    alone: ClassVar[bool] = True
+    bit: int = integer(0, 0, 63)
+    leaf: str | None = option(None, errors.text, what="None or part of a path")
+    index: int | None = integer(None, 0, (1 << 63) - 1)
 
     def __post_init__(self) -> None:
-        errors.choice("format", self.format, FORMATS)
+        super().__post_init__()
+        if self.index is not None and self.leaf is None:
+            raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
 
 
 @dataclass(frozen=True)
@@ -263,8 +275,8 @@ class Composition(NoiseSpec):
 
     def __post_init__(self) -> None:
         specs = self.specs
-        if not isinstance(specs, tuple) or len(specs) < 2:
-            raise NoiseError(f"specs={specs!r}: expected a tuple of two or more specs")
+        several = isinstance(specs, tuple) and len(specs) > 1
+        errors.expect(several, "specs", specs, "a tuple of two or more specs")
         for spec in specs:
             if not isinstance(spec, NoiseSpec) or isinstance(
                 spec, Composition | Identity
@@ -273,13 +285,11 @@ class Composition(NoiseSpec):
                     f"specs holds {spec!r}: expected specs other than Identity and "
                     "Composition; use compose() to flatten"
                 )
-        for kind in {type(spec) for spec in specs if spec.alone}:
+        alone = {type(spec): "at most one of a kind" for spec in specs if spec.alone}
+        orders = {ReductionOrder | GpuOrder: "one order for a sum"}
+        for kind, expected in (alone | orders).items():
             found = [spec for spec in specs if isinstance(spec, kind)]
-            if len(found) > 1:
-                raise NoiseError(f"specs={found!r}: expected at most one of a kind")
-        orders = [s for s in specs if isinstance(s, ReductionOrder | GpuOrder)]
-        if len(orders) > 1:
-            raise NoiseError(f"specs={orders!r}: expected one order for a sum")
+            errors.expect(len(found) < 2, "specs", found, expected)
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:
@@ -292,10 +302,8 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
     """The simple specs of which `spec` consists; none for Identity."""
-    if not isinstance(spec, NoiseSpec):
-        raise NoiseError(
-            f"spec={spec!r}: expected a noise spec, such as noise.parse('ulp') gives"
-        )
+    accepted = "a noise spec, such as noise.parse('ulp') gives"
+    errors.expect(isinstance(spec, NoiseSpec), "spec", spec, accepted)
     if isinstance(spec, Composition):
         return spec.specs
     return () if isinstance(spec, Identity) else (spec,)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from prednet_jax.noise import specs, trees
+from prednet_jax.noise import specs
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.rules import primitives
 from prednet_jax.noise.specs import NoiseSpec
@@ -33,8 +33,8 @@ KINDS: Mapping[str, type[NoiseSpec]] = {
     "ulp": specs.UlpPerturbation,
     "gaussian": specs.Gaussian,
     "reduced_precision": specs.ReducedPrecision,
-    "gradient_gaussian": trees.GradientGaussian,
-    "bit_flip": trees.BitFlip,
+    "gradient_gaussian": specs.GradientGaussian,
+    "bit_flip": specs.BitFlip,
 }
 
 # Other names of a kind, some with an option already chosen.
@@ -149,11 +149,11 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
     name = next(name for name, kind in KINDS.items() if kind is type(spec))
     if isinstance(spec, specs.ReducedPrecision):
         return spec.format
-    options = [
-        f"{f.name}={_value_text(getattr(spec, f.name))}"
-        for f in dataclasses.fields(spec)
-        if (defaults and not f.metadata) or getattr(spec, f.name) != f.default
-    ]
+    options = []
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if (defaults and not field.metadata["later"]) or value != field.default:
+            options.append(f"{field.name}={_value_text(value)}")
     return name + (":" + ",".join(options) if options else "")
 
 

@@ -8,68 +8,23 @@ BitFlip             one bit of one weight flipped: the smallest change there is,
                     neural network optimization", ICML 2021, section 5)
 """
 
-from __future__ import annotations
-
 import functools
 import zlib
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import errors, random_bits
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
-from prednet_jax.noise.specs import NoiseSpec, Site, parts
+from prednet_jax.noise.specs import BitFlip, GradientGaussian, NoiseSpec, parts
 
 Tree = TypeVar("Tree")
-
-
-@dataclass(frozen=True)
-class GradientGaussian(NoiseSpec):
-    """Add normal noise to the gradient.
-
-    The noise has norm `scale` x the norm of the gradient, in expectation of its
-    square: each component has standard deviation `scale` x RMS of the whole gradient.
-    """
-
-    site: ClassVar[Site] = "gradient"
-    scale: float
-
-    def __post_init__(self) -> None:
-        errors.positive("scale", self.scale)
-
-
-@dataclass(frozen=True)
-class BitFlip(NoiseSpec):
-    """Flip one bit of one initial weight (Summers & Dinneen, ICML 2021).
-
-    Attributes:
-        bit: which bit, 0 (the lowest of the mantissa) to 63.
-        leaf: a part of the weight's path as `jax.tree_util.keystr` writes it, matching
-            exactly one leaf; None: drawn, each weight equally likely.
-        index: flat index of the weight in that leaf; None: drawn.
-    """
-
-    site: ClassVar[Site] = "weights"
-    alone: ClassVar[bool] = True
-    bit: int = 0
-    leaf: str | None = None
-    index: int | None = None
-
-    def __post_init__(self) -> None:
-        errors.integer("bit", self.bit, 0, 63)
-        if self.leaf is not None and (not isinstance(self.leaf, str) or not self.leaf):
-            raise NoiseError(f"leaf={self.leaf!r}: expected None or part of a path")
-        if self.index is not None:
-            errors.integer("index", self.index, 0, (1 << 63) - 1)
-            if self.leaf is None:
-                raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
 
 
 def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
@@ -82,8 +37,8 @@ def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
         tree: pytree of arrays. Leaves of other than floating-point types stay.
 
     Raises:
-        NoiseError: when a BitFlip names a leaf, an index or a bit that is not there, or
-            the tree has no floating-point element.
+        NoiseError: a BitFlip names a leaf, an index or a bit that is not there, or the
+            tree has no floating-point element.
     """
     state = random_bits.words(key)
     for position, part in enumerate(parts(spec)):

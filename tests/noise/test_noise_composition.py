@@ -183,18 +183,18 @@ def test_recomputation_repeats_the_noise_or_draws_afresh():
     assert disagreements(jax.jit(noise.inject(again, order))) > 0
 
 
-@pytest.mark.parametrize("spec", [ORDER, noise.UlpPerturbation()], ids=["order", "ulp"])
-def test_an_unknown_higher_order_primitive_names_itself(spec):
+def test_an_unknown_higher_order_primitive_names_itself():
     def unknown(x):
         return linear_call(lambda r, x: x.sum(), lambda r, t: t + 0 * X, (), x)
 
     def inside(x):
         return lax.scan(lambda c, _: (c + unknown(x), None), 0.0, None, length=2)[0]
 
-    with pytest.raises(
-        noise.UnsupportedPrimitiveError, match=r"'linear_call' at '.*scan"
-    ):
-        noise.inject(inside, spec)(KEYS[0], X)
+    for spec in (ORDER, noise.UlpPerturbation()):
+        with pytest.raises(
+            noise.UnsupportedPrimitiveError, match=r"'linear_.*at '.*scan"
+        ):
+            noise.inject(inside, spec)(KEYS[0], X)
     # Without noise there is nothing to enter.
     assert noise.inject(unknown, noise.Identity())(KEYS[0], X) == unknown(X)
 
@@ -255,6 +255,7 @@ def test_elementwise_noise_is_decided_by_the_key(spec):
         (noise.inject, X, "the arguments of the function come after"),
         (noise.digits, {"x": X}, "key of type dict"),
         (noise.inject, KEYS, r"uint32 \[n\]"),
+        (noise.inject, jnp.zeros(2), r"float32 and shape \(2,\)"),
     ],
 )
 def test_bad_keys_are_refused(tool, key, message):
@@ -282,26 +283,21 @@ def test_arguments_that_are_no_arrays_reach_the_function(spec):
     assert signs[0] == -signs[1] > 0
 
 
-def test_equal_arguments_compile_once():
+def test_equal_arguments_compile_once_and_others_are_refused():
+    """To compile anew at each call would take seconds, in silence."""
     traced = []
 
     def scaled(options, x):
         traced.append(options)
         return x * options.scale
 
+    class Unhashable:
+        __hash__ = None
+
     run = noise.inject(scaled, noise.UlpPerturbation())
     for scale in (2.0, 2.0, 3.0):
         run(KEYS[0], Options(scale), X)
     assert traced == [Options(2.0), Options(3.0)]
-
-
-def test_an_argument_that_cannot_be_hashed_is_refused():
-    """To compile anew at each call would take seconds, in silence."""
-
-    class Unhashable:
-        __hash__ = None
-
-    run = noise.inject(lambda options, x: x * 2, noise.UlpPerturbation())
     with pytest.raises(noise.NoiseError, match=r"Unhashable.*expected arrays, or what"):
         run(KEYS[0], Unhashable(), X)
 
@@ -312,8 +308,6 @@ def test_results_are_as_weakly_typed_as_the_functions(spec):
     weak, strong = run(KEYS[0], jnp.asarray(2.0))
     assert jax.typeof(weak).weak_type
     assert not jax.typeof(strong).weak_type
-    with pytest.raises(ValueError, match="nothing to perturb at '0:sine'"):
-        noise.inject(jnp.sin, spec, only=["0:sine"])(KEYS[0], X)
 
 
 BOUNDED = noise.MonteCarlo("pb", virtual_precision=20)
@@ -349,8 +343,6 @@ def test_what_is_asked_for_in_vain_is_said(options, message):
     spec = noise.UlpPerturbation(primitives=options.pop("primitives", None))
     with pytest.raises(ValueError, match=message):
         noise.inject(layer, spec, **options)(KEYS[0], X)
-
-
-def test_a_primitive_that_a_function_happens_not_to_hold_is_no_slip():
+    # A primitive that a function happens not to hold is no slip.
     quiet = noise.inject(layer, noise.UlpPerturbation(primitives=("erf",)))
     np.testing.assert_array_equal(quiet(KEYS[0], X), jax.jit(layer)(X))

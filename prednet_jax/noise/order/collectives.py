@@ -37,22 +37,30 @@ from prednet_jax.noise.order.permutations import (
     rounding_to,
     spread,
     tile_grid,
-    widened,
 )
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 
 def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     """A psum or reduce_scatter: one piece for each device, or each of a group."""
-    axes = axes_of(params)
+    axes, groups = axes_of(params), params.get("axis_index_groups")
+    scattered = params.get("scatter_dimension")
+    drawn = spec.collectives is None
+    if drawn and scattered is not None:
+        return "each device holds a part of the sum; `collectives` gives it an order"
     if not all(isinstance(axis, str) for axis in axes):
         return "sum over positional axes"
-    groups = params.get("axis_index_groups")
+    if drawn and groups is not None:
+        return "sum over groups of devices"
     count = math.prod(lax.axis_size(axis) for axis in axes)
     n = len(groups[0]) if groups else count
     if n < 3:
         return too_few(n)
-    scattered = params.get("scatter_dimension")
+    if drawn and n > MAX_PARTIALS:
+        return f"sum over {n} devices: more than {MAX_PARTIALS}"
+
+    def split(x: Array) -> Sums:
+        return None, unstack(gathered(widen(x), axes, invariant=True))
 
     def total(words: Array, salt: Sequence[int], x: Array) -> Array:
         terms = gathered(x, axes, invariant=scattered is None)
@@ -72,7 +80,7 @@ def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         chunk = None if scattered is None else rank
         return add_terms(spec, terms, words, salt, chunk)
 
-    return Cut(n, lambda x: (None, []), n, total)
+    return Cut(n, split, n, None if drawn else total)
 
 
 def cut_gathered(
@@ -85,45 +93,11 @@ def cut_gathered(
     others = tuple(d - (d > axis) + 1 for d in axes if d != axis)
 
     def total(words: Array, salt: Sequence[int], x: Array) -> Array:
-        terms = jnp.moveaxis(lax.convert_element_type(x, widened(x.dtype)), axis, 0)
+        terms = jnp.moveaxis(widen(x), axis, 0)
         terms = lax.reduce(terms, np.zeros((), terms.dtype), lax.add, others)
         return add_terms(spec, lax.convert_element_type(terms, x.dtype), words, salt)
 
     return Cut(n, lambda x: (None, []), n, total)
-
-
-def cut_psum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
-    """Sum over devices (or a mapped axis): one piece for each of them."""
-    if spec.collectives is not None:
-        return cut_collective(spec, params, x)
-    axes = tuple(params["axes"])
-    if not all(isinstance(axis, str) for axis in axes):
-        return "sum over positional axes"
-    if params.get("axis_index_groups") is not None:
-        return "sum over groups of devices"
-    n = math.prod(lax.axis_size(axis) for axis in axes)
-    if n < 3:
-        return too_few(n)
-    if n > MAX_PARTIALS:
-        return f"sum over {n} devices: more than {MAX_PARTIALS}"
-
-    def split(x: Array) -> Sums:
-        # Every term, at its own place: a sum of one number and zeros is exact, and
-        # its type tells that all devices hold the same.
-        x = widen(x)
-        place = lax.broadcasted_iota(jnp.int32, (n, *x.shape), 0)
-        here = place == lax.axis_index(axes)
-        stacked = jnp.where(here, x[None], np.zeros((), x.dtype))
-        return None, unstack(lax.psum(stacked, axes))
-
-    return Cut(n, split, n)
-
-
-def cut_reduce_scatter(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
-    """psum_scatter: a sum over devices of which each keeps a part."""
-    if spec.collectives is None:
-        return "each device holds a part of the sum; `collectives` gives it an order"
-    return cut_collective(spec, params, x)
 
 
 def axes_of(params: Params) -> tuple[Any, ...]:
@@ -167,7 +141,7 @@ def add_terms(
         def add(x: Array, y: Array) -> Array:
             return rounded(x + y)
 
-    terms = lax.convert_element_type(terms, widened(terms.dtype))
+    terms = widen(terms)
     if kind == "random":
         grid = tile_grid(shape, spec.granularity, spec.tile)
         order = jnp.argsort(random_bits.bits(words, (n, *grid), salt), axis=0)

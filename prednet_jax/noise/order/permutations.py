@@ -5,9 +5,8 @@ A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the resul
     ((p_pi(0) + p_pi(1)) + p_pi(2)) + ... + p_pi(n-1)
 
 with pi uniform over the n! permutations, as blocks of threads add in the order in which
-they finish. As addition commutes, n!/2 trees remain, equally likely. Their height is
-below h, so that |computed - exact| <= gamma_h sum |x_i| (Higham, Accuracy and Stability
-of Numerical Algorithms, 2nd ed., eq. 4.4).
+they finish. As addition commutes, n!/2 trees remain, equally likely and of a height
+below h (docs/noise.md has the bound of their error).
 
 Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
 For more, every output (or tile) sorts n random 32-bit keys with Batcher's
@@ -32,11 +31,10 @@ _WORD = 32  # exchanges packed into one unsigned word
 
 
 def piece_count(spec: ReductionOrder, terms: int) -> int:
-    """How many pieces a reduction of `terms` terms is cut into.
+    """How many pieces a reduction of `terms` terms is cut into; below 3, `terms`.
 
-    `spec.partials`, or 3 where its pieces would be shorter than `spec.shortest`: with
-    fewer there is no noise. (Numbers in between would each want a draw of their own.)
-    Below 3 terms, `terms`.
+    `spec.partials`, or 3 where its pieces would be shorter than `spec.shortest`.
+    (Numbers in between would each want a draw of their own.)
     """
     n = min(terms, spec.partials)
     return n if n * spec.shortest <= terms else min(n, 3)
@@ -64,9 +62,8 @@ def draw_orders(
 ) -> tuple[Array, ...]:
     """Draw a uniform permutation of n partial sums for each element of `shape`.
 
-    Returns:
-        uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
-        permutation; of others the outcomes of the network's exchanges, 32 to a word.
+    uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
+    permutation; of others the outcomes of the network's exchanges, 32 to a word.
     """
     shape = tuple(shape)
     if n == 3:

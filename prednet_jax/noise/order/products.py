@@ -97,8 +97,9 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
 
 def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
     """conv_general_dilated: pieces of the kernel, each with its own padding."""
+    numbers = params["dimension_numbers"]
     # Input features, window.
-    axes = list(params["dimension_numbers"].rhs_spec[1:])
+    axes = list(numbers.rhs_spec[1:])
     sizes = [rhs.shape[d] for d in axes]
     terms = math.prod(sizes)
     if terms < 3:
@@ -117,17 +118,52 @@ def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
     width = min(stop - start for (start, stop), *_ in pieces)
     narrow = width < min(NARROW_PIECE, sizes[0])
     small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
-    at_once = narrow and small and not grouped
-    options = {k: params[k] for k in _OPTIONS}
-    convolve = functools.partial(
+    convolve: Callable = functools.partial(
         lax.conv_general_dilated,
-        **options,
+        **{k: params[k] for k in _OPTIONS},
         preferred_element_type=_kept_type(params, lhs, rhs),
     )
-    split = _conv_together if at_once else _conv_apart
-    return Cut(
-        len(pieces), functools.partial(split, convolve, params, axes, pieces), terms
-    )
+
+    def apart(a: Array, b: Array) -> Sums:
+        """One convolution for each piece of the kernel."""
+
+        def part(piece: Piece) -> Array:
+            padding = list(params["padding"])
+            for k, (d, (start, stop)) in enumerate(
+                zip(axes[1:], piece[1:], strict=True)
+            ):
+                (low, high), step = padding[k], params["rhs_dilation"][k]
+                after = b.shape[d] - stop
+                padding[k] = (low - start * step, high - after * step)
+            kernel = _slice_axes(b, axes[:1], piece[:1])
+            x = _slice_groups(params, a, *piece[0])
+            kernel = _slice_axes(kernel, axes[1:], piece[1:])
+            return convolve(x, kernel, padding=padding)
+
+        return None, [part(piece) for piece in pieces]
+
+    def together(a: Array, b: Array) -> Sums:
+        """The kernel once for each piece, zero elsewhere, as further outputs."""
+        kernels = []
+        for piece in pieces:
+            edges = dict(zip(axes, piece, strict=True))
+            inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
+            part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
+            around = [
+                (start, size - stop, 0)
+                for (start, stop), size in zip(inside, b.shape, strict=True)
+            ]
+            kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
+        kernel = lax.concatenate(kernels, numbers.rhs_spec[0])
+        out = convolve(a, kernel, padding=params["padding"])
+        axis, width = numbers.out_spec[1], b.shape[numbers.rhs_spec[0]]
+        return None, [
+            lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
+            for i in range(len(pieces))
+        ]
+
+    at_once = narrow and small and not grouped
+    return Cut(len(pieces), together if at_once else apart, terms)
 
 
 _OPTIONS = (
@@ -139,61 +175,6 @@ _OPTIONS = (
     "batch_group_count",
     "precision",
 )
-
-
-def _conv_apart(
-    convolve: Callable,
-    params: Params,
-    axes: Sequence[int],
-    pieces: Sequence[Piece],
-    a: Array,
-    b: Array,
-) -> Sums:
-    """One convolution for each piece of the kernel."""
-
-    def part(piece: Piece) -> Array:
-        kernel, padding = b, list(params["padding"])
-        for k, (d, (start, stop)) in enumerate(zip(axes, piece, strict=True), -1):
-            kernel = lax.slice_in_dim(kernel, start, stop, axis=d)
-            if k < 0:
-                x = _slice_groups(params, a, start, stop)
-            else:
-                (low, high), step = padding[k], params["rhs_dilation"][k]
-                after = b.shape[d] - stop
-                padding[k] = (low - start * step, high - after * step)
-        return convolve(x, kernel, padding=padding)
-
-    return None, [part(piece) for piece in pieces]
-
-
-def _conv_together(
-    convolve: Callable,
-    params: Params,
-    axes: Sequence[int],
-    pieces: Sequence[Piece],
-    a: Array,
-    b: Array,
-) -> Sums:
-    """The kernel once for each piece, zero elsewhere, as further outputs."""
-    numbers = params["dimension_numbers"]
-    kernels = []
-    for piece in pieces:
-        edges = dict(zip(axes, piece, strict=True))
-        inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
-        part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
-        around = [
-            (start, size - stop, 0)
-            for (start, stop), size in zip(inside, b.shape, strict=True)
-        ]
-        kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
-    kernel = lax.concatenate(kernels, numbers.rhs_spec[0])
-    out = convolve(a, kernel, padding=params["padding"])
-    axis = numbers.out_spec[1]
-    width = out.shape[axis] // len(pieces)
-    return None, [
-        lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
-        for i in range(len(pieces))
-    ]
 
 
 def _is_everywhere(

@@ -71,8 +71,7 @@ def apply(
     name = primitive if exact else ""
     for position, part in enumerate(specs.parts(spec)):
         if isinstance(part, specs.Elementwise):
-            state = _salted(words, salt, position)
-            label = f"{primitive}+{position}"
+            state, label = _salted(words, salt, position), f"{primitive}+{position}"
             value = _noisy(part, name, label, value, arrays, state)
             name = ""
     return value
@@ -98,25 +97,17 @@ def perturb_operands(
     if known and not any(_is_complex(x) for x in out):
         return out
     for position, part in enumerate(specs.parts(spec)):
-        if isinstance(part, specs.MonteCarlo) and part.mode in ("pb", "mca"):
-            state = _salted(words, salt, position)
-            label = f"{primitive}+{position}"
-            out = [_inexact(part, i, label, x, state) for i, x in enumerate(out)]
-        elif routine and isinstance(part, specs.Elementwise) and part.routines:
-            # As the result of an unknown operation would be.
-            state = _salted(words, salt, position)
-            out = [
-                apply(
-                    part,
-                    x,
-                    (),
-                    _salted(state, zlib.crc32(b"operand"), i),
-                    primitive=f"{primitive} operand {i}",
-                )
-                if has_noise(x.dtype)
-                else x
-                for i, x in enumerate(out)
-            ]
+        rounded = routine and isinstance(part, specs.Elementwise) and part.routines
+        for i, x in enumerate(out):
+            if isinstance(part, specs.MonteCarlo) and part.mode != "rr":
+                state, label = _salted(words, salt, position), f"{primitive}+{position}"
+                out[i] = _inexact(part, i, label, x, state)
+            elif rounded and has_noise(x.dtype):
+                # As the result of an unknown operation would be.
+                state = _salted(words, salt, position)
+                state = _salted(state, zlib.crc32(b"operand"), i)
+                name = f"{primitive} operand {i}"
+                out[i] = apply(part, x, (), state, primitive=name)
     return out
 
 
@@ -168,10 +159,7 @@ def _perturbed(
     operands: tuple[Array, ...],
     state: Array,
 ) -> Array:
-    """One elementwise noise; `primitive` is empty where the exact result is unknown.
-
-    `label` names the operation and the place among several noises on it.
-    """
+    """One elementwise noise; `primitive` is empty where the exact result is unknown."""
     zero = error_free.run_time_zero(state)
     draw = _drawer(spec, label, (value, *operands), state)
     match spec:
@@ -185,15 +173,9 @@ def _perturbed(
             bits = spec.mantissa_bits
             return steps.stochastic(primitive, value, operands, bits, draw, zero)
         case specs.MonteCarlo():
-            return steps.monte_carlo(
-                primitive,
-                value,
-                operands,
-                draw,
-                zero,
-                mode=spec.mode,
-                precision=spec.precision(value.dtype),
-            )
+            mode, bits = spec.mode, spec.precision(value.dtype)
+            known = operands if primitive else ()
+            return steps.monte_carlo(primitive, value, known, draw, zero, mode, bits)
     raise NoiseError(f"spec={spec!r}: expected an elementwise noise of this module")
 
 

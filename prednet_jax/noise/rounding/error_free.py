@@ -146,20 +146,9 @@ def residual(
 
 def evaluate(primitive: str, operands: tuple[Array, ...], shape: tuple) -> Array:
     """An operation of `ERROR_FREE` in float32, for 16-bit operands."""
-    args = [
-        jnp.broadcast_to(lax.convert_element_type(x, jnp.float32), shape)
-        for x in operands
-    ]
-    match primitive:
-        case "add" | "add_any":
-            return args[0] + args[1]
-        case "sub":
-            return args[0] - args[1]
-        case "mul" | "square":
-            return args[0] * args[-1]
-        case "div":
-            return args[0] / args[1]
-    return lax.sqrt(args[0])
+    operation = getattr(lax, "add" if primitive == "add_any" else primitive)
+    wide = (lax.convert_element_type(x, jnp.float32) for x in operands)
+    return operation(*(jnp.broadcast_to(x, shape) for x in wide))
 
 
 def _halves(x: Array) -> tuple[Array, Array]:

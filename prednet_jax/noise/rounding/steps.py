@@ -6,14 +6,13 @@ Random bits are uint32 arrays of the shape of the value; `draw(i)` gives those n
 i, and `zero` is `error_free.run_time_zero`.
 
 *Stochastic rounding* to fewer bits than the type has adds random bits below the last
-one kept and cuts them off. At the full precision of the type the *exact* result z is
-rounded. For the operations of `error_free` z is known. For all others (exp, dot, ...)
-the discarded error is modelled as uniform on +-1/2 ulp: a result then moves up one ulp
-with probability E max(error, 0) = 1/8, down with probability 1/8. So an exact result of
-such a primitive, exp(0) = 1, moves too; and a sum of many terms is perturbed once, at
-its end. Sources: M. Croci et al., "Stochastic rounding: implementation, error analysis
-and applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N. Higham, T. Mary,
-SIAM J. Sci. Comput. 42 (2020), for the moments.
+one kept and cuts them off. At the full precision of the type the exact result is
+rounded, where `error_free` knows it. For all other operations the discarded error is
+modelled as uniform on +-1/2 ulp: a result then moves up one ulp with probability
+E max(error, 0) = 1/8, down with probability 1/8. Sources: M. Croci et al., "Stochastic
+rounding: implementation, error analysis and applications", R. Soc. Open Sci. 9 (2022),
+mode 1; P. Blanchard, N. Higham, T. Mary, SIAM J. Sci. Comput. 42 (2020), for the
+moments.
 
 *Monte Carlo arithmetic* perturbs x in its t-th significant bit:
 
@@ -27,14 +26,11 @@ as D. S. Parker defines them ("Monte Carlo Arithmetic", UCLA CSD-970002, 1997) a
 `mca` backend of Verificarlo computes them (C. Denis et al., ARITH 2016), in a wider
 format; `rr` leaves a result alone that is representable in t bits. Here there is no
 wider format. For the operations of `error_free` the intermediate result is the rounded
-one plus its exact error, and the operands' noise enters to first order:
-
-    add, sub  na +- nb      mul  a nb + b na      div  (na - q nb) / b     sqrt  na / 2q
-
-For all others the error is modelled as uniform where t is not below the precision of
-the type, and zero where it is; their operands are perturbed before the operation and
-rounded stochastically, so that the mean is right where the noise is below an ulp, at
-the cost of a variance of up to 1/4 ulp^2 instead of 1/12.
+one plus its exact error, and the operands' noise enters to first order
+(`_propagated`). For all others the error is modelled as above where t is not below the
+precision of the type, and zero where it is; their operands are perturbed before the
+operation and rounded stochastically, so that the mean is right where the noise is below
+an ulp, at the cost of a variance of up to 1/4 ulp^2 instead of 1/12.
 """
 
 from collections.abc import Callable
@@ -253,17 +249,15 @@ def monte_carlo(
     operands: tuple[Array, ...],
     draw: Draw,
     zero: Array,
-    *,
     mode: str,
     precision: int,
 ) -> Array:
     """The result of an operation in Monte Carlo arithmetic of virtual precision t.
 
-    `primitive` is a name in `error_free.ERROR_FREE`, or empty: exact result unknown.
+    `primitive` is a name in `error_free.ERROR_FREE`, or empty, without operands: exact
+    result unknown.
     """
-    # Only those of a known operation are read; others, a sum's, have other shapes.
-    known = operands if primitive else ()
-    args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in known)
+    args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in operands)
     rounded, error = _exact(primitive, value, args, draw, zero, precision)
     noise = error
     if primitive and mode != "rr":
@@ -344,16 +338,16 @@ def _propagated(
     zero: Array,
 ) -> Array:
     """First-order effect of the operands' noise on the result `q`."""
-    a, na = args[0], noise[0]
+    (a, *b), (na, *nb) = args, noise
     match primitive:
         case "add" | "add_any":
-            return na + noise[1]
+            return na + nb[0]
         case "sub":
-            return na - noise[1]
+            return na - nb[0]
         case "mul":
-            return guard(a * noise[1], zero) + guard(args[1] * na, zero)
+            return guard(a * nb[0], zero) + guard(b[0] * na, zero)
         case "square":
             return guard((a + a) * na, zero)
         case "div":
-            return (na - guard(q * noise[1], zero)) / args[1]
+            return (na - guard(q * nb[0], zero)) / b[0]
     return na / (q + q)

@@ -267,7 +267,7 @@ def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
     return {"": traced}
 
 
-_CUSTOM = HigherOrder(_custom, lambda p: {"": p["call_jaxpr"]}, joins=True)
+_CUSTOM = HigherOrder(_custom, lambda e: {"": e.params["call_jaxpr"]}, joins=True)
 _REMAT = HigherOrder(_remat)
 _JIT = HigherOrder(_jit, inlined=True, joins=True)
 _CALL = HigherOrder(_inline, inlined=True, joins=True)
@@ -279,10 +279,11 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         **dict.fromkeys(compat.CALLS, _CALL),
         "scan": HigherOrder(_scan),
         "while": HigherOrder(
-            _while, lambda p: {"[cond]": p["cond_jaxpr"], "[body]": p["body_jaxpr"]}
+            _while,
+            lambda e: {f"[{n}]": e.params[f"{n}_jaxpr"] for n in ("cond", "body")},
         ),
         "cond": HigherOrder(
-            _cond, lambda p: {f"[{i}]": body for i, body in enumerate(p["branches"])}
+            _cond, lambda e: {f"[{i}]": b for i, b in enumerate(e.params["branches"])}
         ),
         "remat2": _REMAT,
         "checkpoint": _REMAT,
@@ -291,12 +292,10 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
         "custom_linear_solve": HigherOrder(
-            _solve, lambda p: {"[solve]": p["jaxprs"].solve}
+            _solve, lambda e: {"[solve]": e.params["jaxprs"].solve}
         ),
         **{
-            name: HigherOrder(
-                _inline, inlined=True, program=functools.partial(_sparse, module)
-            )
+            name: HigherOrder(_inline, functools.partial(_sparse, module), inlined=True)
             for module, names in _SPARSE.items()
             for name in names
         },

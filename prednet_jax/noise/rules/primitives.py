@@ -33,9 +33,9 @@ CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
         "cumsum": partials.cut_cumsum,
         "scatter-add": partials.cut_scatter_add,
         "select_and_scatter_add": partials.cut_select_and_scatter_add,
-        "psum": collectives.cut_psum,
-        "psum_invariant": collectives.cut_psum,
-        "reduce_scatter": collectives.cut_reduce_scatter,
+        "psum": collectives.cut_collective,
+        "psum_invariant": collectives.cut_collective,
+        "reduce_scatter": collectives.cut_collective,
         # Of whole chains of them; see `plan.add_any_chains`.
         "add_any": lambda spec, params, *terms: partials.cut_add_any(terms),
     }

@@ -17,7 +17,7 @@ from typing import Any
 from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import expect
 from prednet_jax.noise.order.partials import Cut
 from prednet_jax.noise.random_bits import Words
 
@@ -30,10 +30,9 @@ class FirstOrder:
 
     Attributes:
         rounds: whether noises on results (ulp, Gaussian, ...) act on it when they name
-            no primitives. True for arithmetic; copies and comparisons do not round.
+            no primitives: True for arithmetic, not for copies and comparisons.
         cut: `cut(spec, params, *shapes)`, for a sum whose order `ReductionOrder` draws:
-            a `Cut` into partial sums, or the reason why this equation has none. Shapes
-            are `jax.ShapeDtypeStruct`-like. None: no such sum.
+            a `Cut` into partial sums, or the reason why this equation has none.
         left_alone: why the order of this float reduction is not drawn, as `coverage`
             reports it. Empty: no reduction.
     """
@@ -43,10 +42,10 @@ class FirstOrder:
     left_alone: str = ""
 
 
-def labelled(params: Params) -> dict[str, Any]:
+def labelled(equation: compat.Equation) -> dict[str, Any]:
     """The jaxprs of an equation by label: parameter or number in brackets; "" alone."""
     found = {}
-    for name, value in params.items():
+    for name, value in equation.params.items():
         if compat.is_jaxpr(value):
             found[f"[{name}]"] = value
         elif isinstance(value, tuple | list):
@@ -66,29 +65,20 @@ class HigherOrder:
             `call.params` are the equation's parameters, `call.bind(*operands)`
             evaluates it without noise. A function that JAX traces on its own must take
             `words` (a pytree) as an argument.
-        bodies: from the parameters, the programs that `run` evaluates, by label. A
+        programs: from the equation, its bodies, which `run` evaluates, by label. A
             label is a part of the paths of their equations.
         inlined: whether the only body runs exactly once, in the place of the equation
             and with its words.
         joins: whether the only body becomes a part of the program around it, so that
             XLA may fuse the two.
         axes: from the parameters, names and sizes of mesh axes that the bodies see.
-        program: from the equation, its bodies, where no parameter holds them; None:
-            `bodies` finds them.
     """
 
     run: Callable[[Any, Words, list[Any]], Sequence[Any]]
-    bodies: Callable[[Params], Mapping[str, Any]] = labelled
+    programs: Callable[[compat.Equation], Mapping[str, Any]] = labelled
     inlined: bool = False
     joins: bool = False
     axes: Callable[[Params], Mapping[str, int]] = lambda params: {}
-    program: Callable[[compat.Equation], Mapping[str, Any]] | None = None
-
-    def programs(self, equation: compat.Equation) -> Mapping[str, Any]:
-        """The bodies of an equation, by label."""
-        if self.program is not None:
-            return self.program(equation)
-        return self.bodies(equation.params)
 
 
 Rule = FirstOrder | HigherOrder
@@ -113,13 +103,11 @@ def add(name: str, rule: Rule) -> None:
 
 
 def register_rule(primitive: core.Primitive, rule: Rule) -> None:
-    """Tell noise what to do at a primitive of your own.
+    """Tell noise what to do at a primitive of your own; rules go by its name.
 
     Register before the first call of a noisy function: those that are compiled already
-    stay as they are.
-
-    Rules go by the primitive's name. A NoiseError says when `primitive` is none, or has
-    a rule already, or `rule` is none.
+    stay as they are. NoiseError: `primitive` is none, or has a rule already, or `rule`
+    is none.
 
     Example:
         A primitive that runs a program several times, each time with noise of its own:
@@ -151,11 +139,8 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
         ("primitive", primitive, core.Primitive, "a jax.extend.core.Primitive"),
         ("rule", rule, Rule, "a noise.FirstOrder or a noise.HigherOrder"),
     ):
-        if not isinstance(value, kind):
-            raise NoiseError(f"{name}={value!r}: expected {accepted}")
-    if primitive.name in _RULES:
-        raise NoiseError(
-            f"primitive={primitive!r}: expected one without a rule, and this name has "
-            "one already"
-        )
+        expect(isinstance(value, kind), name, value, accepted)
+    unknown = primitive.name not in _RULES
+    accepted = "one without a rule, and this name has one already"
+    expect(unknown, "primitive", primitive, accepted)
     _RULES[primitive.name] = rule
