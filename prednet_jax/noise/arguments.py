@@ -1,14 +1,12 @@
 """What goes into a transformed function, and what comes out: arrays, and the rest.
 
-Arrays are traced. Anything else among the arguments (configurations, names, Python
-numbers) is part of the identity of what is compiled, and among the results it comes
-back unchanged.
+Arrays are traced. Anything else among the arguments is part of the identity of what is
+compiled, and among the results it comes back unchanged.
 
 Flax NNX objects are mutable: those of a call are taken apart together, so that what
 they share stays shared, into a definition, which can be hashed, and arrays; the
-function runs on new ones (`flax.nnx.split`, `merge`, `update`). `Outcome.put` does to
-the caller's objects what the function did to its copies. Flax is not imported here: an
-object of NNX can only be met where it is loaded.
+function runs on new ones, and `Outcome.put` does to the caller's what it did to them.
+Flax is not imported here: its objects can only be met where it is loaded.
 """
 
 import math

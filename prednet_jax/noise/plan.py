@@ -5,9 +5,8 @@ equation (`Step`) what acts on it (`Action`), the orders to draw and the results
 hold. `run` evaluates a plan; `coverage` prints one.
 
 A path names an equation, such as `3:scan/0:dot_general`: position and primitive, after
-those of the equations around it. An equation's noise is a hash of its path
-(`random_bits`), so paths must never change. A plan is made where the program is traced:
-sums over a mesh axis ask for its size.
+those of the equations around it. Noise is a hash of it, so paths must never change. A
+plan is made where the program is traced: sums over a mesh axis ask for its size.
 """
 
 import functools

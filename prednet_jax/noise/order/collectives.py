@@ -14,11 +14,10 @@ collective would:
 - *sequential*: rank 0, 1, 2, ..., as XLA does on a CPU.
 - *random*: all orders are equally likely, as where ranks add in order of arrival.
 
-bfloat16 and float16 are rounded at each addition, as the buffers are that travel. Only
-the sequential sum keeps them in float32: XLA promotes these collectives on a CPU.
-
-NCCL cuts a large buffer into channels and loops before it cuts chunks; here there are
-one channel and one loop, and one rank on each node of a tree.
+bfloat16 and float16 are rounded at each addition, as the buffers are that travel, but
+in the sequential sum: XLA promotes these collectives on a CPU. NCCL cuts a large buffer
+into channels and loops before it cuts chunks; here there are one channel and one loop,
+and one rank on each node of a tree.
 """
 
 import math
@@ -129,8 +128,8 @@ def add_terms(
 ) -> Array:
     """The terms [n, *shape] of n devices, added in the order of `spec.collectives`.
 
-    `chunk` is that of a scattered sum which is here; None: all of them. The result is
-    in the type of the terms or a wider one.
+    `chunk` is that of a scattered sum which is here; None: all of them. The result may
+    be in a wider type.
     """
     n, shape, kind = terms.shape[0], terms.shape[1:], spec.collectives
     kept = None if kind == "sequential" else narrow_type("operand", [terms.dtype])

@@ -3,11 +3,8 @@
 Every function `cut_...`, here and in `products` and `collectives`, cuts one primitive:
 from the shapes and the equation's parameters it gives a `Cut`, or the reason (a string)
 why this reduction has no order to draw. The partial sums are again sums of XLA's own,
-of consecutive terms: of a dot one batched dot, of a convolution one for each piece of
-the kernel (or all as further outputs), of sums, windows and cumulative sums pieces of
-their longest axis, of a scatter-add pieces of the updates, of max-pooling's backward
-pass classes of windows that do not overlap. Sums over devices and chains of `add_any`
-have their terms as pieces.
+of consecutive terms. Sums over devices and chains of `add_any` have their terms as
+pieces.
 
 Under NaN or infinite operands the result is not finite, but may be NaN for infinity.
 """

@@ -10,8 +10,7 @@ by autotuning is `schedule="run"`, atomics are `schedule="call"`.
 ("Reproducibility") excepts convolution's filter gradient (BWD_FILTER_ALGO_0, _3), its
 input gradient (BWD_DATA_ALGO_0) and max-pooling's backward pass with overlapping
 windows; CuPy's scatter_add is atomic. Forward convolution and cuBLAS on one stream
-repeat bitwise. The scopes that tell them apart are a part of the interface and listed
-in the documentation of `ReductionOrder`.
+repeat bitwise. The documentation of `ReductionOrder` has the scopes that it reads.
 
 `collectives`: sums over devices alone.
 """

@@ -46,13 +46,13 @@ def apply(
 
     Args:
         spec: its elementwise parts are applied in order; others do nothing.
-        value: the result, of a type of `error_free.FLOATS` (else a NoiseError), of any
-            shape; or complex, of which both parts are perturbed.
-        operands: what the primitive was given: the exact result is found from them, for
-            primitives of `error_free.ERROR_FREE`, and the bits of deterministic noise.
+        value: the result, of a type of `error_free.FLOATS` (else a NoiseError), or
+            complex, of which both parts are perturbed.
+        operands: of the primitive: the exact result is found from them, for primitives
+            of `error_free.ERROR_FREE`, and the bits of deterministic noise.
         words: uint32 [2], the generator's state at this equation and step.
         salt: distinguishes several results of one state.
-        primitive: name of the primitive.
+        primitive: its name.
     """
     if _is_complex(value):
         # Both parts on their own, as results of which no operation is known.
