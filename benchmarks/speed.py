@@ -120,10 +120,7 @@ def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
 
 
 def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]:
-    """Noisy steps of some of `NETWORKS` against the clean ones; `compare` says how.
-
-    `noise` is a noise spec as text; "none": each of `SPECS`.
-    """
+    """Noisy steps of networks against clean ones; `noise` "none": each of `SPECS`."""
     for name in networks:
         one_of("networks", name, NETWORKS)
     jax.config.update("jax_enable_compilation_cache", False)
@@ -146,11 +143,9 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Times noisy training steps against the clean step; one row per noise.
 
-    All programs run in one process and take turns, so that other load on the machine
-    slows all of them alike. The time ratio of a noise is the median, over `repeats`
-    rounds, of the noisy seconds over the clean seconds of the same round. The compile
-    ratio is of the processor time to trace and compile the two, one directly after the
-    other, the smaller of two times each. `step` gives a new step under a noise.
+    All programs run in one process and take turns, so that other load slows all alike.
+    The time ratio is the median, over rounds, of noisy over clean seconds of one round;
+    the compile ratio that of processor time to trace and compile, the smaller of two.
     """
     _compiled(*step("none"))  # The first compilation has extra costs.
     programs: dict[str, Callable] = {}
@@ -200,10 +195,7 @@ def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
 
 
 def training_step(name: str) -> tuple[Callable, tuple]:
-    """`step(params, moments, inputs, targets)` of one of `NETWORKS`, and its arguments.
-
-    They begin with a noise key; the step returns parameters, moments and the loss.
-    """
+    """A training step of one of `NETWORKS`, and its arguments after a noise key."""
     random = np.random.default_rng(0)
     inputs: np.ndarray
     if name == "transformer":

@@ -62,9 +62,7 @@ def interventions(args: argparse.Namespace) -> bool:
 def compare_with_recording(folder: Path, frames: Path) -> list[trainings.Row]:
     """Compares our training in Chainer with the recorded one of the published code.
 
-    For each kind of target: how many weight arrays and losses are bitwise equal (all,
-    with the same BLAS and processor), and the largest distance of an array over the
-    size of its update.
+    By kind of target; `worst` is the largest distance of an array over its update's.
     """
     rows: list[trainings.Row] = []
     initial, data = GOLDEN / "initial.model.npz", GOLDEN / "frames.npz"

@@ -33,18 +33,12 @@ def errors_by_model(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def slope(errors: pd.DataFrame) -> pd.Series:
-    """The fingerprint: log(MSE against frame t + 4 / MSE against frame t).
-
-    Of predictions of frame t; it is small for one that is pulled towards later frames.
-    """
+    """The fingerprint, log(MSE against frame t + 4 / against frame t); small: stale."""
     return np.log(errors["5"] / errors["1"])
 
 
 def threshold(slopes: pd.Series, *without: str) -> float:
-    """The limit: half way between the mean slopes of true and stale references.
-
-    Those of all seeds but the given ones.
-    """
+    """Half way between the mean slopes of true and stale references of other seeds."""
     known = slopes.xs(REFERENCE, level=("window", "rate"))
     known = known.drop(list(without), level="seed")
     return float(known.groupby("targets").mean().mean())
@@ -63,9 +57,8 @@ def proportion(calls: pd.Series) -> tuple[float, float]:
 
 
 def verdict(errors: dict[str, float], known: pd.DataFrame) -> dict[str, object]:
-    """The fingerprint of a model with these MSE by horizon.
+    """A model with these MSE by horizon is called stale below the references' limit.
 
-    A model is called stale if its slope is below the limit of the references `known`.
     The rate of false alarms, with its 95 % interval, is that of the references with
     true targets, each judged by the limit from the other seeds.
     """

@@ -83,8 +83,8 @@ FULL = Size((3, 12, 24, 48), 48, 64, 20)
 class Training(NamedTuple):
     """One training, of one of `ARMS`; its name is that of its record.
 
-    Of the frames `frames` are predicted, and one more is read: from the npz file
-    `data`, None: of the embedded walk. `flags` are further ones of in_chainer/run.py.
+    So many frames of the npz file `data` (None: of the embedded walk) are predicted;
+    `flags` are further ones of in_chainer/run.py.
     """
 
     name: str
@@ -132,10 +132,7 @@ def frames_file(folder: Path, size: Size, length: int) -> Path:
 def run_all(
     plan: Iterable[Training], folder: Path, frames: Path, jobs: int = 1
 ) -> list[Row]:
-    """Makes the trainings that have no record in a folder; the rows of all in order.
-
-    `frames` is the folder of the frames, `jobs` the number of trainings at a time.
-    """
+    """Makes the trainings that have no record in a folder; the rows of all in order."""
     python, plan = environment.ensure(), list(plan)
     folder.mkdir(parents=True, exist_ok=True)
     data = [t.data or frames_file(frames, t.size, t.frames + 1) for t in plan]

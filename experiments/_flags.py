@@ -43,9 +43,7 @@ def define_fields(
 ) -> None:
     """Declares a flag for each of these fields of a dataclass, which documents them.
 
-    Fields are numbers, booleans, texts, or tuples, which become lists; `choices` says
-    what is accepted where that is a few words, `defaults` where the flag has another
-    than the dataclass.
+    Tuples become lists; `defaults` are those of flags that have another.
     """
     attributes = str(inspect.getdoc(record)).split("Attributes:\n")[1]
     about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))

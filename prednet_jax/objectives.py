@@ -92,8 +92,8 @@ def error_loss(
 ) -> Float[Array, ""]:
     """The loss of `lotter` over sequences that start from the zero state.
 
-    `frames` are `[T, B, H, W, C]` in [0, 1] with T >= 2; `layer_weights` is lambda, one
-    number per layer; None: (1, 0, ...), the paper's L0. Its Lall is (1, .1, ...).
+    `layer_weights` is lambda, one number per layer; None: (1, 0, ...), the paper's L0.
+    Its Lall is (1, .1, ...).
     """
     chosen = _layer_weights(config, layer_weights)
     steps = frames.shape[0]

@@ -109,22 +109,20 @@ def clipped(
     return optax.GradientTransformation(optimizer.init, update)
 
 
+@functools.lru_cache(maxsize=64)
 def lotter_schedule(updates: int) -> optax.Schedule:
     """Learning rate of `lotter`: 1e-3 in the first half of all updates, then 1e-4.
 
     kitti_train.py has 1e-3 before epoch 75 and 1e-4 from there on, of 150 epochs.
     """
     whole("updates", updates, 1)
-    return _lotter_schedule(updates // 2)
-
-
-@functools.lru_cache(maxsize=64)
-def _lotter_schedule(half: int) -> optax.Schedule:
+    half = updates // 2
     # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
     # refuses.
     return lambda step: jnp.where(step < half, 1e-3, 1e-4)
 
 
+@functools.lru_cache(maxsize=64)
 def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     """A rate that falls along half a cosine, from `rate` to `floor` times it.
 
@@ -133,11 +131,7 @@ def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     positive("learning_rate", rate)
     whole("updates", updates, 1)
     decay("rate_floor", floor)
-    return _cosine(float(rate), updates, float(floor))
 
-
-@functools.lru_cache(maxsize=64)
-def _cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     # Not optax.cosine_decay_schedule, for the same reason.
     def schedule(step: jax.Array) -> jax.Array:
         share = jnp.minimum(jnp.asarray(step, jnp.float32) / updates, 1.0)

@@ -175,10 +175,7 @@ def meet(name: str) -> None:
 
 
 def same(name: str, value: Any) -> None:
-    """Refuses values that differ between processes, as where they see different disks.
-
-    All of them call it.
-    """
+    """Refuses values that differ between processes, as where they see other disks."""
     digest = zlib.crc32(repr(value).encode()) >> 1
     if largest(digest, -digest) != (digest, -digest):
         raise UserError(
@@ -218,8 +215,7 @@ def set_xla_flags() -> None:
 def share_heap() -> None:
     """Limits glibc to one heap per two processors; its default is eight per processor.
 
-    Memory that one heap frees no other can use. Saves 15 of 400 MB at 64x48 on two
-    processors, 180 of 1270 MB at 160x120.
+    Memory that one heap frees no other can use: 180 of 1270 MB at 160x120.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     mallopt = getattr(library, "mallopt", None)
@@ -278,11 +274,7 @@ def available_threads() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Bytes that a training can use on one device; None: unknown.
-
-    For a CPU this is the memory of the machine, or the limit of its control group where
-    that is lower. Starts the backend.
-    """
+    """Bytes that a training can use on one device; None: unknown. Starts JAX."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if jax.default_backend() != "cpu":
         return stats.get("bytes_limit")

@@ -47,10 +47,7 @@ class RecordError(UserError):
 
 
 def fingerprint(tree: Mapping[str, Any]) -> str:
-    """SHA-256 of a nested dictionary of arrays: names, dtypes, shapes and bytes.
-
-    The order of keys does not matter. 64 hexadecimal digits.
-    """
+    """SHA-256 of a nested dictionary of arrays: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for name, array in _leaves(tree):
         array = np.ascontiguousarray(array)

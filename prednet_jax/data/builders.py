@@ -42,11 +42,7 @@ _HEIGHT, _WIDTH = 128, 160
 
 
 def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Prepares a data set of `BRING` from the files in `source`.
-
-    Returns what was made below `folder`. A DataError says that a file is missing or not
-    what it should be, or that the data set is there already.
-    """
+    """Prepares a data set of `BRING` from the files in `source`; what was made."""
     try:
         if name == "mnist":
             return _mnist(source, folder)

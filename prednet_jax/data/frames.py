@@ -155,8 +155,7 @@ class Fit:
 def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """Bilinear interpolation between pixel centres, of uint8 `[h, w, c]`; no smoothing.
 
-    The geometry and the 11-bit weights are those of OpenCV's `cv2.resize`, which the
-    published frame maker calls. Like there, scaling down by a large factor aliases.
+    With geometry and 11-bit weights of OpenCV's `cv2.resize`, as published.
     """
     row, row_next, row_weight = _taps(picture.shape[0], height)
     col, col_next, col_weight = _taps(picture.shape[1], width)

@@ -57,8 +57,7 @@ def sequences_below(
 ) -> dict[str, list[str]]:
     """The files of some suffixes in a folder, by the folder that they lie in.
 
-    In natural order, without hidden names and links to folders; folders below are
-    looked into if `deeper`.
+    In natural order, without hidden names and links to folders.
     """
 
     def refuse(error: OSError) -> None:
@@ -204,8 +203,7 @@ def _digest(path: str, fit: Fit) -> str:
 def read_header(data: bytes, name: object) -> tuple[int, int, int]:
     """Height and width as shown, after rotation, and the EXIF orientation, 1 to 8.
 
-    Of a file's bytes, which messages call `name`. Pixels are decoded only if the
-    picture has a channel of transparency.
+    Pixels are decoded only if the picture has a channel of transparency.
     """
     with _opened(data, name) as image:
         pictures = getattr(image, "n_frames", 1)

@@ -62,8 +62,7 @@ class FrameSource:
     def read(self, start: int, stop: int) -> np.ndarray:
         """Frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
 
-        It may be called from another thread, but by one caller at a time. Raises a
-        DataError if the range is not inside the source, or a frame cannot be read.
+        It may be called from another thread, but by one caller at a time.
         """
         if not 0 <= start <= stop <= self.length:
             raise DataError(

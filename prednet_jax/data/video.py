@@ -54,11 +54,7 @@ class Index(NamedTuple):
 
 
 def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> FrameSource:
-    """Open a video file, which is read once, for the fingerprint.
-
-    Its first video track is used. A rotation for players that the file asks for is not
-    applied.
-    """
+    """Open the first track of a video; a rotation that it asks for is not applied."""
     name = str(path)
     with files.open_binary(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -79,8 +79,7 @@ def open_walk(
 ) -> FrameSource:
     """Open the walk; a varied one shows a `scenery.variation` in each scene.
 
-    All scenes are one sequence (`boundaries` is `(0,)`), as in a recording of a head
-    camera; the published training does not reset its state within one. The seed chooses
+    All scenes are one sequence, as in a recording of a head camera. The seed chooses
     photographs, paths and cuts.
     """
     size = height, width, channels
@@ -149,8 +148,7 @@ def render(
 ) -> np.ndarray:
     """Frames `start` to `stop - 1` of a walk, uint8 `[stop - start, *size]`.
 
-    `size` is (height, width, channels); at least three photographs are shown, or in
-    each scene a variation of one.
+    At least three photographs are shown, or in each scene a variation of one.
     """
     out = np.empty((stop - start, *size), np.uint8)
     index = start
@@ -200,9 +198,8 @@ def pose(
     """Where the camera is at frames `t`, `[T]`, from the start of a scene.
 
     `photo` is the height and width of the photograph in pixels, `aspect` the width of
-    the view over its height. Returns, `[T]` in pixels of the unscaled photograph, the
-    horizontal and the vertical centre of the view and its height; and its rotation in
-    radians. The rotated view never leaves the photograph.
+    the view over its height. Returns x, y and height of the view, `[T]` in pixels of
+    the unscaled photograph, which it never leaves, and its rotation in radians.
     """
     angle = 2 * math.pi * t[:, None] / scene.periods + scene.phases[:6]
     x_slow, x_fast, y_slow, y_fast, zoom, _ = np.sin(angle).T

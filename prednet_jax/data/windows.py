@@ -97,9 +97,7 @@ def random_windows(
 ) -> Schedule:
     """Windows of T frames drawn from all of all sequences, with replacement.
 
-    Every window is a sequence of its own. Which ones an update gets depends on the seed
-    and the number of the update alone (and on the batch and the sequences), so that a
-    longer schedule begins with a shorter one.
+    Every window is a sequence of its own. A longer schedule begins with a shorter one.
     """
     _check(window, updates)
     whole("batch", batch, 1)
@@ -158,8 +156,7 @@ def chunks(
     """Read the windows in a background thread, in chunks of K.
 
     Yields frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W, C]` of single
-    pictures) and first bool `[K]`, True of single pictures. The last chunk may be
-    shorter. An error in reading a chunk is raised in its place.
+    pictures) and first bool `[K]`, True of single pictures.
     """
     if windows_per_chunk < 1:
         raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
@@ -167,11 +164,7 @@ def chunks(
 
 
 def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
-    """Yield the items of an iterator that a background thread advances, some ahead.
-
-    The thread is joined when the iterator ends or raises, which is raised here after
-    the items before it, and when this generator is closed.
-    """
+    """Yield the items of an iterator that a background thread advances, some ahead."""
     end: Any = object()
     pool = ThreadPoolExecutor(1, "prefetch")
     try:

@@ -21,10 +21,7 @@ Params = Mapping[str, Mapping[str, jax.Array]]
 def reconstruct(
     params: Params, config: AutoencoderConfig, images: Float[Array, "B H W C"]
 ) -> Float[Array, "B H W C"]:
-    """Encodes and decodes images `[B, H, W, C]`, pixels in [0, 1], to (0, 1).
-
-    Raises a UserError if images do not fit the network.
-    """
+    """Encodes and decodes images, pixels in [0, 1], to (0, 1)."""
     expected = (config.height, config.width, config.channels)
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:
         raise UserError(

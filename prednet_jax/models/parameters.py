@@ -165,10 +165,7 @@ class Parameters(nn.Module):
 
 
 def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> dict:
-    """Draws fresh float32 parameters with the published initialisers (`models.step`).
-
-    The PRNG key, typed or raw, is consumed. Another kind of config is a TypeError.
-    """
+    """Draws fresh float32 parameters as published; the PRNG key is consumed."""
     return Parameters(config).init(key)["params"]
 
 

@@ -28,10 +28,7 @@ class Convolution:
 
 
 def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
-    """Shape and algorithm of each convolution of a network.
-
-    The names are those of the parameters; `models.step` lists them.
-    """
+    """Shape and algorithm of each convolution, by the names of `models.step`."""
     table = {}
     for layer, (channels, recurrent) in enumerate(
         zip(config.channels, config.recurrent, strict=True)

@@ -128,10 +128,7 @@ class Judged:
         }
 
     def contrasts(self) -> list[dict[str, Any]]:
-        """Every arm minus the control, with Holm's correction, as in verdict.json.
-
-        A pair of which `EXCLUSION_RULE` leaves no seed has no contrast.
-        """
+        """Every arm minus the control, with Holm's correction, as in verdict.json."""
         results = statistics.contrasts_from_losses(
             self.losses,
             list(self.pairs),
@@ -191,10 +188,7 @@ class Judged:
         ]
 
     def manipulation(self, noisy: str, quiet: str) -> statistics.Manipulation:
-        """How far the first draw of a noise moved the trajectories.
-
-        Seeds that `EXCLUSION_RULE` leaves out have no distance.
-        """
+        """How far the first draw of a noise moved the trajectories."""
         treatment, control = (
             next(r for r in self.runs if r.arm.name == name and r.job.draw == 0)
             for name in (noisy, quiet)

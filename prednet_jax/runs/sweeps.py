@@ -170,11 +170,7 @@ class KilledError(RuntimeError):
 
 
 def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
-    """Runs jobs; see `executor.execute` for what it yields.
-
-    Each asks for one CPU per thread, and for a GPU if its arm needs one. The address is
-    `host:port` of a cluster, `auto` for that of this machine, or `LOCAL`.
-    """
+    """As `executor.execute`; a job asks for a CPU per thread, and a GPU if needed."""
     planned = list(planned)
     ray = connect(address)
     guard = end_with_this() if address == LOCAL else None
@@ -278,9 +274,8 @@ def launch(job: Job) -> Launch:
 def run_here(start: Launch, expected: str) -> dict[str, Any]:
     """The Ray task: runs what `launch` gave in a child of this worker.
 
-    `expected` is `jobs.source` where the sweep was started. If a signal ended the
-    child, Ray tries again (`KilledError`). Returns `status` of the child and `files`,
-    {path: content} of its log and of its runs; if nothing was run, only `refused`, why.
+    `expected` is `jobs.source` where the sweep was started. Returns `status` of the
+    child and `files`, {path: content} of its log and its runs; or `refused`, why.
     """
     host = socket.gethostname()
     script = str(PACKAGE.parent / start.script)

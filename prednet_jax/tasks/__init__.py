@@ -40,12 +40,7 @@ def of(network: Network) -> Task:
 
 
 def recorded(model: str, network: Mapping[str, Any]) -> Task:
-    """The task that a run's manifest names, with settings as `Task.network` gave them.
-
-    Raises:
-        UserError: there is no such task, a record may not name it
-            (`check_recorded`), or the settings are not those of the network.
-    """
+    """The task that a manifest names, with settings as `Task.network` gave them."""
     check_recorded(model)
     if model not in NAMED:
         return load(model)
@@ -96,13 +91,9 @@ def _imports(module: str, loader: Any) -> set[str]:
 
 
 def load(name: str) -> Task:
-    """Imports a task, `module:object`, from outside this package.
+    """Imports a task, `module:object`, from Python's path or the working directory.
 
-    The module is searched for on Python's path and in the working directory. An error
-    inside it is raised unchanged.
-
-    Raises:
-        UserError: there is no such module or object, or the object is not a `Task`.
+    An error inside the module is raised unchanged.
     """
     module, attribute = _parts(name)
     try:

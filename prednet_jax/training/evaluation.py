@@ -46,11 +46,9 @@ class Scores(NamedTuple):
 def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Scores:
     """Scores of predicted frames.
 
-    Args:
-        truth: `[T, H, W, C]` in [0, 1], H and W at least 3.
-        predictions: the same shape.
-        data_range: the range of pixels in SSIM's constants. Some published figures have
-            2, which older versions of scikit-image took for floating-point pictures.
+    Both are `[T, H, W, C]` in [0, 1], H and W at least 3. `data_range` is the range of
+    pixels in SSIM's constants. Some published figures have 2, which older versions of
+    scikit-image took for floating-point pictures.
     """
     from skimage.metrics import structural_similarity
 
@@ -93,10 +91,7 @@ def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
 def table(
     prediction: Scores, copy: Scores, extrapolate_from: int | None
 ) -> list[dict[str, Any]]:
-    """A row per frame from frame 1 on.
-
-    It has `frame`, `observed`, each metric, and `copy_<metric>` of copying.
-    """
+    """A row per frame from 1 on: `frame`, `observed`, metrics and `copy_<metric>`."""
     until = len(prediction.mse) if extrapolate_from is None else extrapolate_from
     return [
         {"frame": t, "observed": t < until}

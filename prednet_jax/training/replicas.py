@@ -101,10 +101,7 @@ class Layout:
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
 ) -> Layout:
-    """Lays replicas and streams out on devices; None: all, of every process.
-
-    Raises a UserError if the devices do not divide the work evenly.
-    """
+    """Lays replicas and streams out on devices; None: all, of every process."""
     devices = jax.devices() if devices is None else list(devices)
     processes = len({getattr(device, "process_index", 0) for device in devices})
     split = shares(replicas, batch, len(devices), processes)
@@ -121,10 +118,7 @@ def layout(
 def shares(
     replicas: int, batch: int, devices: int, processes: int = 1
 ) -> tuple[int, int] | None:
-    """Devices that share the replicas, and those that share each batch; or None.
-
-    A process holds whole rows or a part of one row of the mesh.
-    """
+    """Devices that share the replicas, and those that share each batch; or None."""
     for name, value in (("replicas", replicas), ("batch", batch), ("devices", devices)):
         whole(name, value, 1)
     rows = math.gcd(replicas, devices)

@@ -53,13 +53,10 @@ class Evaluation(NamedTuple):
 def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     """Cuts a stream in memory as the published loop does, an unfinished tail dropped.
 
-    `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several;
-    `window` is the transitions per window, >= 1, of which the first has one less, if it
-    is not 1. (`training.loop.batches` does it for a `data.FrameSource`.)
-
-    Yields:
-        `[window + 1, B, H, W, C]`, and whether the stream begins there: frame 0 is then
-        a stand-in.
+    `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several. The
+    first window has a transition less, if it has not 1. (`training.loop.batches` does
+    it for a `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether the
+    stream begins there: frame 0 is then a stand-in.
     """
     whole("window", window, 1)
     frames = _as_stream(frames)

@@ -10,6 +10,7 @@ import pytest
 
 from prednet_jax import records, runs, tasks
 from prednet_jax.config import PredNetConfig
+from prednet_jax.data import digits
 from prednet_jax.runs import jobs, store
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
@@ -160,6 +161,9 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
     seen = {
         "data=frames.npz": lambda n: np.savez(
             "frames.npz", frames=np.full((9, 16, 16, 3), n, np.uint8)
+        ),
+        "data=mnist": lambda n: monkeypatch.setattr(
+            digits, "mnist", lambda: digits.digits()._replace(fingerprint=str(n))
         ),
         "init_weights=w.model": lambda n: Path("w.model").write_bytes(bytes([n])),
         "init_weights=first": lambda n: records.write_json(

@@ -70,8 +70,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
-    If its `algorithm` is `auto`, `fastest` chooses. Raises a UserError if the algorithm
-    is unknown, or does not fit the filter size or input.
+    A UserError: it is unknown, or does not fit the filter size or input.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
@@ -147,11 +146,7 @@ def conv2d(
     algorithm: str = "auto",
     upsampled: bool = False,
 ) -> Float[Array, "B H2 W2 Co"]:
-    """Convolves x with a kernel of odd k; differentiable in both.
-
-    `algorithm` is `auto` or a name of `ALGORITHMS`. If `upsampled`, x is enlarged x2
-    first. Raises a UserError if the algorithm cannot compute this convolution.
-    """
+    """Convolves x, which is enlarged first if `upsampled`; differentiable in both."""
     scale = 2 if upsampled else 1
     shape = Convolution(
         height=x.shape[1] * scale,
@@ -195,11 +190,7 @@ def prepare(kernel: Float[Array, "k k Ci Co"], algorithm: Algorithm) -> Prepared
 def apply_sum(
     xs: Sequence[Float[Array, "B _ _ _"]], prepared: Sequence[Prepared]
 ) -> Float[Array, "B H W Co"]:
-    """The sum of several convolutions with equal outputs; differentiable in xs.
-
-    There is one x per kernel, of half the height and width where the algorithm
-    `enlarges`.
-    """
+    """The sum of several convolutions with equal outputs; differentiable in xs."""
     first, *rest = (
         _forward(x, p.forward, p.algorithm) for x, p in zip(xs, prepared, strict=True)
     )
