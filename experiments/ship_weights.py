@@ -29,12 +29,11 @@ flags.DEFINE_string("run", None, "Directory of a run of train.py.", required=Tru
 flags.DEFINE_string("name", None, "What the network is called.", required=True)
 flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.")
 flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.")
-flags.DEFINE_string("licence", "MIT", "Of the weights.")
 flags.DEFINE_string("folder", str(shipped.FOLDER), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
 # The most bytes that the package carries for one network.
 _MOST = 3_000_000
-# Flags of a run that say where and how often, not what was trained.
+# Flags that say where and how often, not what was trained.
 _OF_THE_MACHINE = ("workdir", "resume", "overwrite", "progress", "profile")
 
 
@@ -68,7 +67,7 @@ def main() -> None:
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "command": command(manifest),
         **{name: manifest.get(name) for name in ("git_commit", "versions", "data")},
-        "licence": FLAGS.licence,
+        "licence": "MIT",
         "scores": found,
     }
     records.write_json(path.with_suffix(".json"), about)

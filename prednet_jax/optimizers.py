@@ -36,9 +36,9 @@ def chainer_adam(
 ) -> optax.GradientTransformation:
     """Adam with epsilon added to the uncorrected sqrt(v).
 
-    The rate is a number above 0 or a schedule: a function of the number of the update,
-    from 0. `eps` >= 0 is 1e-8 in Chainer, 1e-7 in Keras. The same values give the same
-    object, so that what was compiled with it is found again.
+    A schedule is a function of the number of the update, from 0. `eps` is 1e-8 in
+    Chainer, 1e-7 in Keras. The same values give the same object, so that what was
+    compiled with it is found again.
     """
     if not callable(learning_rate):
         positive("learning_rate", learning_rate)

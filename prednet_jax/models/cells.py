@@ -22,11 +22,8 @@ def lstm(
     With the cell convolved (the PyTorch ports): the same, but of all the cells around.
     Without (`lotter`): gates with Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
 
-    Args:
-        gates: pre-activations in the order i, f, o, g.
-        cell: the cell state before the step.
-        peephole: weights of the old cell in i, f and o; None: a cell without them.
-        convolved: the old cell's part in i, f and o, already convolved; None: none.
+    The pre-activations `gates` are in the order i, f, o, g; `convolved` is the old
+    cell's part in i, f and o.
     """
     if peephole is not None:
         return _peephole_lstm(gates, cell, peephole)

@@ -37,22 +37,15 @@ def units(
     ten frames' activations at a time. For activations that do not fit into the memory
     of the host, `pieces` yields them ten frames at a time.
 
-    Args:
-        params: the network's parameters.
-        config: the network.
-        frames: `[T, B, H, W, C]`, floating point in [0, pixel_max], or uint8, which is
-            divided by 255; sequences that start from the zero state.
-        layers: which units: R (representation; h in `watanabe`), A (target), Ahat
-            (prediction) or E (error) and the number of a layer, such as E0 or R1; None:
-            R and E of every layer.
-        extrapolate_from: as in `prednet.predict`.
-        layout: as in `prednet.predict`.
+    The frames, of sequences that start from the zero state, and the rest are as in
+    `prednet.predict`. `layers` are R (representation; h in `watanabe`), A (target),
+    Ahat (prediction) or E (error) and the number of a layer, such as E0 or R1; None: R
+    and E of every layer.
 
-    Returns:
-        `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at which
-        frame t is shown. E has two halves along its channels: in `lotter` first where
-        the prediction is too bright, then where it is too dark; in `watanabe` the other
-        way round.
+    Returns `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at which
+    frame t is shown. E has two halves along its channels: in `lotter` first where the
+    prediction is too bright, then where it is too dark; in `watanabe` the other way
+    round.
     """
     if layers is None:
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]

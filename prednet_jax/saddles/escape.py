@@ -84,8 +84,7 @@ def growth(
 ) -> Growth:
     """The growth of the projection under an optimiser.
 
-    `gamma` > 0 is minus the curvature along the direction, `learning_rate` > 0 eta,
-    `momentum` in [0, 1) beta of heavy ball or b1 of Adam. `averaged`: the momentum is a
+    `momentum` is beta of heavy ball or b1 of Adam. `averaged`: the momentum is a
     running mean, as Adam's, so that kappa is (1 - beta) eta.
     """
     positive("gamma", gamma)
@@ -121,8 +120,7 @@ def escape_time(
 ) -> float:
     """Updates until the projection z reaches `radius`, in the median over the noise.
 
-    They are not rounded; 0 where it starts outside; inf where projection and noise are
-    both 0. `step` is as in `growing_projection`, and `noise` is c_sigma.
+    Not rounded; `step` is d, and `noise` is c_sigma.
     """
     positive("radius", radius)
     not_negative("noise", noise)
@@ -136,10 +134,7 @@ def escape_time(
 
 
 def updates_saved(projection: float, noise: float, growth: Growth) -> float:
-    """By how many updates noise of c_sigma makes the escape earlier, in the median.
-
-    `projection` is c without noise; where it is 0 there is no escape then.
-    """
+    """By how many updates noise of c_sigma makes the escape earlier, in the median."""
     not_negative("projection", projection)
     not_negative("noise", noise)
     if projection == 0.0:

@@ -129,23 +129,16 @@ def evaluate(
     then the second ones. Losses are pooled over all before they are divided by those of
     copying: where a scene hardly moves, its own ratio says little.
 
-    Args:
-        params: the network's parameters.
-        network: a configuration, or a task that predicts next frames.
-        source: sequences, at the network's size.
-        frames: of a piece, >= 2; None: 100, or the median length of the sequences where
-            that is less.
-        extrapolate_from: first frame of a piece that a PredNet does not see.
-        count: how many pieces; None: all.
-        skip: pieces that are left out first, such as those that chose a setting.
-        data_range: as in `score`.
+    A piece has so many `frames`, >= 2 (None: 100, or the median length of the sequences
+    where that is less), of which a PredNet does not see those from `extrapolate_from`
+    on. Of the pieces, `skip` are left out first, such as those that chose a setting,
+    and `count` are scored (None: all). Another network predicts next frames.
 
-    Returns:
-        `sequences`, `frames`, and for `observed` and `extrapolated` frames, where there
-        are any: `mse`, `mae`, `ssim`, means over frames; `psnr`, of that MSE;
-        `squared_error` and `absolute_error`, sums over a frame's pixels, as the
-        literature on Moving MNIST has them; the same of copying, `copy_<name>`; and
-        `ratio`, the MSE over that of copying.
+    Returns `sequences`, `frames`, and for `observed` and `extrapolated` frames, where
+    there are any: `mse`, `mae`, `ssim`, means over frames; `psnr`, of that MSE;
+    `squared_error` and `absolute_error`, sums over a frame's pixels, as the literature
+    on Moving MNIST has them; the same of copying, `copy_<name>`; and `ratio`, the MSE
+    over that of copying.
     """
     task = tasks.of(network)
     begins, steps = pieces(source, frames, count, skip)
