@@ -39,9 +39,8 @@ class Limit(NamedTuple):
 def permutation_p(runs: Redraws) -> float:
     """P-value of the sharp null: each run has the loss that it would have in any order.
 
-    Runs change groups within their seed; the statistic is the absolute mean over the
-    seeds of `d_s`. At most 20 000 relabellings are all counted, else as many are drawn.
-    It must not decide alone: it is too sure if the effect differs between seeds.
+    Runs change groups within their seed. At most 20 000 relabellings are all counted,
+    else as many are drawn. Alone it is too sure if the effect differs between seeds.
     """
     means = _permuted(runs, np.random.default_rng(0))[:, 0]
     return _share(np.abs(means), abs(_observed(runs)[0]))

@@ -95,10 +95,7 @@ def trailing(curve: np.ndarray, width: int) -> np.ndarray:
 
 
 def first_below_for_good(curve: np.ndarray, width: int, level: Any) -> int | None:
-    """First update from which on the trailing mean stays below a level; None: never.
-
-    The level is a number, or one per trailing mean.
-    """
+    """First update from which on the trailing mean stays below a level, or levels."""
     above = ~(trailing(curve, width) < level)
     if above[-1]:
         return None

@@ -46,11 +46,10 @@ def exchange(params: Params, config: PredNetConfig) -> dict:
 def symmetrise(params: Params, config: PredNetConfig, *, blocks: str = "equal") -> dict:
     """Makes the channels of every pair twins, bit for bit.
 
-    Both twins get the incoming weights of the first twin. Their outgoing weights become
-    the mean of both, so that the inputs of the next layer keep their variance. Weights
-    that already are twins keep their bits. With `blocks` `mirrored`, D is added to the
-    blocks P and -D to the blocks Q of kernels between paired channels, with D the part
-    of `params` that has these signs.
+    Both get the incoming weights of the first, and the mean of both outgoing ones, so
+    that the inputs of the next layer keep their variance. Twins keep their bits. With
+    `blocks` `mirrored`, D is added to the blocks P and -D to the blocks Q of kernels
+    between paired channels, with D the part of `params` that has these signs.
     """
     errors.one_of("blocks", blocks, BLOCKS)
 
@@ -74,9 +73,8 @@ def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -
     """Moves twins apart: w becomes w (1 + delta u), with opposite u for the two twins.
 
     u is standard normal apart from that, and zero for weights that the exchange does
-    not move; the key is consumed for it. `delta` is from 0 to below 1, and the
-    asymmetry becomes about 2 delta. 1e-8 is below the resolution of float32: it changes
-    only the few weights with |u| above 3, to the next number.
+    not move; the key is consumed for it. With `delta`, from 0 to below 1, the asymmetry
+    becomes about 2 delta. 1e-8 changes only the few weights with |u| above 3.
     """
     if not 0 <= delta < 1:
         raise errors.UserError(f"delta={delta!r}: expected a number from 0 to below 1")
