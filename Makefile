@@ -83,11 +83,15 @@ test: lint
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" $(ARGS)
 
 # The numbers under XLA's own flags too, as a user of the library without
-# process.prepare has them.
+# process.prepare has them: recordings, gradients, bits and sizes of the noise.
+NUMBERS := tests/models tests/weights/test_golden_*.py tests/curvature/test_hessian.py \
+  tests/training/test_rollout.py tests/training/test_truncated.py \
+  $(addprefix tests/noise/test_noise_,barrier.py bits.py composition.py \
+    convolutions.py elementwise.py order.py reductions.py)
+
 test-default-flags: setup
 	PREDNET_DEFAULT_XLA_FLAGS=1 $(BIN)/python -m pytest -n $(WORKERS) \
-	  --dist=worksteal -m "not slow" tests/models tests/noise tests/weights \
-	  tests/training tests/curvature $(ARGS)
+	  --dist=worksteal -m "not slow" $(NUMBERS) $(ARGS)
 
 # The slow tests alone, an hour or more: whole comparisons, every recorded bit, every
 # program of JAX's own harnesses.

@@ -12,19 +12,22 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[1] / "experiments"
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "experiments"
 
 # Imports once what every script needs, then runs each command line in a fork of itself,
 # which no backend has been started in. A request is one line of JSON, and so is each
 # answer: ["start", argv, folder] -> process id; ["ended", id] -> whether it has;
 # ["wait", id] -> [status, output, errors].
 SERVER = """
-import io, json, os, runpy, signal, sys, tempfile, warnings
+import gc, json, os, runpy, signal, sys, tempfile, warnings
 import optax, flax, absl.app
 import prednet_jax.training.runs, prednet_jax.runs.comparison, prednet_jax.studies
 warnings.filterwarnings("ignore", message=".*fork.*")
 sys.path.insert(0, sys.argv[1])
 outputs = {}
+# No fork looks through what was imported, neither on its way nor at its end.
+gc.freeze()
 
 def start(argv, folder):
     out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
@@ -59,6 +62,20 @@ for line in sys.stdin:
     name, *arguments = json.loads(line)
     print(json.dumps(globals()[name](*arguments)), flush=True)
 """
+
+
+def python(*arguments, status=0, folder=ROOT, **variables):
+    """An interpreter of its own, for what is fixed when one starts, to its end."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=os.environ | variables,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
 
 
 class Process:
@@ -152,15 +169,15 @@ def train(forked):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def refused(forked):
-    """`refused(message, script, *flags)`: it ends with status 2 and one line."""
+    """`refused(message, script, *flags)`: it ends with a status and one line."""
 
-    def check(message, script, *flags, folder=None):
+    def check(message, script, *flags, folder=None, status=2):
         done = forked(script, *flags, folder=folder)
-        assert done.returncode == 2, done.stdout + done.stderr
+        assert done.returncode == status, done.stdout + done.stderr
         assert message in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
         return done
 
     return check

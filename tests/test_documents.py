@@ -13,8 +13,11 @@ import pytest
 
 import prednet_jax
 from chainer_reproduction import __main__ as chainer_reproduction
+from prednet_jax import records
+from prednet_jax.report import documents
+from prednet_jax.studies import judgement, study_tables
+from tests.processes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{n}.md" for n in ("models", "data", "own_network")))
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -26,6 +29,34 @@ def test_examples_of_a_page_run(page, capsys):
     for number, block in enumerate(blocks, 1):
         # Each block stands alone: a reader copies one.
         exec(compile(block, f"{page}, block {number}", "exec"), {})
+
+
+def test_tables_numbers_and_figures_are_those_of_the_records(monkeypatch):
+    """As `make tables` makes them, which judges the study anew, too."""
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    import tables
+
+    def recorded(part, endpoint):
+        folder = tables.STUDY if part == tables.ANSWER.name else tables.STUDY / part
+        suffix = "" if endpoint == tables.PRIMARY else f"_{endpoint}"
+        return records.read_json(folder / f"verdict{suffix}.json")
+
+    parts = study_tables.load(tables.STUDY)
+    verdicts = {
+        part: {
+            endpoint: recorded(part, endpoint)
+            for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
+        }
+        for part in study_tables.JUDGED
+        if part in parts
+    }
+    made = tables.tables(parts, verdicts) | study_tables.values(parts, verdicts)
+    made |= tables.passages((ROOT / "README.md").read_text())
+    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    for path in [ROOT / "README.md", *pages]:
+        assert documents.fill(path.read_text(), made) == path.read_text(), path
+    for path, content in tables.figures(parts, verdicts).items():
+        assert path.read_bytes() == content, path
 
 
 def test_examples_of_docstrings_run():

@@ -1,15 +1,13 @@
 """Packages of extras that are not installed: one line that names the extra."""
 
 import configparser
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from prednet_jax.errors import EXTRAS, missing_extra
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).parents[1]
 # Name of the distribution, where it is not that of the module.
 DISTRIBUTIONS = {
     "PIL": "pillow",
@@ -47,11 +45,7 @@ def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
         "sys.path.insert(0, 'experiments'); "
         f"runpy.run_path({command[0]!r}, run_name='__main__')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    (line,) = done.stderr.strip().splitlines()
+    (line,) = python("-c", code, status=2).stderr.strip().splitlines()
     assert line.startswith(Path(command[0]).name)
     assert f"pip install '.[{extra}]'" in line
     assert not folder.exists()

@@ -1,16 +1,12 @@
 """Imports go down only, absl stays in experiments/, JAX internals in noise/."""
 
 import ast
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.noise import elsewhere
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "prednet_jax"
 
 # Layer of each module: a module imports from lower layers and from its own folder.
@@ -129,22 +125,14 @@ def test_noise_can_be_lifted_out(tmp_path):
         copy = tmp_path / "lifted" / path.relative_to(PACKAGE / "noise")
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(path.read_text().replace("prednet_jax.noise", "lifted"))
-    done = subprocess.run(
-        [sys.executable, "-c", LIFTED],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={name: x for name, x in os.environ.items() if name != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = python("-c", LIFTED, folder=tmp_path, PYTHONPATH="")
     assert float(done.stdout) == pytest.approx(9)
 
 
 def loaded_after(statement):
     """What is in sys.modules of a fresh process after one statement."""
     code = f"{statement}; import sys; print(*sys.modules)"
-    return set(elsewhere.python("-c", code).split())
+    return set(python("-c", code).stdout.split())
 
 
 def test_noise_loads_jax_and_numpy_alone():

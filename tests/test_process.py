@@ -1,8 +1,5 @@
 """What `process` sets before JAX computes, and that imports set nothing."""
 
-import os
-import subprocess
-import sys
 import types
 
 import jax
@@ -10,9 +7,10 @@ import pytest
 
 from prednet_jax import process
 from prednet_jax.errors import UserError
+from tests.processes import python
 
 # Seen to come with every compilation by
-# tests/models/test_prednet.py::test_drawing_another_network_compiles_nothing_new.
+# tests/training/test_trainer.py::test_nothing_is_compiled_again.
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -29,19 +27,6 @@ def test_memory_of_a_long_compilation_is_given_back(monkeypatch):
     assert trimmed == []
     compiled(COMPILED, 5.0)
     assert trimmed == [0]
-
-
-def python(code, **environment):
-    """What a fresh process prints; in one of its own, since its environment is."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | environment,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
 
 
 YNN = "--xla_cpu_experimental_ynn_fusion_type"
@@ -65,7 +50,7 @@ def test_importing_sets_nothing_and_preparing_sets_the_measured_flags():
     expected = {f"{YNN}=", f"{SCHEDULER}=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
     if jax.__version_info__ < (0, 11):
         expected.add(f"{EMITTERS}=false")
-    assert set(python(code, XLA_FLAGS="")) == expected
+    assert set(python("-c", code, XLA_FLAGS="").stdout.split()) == expected
 
 
 def test_threads_are_limited():
@@ -74,7 +59,7 @@ def test_threads_are_limited():
         "assert process.available_threads() == 1;"
         "assert process.measured_parallelism() < 1.1"
     )
-    python(code)
+    python("-c", code)
     with pytest.raises(UserError, match="threads=1000"):
         process.limit_threads(1000)
 

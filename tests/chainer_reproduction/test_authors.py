@@ -2,13 +2,11 @@
 
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from tests.test_imports import ROOT
+from tests.processes import ROOT, python
 
 PAGE = (ROOT / "docs" / "authors.md").read_text()
 TINY = ROOT / "tests" / "golden" / "chainer_tiny"
@@ -49,14 +47,7 @@ def test_a_log_says_which_targets_a_run_had(trained, recorded, right, wrong):
         ]
     (trained / "log.txt").write_text("".join(lines))
     snippet = PAGE.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", snippet],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=trained,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", snippet, folder=trained)
     apart = {name: float(x) for name, x in map(str.split, done.stdout.splitlines())}
     assert apart[right] < 1e-5
     assert apart[wrong] > 1e-4

@@ -1,12 +1,10 @@
 """Plans, predictions, records and the command line; no Chainer is needed."""
 
 import json
-import math
 import sys
 
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 
 from chainer_reproduction import __main__ as command
@@ -138,31 +136,6 @@ def test_a_mistake_is_named_in_one_line(arguments, said, tmp_path, capsys, monke
     assert said in captured.err
     assert captured.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_false_alarms_are_counted_by_the_limit_of_the_other_seeds():
-    known = fingerprint.errors_by_model(
-        pd.DataFrame(
-            # A slope for each model; one with another window is no reference.
-            {"seed": seed, "targets": targets, "window": window, "rate": "0.001"}
-            | {"horizon": str(k), "mse": str(math.exp(slope) if k == 5 else 1.0)}
-            for seed, true, stale in (
-                *(("1", 1.0, 0.0), ("2", 1.1, 0.1), ("3", 0.2, -0.1)),
-            )
-            for targets, window, slope in (
-                *(("true", "20", true), ("stale", "20", stale), ("true", "1", -9.0)),
-            )
-            for k in (1, 5)
-        )
-    )
-    calls = fingerprint.called_stale(fingerprint.slope(known))
-    # Seed 3's true model (0.2) lies below the others' limit (0.55); seed 1's above
-    # (0.65 + 0) / 2, seed 2's above (0.6 - 0.05) / 2.
-    alarms = calls.xs(("true", "20"), level=("targets", "window"))
-    assert alarms.tolist() == [False, False, True]
-    alike = fingerprint.verdict({"5": math.exp(-0.2), "1": 1.0}, known)
-    assert (alike["looks_like"], alike["false_alarms"]) == ("stale", "1 of 3")
-    assert fingerprint.verdict({"5": math.e, "1": 1.0}, known)["looks_like"] == "true"
 
 
 def test_the_fingerprint_of_a_model_that_predicts_four_frames_late(

@@ -69,13 +69,6 @@ def test_every_frame_in_order_and_in_any_order(videos, name):
         np.testing.assert_array_equal(source.read(start, stop), whole[start:stop])
 
 
-@pytest.mark.parametrize("name", ["h264.mp4", "mpeg4.avi", "mjpeg.avi"])
-def test_good_time_stamps_are_trusted(videos, name):
-    index = Video(videos[name], Fit(**SIZE)).index
-    assert len(index.stamps) == COUNT
-    assert len(index.keys) > 1
-
-
 def test_without_time_stamps_decoding_starts_at_the_start(tmp_path):
     path = write_video(tmp_path / "raw.h264", "libx264", {"bf": "2", "g": "12"})
     video = Video(path, Fit(**SIZE))

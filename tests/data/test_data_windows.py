@@ -72,17 +72,6 @@ def test_schedule_is_the_published_loop(lengths, window):
     assert seen == updates
 
 
-def test_the_article_s_run():
-    plan = schedule(5000, (0,), 20, 250)
-    assert plan.start[[0, 1, -1], 0].tolist() == [-1, 19, 4979]
-    assert plan.first.sum() == 1
-    assert schedule(5000, (0,), 20, 251).first.tolist()[250]
-    # An endless source costs nothing.
-    plan = schedule(10**9, (0,), 20, 3)
-    assert plan.start.tolist() == [[-1], [19], [39]]
-    assert plan.start.dtype == np.int64
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

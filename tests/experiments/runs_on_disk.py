@@ -72,10 +72,3 @@ def assert_equal_runs(one, other):
     assert metrics(one) == metrics(other)
     for field in ("initial_params_sha256", "data_order_sha256", "final_params_sha256"):
         assert manifest(one)[field] == manifest(other)[field], field
-
-
-def assert_one_line(done, status, message):
-    """A process that ended with a status and one line that says why."""
-    assert done.returncode == status, done.stdout + done.stderr
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

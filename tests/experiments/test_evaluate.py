@@ -62,19 +62,13 @@ def test_moving_mnist_ten_to_ten(tmp_path, forked):
     assert of["ssim"] == pytest.approx(np.mean(ssim), rel=1e-4)
     copied = np.square(truth[9] - truth[10:]).mean(axis=(0, 1)).sum()
     assert of["copy_squared_error"] == pytest.approx(copied, rel=1e-4)
+    # Pooled over sequences, and only then divided.
+    assert of["mse"] == pytest.approx(np.square(wrong).mean(), rel=1e-4)
+    assert of["ratio"] == pytest.approx(of["mse"] / of["copy_mse"])
+    assert of["psnr"] == pytest.approx(-10 * np.log10(of["mse"]))
     assert (record["sequences"], record["frames"], record["split"]) == (3, 20, "all")
     assert "extrapolated: mse" in said
     _, last, said = scored(forked, tmp_path, config, made, *flags, "--skip=2")
     wrong = float(np.square(found[1:10, 2] - truth[1:10, 2]).mean())
     assert (last["sequences"], last["skip"]) == (1, 2)
     assert last["observed"]["mse"] == pytest.approx(wrong, rel=1e-4)
-
-
-def test_wrong_numbers_are_refused(tmp_path, refused):
-    words = ("evaluate.py", f"--output={tmp_path / 'record.json'}")
-    refused("--ssim_range=0.0: expected", *words, "--ssim_range=0")
-    refused("--sequences=-1: expected", *words, "--sequences=-1")
-    refused("5000 sequences of 100 frames", *words, "--sequences=5000")
-    refused("frames=1: expected a whole number, at least 2", *words, "--frames=1")
-    refused("extrapolate_from=0: expected", *words, "--extrapolate_from=0")
-    assert not list(tmp_path.iterdir())

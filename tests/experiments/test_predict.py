@@ -132,30 +132,6 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(predict, tmp_path
         assert strip.format == "PNG"
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--layers=R9"], "--layers=R9: layer='R9': expected"),
-        (
-            ["--frames=900000000"],
-            "--frames=900000000: expected a whole number, from 2 to 1864135",
-        ),
-        (
-            ["--frames=10", "--extrapolate_from=0"],
-            "expected a whole number, from 1 to 9",
-        ),
-        (
-            ["--frames=10", "--extrapolate_from=10"],
-            "expected a whole number, from 1 to 9",
-        ),
-    ],
-)
-def test_what_cannot_be_predicted_is_refused(inputs, refused, flags, message):
-    words = (f"--weights={inputs / 'w.safetensors'}", f"--workdir={inputs / 'out'}")
-    refused(message, "predict.py", *words, *flags)
-    assert not (inputs / "out").exists()
-
-
 def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):
     """Before it was passed over; and flags of a manifest are checked as given ones."""
     run = inputs / "run"

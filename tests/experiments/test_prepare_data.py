@@ -5,7 +5,6 @@ import gzip
 import numpy as np
 import pytest
 from PIL import Image
-from runs_on_disk import assert_one_line
 
 from prednet_jax import data
 from prednet_jax.data import DataError
@@ -53,7 +52,7 @@ def test_kitti_is_cut_and_divided_as_published(prepared, tmp_path):
     np.testing.assert_array_equal(test.read(1, 2)[0], scaled[:, 132:292])
 
 
-def test_moving_mnist_has_the_time_first(prepared, forked, tmp_path):
+def test_moving_mnist_has_the_time_first(prepared, refused, tmp_path):
     path = tmp_path / "in" / "mnist_test_seq.npy"
     path.parent.mkdir()
     frames = pixels(20, 3, 64, 64)
@@ -62,12 +61,11 @@ def test_moving_mnist_has_the_time_first(prepared, forked, tmp_path):
     found = data.open_source(made, height=64, width=64, channels=1)
     assert found.boundaries == (0, 20, 40)
     np.testing.assert_array_equal(found.read(20, 40)[..., 0], frames[:, 1])
-    words = ("--dataset=moving_mnist_test", f"--source={path.parent}")
-    done = forked(SCRIPT, *words, f"--data_dir={tmp_path / 'out'}")
-    assert_one_line(done, 2, "is there already")
+    words = (SCRIPT, "--dataset=moving_mnist_test", f"--source={path.parent}")
+    refused("is there already", *words, f"--data_dir={tmp_path / 'out'}")
     path.write_bytes(path.read_bytes()[:-40])
-    done = forked(SCRIPT, *words, f"--data_dir={tmp_path / 'other'}")
-    assert_one_line(done, 2, "mnist_test_seq.npy: not a whole .npy")
+    other = f"--data_dir={tmp_path / 'other'}"
+    refused("mnist_test_seq.npy: not a whole .npy", *words, other)
     assert not list((tmp_path / "other").iterdir())
 
 

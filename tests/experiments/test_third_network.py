@@ -7,43 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import records, tasks
+from prednet_jax import tasks
 from prednet_jax.objectives import Method
 
 HERE = Path(__file__).parent
 NAME = "tiny_task:TINY"
-
-
-@pytest.mark.slow
-def test_it_gets_the_same_arms_and_a_verdict(forked, tmp_path):
-    def run(script, *arguments):
-        done = forked(script, *arguments, folder=HERE)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    run(
-        "compare_backends.py",
-        f"--models={NAME}",
-        "--arms=float64,stale_targets,gaussian_10",
-        "--seeds=2",
-        "--updates=10",
-        "--window=4",
-        f"--workdir={tmp_path}/out",
-    )
-    verdict = records.read_json(tmp_path / "out" / "verdict.json")
-    assert verdict["verdict"] == {NAME: "inconclusive"}
-    *against_float32, question = verdict["contrasts"]
-    assert question["control"] == "fixed_orders"
-    rows = {row["treatment"]: row for row in against_float32}
-    assert set(rows) == {"reduction_order", "float64", "stale_targets", "gaussian_10"}
-    # It sees windows: stale targets move it, and are a positive control.
-    assert rows["stale_targets"]["bitwise_equal"] == 0
-    assert rows["reduction_order"]["bitwise_equal"] == 0
-    assert rows["stale_targets"]["role"] == "stale"
-    assert (rows["gaussian_10"]["role"], rows["gaussian_10"]["scale"]) == (
-        "gaussian",
-        10,
-    )
-    assert (tmp_path / "out" / "report.html").is_file()
 
 
 def test_the_default_loss_is_that_of_the_window(monkeypatch):

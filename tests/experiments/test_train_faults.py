@@ -8,14 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from runs_on_disk import (
-    TINY,
-    assert_one_line,
-    manifest,
-    metrics,
-    saved,
-    snapshot,
-)
+from runs_on_disk import TINY, manifest, metrics, saved, snapshot
 
 
 @pytest.mark.fault(
@@ -40,15 +33,15 @@ def test_a_refused_command_leaves_the_records_there_were(refused, tmp_path):
     "a run is in the directory",
     "the same command again: over a finished run, and over an unfinished one",
 )
-def test_a_run_is_replaced_only_when_asked_to(train, forked, whole, tmp_path):
+def test_a_run_is_replaced_only_when_asked_to(train, refused, whole, tmp_path):
     """Refused in one line; `--overwrite` removes all of the run and nothing else."""
     folder = tmp_path / "r"
     shutil.copytree(whole, folder)
     (folder / "examples.npz").write_bytes(b"of that run")
     (folder / "mine.txt").write_text("not of the run")
     before = snapshot(folder)
-    done = forked("train.py", *TINY, f"--workdir={folder}")
-    assert_one_line(done, 2, "holds a finished run; expected --resume to go on, --over")
+    words = ("train.py", *TINY, f"--workdir={folder}")
+    refused("holds a finished run; expected --resume to go on, --over", *words)
     assert snapshot(folder) == before
     train(*TINY, f"--workdir={folder}", "--overwrite")
     assert saved(folder) == [6]
@@ -57,22 +50,15 @@ def test_a_run_is_replaced_only_when_asked_to(train, forked, whole, tmp_path):
     parts = {"manifest.json", "metrics.jsonl", "weights.npz", "checkpoints"}
     assert found == parts | {"mine.txt"}
     (folder / "manifest.json").write_text('{"updates": 3}')
-    done = forked("train.py", *TINY, f"--workdir={folder}")
-    assert_one_line(done, 2, "holds a run that is not finished")
+    refused("holds a run that is not finished", *words)
 
 
 @pytest.mark.fault("a loss that is not finite", "`--learning_rate=1e38`")
-def test_a_loss_that_is_no_number_ends_the_run(forked, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run(refused, tmp_path):
     """Status 1 and one line: the update, the first such tensor, the checkpoint kept."""
-    done = forked(
-        "train.py",
-        "--noprogress",
-        *TINY,
-        f"--workdir={tmp_path}/bad",
-        "--learning_rate=1e38",
-        "--checkpoint_every=1",
-    )
-    assert_one_line(done, 1, "the first tensor that is not finite is ")
+    words = ("train.py", "--noprogress", *TINY, f"--workdir={tmp_path}/bad")
+    words += ("--learning_rate=1e38", "--checkpoint_every=1")
+    done = refused("the first tensor that is not finite is ", *words, status=1)
     assert "try a lower --learning_rate, --clip_gradient=1" in done.stderr
     failed = manifest(tmp_path / "bad")
     assert "norm of the gradient" in failed["failure"]
@@ -85,7 +71,7 @@ def test_a_loss_that_is_no_number_ends_the_run(forked, tmp_path):
     "flags contradict `--init_weights`",
     "another width; a damaged file of weights",
 )
-def test_a_run_starts_from_another_runs_weights(train, forked, whole, tmp_path):
+def test_a_run_starts_from_another_runs_weights(train, refused, whole, tmp_path):
     """Model, variant and sizes come from there; a flag that contradicts is refused."""
     first, second = tmp_path / "first", tmp_path / "second"
     shutil.copytree(whole, first)
@@ -96,7 +82,7 @@ def test_a_run_starts_from_another_runs_weights(train, forked, whole, tmp_path):
     wanted = manifest(first)["final_params_sha256"]
     assert manifest(second)["initial_params_sha256"] == wanted
     never = ("train.py", start, f"--workdir={tmp_path}/never")
-    assert_one_line(forked(*never, "--width=16"), 2, "--width=16: expected 8, as in")
+    refused("--width=16: expected 8, as in", *never, "--width=16")
     # And such a run goes on without being told again, from its own copy.
     end = dict(manifest(second))
     shutil.rmtree(second / "checkpoints")
@@ -107,7 +93,7 @@ def test_a_run_starts_from_another_runs_weights(train, forked, whole, tmp_path):
     assert manifest(second)["final_params_sha256"] == end["final_params_sha256"]
     (tmp_path / "moved").rename(first)
     (first / "weights.npz").write_bytes(b"PK")
-    assert_one_line(forked(*never), 2, "weights.npz")
+    refused("weights.npz", *never)
     assert not (tmp_path / "never").exists()
 
 
@@ -127,11 +113,10 @@ TASK = Hungry()
     "memory is used up",
     "an array of 256 TiB that XLA is asked for",
 )
-def test_out_of_memory_is_one_line(forked, tmp_path):
+def test_out_of_memory_is_one_line(refused, tmp_path):
     """Status 1, one line that says what to make smaller, no directory."""
     (tmp_path / "hungry.py").write_text(EXHAUSTED)
     shutil.copy(Path(__file__).with_name("tiny_task.py"), tmp_path)
-    words = ("--model=hungry:TASK", f"--workdir={tmp_path}/r")
-    done = forked("train.py", *words, folder=tmp_path)
-    assert_one_line(done, 1, "out of memory")
+    words = ("train.py", "--model=hungry:TASK", f"--workdir={tmp_path}/r")
+    refused("out of memory", *words, folder=tmp_path, status=1)
     assert not (tmp_path / "r").exists()

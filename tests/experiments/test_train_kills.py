@@ -10,7 +10,6 @@ import pytest
 from runs_on_disk import (
     TINY,
     assert_equal_runs,
-    assert_one_line,
     events,
     flip_a_bit,
     manifest,
@@ -157,27 +156,6 @@ def test_two_processes_go_on_to_the_same_bits(started, tmp_path):
     with two_processes(started, tmp_path / "whole", *TWO) as both:
         ended(both, 0)
     assert_equal_runs(folder, tmp_path / "whole")
-
-
-@pytest.mark.fault(
-    "two processes in one directory",
-    "a second one started, with `--resume`, and with `--overwrite`",
-)
-def test_the_second_process_in_a_workdir_refuses(started, forked, tmp_path):
-    """Refused in one line; after a SIGKILL of the first the directory is free."""
-    folder = tmp_path / "r"
-    with started("train.py", *LONG, f"--workdir={folder}") as first:
-        first.wait_for_update(folder, 2)
-        first.send_signal(signal.SIGSTOP)
-        for flags in (["--resume"], [*TINY, "--overwrite"]):
-            done = forked("train.py", f"--workdir={folder}", *flags)
-            assert_one_line(done, 2, f"in use by process {first.pid}")
-        first.kill()
-    done = forked(
-        "train.py", "--noprogress", *TINY, f"--workdir={folder}", "--overwrite"
-    )
-    assert done.returncode == 0, done.stderr
-    assert not (folder / ".lock").exists()
 
 
 def lines(folder):

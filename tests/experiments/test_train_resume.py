@@ -6,7 +6,6 @@ import pytest
 from runs_on_disk import (
     TINY,
     assert_equal_runs,
-    assert_one_line,
     flip_a_bit,
     manifest,
     metrics,
@@ -100,13 +99,13 @@ def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     "longer would be another run", "`--resume --updates=12` of 6 updates of `lotter`"
 )
 @pytest.mark.slow
-def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_path):
+def test_rates_that_depend_on_the_length_refuse_more_updates(train, refused, tmp_path):
     """Refused in one line: its rate depends on the length; nothing changes."""
     folder = tmp_path / "r"
     train(*TINY, "--variant=lotter", f"--workdir={folder}")
     before = snapshot(folder)
-    done = forked("train.py", f"--workdir={folder}", "--resume", "--updates=12")
-    assert_one_line(done, 2, "the learning rate of prednet depends on the number of")
+    words = ("train.py", f"--workdir={folder}", "--resume", "--updates=12")
+    refused("the learning rate of prednet depends on the number of", *words)
     assert snapshot(folder) == before
 
 
@@ -114,7 +113,7 @@ def test_rates_that_depend_on_the_length_refuse_more_updates(train, forked, tmp_
     "`--resume` with another flag",
     "another seed, rate, precision, noise, number of replicas, ...",
 )
-def test_resume_with_another_flag_is_refused(forked, whole):
+def test_resume_with_another_flag_is_refused(refused, whole):
     """One line with the flag and both values, status 2; nothing changes."""
     before = snapshot(whole)
     for flag, message in (
@@ -124,8 +123,7 @@ def test_resume_with_another_flag_is_refused(forked, whole):
         ("--updates=5", "--updates=5: expected 6, or more"),
         ("--overwrite", "resume and overwrite: expected one of them"),
     ):
-        done = forked("train.py", f"--workdir={whole}", "--resume", flag)
-        assert_one_line(done, 2, message)
+        refused(message, "train.py", f"--workdir={whole}", "--resume", flag)
     assert snapshot(whole) == before
 
 
@@ -144,14 +142,13 @@ def test_replicas_go_on_together(train, pair, tmp_path):
     "replicas that cannot go on",
     "another number, another seed, a folder or a manifest lost",
 )
-def test_a_refusal_deletes_no_replica(forked, pair, tmp_path):
+def test_a_refusal_deletes_no_replica(refused, pair, tmp_path):
     """Refused in one line; every checkpoint stays."""
     folder = stopped(pair, tmp_path / "r", at=6, lines=6)
 
     def check(message, *flags):
         before = snapshot(folder)
-        done = forked("train.py", f"--workdir={folder}", "--resume", *flags)
-        assert_one_line(done, 2, message)
+        refused(message, "train.py", f"--workdir={folder}", "--resume", *flags)
         assert snapshot(folder) == before
 
     check("--replicas=3: expected 2", "--replicas=3")

@@ -70,7 +70,7 @@ def test_lstm_hessian_products():
 @pytest.mark.parametrize("tied", [False, True])
 def test_pool_gradient(tied):
     (x,) = draw((2, 4, 6, 3))
-    if tied:  # Whole numbers from -1 to 1: ties of two, three and four.
+    if tied:  # Whole numbers from -1 to 1: ties of two, three and four; the first wins.
         x = jnp.clip(jnp.round(x), -1, 1)
     out, back = jax.vjp(cells.max_pool, x)
     expected, expected_back = jax.vjp(plain_pool, x)

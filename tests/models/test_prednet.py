@@ -88,16 +88,8 @@ def test_predictions_are_clipped_and_gates_saturate():
     np.testing.assert_allclose(cells.hard_sigmoid(x), expected, atol=1e-7)
     slope = jax.vmap(jax.grad(cells.hard_sigmoid))(x)
     np.testing.assert_allclose(slope, [0.2, 0.2, 0.2, 0.2, 0, 0])
-
-
-def test_gradients_at_ties_follow_the_published_back_ends():
+    # At a tie the whole gradient passes, as in the published back ends.
     assert jax.grad(lambda x: cells.clip_above(x, 1.0))(1.0) == 1.0
-    tied = jnp.zeros((1, 2, 2, 1))
-    grad = jax.grad(lambda x: cells.max_pool(x).sum())(tied)
-    np.testing.assert_array_equal(grad.ravel(), [1, 0, 0, 0])
-    x = jax.random.normal(jax.random.key(0), (1, 4, 6, 2))
-    expected = x.reshape(1, 2, 2, 3, 2, 2).max(axis=(2, 4))
-    np.testing.assert_array_equal(cells.max_pool(x), expected)
 
 
 def test_initialisers_have_the_published_spread():
@@ -118,37 +110,6 @@ def test_initialisers_have_the_published_spread():
         assert 0.98 * limit < kernel.max() <= limit
     assert "peephole" not in drawn["gates_0"]
     assert not np.asarray(drawn["gates_0"]["bias"]).any()
-
-
-def test_drawing_another_network_compiles_nothing_new(request):
-    """A program for each shape took a second to compile and 40 MB to keep."""
-    compiled = []
-
-    def listener(event, seconds, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(seconds)
-
-    jax.monitoring.register_event_duration_secs_listener(listener)
-    request.addfinalizer(
-        lambda: jax.monitoring.unregister_event_duration_listener(listener)
-    )
-    key = jax.random.key(0)
-    init_params(PredNetConfig(channels=(3, 5), height=8, width=8), key)
-    jax.clear_caches()
-    compiled.clear()
-    init_params(PredNetConfig(channels=(3, 5), height=8, width=8), key)
-    some = len(compiled)
-    init_params(PredNetConfig(channels=(2, 7), height=12, width=20), key)
-    assert 0 < some == len(compiled)
-
-
-def test_parameters_drawn_in_a_traced_program_are_the_same():
-    config = PredNetConfig(channels=(2, 3), height=4, width=6)
-    traced = jax.jit(lambda key: init_params(config, key))(jax.random.key(3))
-    # A traced product may be fused with the last operation of the draw.
-    chex.assert_trees_all_close(
-        traced, init_params(config, jax.random.key(3)), rtol=3e-7
-    )
 
 
 def test_float64_agrees_with_float32():
@@ -207,19 +168,3 @@ def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():
     assert "_predict" not in {e.params.get("name") for e in inside.eqns}
     outside = jax.make_jaxpr(lambda f: prednet._compiled(config, params, f, None, None))
     assert "_predict" in {e.params.get("name") for e in outside(frames).eqns}
-
-
-def test_a_port_is_a_published_form_with_a_cell_of_its_own():
-    """Its gates are soft; i, f and o see what a convolution made of the old cell."""
-    own, ported = (network(name)[1] for name in ("lotter", "lotter_pytorch"))
-    assert set(ported) - set(own) == {"cell_0", "cell_1"}
-    x = jnp.zeros((1, 4, 6, 8)) + 0.3
-    cell = jnp.zeros((1, 4, 6, 2)) + 0.5
-    seen = jnp.broadcast_to(jnp.array([0.1, -0.2, 0.4]).repeat(2), (1, 4, 6, 6))
-    hidden, new = cells.lstm(x, cell, None, seen)
-    i, f, o = (jax.nn.sigmoid(0.3 + y) for y in (0.1, -0.2, 0.4))
-    expected = f * 0.5 + i * jnp.tanh(0.3)
-    np.testing.assert_allclose(new, jnp.full_like(new, expected), rtol=1e-6)
-    np.testing.assert_allclose(
-        hidden, jnp.full_like(new, o * jnp.tanh(expected)), rtol=1e-6
-    )

@@ -5,7 +5,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import document_tables, documents
+from prednet_jax.report import documents
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
@@ -72,31 +72,3 @@ def test_markdown():
     ]
     plain = documents.markdown(pd.DataFrame({"a: b": [1], "c": [None]}))
     assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
-
-
-def test_costs_above_what_is_wanted_are_bold():
-    rows = [
-        {"network": "net", "noise": "ulp", "time_ratio": 1.504, "compile_ratio": 4.2}
-    ]
-    made = document_tables.foreign_cost({"rows": rows}, {"rows": rows})
-    assert made.endswith("| `ulp` | 1.50 | 1.50 | 1.5 | **4.20** | **4.20** | 4 |")
-
-
-def test_a_wrong_kernel_that_passes_is_shown():
-    record = {
-        "digits": {"a": [0.1, 0.2]},
-        "tolerance": [{"failure": 0.01, "worst": 0.002, "mean": 0.001, "excess": 2.0}],
-        "kernels": {"a dropped term": False, "another order": False},
-        "explain": {"cases": 10, "wrong": [["a", "order", "beyond"]]},
-        "invariance": {
-            part: {"cases": 3, "wrong": []} for part in ("bits", "rungs", "lines")
-        },
-        "decisions": {"within": 0.93, "wanted": 16 / 17},
-    }
-    made = document_tables.accuracy(record)
-    assert "0.10 to 0.20 digits" in made
-    assert "with a dropped term | caught | passes |" in made
-    assert "with another order | passes | passes |" in made
-    assert "| 95% | 9 of 10 |" in made
-    assert "with the same bits, or not | 100% | 3 of 3 |" in made
-    assert "| 0.94 | 0.93 |" in made

@@ -10,38 +10,15 @@ import pytest
 
 from prednet_jax import report
 from prednet_jax.report import charts, figures
-from prednet_jax.studies import study_figures, study_tables
-from tests.test_imports import ROOT
+from tests.processes import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "figure_data.json").read_text())
-STUDY = ROOT / "results" / "study"
 PANEL = charts.Panel("loss, %", -10, 10, (-10, 0, 10), zone=(-2, 2))
 
 
 def rounded(values):
     """Six digits, as the golden has them; None where a value is not finite."""
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
-
-
-def test_figures_of_the_study_show_the_recorded_numbers():
-    verdict = json.loads((STUDY / "verdict.json").read_text())
-    drawn = study_figures.figures(STUDY, study_tables.load(STUDY), verdict)
-    golden = GOLDEN["documents"]
-    # Parts that came later have no golden, nor have the contrasts of a later rule.
-    assert {f"docs/study/{name}" for name in drawn} >= golden.keys()
-    for name, figure in drawn.items():
-        if f"docs/study/{name}" not in golden:
-            continue
-        shown = {}
-        for i, panel in enumerate(figure.panels):
-            rows = {}
-            for row in figure.rows:
-                rows[row.label] = {"seeds": rounded(row.values[i])}
-                if i < len(row.intervals) and row.intervals[i]:
-                    rows[row.label]["interval"] = rounded(row.intervals[i])
-            ends = rounded([panel.low, panel.high])
-            shown[panel.title] = {"ends": ends, "rows": rows}
-        assert shown == golden[f"docs/study/{name}"], name
 
 
 def drawn_by_vega(curves):
@@ -121,35 +98,17 @@ def places(svg):
     return [(float(x), float(y)) for x, y in marks]
 
 
-def size(*arguments):
-    view = ET.fromstring(dots(*arguments)).get("viewBox")
-    return tuple(map(float, view.split()))[2:]
-
-
 def test_dots_stand_at_their_values_and_apart():
     drawn = places(dots([0.0, -10.0, 5.0, float("nan")]))
     assert sorted(x for x, _ in drawn) == [0, 150, 225]
     assert len({y for _, y in places(dots([1.0] * 5))}) == 5
-    few, many = size([0] * 5, (), "arm"), size([0] * 40, (), "a" * 60)
-    assert many[0] > few[0] + 100
-    # 40 dots, one above another, each 4.5 pixels from the next.
-    assert many[1] - few[1] > 40 * 4.5 - 26
-    # What is beyond the end needs no room of its own.
-    assert size([99] * 40, (), "arm")[1] <= few[1]
-
-
-def test_what_is_beyond_an_end_is_a_triangle_there():
     for value, end in ((30.0, 300), (-30.0, 0)):
         inside, beyond = dots([9.0]), dots([value])
         ((x, _),) = places(beyond)
         assert x == end
-        # A triangle has corners, a circle arcs.
+        # What is beyond an end is a triangle there: corners, where a circle has arcs.
         marks = [re.search(r'd="(M[^"]*)" fill="#0072', s)[1] for s in (inside, beyond)]
         assert ["A" in mark for mark in marks] == [True, False]
-    # Nor does an interval beyond an end widen the figure.
-    assert size([30.0], [(180.0, 220.0)]) == size([30.0], [None])
-    # A bar that ends at the edge sticks out by half of its thickness.
-    assert size([30.0], [(5.0, 220.0)])[0] < size([30.0], [None])[0] + 10
 
 
 def test_an_svg_is_the_same_again_and_says_what_it_shows():

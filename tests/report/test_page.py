@@ -82,7 +82,7 @@ def test_the_page_holds_verdicts_arms_and_commands(page, verdict):
         verdict["design"]["git_commit"],
         "0.10.2",
         "2 % of the control's mean loss",
-        "sign flip, exact (all 64 patterns)",
+        "sign flip (exact, all 2^6 patterns)",
         "loss not finite <nan>",
         "0, bit for bit",
         "p Holm: over all 7 contrasts of prednet",

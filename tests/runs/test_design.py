@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax import noise, process, records, runs, tasks
+from prednet_jax import noise, process, runs, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.runs import Role
 
@@ -167,34 +167,3 @@ def test_arms_by_pattern():
     ):
         with pytest.raises(ValueError, match=f"arm='{bad}'"):
             runs.arm(bad)
-
-
-@pytest.mark.slow
-def test_whole_comparison_of_the_autoencoder(forked, tmp_path):
-    """The script itself: every process, the verdict, the report."""
-    done = forked(
-        "compare_backends.py",
-        "--models=autoencoder",
-        "--arms=stale_targets,gpu",
-        "--seeds=2",
-        "--image_updates=20",
-        f"--workdir={tmp_path}/out",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    verdict = records.read_json(tmp_path / "out" / "verdict.json")
-    *contrasts, _ = verdict["contrasts"]  # The last one is the question.
-    rows = {row["treatment"]: row for row in contrasts}
-    assert rows["stale_targets"]["bitwise_equal"] == 2
-    assert rows["stale_targets"]["mean_difference"] == 0
-    assert rows["reduction_order"]["bitwise_equal"] == 0
-    draws = verdict["losses"]["autoencoder"]["reduction_order"]
-    assert [len(found) for found in draws.values()] == [2, 2]
-    assert verdict["manipulation"]["autoencoder"]["bits_differ"]
-    assert verdict["verdict"]["autoencoder"] == "inconclusive"
-    noises = {arm["name"]: arm["noise"] for arm in verdict["arms"] if "noise" in arm}
-    assert noises["float32"] == "none"
-    assert noise.parse(noises["reduction_order"]) == noise.ReductionOrder()
-    assert "granularity=tile" in noises["reduction_order"]
-    if process.gpu_found() is None:
-        assert "skipped gpu: no GPU found" in done.stdout
-    assert (tmp_path / "out" / "report.html").is_file()

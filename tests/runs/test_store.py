@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.records import RecordError
 from prednet_jax.runs import store
-from tests.test_imports import ROOT
+from tests.processes import ROOT
 
 FACTS = {"updates": 5, "sizes": (3, 4), "source": "a"}
 
@@ -23,45 +22,19 @@ def sealed(folder):
     return folder
 
 
-def altered(folder):
-    (folder / "metrics.jsonl").write_text("{ }\n")
+CHANGED = {
+    "altered since (metrics.jsonl)": lambda run: (run / "metrics.jsonl").write_text(""),
+    "altered since (weights.npz)": lambda run: (run / "weights.npz").touch(),
+    "unfinished": lambda run: (run / store.RECEIPT).unlink(),
+}
+OTHERS = {
+    "with other updates and source": FACTS | {"source": "b", "updates": 6},
+    "with other contents": {"updates": 5},
+}
 
 
-def added(folder):
-    (folder / "weights.npz").touch()
-
-
-def torn(folder):
-    path = folder / store.RECEIPT
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def nothing(folder):
-    pass
-
-
-def no_receipt(folder):
-    (folder / store.RECEIPT).unlink()
-
-
-@pytest.mark.parametrize(
-    ("change", "facts", "state"),
-    [
-        (altered, FACTS, "altered since (metrics.jsonl)"),
-        (added, FACTS, "altered since (weights.npz)"),
-        (torn, FACTS, "unfinished"),
-        (no_receipt, FACTS, "unfinished"),
-        (
-            nothing,
-            FACTS | {"source": "b", "updates": 6},
-            "with other updates and source",
-        ),
-        (nothing, {"updates": 5}, "with other contents"),
-    ],
-)
-def test_a_directory_counts_only_whole_and_with_the_same_facts(
-    tmp_path, change, facts, state
-):
+@pytest.mark.parametrize("state", [*CHANGED, *OTHERS])
+def test_a_directory_counts_only_whole_and_with_the_same_facts(tmp_path, state):
     names = ["metrics.jsonl", "weights.npz"]
     folder = tmp_path / "run"
     backwards = dict(reversed(FACTS.items()))
@@ -70,7 +43,8 @@ def test_a_directory_counts_only_whole_and_with_the_same_facts(
     sealed(folder)
     assert store.state(folder, FACTS, names) == "kept"
     store.verify(folder, FACTS, names)
-    change(folder)
+    CHANGED.get(state, bool)(folder)
+    facts = OTHERS.get(state, FACTS)
     assert store.state(folder, facts, names) == state
     with pytest.raises(RecordError, match=re.escape(f"run: {state}; expected")):
         store.verify(folder, facts, names)
@@ -96,14 +70,13 @@ for seed in range(int(sys.argv[2]), int(sys.argv[2]) + 20):
 """
 
 
-def test_two_processes_add_rows_to_one_table(tmp_path):
+def test_two_processes_add_rows_to_one_table(started, tmp_path):
     table = store.Table(tmp_path, ("seed", "name"), (int, str))
     assert table.done() == set()
-    adding = [
-        subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path), first])
-        for first in ("0", "20")
-    ]
-    assert [process.wait() for process in adding] == [0, 0]
+    script = tmp_path / "add.py"
+    script.write_text(ADD)
+    with started(script, tmp_path, 0) as one, started(script, tmp_path, 20) as other:
+        assert one.wait().returncode == other.wait().returncode == 0
     assert table.done() == {(seed, "x" * 1000) for seed in range(40)}
     with open(table.path, "a") as file:
         file.write("no number,x\n")

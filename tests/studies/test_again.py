@@ -8,7 +8,7 @@ import pytest
 from prednet_jax import runs, statistics, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.studies import again, symmetric
-from tests.test_imports import ROOT
+from tests.processes import ROOT
 
 STUDY = ROOT / "results" / "study"
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)

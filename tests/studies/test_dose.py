@@ -1,5 +1,7 @@
 """Amplified noise: its mean, its size and where it lies."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ def gradient(w):
     return {"w": jnp.sum(terms, 0)}, "result"
 
 
+@functools.cache
 def draws(kind, factor, n=256):
     noisy = dose.amplified(SPEC, factor, kind)(lambda w: (gradient(w)[0], None))
     keys = jax.random.split(jax.random.key(1), n)

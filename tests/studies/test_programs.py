@@ -11,7 +11,7 @@ import pytest
 from prednet_jax import records
 from prednet_jax.studies import seed_records, seed_trainings
 from prednet_jax.studies.parts import PARTS
-from tests.test_imports import ROOT
+from tests.processes import ROOT
 
 # Of each kind of program one: plain, noise, one order per run, amplified noise with
 # another optimiser.

@@ -75,7 +75,7 @@ def test_parts_share_no_seed_and_controls_come_first():
 
 TINY = Part(
     name="tiny",
-    network=PredNetConfig(channels=(3, 4), height=8, width=8),
+    network=PredNetConfig(channels=(3,), height=8, width=8),
     window=2,
     updates=12,
     seeds=(11,),
@@ -97,9 +97,12 @@ ABOUT = {
 }
 
 
-def test_a_seed_is_followed_and_recorded(tmp_path, monkeypatch):
-    """Also where it is interrupted: it goes on with the trainings that are left."""
-    trained, train = [], seed_records.train
+def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(
+    tmp_path, monkeypatch
+):
+    """It goes on with the trainings that are left."""
+    seed_records.follow_seed(TINY, 11, tmp_path / "whole", ABOUT)
+    trained, train, folder = [], seed_records.train, tmp_path / "two"
 
     def interrupted(part, treatment, seed):
         trained.append((treatment.arm, treatment.draw))
@@ -109,14 +112,22 @@ def test_a_seed_is_followed_and_recorded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(seed_records, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        seed_records.follow_seed(TINY, 11, tmp_path, ABOUT)
-    assert not seed_records.finished(TINY, tmp_path)
-    seed_records.follow_seed(TINY, 11, tmp_path, ABOUT)
+        seed_records.follow_seed(TINY, 11, folder, ABOUT)
+    assert not seed_records.finished(TINY, folder)
+    seed_records.follow_seed(TINY, 11, folder, ABOUT)
     assert trained[2:] == [("reduction_order", 1)] * 2 + [("order_1e6", 0)]
-    assert not (tmp_path / "unfinished").exists()
-    path = tmp_path / "seed_11.json"
-    assert seed_records.finished(TINY, tmp_path) == {11: path}
-    record = json.loads(path.read_text())
+    assert not (folder / "unfinished").exists()
+    path = folder / "seed_11.json"
+    assert seed_records.finished(TINY, folder) == {11: path}
+    record, whole = (
+        json.loads((tmp_path / name / path.name).read_text())
+        for name in ("two", "whole")
+    )
+    for run in (*record["runs"], *whole["runs"]):
+        del run["seconds"]
+    assert record == whole
+    curves = [tmp_path / name / "seed_11.csv" for name in ("two", "whole")]
+    assert curves[0].read_bytes() == curves[1].read_bytes()
     runs = {(run["arm"], run["draw"]): run for run in record["runs"]}
     assert len(runs) == len(TINY.treatments)
     prints = [run["final_params_sha256"] for run in runs.values()]
@@ -133,47 +144,12 @@ def test_a_seed_is_followed_and_recorded(tmp_path, monkeypatch):
     assert set(between) == {"reduction_order.0", "reduction_order.1"}
     assert between["reduction_order.1"] == 0 < between["reduction_order.0"] < 1e-4
     assert runs["order_1e6", 0]["final_distance_from"] == {}
-    with open(tmp_path / "seed_11.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(curves[0].read_text().splitlines()))
     # One bin each, and the loss of copying the last frame.
     assert len(rows) == len(TINY.treatments) + 1
     assert {row["update"] for row in rows} == {"12"}
     last = [row for row in rows if (row["arm"], row["draw"]) == ("float32", "0")]
     assert float(last[0]["loss"]) > 0
-
-
-def _without_times(path):
-    record = json.loads(path.read_text())
-    for run in record["runs"]:
-        del run["seconds"]
-    return record
-
-
-def test_an_interrupted_seed_goes_on_with_the_trainings_that_are_left(
-    tmp_path, monkeypatch
-):
-    quick = dataclasses.replace(TINY, treatments=TINY.treatments[:3])
-    seed_records.follow_seed(quick, 11, tmp_path / "whole", ABOUT)
-    trained, train = [], seed_records.train
-
-    def interrupted(part, treatment, seed):
-        trained.append((treatment.arm, treatment.draw))
-        if len(trained) == 3:
-            raise KeyboardInterrupt
-        return train(part, treatment, seed)
-
-    monkeypatch.setattr(seed_records, "train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        seed_records.follow_seed(quick, 11, tmp_path / "two", ABOUT)
-    assert not seed_records.finished(quick, tmp_path / "two")
-    seed_records.follow_seed(quick, 11, tmp_path / "two", ABOUT)
-    assert trained[2:] == [("reduction_order", 1)] * 2
-    paths = [tmp_path / name / "seed_11.json" for name in ("whole", "two")]
-    whole, two = map(_without_times, paths)
-    assert two == whole
-    whole, two = (path.with_suffix(".csv").read_bytes() for path in paths)
-    assert two == whole
-    assert not (tmp_path / "two" / "unfinished").exists()
 
 
 def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):
@@ -205,7 +181,7 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
         seed_records.follow_seed(
             quick, 12, tmp_path, ABOUT | {"versions": {"jax": "1"}}
         )
-    noisier = Treatment(arm="reduction_order", noise="reduction_order:shortest=2")
+    noisier = Treatment(arm="reduction_order", noise="reduction_order:partials=4")
     other = dataclasses.replace(quick, treatments=(quick.treatments[0], noisier))
     with pytest.raises(errors.UserError, match="program of reduction_order;"):
         seed_records.follow_seed(other, 12, tmp_path, ABOUT)

@@ -1,15 +1,13 @@
 """Trainings of a part on random windows, by the loop that trains every part."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import PredNetConfig, data, predict
+from prednet_jax import PredNetConfig
 from prednet_jax.studies import seed_trainings
 from prednet_jax.studies.parts import Part, RandomWindows, Treatment
-from prednet_jax.training.loop import initial_params
 
-CONFIG = PredNetConfig(channels=(3, 4), height=8, width=8, convolution="shifted")
+CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="shifted")
 NOISY = [Treatment(arm="noisy", noise="ulp", draw=i) for i in (0, 1)]
 LATE = Treatment(arm="late", rate=0.5, rate_from=2)
 PART = Part(
@@ -32,8 +30,6 @@ def test_a_part_of_random_windows_is_trained_as_every_other(runs):
     plain = runs["float32", 0]
     assert plain.ended(4)
     assert list(plain.weights) == [0, 1, 2, 4]
-    again = seed_trainings.train(PART, PART.treatments[0], 5)
-    assert again.sha256 == plain.sha256
     other = seed_trainings.train(PART, PART.treatments[0], 6)
     assert other.sha256 != plain.sha256
     assert len({run.sha256 for run in runs.values()}) == 4
@@ -46,16 +42,3 @@ def test_a_later_rate_changes_nothing_before(runs):
     np.testing.assert_array_equal(late.curves["loss"][:3], plain.curves["loss"][:3])
     step = [np.linalg.norm(r.weights[4] - r.weights[2]) for r in (plain, late)]
     assert 0.3 < step[1] / step[0] < 0.7
-
-
-def test_the_held_out_loss_is_that_of_frozen_weights_on_test_walks():
-    params = initial_params(CONFIG, 5)
-    source = data.open_split("walk", "test", height=8, width=8, channels=3)
-    shown = [source.read(300 * i, 300 * i + 100) for i in range(16)]
-    frames = jnp.asarray(np.stack(shown, 1), "f4") / 255
-    predictions, _ = predict(params, CONFIG, frames)
-    scored = seed_trainings.held_out(PART, params)
-    loss = np.square(predictions[1:] - frames[1:]).mean()
-    assert scored.loss == pytest.approx(loss, rel=1e-5)
-    copying = np.square(np.diff(frames, axis=0)).mean()
-    assert scored.copy_last_frame_loss == pytest.approx(copying, rel=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import errors, records
-from prednet_jax.studies import judgement, seed_records, study_figures, study_tables
+from prednet_jax.studies import judgement, seed_records, study_tables
 from prednet_jax.studies.parts import PARTS
 from prednet_jax.studies.seed_records import Run, SeedRecord
 
@@ -159,58 +159,6 @@ def test_an_arm_that_diverges_in_every_seed_leaves_all_rows(arm, diverged, other
     assert f"| reduction_order - reduction_order_run | {others} |" in table
 
 
-def test_three_seeds_have_a_range_and_no_interval_and_short_parts_no_parity():
-    found = study(seeds=PART.seeds[:3])
-    for number, factor in enumerate((0.9, 1.3, 1.1)):
-        base = found[number].runs[0].last_frame_loss
-        found[number : number + 1] = changed(
-            found[number : number + 1], "stale_targets", last_frame_loss=factor * base
-        )
-    table = study_tables.against_control(found, {"stale_targets": 2})
-    (row,) = [line for line in table.splitlines() if "stale_targets" in line]
-    cells = row.split(" | ")
-    assert cells[1:4] == ["3", "0", "2, 0"]
-    assert cells[5] == "1.100 (0.900 to 1.300)"
-    assert "[" not in cells[6]
-    assert float(cells[6]) > 0
-    for updates, last in ((250, "-"), (251, "+100 %")):
-        short = [dataclasses.replace(seed, updates=updates) for seed in found]
-        reached = 126 if updates > 250 else None
-        short = changed(short, "float32", parity=reached)
-        lines = study_tables.other_endpoints(short).splitlines()
-        (row,) = [line for line in lines if line.startswith("| stale_targets -")]
-        assert row.strip("| ").split(" | ")[-1] == last
-
-
-def test_runs_without_gradient_are_counted_by_arm(tmp_path):
-    rows = ["arm,draw,update,grad_norm", "copy_last_frame,0,50,"]
-    rows += [f"a,{draw},25,0\na,{draw},50,{end}" for draw, end in enumerate("010")]
-    rows += ["b,0,25,0", "b,0,50,1e-9"]
-    found = [SeedRecord(seed=s, updates=50, runs=(), about={}) for s in (1, 2)]
-    for seed in found:
-        path = tmp_path / f"seed_{seed.seed}.csv"
-        path.write_text("\n".join(rows) + "\n")
-    assert study_tables.without_gradient(tmp_path, found) == {"a": 4}
-
-
-def test_the_other_endpoints_are_in_percent_of_the_control():
-    found = changed(study(), "float32", over_copy=2.0, held_out_loss=2.0, parity=1000)
-    found = changed(found, "stale_targets", over_copy=3.0, held_out_loss=1.0)
-    lines = study_tables.other_endpoints(found).splitlines()
-    names = ["arm", "window_loss", "over_copy", "held_out_loss", "plateau_left"]
-    assert lines[0] == f"| {' | '.join([*names, 'parity'])} |"
-    (row,) = [line for line in lines if line.startswith("| stale_targets -")]
-    cells = row.strip("| ").split(" | ")
-    assert cells[2:4] == ["+50 % [+50, +50]", "-50 % [-50, -50]"]
-    assert cells[5] == "+200 % [+200, +200]"
-    close = {"3000": 0.01, "20": 0.0}
-    found[:1] = changed(found[:1], "reduction_order", distance_over_travelled=close)
-    lines = study_tables.separation(found).splitlines()
-    assert lines[0].startswith("| arm | 20 | 3000 | runs at 0.1 or more at the end |")
-    (row,) = [line for line in lines if line.startswith("| reduction_order |")]
-    assert row == "| reduction_order | 0 | 0.30 | 19 of 20 |"
-
-
 def write(folder, seed):
     """A record in the form of the committed ones."""
     about = dict.fromkeys(seed_records.DECIDES) | seed.about
@@ -240,28 +188,6 @@ def test_records_are_read_whole_or_not_at_all(tmp_path):
     records.write_json(path, cut | {"runs": cut["runs"][:-1]})
     with pytest.raises(errors.UserError, match="other runs"):
         seed_records.read(PART, tmp_path)
-
-
-def dots(figure):
-    """Number of dots inside the panels, and of those beyond an end."""
-    inside = beyond = 0
-    for row in figure.rows:
-        for panel, values in zip(figure.panels, row.values, strict=True):
-            shown = sum(panel.low <= value <= panel.high for value in values)
-            inside, beyond = inside + shown, beyond + len(values) - shown
-    return inside, beyond
-
-
-def test_a_dot_per_seed_of_every_contrast():
-    """Arms that are far outside what the others need are beyond the end."""
-    found = study(effects={"stale_targets": 3.0})
-    record = judgement.judge(PART, found)
-    inside, beyond = dots(study_figures.contrasts(record))
-    assert inside + beyond == sum(one["n"] for one in record["contrasts"])
-    assert beyond == len(FEW)
-    inside, beyond = dots(study_figures.against_control("D", found))
-    assert inside + beyond == sum(row["n"] for row in study_tables.compared(found))
-    assert beyond == len(FEW)
 
 
 def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(

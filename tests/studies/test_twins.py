@@ -17,7 +17,7 @@ from prednet_jax.studies import twins
 from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
 
-SMALL = PredNetConfig(channels=(3, 4, 6), r_channels=(2, 4, 6), height=8, width=12)
+SMALL = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=12)
 
 
 def drawn(config, seed=0):
@@ -58,7 +58,7 @@ def test_network_is_invariant_and_gradient_equivariant(variant):
     config = dataclasses.replace(SMALL, variant=variant)
     params = drawn(config)
     other = twins.exchange(params, config)
-    assert int(twins.unequal(params, config)) > 1000
+    assert int(twins.unequal(params, config)) > 500
     assert_same_bits(twins.exchange(other, config), params)  # an involution
     value_and_grad = jax.jit(jax.value_and_grad(loss), static_argnums=1)
     value, gradient = value_and_grad(params, config)

@@ -69,13 +69,11 @@ def distance(one, other):
 
 if __name__ == "__main__":
     single = alone()
-    batch = together(1, 4, 1)
     found = {
         "devices": jax.device_count(),
         "vmap": distance(together(SEEDS, 1, 4, "vmap"), single),
         "batch": distance(together(2, 4, 8), together(2, 4, 1)),
         # Guards against a comparison of a thing with itself.
         "other_seeds": float(np.ptp(single[0][:, -1])),
-        "batch_is_not_a_replica": distance(batch, (single[0][:1], batch[1]))[0],
     }
     print(json.dumps(found))

@@ -10,14 +10,14 @@ from prednet_jax.models import prednet
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop
 
-FRAMES = jax.random.uniform(jax.random.key(1), (5, 2, 4, 4, 1))
+FRAMES = jax.random.uniform(jax.random.key(1), (4, 2, 4, 4, 1))
 WINDOW = jnp.concatenate([FRAMES[:1], FRAMES])
 PUBLISHED = {"watanabe": "squares", "lotter": "errors"}
 
 
-def network(variant):
+def network(variant, channels=(1,)):
     config = PredNetConfig(
-        channels=(1, 2), height=4, width=4, variant=variant, convolution="shifted"
+        channels=channels, height=4, width=4, variant=variant, convolution="shifted"
     )
     return config, init_params(config, jax.random.key(0))
 
@@ -45,7 +45,7 @@ def step_by_step(params, config, k):
     return jnp.square(apart).mean(axis=(1, 2, 3, 4)).sum()
 
 
-@pytest.mark.parametrize(("variant", "k"), [("watanabe", 1), ("lotter", 3)])
+@pytest.mark.parametrize(("variant", "k"), [("watanabe", 1), ("lotter", 2)])
 def test_loss_and_gradient_are_those_of_single_steps(variant, k):
     config, params = network(variant)
     method = {"objective": PUBLISHED[variant], "extrapolate_from": k}
@@ -97,6 +97,6 @@ def test_windows_are_sequences_of_their_own_and_copying_sees_no_more():
     ],
 )
 def test_bad_values_are_named(method, message):
-    config, params = network("lotter")
+    config, params = network("lotter", channels=(1, 2))
     with pytest.raises(ValueError, match=message):
         window_loss(params, config, objective="errors", **method)

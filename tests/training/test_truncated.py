@@ -1,6 +1,7 @@
 """Windows, targets, truncation leak, and what noise must not change."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -56,30 +57,26 @@ def test_window_one_updates_after_every_frame():
         made, _ = predict(params, CONFIG, FRAMES[:2, None])
         return jnp.square(made[1, 0] - FRAMES[1]).mean()
 
-    by_hand = jax.tree.map(lambda p, g: p - 0.1 * g, PARAMS, jax.grad(loss)(PARAMS))
+    grads = jax.jit(jax.grad(loss))(PARAMS)
+    by_hand = jax.tree.map(lambda p, g: p - 0.1 * g, PARAMS, grads)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), trained, by_hand
     )
 
 
+@functools.partial(jax.jit, static_argnums=(4, 5))
+def compiled_gradient(params, state, frames, first, targets, leak):
+    method = truncated.Method(targets=targets, truncation_leak=leak)
+    gradient = jax.grad(objectives.window_loss, has_aux=True)
+    return gradient(params, CONFIG, state, frames[:, None], first, method)
+
+
 def window_gradient(
     targets="true", leak=False, frames=FRAMES[:5], state=None, first=True
 ):
-    if state is None:
-        state = prednet.initial_state(CONFIG, 1)
-
-    @jax.jit
-    def run(params, frames):
-        return jax.grad(objectives.window_loss, has_aux=True)(
-            params,
-            CONFIG,
-            state,
-            frames[:, None],
-            jnp.asarray(first),
-            truncated.Method(targets=targets, truncation_leak=leak),
-        )
-
-    return run(PARAMS, frames)
+    state = prednet.initial_state(CONFIG, 1) if state is None else state
+    first = jnp.asarray(first)
+    return compiled_gradient(PARAMS, state, frames, first, targets, leak)
 
 
 def test_stale_targets_change_the_gradient_and_not_the_report():

@@ -72,23 +72,6 @@ def test_an_imported_port_is_a_network_like_any_other(tmp_path):
     assert np.isfinite(float(metrics.loss))
 
 
-def test_pixels_of_the_ports_training_are_scaled_to_one():
-    """A network of frames up to 255 is one of frames up to 1 with other weights."""
-    _, params = load("lotter_pytorch")
-    _, unscaled = load("lotter_pytorch", pixel_max=1)
-    for name, leaves in unscaled.items():
-        for leaf, value in leaves.items():
-            ratio = np.unique(np.round(params[name][leaf] / value, 4))
-            if name == "prediction_0":
-                np.testing.assert_allclose(ratio, [np.round(1 / 255, 4)])
-            elif (name, leaf) == ("features_0", "kernel"):
-                np.testing.assert_allclose(ratio, [255])
-            elif (name, leaf) == ("gates_0", "kernel"):
-                np.testing.assert_allclose(ratio, [1, 255])
-            else:
-                np.testing.assert_allclose(ratio, [1])
-
-
 def with_pickle(tmp_path, content):
     """The golden file with another pickle in it."""
     path = tmp_path / "w.pth"

@@ -9,7 +9,9 @@ import pytest
 from prednet_jax import records, weights
 from prednet_jax.errors import UserError
 
-TINY = ("--channels=3,4", "--height=8", "--width=8", "--window=3", "--updates=3")
+# The network of tests/experiments: what compiled it there is on the disk.
+TINY = ("--channels=3,4", "--height=8", "--width=8", "--window=4", "--updates=3")
+TINY += ("--convolution=xla",)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,304 @@
+"""Every script as a user runs it: mistakes end in one line; the small ones, tiny."""
+
+import json
+import math
+import os
+import re
+
+import jax
+import numpy as np
+import pytest
+from runs_on_disk import TINY
+
+import prednet_jax
+from prednet_jax import PredNetConfig, files, records, statistics, weights
+from prednet_jax.models.parameters import parameter_shapes
+from prednet_jax.noise import ReductionOrder, coverage
+from prednet_jax.studies import calibration
+from prednet_jax.studies.escapes import EVENTS
+
+WINDOWS = "--sampling=windows"
+BEST = "--validate_every=2 --keep_best=1 --checkpoint_every=3"
+TASK = "tests.experiments.tiny_task:TINY"
+# By script: flags, and words of the message.
+MISTAKES = {
+    "train.py": {
+        "--nonsense": "nonsense",
+        "extra": "extra",
+        "--updates=2 --profile=trace": "updates=2: expected at least 3 with profile",
+        "--height=9": "height=9: expected a multiple of 2",
+        "--init_weights=/no/such/file": "/no/such/file: no such file",
+        "--replicas=2 --seeds=0,1": "--seeds: expected --replicas=N",
+        "--replicas=3 --devices=2": "replicas=3 with batch=1 on 2 devices",
+        "--coordinator=x:1": "--coordinator=x:1: expected --replicas or --batch",
+        f"--model={TASK}": f"--channels: expected none; {TASK} has its own",
+        "--model=resnet": "model='resnet': expected prednet, autoencoder or mod",
+        "--mode=finetune_rollout": "expected --init_weights",
+        "--extrapolate_from=3": "expected --mode=finetune_rollout",
+        "--sequences=3": "--sequences=3: expected --sampling=windows",
+        "--rate_floor=0.1": "--rate_floor=0.1: expected --schedule=cosine",
+        "--schedule=cosine": "rate_schedule='cosine': expected learning_rate",
+        f"{WINDOWS} --data=digits": "data=digits: single pictures",
+        "--validate_every=2 --data=a.mp4": "--data=a.mp4: expected --sampling=windows",
+        BEST: "checkpoint_every=3: expected a multiple of validate_every=2",
+        f"{WINDOWS} --window=301": "window=301: the longest sequence",
+    },
+    "predict.py": {
+        "--layers=R9": "--layers=R9: layer='R9': expected",
+        "--frames=900000000": "--frames=900000000: expected a whole number, from 2 to",
+        "--frames=9 --extrapolate_from=0": "expected a whole number, from 1 to 8",
+        "--frames=9 --extrapolate_from=9": "expected a whole number, from 1 to 8",
+    },
+    "evaluate.py": {
+        "--ssim_range=0": "--ssim_range=0.0: expected",
+        "--sequences=-1": "--sequences=-1: expected",
+        "--sequences=5000": "5000 sequences of 100 frames",
+        "--frames=1": "frames=1: expected a whole number, at least 2",
+        "--extrapolate_from=0": "extrapolate_from=0: expected",
+    },
+    "sweep.py": {
+        "--models=resnet": "model='resnet'",
+        "--seeds=a": "--seeds=a: expected whole numbers",
+        "--arms=gpu": "arm='gpu': no GPU found",
+        "--arms=threads_9999": "arm='threads_9999': threads=9999",
+        "--data=/no/such/place": "/no/such/place",
+        "--setting=nonsense=1": "nonsense: expected a flag that train.py --help",
+        "--setting=updates=7 --updates=20": "--updates is given too",
+    },
+    "benchmark.py": {
+        "--repeats=0": "--repeats=0: expected",
+        "--suite=foreign --networks=rnn": "networks='rnn': expected",
+        "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
+    },
+    "calibrate_noise.py": {
+        "--workdir=/dev/null/x": "/dev/null is no directory that can be written",
+        "--repeats=1": "--repeats=1: expected a whole number, at least 2",
+    },
+    "probe_curvature.py": {
+        "--updates=0,5": "--updates=0,5: expected numbers from 1",
+        "--models=prednet,gan": "model='gan': expected prednet, autoencoder",
+    },
+    "saddle_escape.py": {
+        "--functions=banana": "octopus",
+        "--noise=fog:thick=1": "fog",
+    },
+}
+# What each is told beside the mistake: where it would write.
+BESIDE = {
+    "train.py": (*TINY, "--workdir={}"),
+    "predict.py": ("--weights=walk", "--workdir={}"),
+    "evaluate.py": ("--weights=walk", "--output={}"),
+    "sweep.py": ("--workdir={}", "--dry_run"),
+    "benchmark.py": (),
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "flags"),
+    [(script, flags) for script, found in MISTAKES.items() for flags in found],
+)
+def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, script, flags):
+    """And nothing is written."""
+    beside = BESIDE.get(script, ("--workdir={}",))
+    words = (*(flag.format(tmp_path / "never") for flag in beside), *flags.split())
+    assert refused(MISTAKES[script][flags], script, *words).stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        ("train.py", "preset channels targets noise workdir"),
+        ("predict.py", "weights data extrapolate_from"),
+        ("evaluate.py", "weights split"),
+        ("sweep.py", "models arms seeds address workdir"),
+        ("convert_weights.py", "input output"),
+    ],
+)
+def test_help_is_no_mistake(forked, script, named):
+    done = forked(script, "--help")
+    assert done.returncode == 0
+    for flag in named.split():
+        assert re.search(rf"^  --(\[no\])?{flag}:", done.stdout, re.MULTILINE), flag
+
+
+@pytest.mark.fault("two processes in one directory", "a second one is started")
+@pytest.mark.parametrize(
+    "command",
+    [("train.py",), ("sweep.py", "--seeds=0,1"), ("compare_backends.py", "--seeds=2")],
+)
+def test_a_second_one_in_the_same_directory_is_refused(tmp_path, refused, command):
+    """Refused in one line, which names the first; nothing changes."""
+    held = tmp_path / "held"
+    with files.hold(held):
+        before = sorted(path.name for path in held.iterdir())
+        refused(f"in use by process {os.getpid()}", *command, f"--workdir={held}")
+        assert sorted(path.name for path in held.iterdir()) == before
+
+
+def test_the_commands_of_a_sweep_are_exact(forked, tmp_path):
+    done = forked("sweep.py", *TINY[:5], f"--workdir={tmp_path}/out", "--dry_run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert all("--updates=6" in line and "--threads=1" in line for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
+    forked, tmp_path
+):
+    def dry(*arguments):
+        flags = ("--dry_run", f"--workdir={tmp_path}", *arguments)
+        done = forked("compare_backends.py", *flags)
+        assert done.returncode == 0, done.stderr
+        return re.search(r"--seeds=(\S+)", done.stdout)[1].split(",")
+
+    first, other = dry(), dry()
+    assert len(first) == len(other) == 3
+    assert first != other
+    assert dry("--seeds=2") == ["3000", "3001"]
+    assert dry("--first_seed=7") == ["7", "8", "9"]
+    records.write_json(tmp_path / "seeds.json", [5, 3])
+    assert dry() == ["5", "6", "7"]
+
+
+def test_the_last_line_of_a_benchmark_is_an_object(forked):
+    sizes = ("--channels=2", "--height=4", "--width=4", "--window=2", "--repeats=1")
+    done = forked("benchmark.py", "--suite=step", *sizes)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["seconds_per_window"] * found["frames_per_second"] == pytest.approx(2)
+    assert found["compile_seconds"] > 0
+    config = PredNetConfig(channels=(2,), height=4, width=4)
+    shapes = parameter_shapes(config)
+    leaves = jax.tree.leaves(shapes, is_leaf=lambda x: type(x) is tuple)
+    assert found["parameters"] == sum(map(math.prod, leaves))
+
+
+def test_weights_that_cannot_be_written_are_refused_and_nothing_is_touched(
+    tmp_path, refused
+):
+    config, path = PredNetConfig(channels=(3, 4), height=8, width=12), "start.npz"
+    model = tmp_path / path
+    weights.save_chainer(
+        model, config, prednet_jax.init_params(config, jax.random.key(0))
+    )
+    (tmp_path / "w.json").write_text("mine")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for source, target, message in (
+        (path, path, "start.npz exists; expected a new"),
+        (path, "w.pt", "suffix '.pt'"),
+        (path, "v.hdf5", "v.hdf5: variant='watanabe': expected 'lotter'"),
+        (path, "w.hdf5", "w.json exists;"),
+        (path, "new/w.npz", "no directory"),
+        (path, "start.npz/w", "start.npz is no directory that can be written"),
+        (path, ".", "exists, and is a directory; expected a new path"),
+        ("missing.npz", "w", "missing.npz"),
+    ):
+        words = (f"--input={source}", f"--output={target}")
+        refused(message, "convert_weights.py", *words, folder=tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_cpu_repeats_bitwise_and_every_profile_overstates(forked, tmp_path):
+    done = forked("calibrate_noise.py", "--repeats=2", f"--workdir={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert "vary from run to run: none" in done.stdout
+    result = json.loads((tmp_path / "calibration.json").read_text())
+    assert result["device"]["platform"] == "cpu"
+    assert result["varying"] == []
+    rows = {row["primitive"]: row for row in result["primitives"]}
+    for row in rows.values():
+        assert row["process"]["outputs"] == 1
+        for distance in calibration.DISTANCES:
+            assert row[distance]["v_c"] == row[distance]["v_ermv"] == 0
+    assert rows["dot_general"]["emulated"]["uniform_worst_case"]["v_c"] > 0.05
+    # Chainer's dense products were deterministic, its scatters were not.
+    assert rows["dot_general"]["emulated"]["chainer_cudnn"] is None
+    assert rows["scatter-add"]["emulated"]["chainer_cudnn"]["v_c"] > 0.05
+
+    # By hand: one of three results differs, in three of four elements.
+    first = np.ones(4, np.float32)
+    other = np.nextafter(first, np.float32(2)) * np.float32([1, 1, 1, 2])
+    other[0] = 1
+    found = calibration.variation([first, first, other])
+    assert (found["outputs"], found["v_c"]) == (2, 0.375)
+    assert calibration.variation([first, first])["v_c"] == 0
+
+
+def test_each_calibration_holds_the_reduction_it_names():
+    """And no other float reduction: its variation is that of one primitive."""
+    for name, (function, operands) in calibration.reductions(small=True).items():
+        # The backend of this process must not start before those of the others.
+        assert all(isinstance(x, np.ndarray) for x in operands)
+        (entry,) = coverage(function, ReductionOrder())(*operands).perturbed
+        primitive = name.split(" ")[0].replace("conv", "conv_general_dilated")
+        assert primitive in entry.path
+
+
+PROBE = ("--steps=6", "--starts=1", "--windows=2", "--images=4", "--hidden=4")
+PROBE += ("--channels=3", "--height=4", "--width=4", "--window=2", "--updates=3,1")
+
+
+# Hessian products of PredNet take long to compile (tests/models/test_unroll.py).
+@pytest.mark.parametrize(
+    "model", ["autoencoder", pytest.param("prednet", marks=pytest.mark.slow)]
+)
+def test_the_curvature_of_a_network_is_probed(forked, tmp_path, model):
+    words = (f"--models={model}", f"--workdir={tmp_path}")
+    done = forked("probe_curvature.py", *words, *PROBE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "probe_curvature.json").read_text())["rows"]
+    assert [(row["model"], row["update"]) for row in rows] == [(model, 1), (model, 3)]
+    for row in rows:
+        for found in (row["raw"], row["preconditioned"]):
+            proved = found["negative_curvature_proved"]
+            assert proved == (found["lowest"] + found["rounding"] < 0)
+        state = row["escape"]
+        assert (state is not None) == row["preconditioned"]["negative_curvature_proved"]
+        if state:
+            assert state["growth_per_update"] > 1
+            # The two answers are one formula: noise as asked, and noise for an update.
+            ratio = (state["noise"] / state["noise_for_one_update"]) ** 2
+            r = state["growth_per_update"]
+            saved = 0.5 * math.log1p(ratio * (r * r - 1)) / math.log(r)
+            assert state["updates_saved"] == pytest.approx(saved, rel=1e-6)
+    # The untrained autoencoder stands at a saddle (measured here and in the notes).
+    saddle = rows[0]["preconditioned"]["negative_curvature_proved"]
+    assert saddle or model == "prednet"
+    assert "proves nothing" in done.stdout
+    shown = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert [model, "3"] in shown
+
+
+def test_the_table_of_escapes_shows_who_leaves(forked, tmp_path):
+    words = (
+        "--functions=quadratic_quartic",
+        "--optimizers=gradient_descent,heavy_ball",
+    )
+    words += ("--precision=float32", "--noise=gradient_gaussian:scale=1e-3")
+    words += ("--keys=8", "--steps=150", f"--workdir={tmp_path}")
+    done = forked("saddle_escape.py", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    groups = json.loads((tmp_path / "saddle_escape.json").read_text())["groups"]
+    found = {(g["optimizer"], g["form"], g["noise"][:8]): g for g in groups}
+    assert len(found) == len(groups) == 8
+    assert not any(found["gradient_descent", "aligned", "none"]["escaped"])
+    assert all(found["gradient_descent", "rotated", "none"]["escaped"])
+    noisy = found["heavy_ball", "aligned", "gradient"]
+    assert all(noisy["arrived"])
+    assert noisy["arrival_p_holm"] < 0.05
+    # Predicted from the projection after ten steps: within two steps of the median.
+    for optimizer in ("gradient_descent", "heavy_ball"):
+        row = found[optimizer, "rotated", "none"]
+        assert abs(row["predicted_median"] - row["escape_median"]) <= 2
+    assert "left after" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if "aligned" in line]
+    assert any("never" in row for row in rows)
+    # Corrected over the whole table; without noise there is nothing to compare.
+    keys = [(g, event) for g in groups if g["noise"] != "none" for event in EVENTS]
+    raw = [g[f"{event}_p"] for g, event in keys]
+    corrected = [g[f"{event}_p_holm"] for g, event in keys]
+    assert corrected == pytest.approx(statistics.holm_p_values(raw))
+    assert found["gradient_descent", "aligned", "none"]["escape_p"] is None
