@@ -6,14 +6,10 @@ of `lu`), `floor`, `ceil`, `round` and `sign`, the permutation of a `sort`, the 
 of a `cond`, the number of steps of a `while` (of a batched one, until its last element
 stops).
 
-Not listed: what follows from integers alone; `max`, `min` and `clamp`, whose values are
-continuous (their derivatives, made of comparisons, are listed); the remainder of a
-division; the choice of max-pooling's backward pass.
-
 The clean run and the noisy one are the same compiled program with noise off and on.
 Executions (a step of every loop around, a device) that only one of the two has are the
 decision of the loop or branch around them. Examples, along axis 0, have exact intervals
-of 95 % (C. J. Clopper & E. S. Pearson, Biometrika 26, 1934). The accuracy of an
+of 95 %. The accuracy of an
 evaluation set moves by the furthest of the draws: another run is as far with
 probability 1 / (draws + 1) at most, whatever their distribution.
 """
@@ -28,7 +24,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import random_bits
+from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise.coverage import report_of
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
@@ -92,7 +88,7 @@ class Evaluation(NamedTuple):
     draws: int
 
     def __str__(self) -> str:
-        unseen = _interval(0, self.draws)[1]
+        unseen = quantiles.interval(0, self.draws)[1]
         return (
             f"accuracy {self.accuracy:.4f}, numerics move it by ±{self.moved:.2g} (the "
             f"furthest of {self.draws} runs; another is within with probability "
@@ -264,24 +260,10 @@ def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
     )
 
 
-def _interval(count: int, total: int) -> tuple[float, float]:
-    """Clopper and Pearson's interval of 95 % of a binomial probability."""
-
-    def at_least(p: float, least: int) -> float:
-        """P(X >= least), which grows with p."""
-        terms = range(least, total + 1)
-        return sum(math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in terms)
-
-    low = runs.crossing(lambda p: at_least(p, count), 0.025, 1) if count else 0.0
-    if count == total:
-        return low, 1.0
-    return low, runs.crossing(lambda p: at_least(p, count + 1), 0.975, 1)
-
-
 def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
     """The examples that flipped so often, the most often first."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Flip(i, n / draws, *_interval(n, draws)) for i, n in order)
+    return tuple(Flip(i, n / draws, *quantiles.interval(n, draws)) for i, n in order)
 
 
 class _Deciding(Watched):

@@ -4,10 +4,6 @@ Over more devices a program adds in other orders: each device sums its part, and
 collective adds the parts. Nothing else changes: `rules.logical` evaluates what each
 device does, one after another, and `order.collectives` adds as a ring, a tree or XLA's
 CPU would.
-
-What is given to `devices` is either a program of whole arrays, in which `shard_map`s or
-the shardings of JAX's types (explicit axes) say what is spread over the mesh, or the
-body of a shard_map, which names the axes in its collectives.
 """
 
 import dataclasses
@@ -103,13 +99,10 @@ def devices(
 
 
 class OverDevices(NamedTuple):
-    """A result over a number of devices, beside that on one.
+    """A result over a number of devices, beside that on one (an `explain.Change`).
 
-    Attributes:
-        loss: its first scalar; None if it has none.
-        norm: Euclidean norm of all other floating-point numbers, such as a gradient.
-        same_bits: as `difference` and `rung` of an `explain.Change`.
-        flipped: how many integers and booleans are others.
+    `loss` is its first scalar, None if it has none; `norm` the Euclidean norm of all
+    other floats, such as a gradient; `flipped` how many integers and booleans differ.
     """
 
     devices: int
@@ -128,40 +121,27 @@ class DevicesTable(NamedTuple):
 
     def __str__(self) -> str:
         head = ("devices", "loss", "norm of the rest", "difference", "rung", "flipped")
-        rows = [
-            (
-                str(row.devices),
-                "-" if row.loss is None else f"{row.loss:.9g}",
-                f"{row.norm:.9g}",
-                "-" if row.difference is None else f"{row.difference:.2g}",
-                row.rung,
-                str(row.flipped),
-            )
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            loss = None if row.loss is None else f"{row.loss:.9g}"
+            numbers = row.devices, loss, f"{row.norm:.9g}", row.difference
+            rows.append((*numbers, row.rung, row.flipped))
         return "\n".join(runs.table(head, rows, ">>>><>"))
 
 
 def devices_table(
-    fn: Callable,
-    *,
-    mesh: Mapping[str, Any],
-    draws: int = 8,
-    **options: Any,
+    fn: Callable, *, mesh: Mapping[str, Any], draws: int = 8, **options: Any
 ) -> Callable[..., DevicesTable]:
-    """What `fn` computes over several numbers of devices, beside one device.
+    """`measure(key, *args, **kwargs)` of several numbers of devices, beside one.
 
     Args:
         fn: as for `devices`.
         mesh: as there, but of one axis several sizes: `{"data": (1, 8, 64, 512)}`.
-        draws: runs of each noise of the ladder of `explain`.
-        **options: those of `devices`.
-
-    Returns:
-        `measure(key, *args, **kwargs)`, which gives a `DevicesTable`.
+        draws: as for `explain`.
+        **options: as for `devices`.
     """
     several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
-    if len(several) != 1 or not mesh[several[0]]:
+    if len(several) != 1:
         raise NoiseError(
             f"mesh={mesh!r}: expected several sizes of one axis, as {{'data': (1, 8)}}"
         )
@@ -277,13 +257,16 @@ def _traced(
                 ambiguous = isinstance(error, compat.ShardingTypeError)
                 if not ambiguous and "unbound axis name" not in str(error):
                     raise
-                if ambiguous and not _names_axes(fn, specs, spread):
+                try:
+                    fn = _body(fn, specs, None, spread)
+                except NoiseError:
+                    if not ambiguous:
+                        raise
                     raise NoiseError(
                         f"{str(error).splitlines()[0]}: expected out_sharding there, "
                         "or the body of a shard_map, which averages what it returns "
                         "(lax.pmean)"
                     ) from error
-                fn = _body(fn, specs, None, spread)
                 jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*spread)
         except ValueError as error:
             if "should match the mesh passed to shard_map" not in str(error):
@@ -299,15 +282,6 @@ def _traced(
             "shard_map inside of the function"
         )
     return Traced(program, shapes)
-
-
-def _names_axes(fn: Callable, specs: Sequence[PartitionSpec], arrays: Any) -> bool:
-    """Whether a function is a body: its results are the same on all devices."""
-    try:
-        _body(fn, specs, None, arrays)
-    except NoiseError:
-        return False
-    return True
 
 
 def _body(

@@ -15,9 +15,7 @@ confidence c the digits are at least
 
 Both are cut at 0 and at the precision of the type, which an element has that is the
 same in every run. An element of mean 0 that varies, or that is NaN, or infinite in some
-runs alone, has none. Of a leaf that is computed but that noise does not reach nothing
-is known: no digits, and `-` in the table. A biased algorithm gives the same wrong
-digits in every run.
+runs alone, has none; nor has a leaf that noise does not reach (`-` in the table).
 """
 
 import math
@@ -28,6 +26,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
@@ -130,8 +129,8 @@ def digits_table(
     spec = runs.reaching(spec)
     noisy = inject(fn, spec)
     # How far D(0.95) with confidence lies below D(0.5).
-    z, cautious = runs.two_sided(0.5), runs.two_sided(1 - ASSURED)
-    caution = math.log10(cautious / z * runs.spread_bound(draws, ASSURED))
+    z, cautious = quantiles.two_sided(0.5), quantiles.two_sided(1 - ASSURED)
+    caution = math.log10(cautious / z * quantiles.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
         call = Call(fn, args, kwargs)

@@ -1,7 +1,6 @@
 """What the result of a call would be without rounding errors: in float64.
 
-A chaotic function loses the 16 digits of float64 as well: runs under stochastic
-rounding show it (`Exact.errors`).
+Chaos loses its 16 digits too: runs under stochastic rounding show it (`Exact.errors`).
 """
 
 from collections.abc import Callable

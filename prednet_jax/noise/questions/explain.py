@@ -107,14 +107,14 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         columns = [*RANDOM, *FORMATS]
         head = ["", "rung", "relative", *columns, "ulps of a", "of b", "closer", ""]
-        rows: list[list[str]] = []
+        rows: list[list[Any]] = []
         for one in self.leaves:
-            numbers = one.relative, *map(one.ratios.get, columns)
+            ulps = one.ulps or (None, None)
+            numbers = one.relative, *map(one.ratios.get, columns), *ulps
             others = [name for name in one.plausible if name != one.rung]
             notes = [f"or {', '.join(others)}"] * bool(others) + [one.reason]
-            cells = map(_cell, (*numbers, *(one.ulps or (None, None))))
             words = "; ".join(filter(None, notes))
-            rows.append([one.path, one.rung, *cells, one.closer, words])
+            rows.append([one.path, one.rung, *numbers, one.closer, words])
         lines = [
             *runs.table(head, rows, "<<>>>>>>><<"),
             "columns: the difference over the one that a rung makes; the distances of",
@@ -124,12 +124,8 @@ class Explanation(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Numbers and texts, leaf by leaf."""
-        rest = {"draws": self.draws, "notes": self.notes, "not_modelled": NOT_MODELLED}
-        return {"leaves": self.leaves, **rest}
-
-
-def _cell(number: float | None) -> str:
-    return "-" if number is None else f"{number:.2g}"
+        found = {"leaves": self.leaves, "draws": self.draws, "notes": self.notes}
+        return found | {"not_modelled": NOT_MODELLED}
 
 
 def explain(
@@ -200,11 +196,9 @@ def place(
 class Change(NamedTuple):
     """How a whole result differs from another.
 
-    Attributes:
-        same_bits: whether every bit is the same.
-        difference: the largest over the leaves: RMS of the difference in units of the
-            RMS of the leaf; None if an element is finite in one of the two alone.
-        rung: of the difference on the ladder; of several leaves the last.
+    `difference` is the largest over the leaves: RMS of the difference in units of the
+    RMS of the leaf; None if an element is finite in one of the two alone. `rung`: of
+    several leaves the last on the ladder.
     """
 
     same_bits: bool
@@ -239,7 +233,7 @@ def _judged(
     closer, reason = "neither", one.reason
     if not math.isfinite(error) or error > KNOWN * max(far):
         if one.rung != "identical":
-            more = f"float64 is no better, it errs by {_cell(error / size)} itself"
+            more = f"float64 is no better, it errs by {runs.cell(error / size)} itself"
             reason = "; ".join(filter(None, [reason, more]))
     elif max(far) >= NEARER * min(far) < math.inf and max(far) > 0:
         closer = "a" if far[0] < far[1] else "b"

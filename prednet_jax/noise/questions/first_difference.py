@@ -421,12 +421,14 @@ def _inherited(
     as permuted weights. If all that is computed of them agrees, so do the programs.
     """
     readers: dict[int, list[int]] = {}
-    for _, j in pairs:
-        for i in here[j].operands:
+    for j, one in enumerate(here):
+        for i in one.operands:
             readers.setdefault(i, []).append(j)
+    agree = {j for _, j in pairs} - {f.pair[1] for f in beyond}
     alive: set[int] = set()
-    for j in sorted((f.pair[1] for f in beyond), reverse=True):
-        if j not in readers or alive.intersection(readers[j]):
+    # An equation without a counterpart passes on what its readers say.
+    for j in reversed(range(len(here))):
+        if j not in agree and (j not in readers or alive.intersection(readers[j])):
             alive.add(j)
     note = "what is computed of it agrees"
     healed = [f for f in beyond if f.pair[1] not in alive]

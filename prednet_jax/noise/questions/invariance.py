@@ -6,10 +6,9 @@ in another batch, padded, under `vmap`, in a loop, compiled or not: in exact ari
 batch: bits, size and rung of the difference, rows in which a decision changes.
 
 The line: both programs are made to return what every equation computes (a loop or a
-branch counts as one); of what belongs to no row a hash. The first in program order that
-differs is `source`. Returning everything hinders fusion: where the difference is gone
-then, no line is named. A batch folded into another axis is followed if it is the slower
-of the two; otherwise the equation is passed over.
+branch counts as one), which hinders fusion: where the difference is gone then, no line
+is named. Of what belongs to no row a hash is returned. A batch folded into another axis
+is followed if it is the slower of the two.
 """
 
 import dataclasses
@@ -29,10 +28,10 @@ from prednet_jax.noise.inject import Traced, evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import changed, ladder
-from prednet_jax.noise.questions.recording import digest, numbers
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.run import Call, Drawn, Evaluation
+from prednet_jax.noise.sketch import digest, numbers
 from prednet_jax.noise.specs import Identity
 
 
@@ -64,15 +63,9 @@ class Invariance(NamedTuple):
     def __str__(self) -> str:
         head = ("", "bits", "relative", "rung", "flipped", "first line")
         rows = [
-            (
-                v.name,
-                "same" if v.same_bits else "differ",
-                "-" if v.difference is None else f"{v.difference:.2g}",
-                v.rung,
-                f"{len(v.flipped_rows)}",
-                v.source,
-            )
+            (v.name, bits, v.difference, v.rung, len(v.flipped_rows), v.source)
             for v in self.variants
+            for bits in ["same" if v.same_bits else "differ"]
         ]
         last = f"compared with one compiled call of all {self.rows} rows"
         return "\n".join([*runs.table(head, rows, "<<><><"), last])

@@ -5,10 +5,9 @@ has `test_model.noise.json`), from which later runs take it. By name of the test
 is an entry per call of the fixture: the noise, the probability to fail, and for each
 leaf its tolerance and its size (RMS).
 
-`compare` reads test files without running them: calls of `assert_allclose`, `allclose`
-and `approx` in tests that have such entries, whose tolerance (that given, or the
-default) is set against the measured one. Both are compared as absolute bounds at the
-size of the leaf, atol + rtol * size.
+`compare` reads test files without running them: calls of `COMPARISONS` in tests that
+have such entries. Written and measured tolerances are compared as absolute bounds at
+the size of the leaf, atol + rtol * size.
 """
 
 import ast
@@ -95,11 +94,7 @@ class Keeper:
         failure: float = 1e-6,
         **options: Any,
     ) -> Reference:
-        """As `noise_reference`; the tolerances are those kept, if there are any.
-
-        Raises:
-            NoiseError: the file has those of another result or another noise.
-        """
+        """As `noise_reference`; the tolerances are those kept, if there are any."""
         position, self.calls = self.calls, self.calls + 1
         how = {"noise": format(spec) if spec else "default", "failure": failure}
         entries = read(self.file).get(self.test, [])

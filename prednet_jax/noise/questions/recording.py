@@ -3,14 +3,10 @@
 Each value becomes a few numbers:
 
     up to `WHOLE` elements  the values themselves
-    larger                  64 sums of the elements with random signs (a count sketch),
-        the largest magnitude, a hash
+    larger                  a sketch (`noise.sketch`), the largest magnitude, a hash
 
-The sketch s(x) is linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M.
-Farach-Colton, "Finding frequent items in data streams", ICALP 2002): the distance of
-two values that were never on one machine is |s(x) - s(y)|, to within 9 % (standard
-deviation), and no single element can hide from it. The recorded program, whose every
-value is shown, is fused otherwise by XLA than the plain one: right to rounding.
+The recorded program, whose every value is shown, is fused otherwise by XLA than the
+plain one: right to rounding.
 """
 
 import contextlib
@@ -20,13 +16,13 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
@@ -36,18 +32,16 @@ from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Drawn
+from prednet_jax.noise.sketch import COLUMNS, HUGE, digest, digests, numbers
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.watch import Watched
 
-VERSION = 2
+VERSION = 3
 WHOLE = 1024
-COLUMNS = 64
 # Of a value in a loop, the first executions are kept.
 EXECUTIONS = 256
 # Bytes of a value, in all its executions, that may leave the device whole.
 LEAVES = 1 << 20
-# Masks of -1e30 would drown all else: such numbers count as infinite.
-HUGE = 1e18
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,22 +104,19 @@ class Recording:
         """Write an .npz, which any machine with NumPy reads.
 
         `about` is a text in JSON: of each equation all attributes that are no arrays.
-        The arrays hold those of all equations one after another.
-
-        Raises:
-            NoiseError: the file cannot be written.
+        `3/norms` are the norms of equation 3, from 0. NoiseError: it cannot be written.
         """
         about = {
             "version": VERSION,
             "function": self.function,
             "machine": self.machine,
             "equations": [
-                {name: getattr(e, name) for name in _FACTS} | {"count": len(e.steps)}
-                for e in self.equations
+                {name: getattr(e, name) for name in _FACTS} for e in self.equations
             ],
         }
         arrays: dict[str, Any] = {
-            name: np.concatenate([np.ravel(getattr(e, name)) for e in self.equations])
+            f"{i}/{name}": getattr(e, name)
+            for i, e in enumerate(self.equations)
             for name in _ARRAYS
         }
         # Beside it first, so that no half of a file is left.
@@ -160,11 +151,15 @@ def load_recording(path: Any) -> Recording:
         # Opened here, since NumPy leaves a file open that it cannot read.
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
-            arrays = {name: held[name] for name in _ARRAYS}
-        if about["version"] != VERSION:
-            raise ValueError(f"it is of version {about['version']}, not {VERSION}")
-        equations = tuple(_cut(about["equations"], arrays))
-        return Recording(about["function"], about["machine"], equations)
+            if about["version"] != VERSION:
+                raise ValueError(f"it is of version {about['version']}, not {VERSION}")
+            equations = []
+            for i, fact in enumerate(about["equations"]):
+                own: dict[str, Any] = {name: held[f"{i}/{name}"] for name in _ARRAYS}
+                for name, value in fact.items():
+                    own[name] = tuple(value) if isinstance(value, list) else value
+                equations.append(Recorded(**own))
+        return Recording(about["function"], about["machine"], tuple(equations))
     except Exception as error:
         # NumPy, zipfile, zlib and JSON each have their own.
         why = getattr(error, "strerror", None) or (
@@ -174,31 +169,6 @@ def load_recording(path: Any) -> Recording:
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "
             f"writes it ({why})"
         ) from None
-
-
-def _width(shape: Sequence[int]) -> int:
-    """How many numbers are kept of a value."""
-    size = math.prod(shape)
-    return size if size <= WHOLE else COLUMNS
-
-
-def _cut(facts: Sequence[dict], arrays: dict[str, np.ndarray]) -> Iterator[Recorded]:
-    """Equations of the arrays of all."""
-    start = dict.fromkeys(_ARRAYS, 0)
-    for fact in facts:
-        own: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in fact.items()
-        }
-        n = own.pop("count")
-        widths = {"steps": len(own["starts"]), "values": _width(own["shape"])}
-        for name in _ARRAYS:
-            stop = start[name] + n * widths.get(name, 1)
-            part = arrays[name][start[name] : stop]
-            own[name] = part.reshape(n, widths[name]) if name in widths else part
-            start[name] = stop
-        yield Recorded(**own)
-    if any(start[name] != arrays[name].size for name in _ARRAYS):
-        raise ValueError("its arrays have other lengths than its equations say")
 
 
 def record(fn: Callable) -> Callable[..., Recording]:
@@ -359,75 +329,16 @@ def _within(path: str) -> str:
     return "/".join(name for name in names if not _CALLS.match(name))
 
 
-def numbers(x: Any) -> Array:
-    """A value as an array of real numbers of a type that NumPy has too."""
-    x = jnp.asarray(x)
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        x = jnp.stack([x.real, x.imag], -1)
-    return x
-
-
-def _as_words(x: Array) -> Array:
-    """Bits as uint32 [n], in two words where a number has 64; narrow types widened."""
-    flat = jnp.ravel(x)
-    if flat.dtype.itemsize < 4 or flat.dtype == np.bool_:
-        wide = "float32" if jnp.issubdtype(flat.dtype, jnp.inexact) else "int32"
-        flat = lax.convert_element_type(flat, wide)
-    return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
-
-
-# Traced once for each shape and type.
-@jax.jit
-def digest(x: Array) -> list[Array]:
-    """A large value of real numbers in few.
-
-    For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
-    squares, the largest magnitude, the number of unbounded elements.
-    """
-    kind, rows = np.dtype(x.dtype), -(-x.size // COLUMNS)
-    wide = np.dtype(f"float{64 if kind.itemsize > 4 and kind.kind in 'fiu' else 32}")
-
-    def table(flat: Array) -> Array:
-        return jnp.pad(flat, (0, rows * COLUMNS - x.size)).reshape(rows, COLUMNS)
-
-    number = random_bits.mix(lax.iota(jnp.uint32, rows * COLUMNS)).reshape(
-        rows, COLUMNS
-    )
-    words = _as_words(x).reshape(x.size, -1)
-    hashed = number
-    for i in range(words.shape[1]):
-        hashed = random_bits.mix(hashed ^ table(words[:, i]))
-    numbers = lax.convert_element_type(table(jnp.ravel(x)), wide)
-    bounded = jnp.abs(numbers) < HUGE
-    tame = jnp.where(bounded, numbers, 0)
-    signed = jnp.where(number >> np.uint32(31) == 0, tame, -tame)
-    return lax.reduce(
-        [hashed, signed, tame * tame, jnp.abs(tame), (~bounded).astype(jnp.int32)],
-        [np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)],
-        lambda a, b: [
-            *(p + q for p, q in zip(a[:3], b[:3], strict=True)),
-            jnp.maximum(a[3], b[3]),
-            a[4] + b[4],
-        ],
-        (0,),
-    )
-
-
-_digests = jax.jit(jax.vmap(digest))
-
-
 def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recorded:
     """A value of what was seen of it: its parts by number and step."""
     steps, shape, loops = sorted(parts[0]), fact["shape"], len(fact["starts"])
     n = len(steps)
     # In a branch that was not taken, none.
     arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
-    columns: Any = [np.zeros((0, _width(shape)))] * 5
+    columns: Any = [np.zeros((0, min(math.prod(shape), COLUMNS)))] * 5
     if steps and math.prod(shape) > WHOLE:
         whole = len(arrays) == 1
-        columns = _digests(arrays[0].reshape(n, *shape)) if whole else arrays
+        columns = digests(arrays[0].reshape(n, *shape)) if whole else arrays
     elif steps:
         numbers = arrays[0].astype(np.float64)
         bounded = np.abs(numbers) < HUGE

@@ -7,7 +7,6 @@ numbers of all narrower types exactly.
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -227,9 +226,16 @@ def moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
         return tree, means, [np.sqrt(q / (count - 1)) for q in squares]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> list[str]:
+def cell(x: Any) -> str:
+    """What a table shows: of a number two digits, `-` for one that is not known."""
+    if isinstance(x, float):
+        return f"{x:.2g}"
+    return "-" if x is None else str(x)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]], align: str) -> list[str]:
     """Lines of columns; `align` has < or > for each, the last < is not padded."""
-    every = [head, *rows]
+    every = [list(map(cell, row)) for row in (head, *rows)]
     widths = [max(len(row[i]) for row in every) for i in range(len(head))]
     return [
         "  ".join(
@@ -237,43 +243,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> lis
         ).rstrip()
         for row in every
     ]
-
-
-def two_sided(tail: float) -> float:
-    """The size that a standard normal number exceeds with probability `tail`."""
-    return -NormalDist().inv_cdf(tail / 2)
-
-
-def crossing(grows: Callable[[float], float], level: float, high: float) -> float:
-    """Where in (0, high) a growing function reaches a level, by bisection."""
-    low = 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if grows(middle) < level else (low, middle)
-    return (low + high) / 2
-
-
-def chi_squared(probability: float, degrees: float) -> float:
-    """The lower quantile of the chi-squared distribution.
-
-    By bisection of P(a, x) = x^a e^-x / Gamma(a + 1) sum_k x^k / ((a+1) ... (a+k)),
-    a = degrees / 2 (NIST Digital Library of Mathematical Functions, 8.11.4).
-    """
-    a = degrees / 2
-
-    def lower_gamma(x: float) -> float:
-        term = total = 1.0
-        k = 0
-        while term > 1e-17 * total:
-            k += 1
-            term *= x / (a + k)
-            total += term
-        return total * math.exp(a * math.log(x) - x - math.lgamma(a + 1))
-
-    return 2 * crossing(lower_gamma, probability, a + 20 * math.sqrt(degrees) + 20)
-
-
-def spread_bound(draws: float, confidence: float) -> float:
-    """By what factor the standard deviation may exceed that of a normal sample."""
-    free = draws - 1
-    return math.sqrt(free / chi_squared(1 - confidence, free))

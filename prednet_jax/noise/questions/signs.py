@@ -1,8 +1,8 @@
 """Vectors of any sign: those of `eigh`, `eig` and `svd`, if complex of any phase.
 
-Two libraries may give opposite vectors, and both are right. A leaf is computed from
-such a choice if it moves when the vectors inside of the program are turned; it is then
-compared with the signs or phases of its columns, or rows, that bring it nearest.
+Two libraries may give opposite ones. A leaf depends on the choice if it moves when the
+vectors inside of the program are turned; it is then compared with the signs or phases
+of its columns, or rows, that bring it nearest.
 """
 
 from typing import Any, NamedTuple
@@ -38,8 +38,7 @@ class _Turned(Evaluation):
         """As `Evaluation`; from the vector `first` on, every other one is turned."""
         results = list(super().first_order(step, words, operands, drawn))
         for i, axis in VECTORS.get(step.name, {}).items():
-            if i < len(results):
-                x = results[i]
+            for x in results[i : i + 1]:
                 number = jnp.arange(x.shape[axis]) + self.first
                 signs = jnp.where(number % 2 == 0, -1, 1).astype(x.dtype)
                 results[i] = x * (signs if axis == -1 else signs[:, None])

@@ -42,6 +42,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, integer, unit_interval
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
@@ -215,7 +216,7 @@ def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
     alike = free * 2 * typical**2 / max(float(np.var(squares, ddof=1)), 1e-300)
     known = min(prior + free, max(free, min(alike, free * spread.size)), FREE)
     weight = 1 if prior == math.inf else prior / (prior + free)
-    bound = runs.spread_bound(known + 1, CONFIDENCE)
+    bound = quantiles.spread_bound(known + 1, CONFIDENCE)
     drawn_up = np.maximum(variances, weight * typical + (1 - weight) * variances)
     return bound * np.sqrt(drawn_up)
 
@@ -223,31 +224,19 @@ def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
 def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     """What any of normal errors [N] exceeds with a probability of at most `failure`."""
     count = far.size
-    high = float(np.max(far + runs.two_sided(failure / count) * sigma))
+    high = float(np.max(far + quantiles.two_sided(failure / count) * sigma))
     if not high:
         return 0.0
     # What the others add is less than a thousandth.
     low = float(np.max(far + NormalDist().inv_cdf(1 - min(failure, 0.5)) * sigma))
-    near = far + runs.two_sided(failure / count / 1000) * sigma >= low
+    near = far + quantiles.two_sided(failure / count / 1000) * sigma >= low
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
 
     def within(bound: float) -> float:
-        return -float(
-            np.sum(_tail((bound - far) / sigma) + _tail((bound + far) / sigma))
-        )
+        beyond = [quantiles.tail((bound + x) / sigma) for x in (far, -far)]
+        return -float(np.sum(beyond))
 
-    return runs.crossing(within, -failure, high)
-
-
-def _tail(x: np.ndarray) -> np.ndarray:
-    """P(N(0, 1) > x) for x > 0, to 0.6 %, and no less; 1/2 for others.
-
-    P. O. Börjesson & C.-E. Sundberg, IEEE Trans. Commun. 27, 1979, eq. 13.
-    """
-    x = np.maximum(x, 0)
-    root = np.sqrt(np.square(x) + 2 * math.pi)
-    below = (1 - 1 / math.pi) * x + root / math.pi
-    return np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
+    return quantiles.crossing(within, -failure, high)
 
 
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:

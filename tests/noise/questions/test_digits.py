@@ -12,8 +12,8 @@ from scipy import stats
 
 from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
+from prednet_jax.noise import quantiles
 from prednet_jax.noise.__main__ import plain_data
-from prednet_jax.noise.questions import runs
 
 KEY = jax.random.key(0)
 BOTH = noise.parse(accuracy.BOTH)
@@ -41,7 +41,7 @@ def test_the_formula_is_that_of_significantdigits():
     )
     # They divide by n, we by n - 1; their bound on the spread is applied to all.
     bound = 0.5 * math.log10((draws - 1) / draws) + math.log10(
-        runs.spread_bound(draws, 0.95)
+        quantiles.spread_bound(draws, 0.95)
     )
     inside = (ours > 0) & (ours < FLOAT32)
     assert inside.mean() > 0.9
@@ -89,10 +89,10 @@ def test_every_kind_of_leaf_is_finite_and_of_its_shape():
 
 def test_quantiles_are_those_of_scipy():
     for tail in (0.5, 0.05, 1e-6, 1e-30):
-        assert runs.two_sided(tail) == pytest.approx(stats.norm.isf(tail / 2))
+        assert quantiles.two_sided(tail) == pytest.approx(stats.norm.isf(tail / 2))
     for degrees in (1, 2, 15, 200):
         for probability in (1e-3, 0.01, 0.5, 0.99):
-            assert runs.chi_squared(probability, degrees) == pytest.approx(
+            assert quantiles.chi_squared(probability, degrees) == pytest.approx(
                 stats.chi2.ppf(probability, degrees)
             )
 

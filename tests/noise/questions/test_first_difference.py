@@ -12,7 +12,8 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
-from prednet_jax.noise.questions.recording import COLUMNS, WHOLE, digest
+from prednet_jax.noise.questions.recording import WHOLE
+from prednet_jax.noise.sketch import COLUMNS, digest
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (12, 16))
@@ -89,6 +90,26 @@ def test_a_transpose_missing_on_a_symmetric_matrix_is_where_programs_part(record
     assert report == ()
     assert "transpose" in report.parted[0].recorded
     assert "in layer" in str(report)
+
+
+def test_another_formula_of_the_same_value_is_no_alarm():
+    """A step paired with one that computes another thing, whose readers have no pair.
+
+    Two versions of JAX write the derivative of tanh so; it was an alarm.
+    """
+
+    def recorded(x, w):
+        h = jnp.tanh(x @ w)
+        return jnp.sin(x * (jnp.float32(1) - h * h)) @ w
+
+    def here(x, w):
+        h = jnp.tanh(x @ w)
+        half = x + x * h
+        return jnp.sin(half * (jnp.float32(1) - h)) @ w
+
+    report = compare(here, noise.record(recorded)(X, W), X, W)
+    assert report == (), report
+    assert report.parted
 
 
 def test_the_first_step_of_a_loop():
