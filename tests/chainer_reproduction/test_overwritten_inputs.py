@@ -7,9 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chainer_reproduction import environment
 from chainer_reproduction.in_chainer import overwritten_inputs as detector
+from tests.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
+
+@pytest.fixture
+def chainer():
+    """The interpreter of .venv-chainer, or the test is skipped."""
+    python = environment.FOLDER / "bin" / "python"
+    if not python.is_file():
+        pytest.skip("no .venv-chainer: made by make chainer")
+    return python
 
 
 def test_what_was_overwritten_through_another_name_is_found():

@@ -101,8 +101,3 @@ def test_flags(values):
         assert len(_flags.integers("offset")) < 9
         if "data" in values or "crop" in values:
             _flags.open_source(task, 0)
-
-
-def test_the_flags_of_a_good_command_are_taken():
-    parse("--channels=3,4", "--height=8", "--width=8")
-    assert _flags.task().frame == (8, 8, 3)

@@ -58,21 +58,6 @@ def test_frames_are_seen_one_after_the_other(variant):
     np.testing.assert_allclose(whole[:, :1], alone, **near)
 
 
-def test_watanabe_extrapolation_sees_its_own_prediction_of_the_frame():
-    config, params = network("watanabe")
-    frames = video(config, steps=5)
-    run = jax.jit(
-        lambda f, k=None: predict(params, config, f, extrapolate_from=k)[0],
-        static_argnums=1,
-    )
-    fed = run(frames, 2)
-    by_hand = frames
-    for t in range(2, 5):
-        by_hand = by_hand.at[t].set(run(by_hand)[t])
-    np.testing.assert_allclose(fed, run(by_hand), rtol=0, atol=1e-6)
-    np.testing.assert_array_equal(fed[:3], run(frames)[:3])
-
-
 def test_predictions_are_clipped_and_gates_saturate():
     """The golden recordings neither clip nor saturate: large weights do."""
     config, params = network("lotter", pixel_max=0.25)

@@ -80,16 +80,6 @@ def test_first_window_gradient_and_predictions():
         assert error <= 1e-5 * np.linalg.norm(expected), name
 
 
-def test_save_and_load_is_the_identity(tmp_path):
-    config, params = chainer.load_chainer(GOLDEN / "initial.model.npz")
-    chainer.save_chainer(tmp_path / "copy.model", config, params)
-    original = np.load(GOLDEN / "initial.model.npz")
-    copy = np.load(tmp_path / "copy.model")
-    assert sorted(copy.files) == sorted(original.files)
-    for name in copy.files:
-        np.testing.assert_array_equal(copy[name], original[name])
-
-
 def test_a_file_is_known_by_what_it_holds(tmp_path):
     shutil.copy(GOLDEN / "initial.model.npz", tmp_path / "model.hdf5")
     config, _ = weights.load(tmp_path / "model.hdf5", height=8, width=8)
