@@ -97,17 +97,20 @@ def perturb_operands(
     if known and not any(_is_complex(x) for x in out):
         return out
     for position, part in enumerate(specs.parts(spec)):
+        bounded = isinstance(part, specs.MonteCarlo) and part.mode != "rr"
         rounded = routine and isinstance(part, specs.Elementwise) and part.routines
+        if not (bounded or rounded):
+            continue
+        # Once for all operands: noise on a noisy function counts its equations.
+        state, label = _salted(words, salt, position), f"{primitive}+{position}"
         for i, x in enumerate(out):
-            if isinstance(part, specs.MonteCarlo) and part.mode != "rr":
-                state, label = _salted(words, salt, position), f"{primitive}+{position}"
+            if isinstance(part, specs.MonteCarlo) and bounded:
                 out[i] = _inexact(part, i, label, x, state)
-            elif rounded and has_noise(x.dtype):
+            elif isinstance(part, specs.Elementwise) and has_noise(x.dtype):
                 # As the result of an unknown operation would be.
-                state = _salted(words, salt, position)
-                state = _salted(state, zlib.crc32(b"operand"), i)
+                own = _salted(state, zlib.crc32(b"operand"), i)
                 name = f"{primitive} operand {i}"
-                out[i] = apply(part, x, (), state, primitive=name)
+                out[i] = apply(part, x, (), own, primitive=name)
     return out
 
 
