@@ -36,6 +36,8 @@ TRACE_AFTER = 2
 RATE_FLOOR = 0.02
 # Bytes of an update in the plan of a run (`data.schedule`), and of a line of metrics.
 _PLAN_BYTES, _LINE_BYTES = 40, 150
+# Open files: of a replica its metrics, events and lock, and what all else has.
+_RUN_FILES, _OTHER_FILES = 3, 200
 _COUNTS = ("checkpoint_every", "keep_checkpoints", "keep_best", "validate_every")
 
 
@@ -208,9 +210,9 @@ class Recipe:
         return loop.frame_schedule(self.task, source, **asked, method=self.method)
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
-        """Refuses so many runs that cannot fit into memory, by `check_memory`."""
+        """Refuses so many runs that memory or open files do not suffice for."""
         if together:
-            _allow_open_files()
+            _allow_open_files(seeds)
         names = ("updates", "window", "dtype", "batch", "examples")
         asked: dict[str, Any] = {name: getattr(self, name) for name in names}
         check_memory(self.task, **asked, seeds=seeds, together=together)
@@ -317,9 +319,15 @@ def check_disk(
         )
 
 
-def _allow_open_files() -> None:
-    """Raises the soft limit of open files: each replica has metrics and a lock."""
+def _allow_open_files(replicas: int) -> None:
+    """Raises the soft limit of open files; a UserError if the hard one is too low."""
+    needed = _RUN_FILES * replicas + _OTHER_FILES
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UserError(
+            f"replicas={replicas}: need {needed} open files; expected fewer, the "
+            f"system allows {hard}"
+        )
     with contextlib.suppress(OSError, ValueError):  # Some systems have a lower one.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

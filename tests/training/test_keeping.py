@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+import resource
 import sys
 
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from prednet_jax import PredNetConfig, optimizers, records, tasks
 from prednet_jax.errors import RunError, UserError, say
 from prednet_jax.training import keeping
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.recipe import check_disk, check_memory
+from prednet_jax.training.recipe import Recipe, check_disk, check_memory
 from prednet_jax.training.truncated import TrainState
 
 FINE = UpdateRecord(1, 4, 0.5, 0.5, 0.5, 1.0, 0.1)
@@ -111,6 +112,22 @@ def test_sizes_that_cannot_fit_are_refused_from_their_shapes(config, fields, mes
 def check(config, **fields):
     usual = {"updates": 250, "window": 20, "dtype": np.float32}
     check_memory(tasks.of(config), **usual | fields)
+
+
+@pytest.mark.fault("more replicas than files may be open", "40 where 300 may be")
+def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
+    """Beforehand; they ended in a traceback, with some of the directories made."""
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(task=task, open_source=list, updates=2, window=2)
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 300))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, now: limits.append(now))
+    with pytest.raises(UserError, match="replicas=40: need 320 open files"):
+        recipe.check_sizes(40, together=True)
+    recipe.check_sizes(40)
+    assert limits == []
+    recipe.check_sizes(30, together=True)
+    assert limits == [(300, 300)]
 
 
 @pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
