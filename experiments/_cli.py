@@ -19,7 +19,9 @@ from typing import Any
 
 def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
     """Ends a script whose imports lack a package of an extra, or are interrupted."""
-    ending = ("interrupted", 130) if kind is KeyboardInterrupt else _ending(error)
+    # Not there yet if absl or this package is what is missing.
+    known = globals().get("_ending", lambda error: None)
+    ending = ("interrupted", 130) if kind is KeyboardInterrupt else known(error)
     if ending is None:
         sys.__excepthook__(kind, error, trace)
         return

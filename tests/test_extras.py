@@ -49,3 +49,15 @@ def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
     assert line.startswith(Path(command[0]).name)
     assert f"pip install '.[{extra}]'" in line
     assert not folder.exists()
+
+
+def test_without_the_package_a_script_names_what_is_missing():
+    """As under a Python other than that of .venv."""
+    code = (
+        "import runpy, sys; sys.modules['absl'] = None; "
+        "sys.path.insert(0, 'experiments'); "
+        "runpy.run_path('experiments/train.py', run_name='__main__')"
+    )
+    said = python("-c", code, status=1).stderr
+    assert "absl" in said.splitlines()[-1]
+    assert "excepthook" not in said
