@@ -32,7 +32,7 @@ LISTS = {
     "form": ("aligned", "rotated"),
 }
 for name, accepted in LISTS.items():
-    flags.DEFINE_list(name, list(accepted), f"Of {', '.join(accepted)}.")
+    flags.DEFINE_list(name, list(accepted), f"Any of {', '.join(accepted)}.")
 flags.DEFINE_string(
     "noise",
     "reduction_order:granularity=element;reduction_order:granularity=shared;"

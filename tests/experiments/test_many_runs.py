@@ -157,8 +157,6 @@ def test_a_whole_comparison_of_two_networks(forked, tmp_path):
     assert stale[NAME]["role"] == "stale"
     noisy = rows[NAME, "gaussian_10", "float32"]
     assert (noisy["role"], noisy["scale"]) == ("gaussian", 10)
-    assert verdict["controls"]["theory_matched"] is True
-    assert verdict["controls"]["units_separated"] is True
     noises = {arm["name"]: arm["noise"] for arm in verdict["arms"] if "noise" in arm}
     assert noises["float32"] == "none"
     assert noise.parse(noises["reduction_order"]) == noise.ReductionOrder()
