@@ -48,14 +48,15 @@ def spread_bound(draws: float, confidence: float) -> float:
 
 
 def tail(x: np.ndarray) -> np.ndarray:
-    """P(N(0, 1) > x) for x > 0, to 0.6 %, and no less; 1/2 for others.
+    """P(N(0, 1) > x) for x >= 0, to 0.6 %, and no less; 1 for others.
 
     P. O. Börjesson & C.-E. Sundberg, IEEE Trans. Commun. 27, 1979, eq. 13.
     """
-    x = np.maximum(x, 0)
+    below_mean, x = x < 0, np.maximum(x, 0)
     root = np.sqrt(np.square(x) + 2 * math.pi)
     below = (1 - 1 / math.pi) * x + root / math.pi
-    return np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
+    found = np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
+    return np.where(below_mean, 1.0, found)
 
 
 def interval(count: int, total: int) -> tuple[float, float]:

@@ -335,8 +335,9 @@ def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recor
     n = len(steps)
     # In a branch that was not taken, none.
     arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
-    columns: Any = [np.zeros((0, min(math.prod(shape), COLUMNS)))] * 5
-    if steps and math.prod(shape) > WHOLE:
+    size = math.prod(shape)
+    columns: Any = [np.zeros((0, size if size <= WHOLE else COLUMNS))] * 5
+    if steps and size > WHOLE:
         whole = len(arrays) == 1
         columns = digests(arrays[0].reshape(n, *shape)) if whole else arrays
     elif steps:

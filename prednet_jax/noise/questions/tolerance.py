@@ -35,7 +35,6 @@ an extrapolation of that model. At 1e-2 and 1e-3 it is tested with 10,000 runs.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -228,7 +227,7 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     if not high:
         return 0.0
     # What the others add is less than a thousandth.
-    low = float(np.max(far + NormalDist().inv_cdf(1 - min(failure, 0.5)) * sigma))
+    low = float(np.max(far + quantiles.two_sided(min(2 * failure, 1)) * sigma))
     near = far + quantiles.two_sided(failure / count / 1000) * sigma >= low
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
 

@@ -242,3 +242,14 @@ def test_nan_on_one_side_alone_is_infinitely_far(recording):
     both = X.at[0, 0].set(jnp.nan)
     known = noise.record(layer)(both, W)
     assert compare(layer, known, both, W) == ()
+
+
+@pytest.mark.parametrize("size", [8, 200, 2 * WHOLE])
+def test_what_one_of_the_two_runs_alone_computes_is_passed_over(size):
+    def branched(x, s):
+        return lax.cond(s > 0, lambda x: (x * 2.5 + 1).sum(), lambda x: x.sum() - 1, x)
+
+    x = jnp.linspace(1, 2, size)
+    for one, other in [np.float32([1, -1]), np.float32([-1, 1])]:
+        report = compare(branched, noise.record(branched)(x, one), x, other)
+        assert "gt" in [entry.primitive for entry in report]

@@ -102,6 +102,18 @@ def test_what_is_finite_in_some_runs_alone_has_no_tolerance():
         noise.tolerance(fn, noise.UlpPerturbation())(KEY, jnp.ones(4))
 
 
+def test_a_smaller_failure_has_a_larger_tolerance():
+    x = jnp.linspace(1, 2, 512)
+    found = [
+        noise.tolerance(lambda x: jnp.sum(x * x), noise.UlpPerturbation(), failure=p)
+        for p in (1e-17, 1e-6, 0.4, 0.9)
+    ]
+    sizes = [one.rtol for one in (measure(KEY, x) for measure in found)]
+    assert sizes == sorted(sizes, reverse=True)
+    # The mean of the runs is not the plain result: 0 would be exceeded always.
+    assert sizes[-1] > 1e-10
+
+
 @pytest.mark.parametrize(
     ("actual", "tolerances", "message"),
     [
