@@ -25,7 +25,7 @@ def test_a_refused_command_leaves_the_records_there_were(refused, tmp_path):
     before = snapshot(tmp_path)
     words = ("train.py", *TINY, f"--workdir={folder}", "--overwrite")
     refused("expected", *words, "--layer_weights=10.0", "--objective=errors")
-    refused("expected", *words, "--replicas=100000")
+    refused("expected", *words, "--replicas=1000000")
     assert snapshot(tmp_path) == before
 
 
