@@ -459,6 +459,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=Path, help="folder to compare with")
     options = parser.parse_args()
     if options.record:
+        options.record.mkdir(parents=True, exist_ok=True)
         write_recordings(options.record)
         return
     for name in options.names or MEASURES:
