@@ -160,7 +160,7 @@ def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
     *_, (stacked, reads) = jax.eval_shape(partial(step, None), others, carry, first)
     called = {name for names, _ in reads.table for name in names}
     if missing := sorted(set(kernels) - called):
-        raise ValueError(f"conv never called with {missing}: expected once per step each")
+        raise ValueError(f"conv never called with {missing}: expected once per step")
     length = jax.tree.leaves(xs)[0].shape[0]
     scale = {name: 2 if algorithm.enlarges else 1 for name, _, algorithm in static}
     taps = {}
