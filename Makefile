@@ -48,7 +48,7 @@ $(GPU_WHEELS): $(STAMP)
 	  $$($(BIN)/python -c "from prednet_jax.noise.gpu import compilation as c; print(c.requirements())")
 	@touch $@
 
-# Our own programs compiled for the article's GPUs and today's: an hour, and it resumes.
+# Our own programs compiled for the article's GPUs and today's: minutes, and it resumes.
 gpu: setup gpu-wheels
 	$(BIN)/python experiments/gpu.py $(ARGS)
 	$(BIN)/python tests/noise/gpu/sums.py
