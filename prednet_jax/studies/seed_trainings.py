@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,33 +65,72 @@ def _trainer(part: Part, kind: Treatment) -> Trainer:
     )
 
 
+class _Training(NamedTuple):
+    """A training as far as it has come, with the fields of its `Trajectory`."""
+
+    state: truncated.TrainState
+    curves: dict[str, list[float]]
+    weights: dict[int, np.ndarray]
+
+
 def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
     """Trains one arm of one seed to the end, or until its loss is not finite."""
     started = time.perf_counter()
     with jax.enable_x64(treatment.precision == "float64"):
-        source, schedule = frames(part, seed)
-        state = _initial_state(part, treatment, seed)
-        curves: dict[str, list[float]] = {name: [] for name in CURVES}
-        weights = {0: records.vector(state.params)}
-        steps = loop.train(
-            *(_trainer(part, _kind(treatment)), state, source, schedule),
-            seed=seed,
-            draw=treatment.draw,
-        )
-        for state, record in steps:
-            for name in CURVES:
-                curves[name].append(getattr(record, name))
-            if record.update in part.snapshots:
-                weights[record.update] = records.vector(state.params)
-            if not np.isfinite(record.loss):
-                break
+        run = _before_fork(part, _before_rate(treatment), seed)
+        run = _advance(part, treatment, seed, run, part.updates)
         return Trajectory(
-            curves={name: np.asarray(found) for name, found in curves.items()},
-            weights=weights,
-            held_out_loss=_held_out(part, state.params),
-            sha256=records.fingerprint(jax.device_get(state.params)),
+            curves={name: np.asarray(found) for name, found in run.curves.items()},
+            weights=run.weights,
+            held_out_loss=_held_out(part, run.state.params),
+            sha256=records.fingerprint(jax.device_get(run.state.params)),
             seconds=time.perf_counter() - started,
         )
+
+
+# Arms whose rate changes late share all updates before with the arm whose rate does not
+# change. 16: the arms and draws of a seed of part H.
+@functools.lru_cache(maxsize=16)
+def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
+    """A training up to the first update at which a rate of the part changes."""
+    state = _initial_state(part, treatment, seed)
+    start = _Training(
+        state, {name: [] for name in CURVES}, {0: records.vector(state.params)}
+    )
+    forks = [t.rate_from for t in part.treatments if t.rate_from]
+    return _advance(part, treatment, seed, start, min(forks, default=0))
+
+
+def _before_rate(treatment: Treatment) -> Treatment:
+    """The treatment as it is before a rate that changes late, without its name."""
+    kind = dataclasses.replace(treatment, arm="", seeds=None)
+    if not kind.rate_from:
+        return kind
+    return dataclasses.replace(kind, rate=1.0, rate_from=0)
+
+
+def _advance(
+    part: Part, treatment: Treatment, seed: int, run: _Training, updates: int
+) -> _Training:
+    """The training after so many updates in all, or until its loss is not finite."""
+    state, weights = run.state, dict(run.weights)
+    curves = {name: list(values) for name, values in run.curves.items()}
+    source, schedule = frames(part, seed)
+    steps = loop.train(
+        *(_trainer(part, _kind(treatment)), state, source, schedule),
+        seed=seed,
+        draw=treatment.draw,
+    )
+    finite = np.isfinite(curves["loss"]).all()
+    left = updates - len(curves["loss"]) if finite else 0
+    for state, record in itertools.islice(steps, left):
+        for name in CURVES:
+            curves[name].append(getattr(record, name))
+        if record.update in part.snapshots:
+            weights[record.update] = records.vector(state.params)
+        if not np.isfinite(record.loss):
+            break
+    return _Training(state, curves, weights)
 
 
 def programs(part: Part, seed: int) -> dict[str, str]:
@@ -119,8 +159,8 @@ def program(part: Part, treatment: Treatment) -> str:
 
 
 def _kind(treatment: Treatment) -> Treatment:
-    """The treatment without what differs between draws and seeds of an arm."""
-    return dataclasses.replace(treatment, draw=0, other_weights=0, seeds=None)
+    """The treatment without what leaves its program the same."""
+    return dataclasses.replace(treatment, arm="", draw=0, other_weights=0, seeds=None)
 
 
 def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
