@@ -50,7 +50,7 @@ def main() -> None:
     wanted = _flags.integers("seeds") or tuple(part.seeds)
     for seed in wanted:
         errors.one_of("--seeds", seed, tuple(part.seeds))
-    process.prepare(threads=parts.THREADS, cache=True)
+    process.prepare(threads=parts.THREADS, first=first, cache=True)
     process.set_precision("float32")
     folder = Path(FLAGS.workdir) / part.name
     mine = wanted[first::step]

@@ -33,16 +33,17 @@ _M_ARENA_MAX = -8
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
-def prepare(*, threads: int = 0, cache: bool = False) -> None:
+def prepare(*, threads: int = 0, first: int = 0, cache: bool = False) -> None:
     """Applies the settings that were measured to be best for training on a CPU.
 
     Args:
         threads: number of processors to use, enforced by `limit_threads`; 0: all.
+        first: which processor is the first of them; counted round from 0.
         cache: whether to keep compiled programs on disk for later processes.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if threads:
-        limit_threads(threads)
+        limit_threads(threads, first)
     set_xla_flags()
     share_heap()
     release_memory_of_compiling()
@@ -50,13 +51,16 @@ def prepare(*, threads: int = 0, cache: bool = False) -> None:
         use_compilation_cache()
 
 
-def limit_threads(count: int) -> None:
+def limit_threads(count: int, first: int = 0) -> None:
     """Confines this process, and every thread it starts later, to `count` processors.
 
     Call it before any array is made: XLA sizes its thread pool by the affinity mask.
+    Two processes beside each other should have another `first`, counted round from 0.
     """
     check_threads(count)
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+    allowed = sorted(os.sched_getaffinity(0))
+    chosen = [allowed[(first + i) % len(allowed)] for i in range(count)]
+    os.sched_setaffinity(0, chosen)
     os.environ["NPROC"] = str(count)
 
 

@@ -64,6 +64,16 @@ def test_threads_are_limited():
         process.limit_threads(1000)
 
 
+def test_processes_beside_each_other_get_other_processors():
+    code = (
+        "import os, sys; from prednet_jax import process;"
+        "process.limit_threads(1, int(sys.argv[1])); print(os.sched_getaffinity(0))"
+    )
+    masks = [python("-c", code, first).stdout for first in "012"]
+    count = process.available_threads()
+    assert len(set(masks)) == min(count, 3)
+
+
 SLURM = {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}
 OMPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"}
 K8S = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
