@@ -156,11 +156,15 @@ _RUN = _draws(FIXED, "reduction_order:schedule=run", range(2))
 _FINE = _draws("reduction_order_tile_1", "reduction_order:tile=1", range(2))
 
 
+#: On how many seeds part I has twelve machines.
+TWELVE = 6
+
+
 def _machines(prefix: str) -> list[Treatment]:
     """Twelve machines of part I: eight with true and four with stale targets.
 
-    Each adds in another fixed order, on the first six seeds. With a prefix each also
-    starts from other weights; without one, float32 is the first of the eight.
+    Each adds in another fixed order, on the first `TWELVE` seeds. With a prefix each
+    also starts from other weights; without one, float32 is the first of the eight.
     """
     machines = [
         _PLAIN,
@@ -173,7 +177,7 @@ def _machines(prefix: str) -> list[Treatment]:
             machine,
             arm=prefix + machine.arm,
             other_weights=number if prefix else 0,
-            seeds=6,
+            seeds=TWELVE,
         )
         for number, machine in enumerate(machines, start=1)
         if prefix or machine.arm != CONTROL

@@ -9,7 +9,7 @@ import numpy as np
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.statistics import MARGIN_FRACTION, gather, match
-from prednet_jax.studies import judgement, study_tables, symmetric
+from prednet_jax.studies import judgement, machines, study_tables, symmetric
 from prednet_jax.studies.parts import ANSWER
 
 BLUE = ROLES["treatment"]
@@ -37,6 +37,8 @@ def figures(
         made[f"saddle_{program}.svg"] = saddle(effects, program, rows[0].updates)
     for name in study_tables.DESCRIBED:
         made[f"part_{name}.svg"] = against_control(name, parts[name])
+    if machines.drawn(parts["I"]):
+        made["machines.svg"] = machines.figure(parts["I"])
     return made
 
 

@@ -17,7 +17,7 @@ from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.redraws import SEPARATED
-from prednet_jax.studies import judgement, seed_records
+from prednet_jax.studies import judgement, machines, seed_records
 from prednet_jax.studies.judgement import (
     CONTROL,
     ENDPOINTS,
@@ -45,12 +45,13 @@ Record = Mapping[str, Any]
 def load(folder: Path) -> dict[str, Records]:
     """The records of each part that is shown, from the directory results/study.
 
-    Those of a judged part are left out before its last seed is recorded.
+    Those of a judged part are left out before its last seed is recorded. Part I has
+    its seeds in order, as far as they are recorded.
     """
     return {
         name: seed_records.read(PARTS[name], folder / name)
-        for name in (*JUDGED, *DESCRIBED)
-        if name in DESCRIBED or seed_records.complete(PARTS[name], folder / name)
+        for name in (*JUDGED, *DESCRIBED, "I")
+        if name not in JUDGED or seed_records.complete(PARTS[name], folder / name)
     }
 
 
@@ -86,7 +87,7 @@ def blocks(
         tables[f"study-{name}"] = against_control(parts[name], dead)
         tables[f"study-{name}-endpoints"] = other_endpoints(parts[name])
         tables[f"study-{name}-separation"] = separation(parts[name])
-    return tables
+    return tables | machines.blocks(parts["I"])
 
 
 def answer_tables(
@@ -131,7 +132,7 @@ def values(
     parts: Mapping[str, Records], verdicts: Mapping[str, Mapping[str, Record]]
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
-    made = answer_values(verdicts)
+    made = answer_values(verdicts) | machines.values(parts["I"])
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),
         ("B", "order_1e+06", "B.order_1e6"),

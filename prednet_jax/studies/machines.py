@@ -1,0 +1,144 @@
+"""Part I: the article's figure of twelve machines, rebuilt (docs/study/machines.md).
+
+A machine is a fixed order of sums. Eight train with true targets, four with stale ones,
+all from one initial model or each from its own. A run's loss is that of the window's
+last frame, mean over the last fifth of the updates.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy.stats
+
+from prednet_jax import statistics
+from prednet_jax.report.charts import ROLES, Dots, Panel, Row
+from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import change, significant
+from prednet_jax.statistics.sign_flip import Floats
+from prednet_jax.studies.judgement import (
+    CONTROL,
+    FIXED,
+    NULL,
+    PRIMARY,
+    STALE,
+    Records,
+    losses,
+)
+from prednet_jax.studies.parts import PARTS, TWELVE
+
+#: What the machines of a seed start from, by the prefix of their arms.
+STARTS = {"": "one initial model", "free_": "initial weights of their own"}
+HIGHER, LOWER, OVERLAP = "apart, stale higher", "apart, stale lower", "overlap"
+ALT = (
+    f"The twelve machines of {TWELVE} seeds, a dot each: loss over the mean of those "
+    "with true targets."
+)
+UNFINISHED = "not known before its seeds are recorded"
+
+
+class Machines(NamedTuple):
+    """The losses of a seed's machines: `stale` `[4]` and `true` `[8]`."""
+
+    stale: Floats
+    true: Floats
+
+    @property
+    def picture(self) -> str:
+        """Whether the two groups are completely apart, and which is higher."""
+        if self.stale.min() > self.true.max():
+            return HIGHER
+        return LOWER if self.stale.max() < self.true.min() else OVERLAP
+
+
+def twelve(seeds: Records, prefix: str) -> dict[str, Machines]:
+    """The machines by seed; a seed is left out if one of its twelve diverged."""
+    true = [prefix + arm for arm in (CONTROL, NULL, FIXED)]
+    stale = f"{prefix}stale_order_run"
+    found = statistics.gather(losses(seeds, PRIMARY), stale, true)
+    machines = map(Machines, found.treatment, found.control)
+    return dict(zip(found.seeds, machines, strict=True))
+
+
+def drawn(seeds: Records) -> bool:
+    """Whether all seeds that have twelve machines are recorded."""
+    part = PARTS["I"]
+    return {seed.seed for seed in seeds} >= set(part.seeds[:TWELVE])
+
+
+def blocks(seeds: Records) -> dict[str, str]:
+    """The two tables of docs/study/machines.md, from the part's first seeds or all."""
+    made = {}
+    for prefix in STARTS:
+        table = f"*Part I: {UNFINISHED}.*"
+        if drawn(seeds):
+            rows = [
+                {
+                    "seed": seed,
+                    "true targets, 8 machines": _range(of.true),
+                    "stale targets, 4 machines": _range(of.stale),
+                    "stale over true": significant(_mean(of.stale) / _mean(of.true)),
+                    "groups": of.picture,
+                }
+                for seed, of in twelve(seeds, prefix).items()
+            ]
+            table = markdown(pd.DataFrame(rows))
+            if not prefix:
+                table = f"![{ALT}](machines.svg)\n\n{table}"
+        made[f"study-I-{prefix}machines"] = table
+    return made
+
+
+def _mean(group: Floats) -> float:
+    """The geometric mean of a group's losses."""
+    return float(np.exp(np.log(group).mean()))
+
+
+def _range(group: Floats) -> str:
+    """Lowest and highest loss of a group, and how far apart they are."""
+    low, high = float(group.min()), float(group.max())
+    apart = significant(100 * (high / low - 1), 2)
+    return f"{significant(low)} to {significant(high)} ({apart} %)"
+
+
+def values(seeds: Records) -> dict[str, str]:
+    """Numbers in sentences: pictures like the article's, and stale against true."""
+    made = dict.fromkeys(("I.apart", "I.free_apart", "I.higher", "I.stale"), UNFINISHED)
+    if drawn(seeds):
+        for prefix in STARTS:
+            pictures = [of.picture for of in twelve(seeds, prefix).values()]
+            made[f"I.{prefix}apart"] = f"{pictures.count(HIGHER)} of {len(pictures)}"
+    if len(seeds) == len(PARTS["I"].seeds):
+        pairs = statistics.gather(losses(seeds, PRIMARY), STALE, CONTROL)
+        stale, true = pairs.logs
+        count = int((stale > true).sum())
+        exact = scipy.stats.binomtest(count, len(true)).proportion_ci(method="exact")
+        ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
+        made["I.higher"] = f"{count} of {len(true)} ({ends})"
+        effect = statistics.effect(pairs).three
+        made["I.stale"] = change(*(100 * effect[of] for of in effect))
+    return made
+
+
+def figure(seeds: Records) -> Dots:
+    """The loss of each machine over the mean of those with true targets."""
+    starts = [twelve(seeds, prefix) for prefix in STARTS]
+    rows = [
+        Row(
+            f"{seed}, {targets} targets",
+            ROLES["stale" if targets == "stale" else "treatment"],
+            [
+                (getattr(of[seed], targets) / _mean(of[seed].true)).tolist()
+                if seed in of
+                else []
+                for of in starts
+            ],
+        )
+        for seed in sorted({seed for of in starts for seed in of})
+        for targets in ("true", "stale")
+    ]
+    highest = max(max(values) for row in rows for values in row.values if values)
+    end = min(4.0, float(np.ceil(2 * highest) / 2))
+    ticks = np.arange(0, end + 0.1, 0.5).tolist()
+    panels = [Panel(start, 0.0, end, ticks) for start in STARTS.values()]
+    return Dots(ALT, panels, rows)

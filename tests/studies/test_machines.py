@@ -1,0 +1,82 @@
+"""The article's figure from records of part I; the tests write the records."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from prednet_jax.studies import machines
+from prednet_jax.studies.parts import PARTS, TWELVE
+from prednet_jax.studies.seed_records import Run, SeedRecord
+
+PART = PARTS["I"]
+
+
+def record(seed, mistake=0.5, spread=1e-3, weights=1.0):
+    """A seed: stale targets raise the loss, machines and own weights scatter it."""
+    rng = np.random.default_rng(seed)
+    runs = []
+    for treatment in PART.of_seed(seed):
+        log = np.log1p(mistake) if treatment.targets == "stale" else 0.0
+        log += (weights if treatment.other_weights else spread) * rng.uniform(-1, 1)
+        runs.append(
+            Run(
+                arm=treatment.arm,
+                draw=treatment.draw,
+                control="float32",
+                final_params_sha256="",
+                distance_over_travelled={},
+                final_distance_from={},
+                diverged_at=None,
+                last_frame_loss=1e-2 * float(np.exp(log)),
+            )
+        )
+    return SeedRecord(seed=seed, updates=250, runs=tuple(runs), about={})
+
+
+FIRST = [record(seed) for seed in PART.seeds[:TWELVE]]
+
+
+def test_one_initial_model_gives_the_articles_picture_and_free_weights_do_not():
+    for prefix in machines.STARTS:
+        found = machines.twelve(FIRST, prefix)
+        assert len(found) == TWELVE
+        assert all((len(of.stale), len(of.true)) == (4, 8) for of in found.values())
+    made = machines.values(FIRST)
+    assert made["I.apart"] == "6 of 6"
+    assert made["I.free_apart"] != "6 of 6"
+    assert made["I.higher"] == made["I.stale"] == machines.UNFINISHED
+
+
+def test_the_direction_of_the_picture_is_said():
+    other = machines.twelve([record(8700, mistake=-0.5)], "")["8700"]
+    assert other.picture == machines.LOWER
+    assert machines.twelve([record(8700, mistake=0)], "")["8700"].picture == (
+        machines.OVERLAP
+    )
+
+
+def test_the_difference_of_all_seeds_has_a_sign_and_a_size():
+    made = machines.values([record(seed) for seed in PART.seeds])
+    assert made["I.higher"] == "40 of 40 (91 to 100 %)"
+    estimate = float(made["I.stale"].split()[0])
+    assert estimate == pytest.approx(50, abs=0.5)
+
+
+def test_nothing_is_shown_before_the_six_are_recorded():
+    said = {*machines.blocks(FIRST[:5]).values(), *machines.values(FIRST[1:]).values()}
+    assert all(machines.UNFINISHED in text for text in said)
+    assert not machines.drawn(FIRST[:5])
+
+
+def test_a_seed_with_a_diverged_machine_is_left_out():
+    runs = [
+        dataclasses.replace(run, last_frame_loss=None)
+        if (run.arm, run.draw) == ("stale_order_run", 7)
+        else run
+        for run in FIRST[0].runs
+    ]
+    seeds = [dataclasses.replace(FIRST[0], runs=tuple(runs)), *FIRST[1:]]
+    assert machines.values(seeds)["I.apart"] == "5 of 5"
+    rows = machines.figure(seeds).rows
+    assert [len(values) for values in rows[0].values] == [0, 8]
