@@ -17,7 +17,6 @@ from jax import lax
 
 from prednet_jax import noise
 
-GRANULARITIES = ("shared", "tile", "element")
 PARTIALS = 4
 # The first two of four partials commute.
 MOST_VALUES = 12
@@ -199,51 +198,36 @@ def reference():
     return whole, exact, sizes, terms
 
 
-@pytest.fixture(scope="module", params=GRANULARITIES)
-def results(request):
-    """What one granularity makes of every case, in the ways that are compared."""
+@pytest.mark.parametrize("granularity", ["shared", "tile", "element"])
+def test_every_reduction(granularity, reference):
     spec = noise.ReductionOrder(
-        partials=PARTIALS, granularity=request.param, tile=2, shortest=1
+        partials=PARTIALS, granularity=granularity, tile=2, shortest=1
     )
     run = all_cases(lambda fn: noise.inject(fn, spec))
     jitted = jax.jit(run)
     keys = jax.random.split(jax.random.key(7), KEYS)
     drawn = operands()
-    return {
-        "eager": on_host(run(keys[0], drawn)),
-        "jitted": on_host(jitted(keys[0], drawn)),
-        "mapped": on_host(jax.jit(jax.vmap(run, (0, None)))(keys, drawn)),
-        "integers": on_host(jitted(keys[0], operands(integers=True))),
-        "scaled": on_host(jitted(keys[0], scaled(drawn, 8, -0.5))),
-    }
-
-
-@pytest.mark.parametrize("name", CASES)
-class TestEveryReduction:
-    def test_integers_add_exactly(self, name, results, reference):
-        np.testing.assert_array_equal(results["integers"][name], reference[0][name])
-
-    def test_powers_of_two_and_signs_commute(self, name, results):
-        expected = np.float32(-4) * results["jitted"][name]
-        np.testing.assert_array_equal(results["scaled"][name], expected)
-
-    def test_the_key_decides_whether_called_jitted_or_mapped(self, name, results):
-        mapped = results["mapped"][name]
-        np.testing.assert_array_equal(results["jitted"][name], mapped[0])
-        np.testing.assert_array_equal(results["eager"][name], mapped[0])
-        assert len({one.tobytes() for one in mapped}) > 1, "every key, the same bits"
-
-    def test_within_gamma_h_of_the_exact_sum(self, name, results, reference):
-        _, exact, sizes, terms = reference
-        # One rounding of each product beside those of the sum.
+    called, once = on_host(run(keys[0], drawn)), on_host(jitted(keys[0], drawn))
+    every = on_host(jax.jit(jax.vmap(run, (0, None)))(keys, drawn))
+    integers = on_host(jitted(keys[0], operands(integers=True)))
+    times = on_host(jitted(keys[0], scaled(drawn, 8, -0.5)))
+    whole, exact, sizes, terms = reference
+    for name, mapped in every.items():
+        same = functools.partial(np.testing.assert_array_equal, err_msg=name)
+        same(integers[name], whole[name])
+        # Powers of two and signs commute.
+        same(times[name], np.float32(-4) * once[name])
+        # The key decides, whether called, jitted or mapped.
+        same(once[name], mapped[0])
+        same(called[name], mapped[0])
+        assert len({one.tobytes() for one in mapped}) > 1, f"{name}: the same bits"
+        # Within gamma_h; one rounding of each product beside those of the sum.
         h = terms[name] + 1
         gamma = h * U / (1 - h * U)
-        error = np.abs(results["mapped"][name] - exact[name])
-        assert np.all(error <= gamma * sizes[name])
-        assert np.any(error > 0)
-
-    def test_few_values_and_no_continuum(self, name, results):
-        columns = results["mapped"][name].reshape(KEYS, -1).T
-        counts = [len(np.unique(column)) for column in columns]
+        error = np.abs(mapped - exact[name])
+        assert np.all(error <= gamma * sizes[name]), name
+        assert np.any(error > 0), name
+        # Few values and no continuum.
+        counts = [len(np.unique(column)) for column in mapped.reshape(KEYS, -1).T]
         most = 6 * 5 * 4 * 3 if name == "psum" else MOST_VALUES
-        assert 1 < max(counts) <= min(most, KEYS - 1)
+        assert 1 < max(counts) <= min(most, KEYS - 1), name
