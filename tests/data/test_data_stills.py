@@ -77,11 +77,6 @@ def test_a_moving_digit_takes_the_published_steps():
         assert (nearest < 11.5).all()
 
 
-def test_canvas_smaller_than_a_digit_is_refused():
-    with pytest.raises(DataError, match=r"height=20, width=64.*28x28"):
-        open_source("moving_digits", height=20, width=64)
-
-
 # TensorFlow datasets' own mock needs no TensorFlow: random pictures, MNIST's features,
 # through the real tfds.data_source and its ArrayRecord source class.
 @pytest.fixture

@@ -72,19 +72,6 @@ def test_schedule_is_the_published_loop(lengths, window):
     assert seen == updates
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((10, (0,), 1, 5), "window=1.*at least 2"),
-        ((10, (0, 4), 7, 5), "window=7.*longest sequence has 6 frames.*2 to 6"),
-        ((10, (0,), 5, -1), "updates=-1"),
-    ],
-)
-def test_bad_schedules_are_named(arguments, message):
-    with pytest.raises(DataError, match=message):
-        schedule(*arguments)
-
-
 def test_neighbouring_windows_read_every_frame_once():
     source, reads = numbered(41)
     list(chunks(source, schedule(41, (0,), 5, 8), 3))

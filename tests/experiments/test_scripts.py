@@ -78,10 +78,7 @@ MISTAKES = {
         "--updates=0,5": "--updates=0,5: expected numbers from 1",
         "--models=prednet,gan": "model='gan': expected prednet, autoencoder",
     },
-    "saddle_escape.py": {
-        "--functions=banana": "octopus",
-        "--noise=fog:thick=1": "fog",
-    },
+    "saddle_escape.py": {"--functions=banana": "octopus", "--noise=fog:thick=1": "fog"},
 }
 # What each is told beside the mistake: where it would write.
 BESIDE = {

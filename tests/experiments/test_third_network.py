@@ -5,7 +5,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from prednet_jax import tasks
 from prednet_jax.objectives import Method
@@ -53,11 +52,3 @@ def test_predictions_are_of_the_frame_itself(monkeypatch):
     # frames[2] is predicted before it is seen.
     np.testing.assert_array_equal(changed[:3], predictions[:3])
     assert not np.array_equal(changed[3], predictions[3])
-
-
-def test_what_is_prednets_own_is_refused(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE))
-    prednets = {"objective": "errors", "truncation_leak": True, "layer_weights": (1.0,)}
-    for option, value in prednets.items():
-        with pytest.raises(ValueError, match=f"{option}=.* applies to prednet"):
-            tasks.load(NAME).check(Method(**{option: value}))

@@ -68,8 +68,7 @@ def test_a_loss_that_is_no_number_ends_the_run(refused, tmp_path):
 
 
 @pytest.mark.fault(
-    "flags contradict `--init_weights`",
-    "another width; a damaged file of weights",
+    "flags contradict `--init_weights`", "another width; a damaged file of weights"
 )
 def test_a_run_starts_from_another_runs_weights(train, refused, whole, tmp_path):
     """Model, variant and sizes come from there; a flag that contradicts is refused."""
@@ -109,10 +108,7 @@ TASK = Hungry()
 """
 
 
-@pytest.mark.fault(
-    "memory is used up",
-    "an array of 256 TiB that XLA is asked for",
-)
+@pytest.mark.fault("memory is used up", "an array of 256 TiB that XLA is asked for")
 def test_out_of_memory_is_one_line(refused, tmp_path):
     """Status 1, one line that says what to make smaller, no directory."""
     (tmp_path / "hungry.py").write_text(EXHAUSTED)

@@ -139,21 +139,6 @@ def test_config_offers_every_algorithm_but_the_special_one():
     assert set(CONVOLUTIONS) == {"auto", *convolution.ALGORITHMS} - {"folded"}
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "size", "words"),
-    [
-        ("fft", 3, "convolution='fft': expected auto or one of xla"),
-        ("winograd4", 3, "convolution='winograd4': expected auto or one of xla"),
-        ("strip4", 5, "convolution='strip4' with filter size 5: .* auto, xla, direct"),
-        ("folded", 3, "not enlarged"),
-    ],
-)
-def test_impossible_choices(algorithm, size, words):
-    x, kernel = jnp.zeros((1, 4, 4, 2)), jnp.zeros((size, size, 2, 2))
-    with pytest.raises(ValueError, match=words):
-        convolution.conv2d(x, kernel, algorithm)
-
-
 @pytest.mark.parametrize("algorithm", ["xla", "im2col", "strip2"])
 def test_chainer_profile_finds_both_gradients_and_not_the_output(algorithm):
     """Gradients vary in cuDNN, the forward convolution does not, however written."""

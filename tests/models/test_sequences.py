@@ -48,15 +48,3 @@ def test_units_are_those_of_one_scan_for_every_sequence():
     np.testing.assert_array_equal(swapped["E0"].swapaxes(0, 1), found["E0"])
     parts = list(sequences.pieces(params, CONFIG, frames, ("E0", "Ahat1")))
     assert [len(part["E0"]) for part in parts] == [10, 3]
-
-
-def test_units_that_are_not_there_are_refused():
-    params = init_params(CONFIG, jax.random.key(0))
-    for layers, message in (
-        (("E2",), "layer='E2': expected R, A, Ahat or E and a number from 0 to 1"),
-        ("E0", r"layers='E0': expected a list such as"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            sequences.units(params, CONFIG, FRAMES[:, None], layers)
-    with pytest.raises(ValueError, match=r"expected \[T, B, H, W, C\]"):
-        sequences.units(params, CONFIG, FRAMES)

@@ -99,9 +99,7 @@ def custom_jvp(x):
     return jnp.log1p(jnp.exp(x)).sum(-1)
 
 
-custom_jvp.defjvp(
-    lambda p, t: (custom_jvp(*p), (jax.nn.sigmoid(p[0]) * t[0]).sum(-1)),
-)
+custom_jvp.defjvp(lambda p, t: (custom_jvp(*p), (jax.nn.sigmoid(p[0]) * t[0]).sum(-1)))
 
 
 @jax.custom_vjp
@@ -259,9 +257,7 @@ PROGRAMS: dict[str, Program] = {
         double=True,
     ),
     "float64_gradient": Program(
-        jax.grad(mlp),
-        jax.tree.map(lambda x: x.astype(np.float64), MLP),
-        double=True,
+        jax.grad(mlp), jax.tree.map(lambda x: x.astype(np.float64), MLP), double=True
     ),
     "scan": Program(loop, (X[:4, :33], W[:33])),
     "scan_gradient": Program(

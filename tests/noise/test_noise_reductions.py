@@ -166,10 +166,7 @@ def all_cases(transform):
         over_devices = jax.vmap(
             transform(CASES["psum"][0]), (None, 0, 0), axis_name="device"
         )
-        return {
-            **transform(unmapped)(key, drawn),
-            "psum": over_devices(key, *pair),
-        }
+        return {**transform(unmapped)(key, drawn), "psum": over_devices(key, *pair)}
 
     return run
 

@@ -1,8 +1,8 @@
 """A small synthetic comparison in the layout that compare_backends writes.
 
-Two networks, eight arms, six seeds, sixty updates. Stale targets raise PredNet's loss by
-a third and leave the autoencoder's bits; noise scatters, and threads change nothing. The
-program that drew it is this file at commit 082794f.
+Two networks, eight arms, six seeds, sixty updates. Stale targets raise the loss of
+PredNet by a third and leave the bits of the autoencoder; noise scatters, and threads
+change nothing. The program that drew it is this file at commit 082794f.
 """
 
 import json

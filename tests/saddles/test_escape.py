@@ -137,27 +137,3 @@ def test_noise_saves_one_update_exactly_at_the_useful_projection():
 
     assert escape.escape_time(0.0, 1.0, g) == math.inf
     assert escape.escape_time(2.0, 1.0, g) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"learning_rate": 0.0}, "learning_rate=0.0"),
-        ({"gamma": -1.0}, "gamma=-1.0"),
-        ({"momentum": 1.0}, "momentum=1.0"),
-        ({"sigma": -1.0}, "sigma=-1.0"),
-        ({"radius": 0.0}, "radius=0.0"),
-        ({"radius": math.nan}, "radius=nan"),
-        ({"c": -1.0}, "projection=-1.0"),
-    ],
-)
-def test_bad_input_is_named(change, message):
-    def run(gamma=1.0, learning_rate=0.1, momentum=0.0, sigma=1.0, radius=1.0, c=1.0):
-        g = escape.growth(gamma, learning_rate=learning_rate, momentum=momentum)
-        noise = escape.noise_projection(sigma, g)
-        escape.updates_saved(c, noise, g)
-        escape.escape_time(c, radius, g, noise=noise)
-
-    run()
-    with pytest.raises(ValueError, match=message):
-        run(**change)

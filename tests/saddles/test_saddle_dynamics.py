@@ -159,14 +159,3 @@ def test_noise_separates_identical_units_if_its_granularity_allows_it():
         together = granularity in (None, "shared")
         assert all(same) if together else not any(same)
         assert together or runs.escaped.all()
-
-
-def test_bad_input_is_named():
-    for change, message in (
-        ({"forms": ("tilted",)}, "tilted"),
-        ({"dtype": "float64"}, "jax_enable_x64"),
-        ({"steps": 5}, "steps=5"),
-    ):
-        arguments = {"seeds": 1, "steps": 20} | change
-        with pytest.raises(ValueError, match=message):
-            saddles.escape_runs(plain, OCTOPUS, DESCENT, **arguments)

@@ -124,15 +124,3 @@ def test_octopus_types_and_finite_gradients_everywhere():
     assert default(jnp.full(3, 4 * math.e)) == pytest.approx(
         -3 * (37 * 1.5 + 13) * math.e**2 / 6
     )
-
-
-def test_bad_input_is_named():
-    for call, message in (
-        (lambda: saddles.octopus(0), "dim=0"),
-        (lambda: saddles.octopus(3, smoothness=-1.0), "smoothness=-1.0"),
-        (lambda: saddles.octopus(3, tau=math.nan), "tau=nan"),
-        (lambda: saddles.octopus(3)(jnp.zeros(4)), r"float64\[4\]"),
-        (lambda: saddles.octopus(3)(jnp.zeros(3, jnp.int32)), "int32"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()

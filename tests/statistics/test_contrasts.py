@@ -1,18 +1,12 @@
 """Paired contrasts by hand, from the losses of a verdict, and Holm's correction."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from prednet_jax.statistics import (
-    margin_from_losses,
-    match,
-    paired,
-    sign_flip,
-)
+from prednet_jax.statistics import margin_from_losses, match, paired, sign_flip
 from prednet_jax.statistics.contrasts import holm
 
 
@@ -78,23 +72,6 @@ def test_holm_equals_statsmodels_and_decides_the_word():
     assert [r.verdict for r in holm([alone, alone])] == ["inconclusive"] * 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([1.0, 2.0], [1.0], 0.1), "2 seeds and control 1"),
-        (([1.0, math.nan], [1.0, 2.0], 0.1), r"treatment\[1\] is nan"),
-        (([1.0], [[[1.0]]], 0.1), "shape"),
-        (([], [], 0.1), "at least one seed"),
-        (([1.0], [1.0], 0.0), "margin=0.0"),
-        (([1.0], [1.0], math.inf), "margin=inf"),
-    ],
-)
-def test_bad_input_is_named(arguments, message):
-    treatment, control, margin = arguments
-    with pytest.raises(ValueError, match=message):
-        paired(treatment, control, margin=margin)
-
-
 def test_seeds_are_matched_in_numerical_order_and_diverged_ones_left_out():
     arms = {
         "a": {"10": [1.0], "9": [2.0], "3": [None, 1.0], "1": [0.0]},
@@ -104,8 +81,6 @@ def test_seeds_are_matched_in_numerical_order_and_diverged_ones_left_out():
     assert found.seeds == ("9", "10")
     assert found.excluded == ("1", "3")
     np.testing.assert_array_equal(found.treatment - found.control, [-2.0, -4.0])
-    with pytest.raises(ValueError, match="no seed with a finite loss"):
-        match({"a": {"1": [None]}, "b": {"1": [1.0]}}, "a", "b")
 
 
 def test_the_margin_is_a_fraction_of_the_mean_over_the_seeds():
@@ -115,10 +90,3 @@ def test_the_margin_is_a_fraction_of_the_mean_over_the_seeds():
     assert found["value"] == pytest.approx(0.3)
     assert (found["control_mean"], found["n_control"]) == (3, 2)
     assert "10 % of the control's mean loss" in found["origin"]
-    for arguments, message in (
-        ((losses, "gpu"), "control='gpu': expected one of"),
-        ((losses, "a", 0.0), "fraction=0.0"),
-        (({"a": {"1": [0.0]}}, "a"), "mean loss of the control=0.0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            margin_from_losses(*arguments)

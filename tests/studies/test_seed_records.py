@@ -90,11 +90,7 @@ TINY = Part(
 )
 
 
-ABOUT = {
-    "git_commit": "abc",
-    "versions": {"jax": "0"},
-    "device": {"processor": "one"},
-}
+ABOUT = {"git_commit": "abc", "versions": {"jax": "0"}, "device": {"processor": "one"}}
 
 
 def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(

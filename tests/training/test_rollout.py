@@ -84,19 +84,3 @@ def test_windows_are_sequences_of_their_own_and_copying_sees_no_more():
     # The sequence is 1 to 5; 3, 4 and 5 are compared with 2, the last one seen.
     copied = loop.copy_last_frame_loss(frames, True, method)
     assert copied == pytest.approx(0.04 * (1 + 1 + 4 + 9) / 4)
-
-
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        ({"extrapolate_from": 0}, "extrapolate_from=0"),
-        (
-            {"extrapolate_from": 2, "layer_weights": (1.0, 0.1)},
-            "expected 0 for all layers but the first",
-        ),
-    ],
-)
-def test_bad_values_are_named(method, message):
-    config, params = network("lotter", channels=(1, 2))
-    with pytest.raises(ValueError, match=message):
-        window_loss(params, config, objective="errors", **method)

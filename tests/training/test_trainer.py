@@ -122,33 +122,6 @@ def test_images_are_evaluated_one_by_one():
     np.testing.assert_allclose(found.frame_losses[1:2], metrics.frame_losses, rtol=1e-6)
 
 
-IMAGES = AutoencoderConfig(height=8, width=8, channels=3, hidden=(4,))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: list(windows(VIDEO, 24)), "at least 24 with window=24"),
-        (lambda: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
-        (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
-        (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
-        (
-            lambda: Trainer(IMAGES, method=Method(objective="errors")),
-            "applies to prednet",
-        ),
-        (
-            lambda: train_windows(
-                init_params(IMAGES, jax.random.key(0)), IMAGES, VIDEO, window=5
-            ),
-            "model=autoencoder, which has no windows",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 def test_the_examples_of_the_documents_run(capsys):
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -153,21 +153,6 @@ def test_autoencoder_is_unmoved_by_stale_targets():
     assert moved > 1e-2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": 0}, "window=0: expected a whole number, at least 1"),
-        ({"window": 20}, "at least 20 with window=20"),
-        ({"window": 4, "targets": "old"}, "targets='old': expected one of true, stale"),
-        ({"window": 4, "objective": "l1"}, "objective='l1'"),
-        ({"window": 4, "targets": "stale", "objective": "errors"}, "targets='stale'"),
-    ],
-)
-def test_bad_values_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        train_windows(PARAMS, CONFIG, FRAMES, **options)
-
-
 @pytest.mark.parametrize(("backend", "donated"), [("cpu", False), ("gpu", True)])
 def test_the_state_is_donated_but_on_a_cpu(monkeypatch, backend, donated):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

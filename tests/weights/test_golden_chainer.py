@@ -35,12 +35,7 @@ def test_training_reproduces_chainer(mode, targets):
     config, params = chainer.load_chainer(GOLDEN / "initial.model.npz")
     trace = np.load(GOLDEN / f"trace.{mode}.npz")
     trained, losses = train_windows(
-        params,
-        config,
-        frames(),
-        window=WINDOW,
-        targets=targets,
-        truncation_leak=True,
+        params, config, frames(), window=WINDOW, targets=targets, truncation_leak=True
     )
     # Windows end after frames 4, 9, ... 39: the 40th transition is a dropped tail.
     assert list(trace["update_after_frame"]) == list(range(4, 40, WINDOW))

@@ -167,11 +167,7 @@ def _short(compiled: compilation.Compiled) -> dict[str, Any]:
     """What the tests read of a compiled sum."""
     entry = compiled.hlo[compiled.hlo.index("\nENTRY ") :]
     entry = re.sub(r", (sharding|metadata|frontend_attributes)=\{.*", "", entry)
-    return {
-        "hlo": entry,
-        "ptx": compiled.ptx,
-        "launches": compiled.launches,
-    }
+    return {"hlo": entry, "ptx": compiled.ptx, "launches": compiled.launches}
 
 
 if __name__ == "__main__":

@@ -102,10 +102,7 @@ def test_random_orders_are_orders_and_differ_from_key_to_key():
 
 
 # A network that is not PredNet.
-PARAMS = {
-    "w": terms(12, 24) / 4,
-    "v": terms(24, 10) / 5,
-}
+PARAMS = {"w": terms(12, 24) / 4, "v": terms(24, 10) / 5}
 X = terms(64, 12)
 
 

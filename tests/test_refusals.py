@@ -1,0 +1,316 @@
+"""Wrong values of the package's functions are named in one line.
+
+Those of noise are in tests/noise/test_noise_refusals.py, those of scripts in
+tests/experiments/test_scripts.py.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from prednet_jax import (
+    data,
+    init_params,
+    objectives,
+    optimizers,
+    predict,
+    runs,
+    saddles,
+    tasks,
+    train_windows,
+    windows,
+)
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.curvature import certify, extreme_eigenpairs
+from prednet_jax.curvature.hessian import hessian_operator
+from prednet_jax.models import convolution, prednet, sequences
+from prednet_jax.objectives import Method
+from prednet_jax.runs import sweeps
+from prednet_jax.saddles import escape
+from prednet_jax.statistics import margin_from_losses, match, paired, redraws, scatter
+from prednet_jax.studies import dose, symmetric, twins
+from prednet_jax.training import evaluation, keys, replicas
+from prednet_jax.training.trainer import Trainer
+
+KEY = jax.random.key(0)
+ONE, TWO = jnp.ones(1), jnp.ones(2)
+CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4)
+LOTTER = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
+IMAGES = AutoencoderConfig(height=4, width=4, hidden=(3,))
+PARAMS = init_params(CONFIG, KEY)
+VIDEO = np.zeros((14, 4, 4, 1), np.float32)
+FRAMES = jnp.asarray(VIDEO)[:, None]
+
+
+def operator(params, scale=None):
+    return hessian_operator(lambda p: jnp.sum(p["w"] ** 2), params, scale)
+
+
+def steps(number):
+    return extreme_eigenpairs(jnp.sum, jnp.ones(3), key=KEY, steps=number)
+
+
+def convolve(algorithm, size):
+    kernel = jnp.zeros((size, size, 2, 2))
+    return convolution.conv2d(jnp.zeros((1, 4, 4, 2)), kernel, algorithm)
+
+
+def escaped(gamma=1.0, learning_rate=0.1, momentum=0.0, sigma=1.0, radius=1.0, c=1.0):
+    growth = escape.growth(gamma, learning_rate=learning_rate, momentum=momentum)
+    noise = escape.noise_projection(sigma, growth)
+    escape.updates_saved(c, noise, growth)
+    escape.escape_time(c, radius, growth, noise=noise)
+
+
+def escape_runs(**changes):
+    function = saddles.octopus_function()
+    rules, options = [saddles.gradient_descent(0.1)], {"seeds": 1, "steps": 20}
+    gradient = saddles.rotated_gradient(function)
+    saddles.escape_runs(
+        lambda key, *x: gradient(*x), function, rules, **options | changes
+    )
+
+
+def rolled_out(**method):
+    window, state = FRAMES[:5], prednet.initial_state(LOTTER, 1)
+    method = Method(objective="errors", **method)
+    params = init_params(LOTTER, KEY)
+    objectives.window_loss(params, LOTTER, state, window, jnp.asarray(True), method)
+
+
+LOSSES = {"a": {"1": [1.0, 3.0], "2": [3.0, 5.0]}}
+ARMS = {"float32": {"1": [1.0]}, "reduction_order": {"1": [2.0, 2.0]}}
+trained = functools.partial(train_windows, PARAMS, CONFIG, VIDEO)
+units = functools.partial(sequences.units, PARAMS, CONFIG, FRAMES)
+shown = functools.partial(predict, PARAMS, CONFIG)
+octopus = functools.partial(saddles.octopus, 3)
+gathered = functools.partial(redraws.gather, ARMS, "reduction_order")
+split = functools.partial(data.open_split, height=8, width=8, channels=3)
+stream = functools.partial(data.schedule, 4, (0,), 2, 1)
+margin = margin_from_losses
+
+CASES = {
+    "config": [
+        (lambda: PredNetConfig(channels=()), r"channels=\(\)"),
+        (lambda: PredNetConfig(channels=(3, 0)), r"channels\[1\]=0"),
+        (lambda: PredNetConfig(variant="keras"), "variant='keras': .* lotter, watana"),
+        (lambda: PredNetConfig(height=121), "height=121: expected a multiple of 8"),
+        (lambda: PredNetConfig(width=0), "width=0"),
+        (lambda: PredNetConfig(r_channels=(3, 4)), "expected 4 widths"),
+        (lambda: PredNetConfig(a_filters=2), "2 is even"),
+        (lambda: PredNetConfig(ahat_filters=(3, 3)), "list of 4"),
+        (lambda: PredNetConfig(pixel_max=0.0), "pixel_max=0.0"),
+        (lambda: PredNetConfig(convolution="fft"), "convolution='fft': .* auto"),
+        (lambda: AutoencoderConfig(hidden=()), "hidden"),
+        (lambda: keys.stream(-1, "init"), "seed="),
+        (lambda: keys.stream(2**32, "init"), "seed="),
+        (lambda: keys.stream(1.5, "init"), "seed="),
+        (lambda: keys.stream(True, "init"), "seed="),
+        (lambda: keys.stream(0, "weights"), "stream='weights'"),
+        (lambda: optimizers.chainer_adam(0), "learning_rate=0"),
+        (lambda: optimizers.chainer_adam(b1=1.0), "b1=1.0"),
+        (lambda: optimizers.chainer_adam(eps=-1.0), "eps=-1.0"),
+        (lambda: optimizers.clipped(optimizers.chainer_adam(), 0), "clip_gradient=0: "),
+    ],
+    "curvature": [
+        (lambda: operator({"w": jnp.ones(2, jnp.int32)}), "int32.*real floating"),
+        (lambda: operator({"w": TWO, "b": TWO.astype("bfloat16")}), "bfloat16, float"),
+        (lambda: operator({}), "empty pytree"),
+        (lambda: operator({"w": TWO}, {"b": TWO}), "leaves of.*'b'.*'w'"),
+        (lambda: operator({"w": TWO}, {"w": ONE}), r"\(1,\).*\(2,\)"),
+        (lambda: steps(0), "steps=0.*at least 1"),
+        (lambda: steps(2.5), "steps=2.5.*at least 1"),
+        (lambda: steps("40"), "steps='40'.*at least 1"),
+        (
+            lambda: certify(lambda p: jnp.sum(jnp.log(p)), 0 * TWO, key=KEY),
+            "nan.*finite second derivatives",
+        ),
+    ],
+    "data": [
+        (lambda: data.schedule(10, (0,), 1, 5), "window=1.*at least 2"),
+        (lambda: data.schedule(10, (0, 4), 7, 5), "window=7.*has 6 frames.*2 to 6"),
+        (lambda: data.schedule(10, (0,), 5, -1), "updates=-1"),
+        (lambda: stream(batch=0), "batch=0"),
+        (lambda: stream(batch=5), "need at most 4 streams"),
+        (lambda: split("digits", "train"), "data=digits: single pictures"),
+        (lambda: split("walk", "all"), "split='all'"),
+        (lambda: split("walk", "train", sequences=0), "sequences=0"),
+        (
+            lambda: data.open_source("moving_digits", height=20, width=64),
+            r"height=20, width=64.*28x28",
+        ),
+    ],
+    "models": [
+        (lambda: shown(FRAMES[:, 0]), r"expected \[T, B, H, W, C\]"),
+        (lambda: shown(FRAMES.astype(int)), "dtype int32: expected floa"),
+        (lambda: shown(FRAMES, extrapolate_from=0), "extrapolate_from=0"),
+        (lambda: shown(FRAMES, layout="THWC"), "expected one of TBHWC, N"),
+        (lambda: prednet.outputs(PARAMS, CONFIG, FRAMES, ("R7",)), "layer='R7'"),
+        (lambda: prednet.outputs(PARAMS, CONFIG, FRAMES, ("loss",)), "layer='loss'"),
+        (lambda: units(("E2",)), "layer='E2': expected R, A, .* number from 0 to 1"),
+        (lambda: units("E0"), "layers='E0': expected a list such as"),
+        (lambda: sequences.units(PARAMS, CONFIG, VIDEO), r"expected \[T, B, H, W, C\]"),
+        (lambda: convolve("fft", 3), "convolution='fft': expected auto or one of xla"),
+        (lambda: convolve("winograd4", 3), "convolution='winograd4': expected auto or"),
+        (
+            lambda: convolve("strip4", 5),
+            "'strip4' with .* size 5: .* auto, xla, direct",
+        ),
+        (lambda: convolve("folded", 3), "not enlarged"),
+    ],
+    "saddles": [
+        (lambda: escaped(learning_rate=0.0), "learning_rate=0.0"),
+        (lambda: escaped(gamma=-1.0), "gamma=-1.0"),
+        (lambda: escaped(momentum=1.0), "momentum=1.0"),
+        (lambda: escaped(sigma=-1.0), "sigma=-1.0"),
+        (lambda: escaped(radius=0.0), "radius=0.0"),
+        (lambda: escaped(radius=math.nan), "radius=nan"),
+        (lambda: escaped(c=-1.0), "projection=-1.0"),
+        (lambda: escape_runs(forms=("tilted",)), "tilted"),
+        (lambda: escape_runs(dtype="float64"), "jax_enable_x64"),
+        (lambda: escape_runs(steps=5), "steps=5"),
+        (lambda: saddles.octopus(0), "dim=0"),
+        (lambda: octopus(smoothness=-1.0), "smoothness=-1.0"),
+        (lambda: octopus(tau=math.nan), "tau=nan"),
+        (lambda: octopus()(jnp.zeros(4)), r"float32\[4\]"),
+        (lambda: octopus()(jnp.zeros(3, jnp.int32)), "int32"),
+    ],
+    "statistics": [
+        (lambda: paired([1.0, 2.0], [1.0], margin=0.1), "2 seeds and control 1"),
+        (lambda: paired([1.0, math.nan], TWO, margin=0.1), r"treatment\[1\] is nan"),
+        (lambda: paired([1.0], [[[1.0]]], margin=0.1), "shape"),
+        (lambda: paired([], [], margin=0.1), "at least one seed"),
+        (lambda: paired([1.0], [1.0], margin=0.0), "margin=0.0"),
+        (lambda: paired([1.0], [1.0], margin=math.inf), "margin=inf"),
+        (
+            lambda: match({"a": {"1": [None]}, "b": {"1": [1.0]}}, "a", "b"),
+            "no seed with a finite loss",
+        ),
+        (lambda: margin(LOSSES, "gpu"), "control='gpu': expected one of"),
+        (lambda: margin(LOSSES, "a", 0.0), "fraction=0.0"),
+        (lambda: margin({"a": {"1": [0.0]}}, "a"), "mean loss of the control=0.0"),
+        (lambda: gathered("ulp"), "control='ulp': expected one of fixed_orders"),
+        (
+            lambda: redraws.gather(
+                ARMS | {"float32": {"1": [None]}}, "reduction_order"
+            ),
+            "no seed with finite losses in both groups",
+        ),
+        (
+            lambda: redraws.gather(ARMS | {"float32": {"1": [0.0]}}, "reduction_order"),
+            "loss of seed 1",
+        ),
+        (lambda: scatter.redraw_interval([[1.0]]), "no seed has two runs"),
+    ],
+    "studies": [
+        (
+            lambda: symmetric.runs(["other"], ["tile"], deltas=[0.0], seeds=[1]),
+            "'other': expected one of",
+        ),
+        (
+            lambda: symmetric.runs(["symmetric"], ["other"], deltas=[0.0], seeds=[1]),
+            "'other': expected one of",
+        ),
+        (lambda: symmetric.Design(updates=30), "updates=30: .* a multiple of 20"),
+        (
+            lambda: twins.symmetrise(PARAMS, CONFIG, blocks="same"),
+            "blocks='same': expected one of equal",
+        ),
+        *(
+            (lambda delta=delta: twins.split(PARAMS, CONFIG, delta, KEY), "delta=")
+            for delta in (-1e-3, 1.0, math.nan)
+        ),
+        (lambda: dose.amplified(None, 0.0, "order"), "0.0"),
+        (lambda: dose.amplified(None, 1.0, "sideways"), "sideways"),
+    ],
+    "training": [
+        (lambda: trained(window=0), "window=0: expected a whole number, at least 1"),
+        (lambda: trained(window=20), "at least 20 with window=20"),
+        (lambda: trained(window=4, targets="old"), "targets='old': .* true, stale"),
+        (lambda: trained(window=4, objective="l1"), "objective='l1'"),
+        (
+            lambda: trained(window=4, targets="stale", objective="errors"),
+            "targets='stale'",
+        ),
+        (lambda: rolled_out(extrapolate_from=0), "extrapolate_from=0"),
+        (
+            lambda: rolled_out(extrapolate_from=2, layer_weights=(1.0, 0.1)),
+            "expected 0 for all layers but the first",
+        ),
+        (lambda: list(windows(VIDEO, 24)), "at least 24 with window=24"),
+        (lambda: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
+        (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
+        (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
+        (
+            lambda: Trainer(IMAGES, method=Method(objective="errors")),
+            "applies to prednet",
+        ),
+        (
+            lambda: train_windows(init_params(IMAGES, KEY), IMAGES, VIDEO, window=5),
+            "model=autoencoder, which has no windows",
+        ),
+        (
+            lambda: tasks.of(IMAGES).check(Method(objective="errors")),
+            "objective='errors': expected none with mod",
+        ),
+        (lambda: replicas.layout(0, 1), "replicas=0: .* whole number, at least 1"),
+        (lambda: replicas.layout(3, 1, [None] * 2), "=3 with batch=1 on 2 devices"),
+        (lambda: replicas.resolve_mode("pmap", "cpu"), "replica_mode='pmap'"),
+        (lambda: evaluation.score(FRAMES[:, 0], np.zeros((2, 8, 8, 3))), "one shape"),
+        (lambda: evaluation.score(*[np.zeros((2, 2, 8, 1))] * 2), "at least 3x3"),
+    ],
+}
+
+
+@pytest.mark.parametrize("room", CASES)
+def test_wrong_values_are_named_in_one_line(room):
+    for call, message in CASES[room]:
+        with pytest.raises(ValueError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+NETWORK = (tasks.of(CONFIG),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        (runs.Design, {"arms": ("magic",)}, "arm='magic': expected one of float32"),
+        (runs.Design, {"arms": ("noise:magic",)}, "arm='noise:magic': .*kind 'magic'"),
+        (runs.Design, {"arms": ("noise:none",)}, "arm='noise:none': expected a noise"),
+        (runs.Design, {"tasks": ()}, "models="),
+        (runs.Design, {"tasks": NETWORK * 2}, "models=prednet,prednet: expected"),
+        (runs.Design, {"seeds": 1}, "seeds=1: expected a whole number, at least 2"),
+        (runs.Design, {"last": 0.0}, "last=0.0"),
+        (runs.Design, {"margin": 1.0}, "margin=1.0"),
+        (runs.Design, {"first_seed": -1}, "first_seed=-1"),
+        (sweeps.Sweep, {"arms": ("magic",)}, "arm='magic': expected one of"),
+        (sweeps.Sweep, {"arms": ()}, "arms=: expected at least one"),
+        (sweeps.Sweep, {"seeds": (1, 1)}, "seeds=1,1: .* at least one, each once"),
+        (sweeps.Sweep, {"threads": 0}, "threads=0"),
+        (sweeps.Sweep, {"settings": ("window",)}, "setting='window': window; expected"),
+        (sweeps.Sweep, {"settings": ("seeds=1",)}, "setting='seeds=1': seeds=1; expe"),
+        (sweeps.Sweep, {"settings": ("--window=1",)}, "expected name=value"),
+        (sweeps.Sweep, {"settings": ("lr=1 lr=2",)}, "lr=2; .* of train.py, each"),
+        (sweeps.Sweep, {"window": 1}, "window=1"),
+        *(
+            (lambda name, **_: runs.arm(name), {"name": name}, f"arm='{name}'")
+            for name in ("threads_0", "gaussian_", "gaussian_x", "gaussian_0")
+        ),
+        *(
+            (lambda name, **_: runs.arm(name), {"name": name}, f"arm='{name}'")
+            for name in ("gaussian_1e999", "convolution_", "convolution_foo")
+        ),
+    ],
+)
+def test_bad_comparisons_and_sweeps_are_named(tmp_path, kind, changes, message):
+    given = {"root": tmp_path, "script": "train.py", "tasks": NETWORK, "updates": 5}
+    if kind is sweeps.Sweep:
+        given |= {"arms": ("float32",), "seeds": (0, 1)}
+    with pytest.raises(ValueError, match=message):
+        kind(**given | changes)
