@@ -1,5 +1,3 @@
-"""An error's advice names flags that exist."""
-
 import ast
 import dataclasses
 import re

@@ -1,5 +1,3 @@
-"""The checks that refuse a user's values."""
-
 import numpy as np
 import pytest
 

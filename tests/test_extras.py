@@ -1,5 +1,3 @@
-"""Packages of extras that are not installed: one line that names the extra."""
-
 import configparser
 from pathlib import Path
 

@@ -56,7 +56,6 @@ def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, hol
 
 
 def test_all_are_held_or_none_and_a_refusal_makes_nothing(tmp_path, holder):
-    """Two directories, one of them held."""
     new = tmp_path / "a" / "b"
     with pytest.raises(files.LockedError), files.hold(new, tmp_path / "run"):
         pass
@@ -76,7 +75,6 @@ def test_one_process_can_hold_again_what_it_gave_back(tmp_path):
 
 
 def test_a_second_one_can_wait(tmp_path, holder):
-    """It enters when the first has ended."""
     threading.Timer(0.3, holder.kill).start()
     with files.hold(tmp_path / "run", wait=True):
         assert holder.wait(timeout=5) == -signal.SIGKILL
@@ -88,8 +86,6 @@ def test_a_second_one_can_wait(tmp_path, holder):
 def test_a_file_system_without_locks_is_said(
     tmp_path, monkeypatch, capsys, number, refused
 ):
-    """A disk that is full is another fault."""
-
     def refuses(*args):
         raise OSError(number, os.strerror(number))
 

@@ -1,5 +1,3 @@
-"""What `process` sets before JAX computes, and that imports set nothing."""
-
 import types
 
 import jax

@@ -1,5 +1,3 @@
-"""Tasks: what they say about themselves, and how a manifest finds them again."""
-
 import json
 import sys
 

@@ -1,5 +1,3 @@
-"""Suites at a tiny size: their results are complete and finite."""
-
 import json
 
 import jax

@@ -1,5 +1,3 @@
-"""The detector of overwritten inputs, with NumPy only and with Chainer and PyTorch."""
-
 import os
 import subprocess
 from pathlib import Path
@@ -98,7 +96,6 @@ def test_the_mistake_is_found_and_a_correct_loop_is_not_accused(library, request
 
 
 def test_the_documents_one_line_example(chainer):
-    """The gradient in docs/chainer.md, run as it stands there."""
     text = (ROOT / "docs" / "chainer.md").read_text()
     [code] = [b for b in text.split("```python\n") if b.startswith("w = chainer")]
     code = code.split("```")[0]

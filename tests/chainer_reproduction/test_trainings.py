@@ -1,5 +1,3 @@
-"""Plans, predictions, records and the command line; no Chainer is needed."""
-
 import json
 import sys
 

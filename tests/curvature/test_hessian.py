@@ -1,5 +1,3 @@
-"""Extreme eigenpairs of a loss's Hessian, against dense matrices."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,7 +102,6 @@ def test_known_spectrum(spectrum, rotated):
 
 
 def test_network_along_its_training_against_dense(trained):
-    """Stages with and without Adam's scale; few steps, and all."""
     with jax.enable_x64(True):
         for stage in (trained.stages[0], trained.stages[3]):
             scale = adam_scale(stage.second_moment, stage.update)

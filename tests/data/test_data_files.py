@@ -1,5 +1,3 @@
-"""Sources from disk: every kind from small real files, and what is refused."""
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -212,7 +210,6 @@ def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
 
 
 def bad_files(root):
-    """Everything that is refused, by name."""
     folder = write_images(root / "images", range(2))
     (root / "empty").mkdir()
     deep = root / "deep"

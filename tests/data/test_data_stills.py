@@ -1,5 +1,3 @@
-"""Digits, MNIST and moving digits."""
-
 import itertools
 
 import numpy as np

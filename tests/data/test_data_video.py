@@ -1,5 +1,3 @@
-"""Video files of several containers and codecs, written here, read in any order."""
-
 import av
 import numpy as np
 import pytest
@@ -112,7 +110,6 @@ def test_frames_that_do_not_decode_are_named(videos):
 
 
 def test_damaged_frames_are_refused(videos, tmp_path):
-    """The decoder patches them up and says so."""
     with av.open(str(videos["mpeg4.avi"])) as container:
         packet = [p for p in container.demux(video=0) if p.size][30]
         start, stop = packet.pos + 8, packet.pos + packet.size

@@ -61,7 +61,6 @@ def read(path, **options):
 
 
 def npy(shape, dtype="|u1"):
-    """The header of an .npy file of version 1."""
     text = repr({"descr": dtype, "fortran_order": False, "shape": shape}).encode()
     text = text.ljust(-(len(text) + 11) % 64 + len(text)) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text

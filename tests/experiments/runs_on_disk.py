@@ -54,12 +54,10 @@ def manifest(folder):
 
 
 def saved(folder):
-    """Numbers of the checkpoints."""
     return sorted(int(path.name) for path in (folder / "checkpoints").glob("[0-9]*"))
 
 
 def flip_a_bit(folder):
-    """In the largest file below a directory."""
     files = (path for path in folder.rglob("*") if path.is_file())
     path = max(files, key=lambda path: path.stat().st_size)
     content = bytearray(path.read_bytes())

@@ -1,5 +1,3 @@
-"""evaluate.py, by the published protocol of Moving MNIST, and what it refuses."""
-
 import json
 
 import jax

@@ -1,5 +1,3 @@
-"""Inputs of train.py: weights and flags agree, and messages have names."""
-
 import errno
 import os
 from pathlib import Path

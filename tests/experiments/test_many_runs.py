@@ -1,5 +1,3 @@
-"""Whole comparisons and sweeps: interrupted, on machines that go, of two networks."""
-
 import contextlib
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""predict.py as a user runs it, on weights and frames that the test makes."""
-
 import csv
 import io
 import json

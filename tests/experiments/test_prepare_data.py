@@ -1,5 +1,3 @@
-"""prepare_data.py on small files in the real layout, and what reads what it made."""
-
 import gzip
 
 import numpy as np

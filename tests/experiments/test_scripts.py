@@ -95,7 +95,6 @@ BESIDE = {
     [(script, flags) for script, found in MISTAKES.items() for flags in found],
 )
 def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, script, flags):
-    """And nothing is written."""
     beside = BESIDE.get(script, ("--workdir={}",))
     words = (*(flag.format(tmp_path / "never") for flag in beside), *flags.split())
     assert refused(MISTAKES[script][flags], script, *words).stdout == ""

@@ -1,5 +1,3 @@
-"""train.py as a user runs it: in a process of its own, tiny."""
-
 import re
 import shutil
 from pathlib import Path

@@ -180,7 +180,6 @@ def moment(rng, process, folder):
 
 
 def spoil(folder):
-    """Flips a bit in the newest checkpoint of every run."""
     for run in runs_in(folder):
         if saved(run):
             flip_a_bit(run / "checkpoints" / str(saved(run)[-1]))

@@ -1,5 +1,3 @@
-"""A resumed run: nothing is lost, and no number changes."""
-
 import shutil
 
 import pytest

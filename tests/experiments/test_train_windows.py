@@ -1,5 +1,3 @@
-"""train.py --sampling=windows: random windows, resumed, validated, refused."""
-
 import json
 
 import jax

@@ -1,5 +1,3 @@
-"""Properties of the two variants that need no recorded data."""
-
 import chex
 import jax
 import jax.numpy as jnp

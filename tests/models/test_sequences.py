@@ -1,5 +1,3 @@
-"""Sequences of any length by one program: the numbers of `predict`."""
-
 from dataclasses import replace
 
 import jax

@@ -1,5 +1,3 @@
-"""Noise reaches every output of every algorithm of the networks' convolutions."""
-
 import jax
 import numpy as np
 import pytest

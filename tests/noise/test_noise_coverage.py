@@ -1,5 +1,3 @@
-"""The coverage report: what is perturbed, what is not, and why."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

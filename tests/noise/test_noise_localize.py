@@ -1,5 +1,3 @@
-"""The search for the equations whose noise matters."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -17,7 +17,6 @@ Y = jnp.sum(X, axis=1, keepdims=True)
 
 @pytest.fixture(autouse=True)
 def _promotion():
-    """Flax and optax mix types."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 

@@ -1,5 +1,3 @@
-"""Rules registered by a user, linear solvers, and what a plan says of its equations."""
-
 import linecache
 
 import jax

@@ -1,5 +1,3 @@
-"""What a spec accepts, how it is written as text, and how several combine."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

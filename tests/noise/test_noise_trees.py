@@ -1,5 +1,3 @@
-"""Noise on gradients and on initial weights."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

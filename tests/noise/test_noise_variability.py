@@ -1,5 +1,3 @@
-"""Measures of the distance between runs, compared with numbers computed by hand."""
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -25,7 +25,6 @@ Y = jnp.sum(jnp.sin(X), axis=1, keepdims=True)
 
 @pytest.fixture(autouse=True)
 def _promotion():
-    """These libraries mix types."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 

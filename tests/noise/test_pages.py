@@ -32,7 +32,6 @@ SHOWN = ("digits", "tolerance", "explain")
 
 @pytest.fixture(autouse=True)
 def _promotion():
-    """As a user has it."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 

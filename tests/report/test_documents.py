@@ -1,5 +1,3 @@
-"""Tables inside documents: found, filled, refused."""
-
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt

@@ -1,5 +1,3 @@
-"""What the figures show: their numbers, and what Vega really draws."""
-
 import hashlib
 import json
 import re

@@ -1,5 +1,3 @@
-"""The page: what it says, that it needs nothing beside itself, that it escapes."""
-
 import base64
 import csv
 import hashlib

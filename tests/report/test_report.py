@@ -1,5 +1,3 @@
-"""Reading a comparison, numbers and tables as text, and the script."""
-
 import json
 import math
 
@@ -72,7 +70,6 @@ def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):
     ],
 )
 def test_a_broken_record_is_named(broken, name, content):
-    """Nothing is written then."""
     path = broken / "runs" / "prednet" / "float32" / "seed_0" / name
     path.write_bytes(content)
     with pytest.raises(RecordError, match="expected") as raised:

@@ -1,5 +1,3 @@
-"""From runs on disk to a verdict: contrasts, losses, what is left out."""
-
 import dataclasses
 import itertools
 import json

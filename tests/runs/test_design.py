@@ -1,5 +1,3 @@
-"""The design of a comparison: arms, commands, and what is refused before a run."""
-
 import shlex
 from pathlib import Path
 

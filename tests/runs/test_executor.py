@@ -1,5 +1,3 @@
-"""Children have their own environment and end with their parent."""
-
 import contextlib
 import os
 import shutil

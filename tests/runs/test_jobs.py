@@ -1,5 +1,3 @@
-"""Only complete records of the run that a job asks for are read."""
-
 import dataclasses
 import json
 import shutil
@@ -19,7 +17,6 @@ UPDATES = 5
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A job of two seeds, ended."""
     plan = runs.Design(
         root=tmp_path_factory.mktemp("comparison"),
         script=str(Path(__file__).with_name("fake_train.py")),
@@ -35,7 +32,6 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def job(finished, tmp_path):
-    """The same, to be altered."""
     shutil.copytree(finished.folder, tmp_path / "runs")
     return dataclasses.replace(finished, folder=tmp_path / "runs")
 

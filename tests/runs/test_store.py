@@ -1,5 +1,3 @@
-"""The store: facts decide what is kept, in each of its three forms."""
-
 import re
 import subprocess
 

@@ -1,5 +1,3 @@
-"""A sweep: its runs, what is sent through Ray and comes back, the merged result."""
-
 import dataclasses
 import json
 import os

@@ -19,7 +19,6 @@ every_optimiser = pytest.mark.parametrize("kind", OPTIMISERS.values(), ids=OPTIM
 
 
 def follow(z, steps, gamma, learning_rate, momentum, averaged, noise=None):
-    """Runs the optimiser itself, in velocities, on -gamma z^2 / 2."""
     z, m, trail = np.array(z, float), 0.0, []
     for t in range(steps):
         gradient = -gamma * z + (0.0 if noise is None else noise[t])

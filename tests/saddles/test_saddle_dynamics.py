@@ -1,5 +1,3 @@
-"""Runs from saddles: rules, escape times, and the decisive observations."""
-
 import dataclasses
 
 import jax

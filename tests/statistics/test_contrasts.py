@@ -1,5 +1,3 @@
-"""Paired contrasts by hand, from the losses of a verdict, and Holm's correction."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The effect of random orders of sums, its answer, and what follows for single runs."""
-
 import dataclasses
 import itertools
 import math

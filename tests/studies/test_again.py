@@ -1,5 +1,3 @@
-"""What a comparison repeats of the study, from committed records."""
-
 import dataclasses
 
 import numpy as np

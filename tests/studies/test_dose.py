@@ -1,5 +1,3 @@
-"""Amplified noise: its mean, its size and where it lies."""
-
 import functools
 
 import jax

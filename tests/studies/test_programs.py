@@ -36,7 +36,6 @@ ARMS = [
 
 
 def published(name):
-    """The record of a part's first seed, which has all arms."""
     return records.read_json(RECORDS[name][PARTS[name].seeds[0]])
 
 

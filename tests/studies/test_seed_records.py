@@ -1,5 +1,3 @@
-"""The long trainings: endpoints, distances, records, and what is run."""
-
 import csv
 import dataclasses
 import json

@@ -1,5 +1,3 @@
-"""Trainings of a part on random windows, by the loop that trains every part."""
-
 import numpy as np
 import pytest
 

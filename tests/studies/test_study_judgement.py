@@ -1,5 +1,3 @@
-"""From records of the long trainings to the verdict; the tests write the records."""
-
 import dataclasses
 
 import numpy as np
@@ -160,7 +158,6 @@ def test_an_arm_that_diverges_in_every_seed_leaves_all_rows(arm, diverged, other
 
 
 def write(folder, seed):
-    """A record in the form of the committed ones."""
     about = dict.fromkeys(seed_records.DECIDES) | seed.about
     runs = [dataclasses.asdict(run) for run in seed.runs]
     record = about | {"seed": seed.seed, "updates": seed.updates, "runs": runs}

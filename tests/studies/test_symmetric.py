@@ -1,5 +1,3 @@
-"""Runs from a symmetric start: their rows, the script, and what a table decides."""
-
 import csv
 import json
 

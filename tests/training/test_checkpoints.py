@@ -1,5 +1,3 @@
-"""Checkpoints: a saved state is restored exactly, or not used."""
-
 import errno
 import shutil
 
@@ -14,7 +12,6 @@ from prednet_jax.training.truncated import TrainState
 
 
 def state(update=3, size=4):
-    """A small TrainState that no network made."""
     w = np.arange(3 * size, dtype=np.float32).reshape(3, size) / 7
     moments = optax.ScaleByAdamState(
         count=np.int32(update), mu={"w": w * 2}, nu={"w": w * w}
@@ -30,7 +27,6 @@ def equal(one, other):
 
 
 def test_a_state_comes_back_bit_for_bit(tmp_path):
-    """Values and types; another update or another network is refused."""
     checkpoints.save(tmp_path, state())
     assert checkpoints.updates(tmp_path) == [3]
     assert equal(checkpoints.restore(tmp_path, 3, state()), state())
@@ -85,7 +81,6 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
 
 
 def test_the_last_and_the_best_are_kept(tmp_path):
-    """The last two, and the one with the lowest loss."""
     for update, loss in enumerate((0.5, 0.1, 0.4, 0.2, 0.3), 1):
         checkpoints.save(tmp_path, state(update), loss=loss)
     checkpoints.prune(tmp_path, 5, 0)

@@ -1,5 +1,3 @@
-"""Scores of predicted frames, by hand and against scikit-image."""
-
 import math
 
 import jax

@@ -1,5 +1,3 @@
-"""What ends a run, what it says on the way, and sizes that are refused."""
-
 import dataclasses
 import io
 import re
@@ -72,7 +70,6 @@ def test_gradients_of_exactly_zero_are_said_once(capsys):
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
-    """The same bits as optax.chain."""
     params = {"w": jnp.arange(4.0), "b": jnp.ones(2)}
     gradients = {"w": jnp.array([3.0, 0, -4, 12]), "b": jnp.array([0.5, -2])}
     ours = optimizers.clipped(optimizers.chainer_adam(), 0.7)

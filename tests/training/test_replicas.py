@@ -1,5 +1,3 @@
-"""Replicas and batches over devices: the same numbers as one run on one device."""
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

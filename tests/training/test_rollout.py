@@ -1,5 +1,3 @@
-"""Fine-tuning on the network's own predictions, against a loop over single steps."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

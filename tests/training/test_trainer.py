@@ -1,5 +1,3 @@
-"""A loop of one's own: compiled once, and the same numbers as the scripts' loop."""
-
 import dataclasses
 import re
 from pathlib import Path

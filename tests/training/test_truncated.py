@@ -1,5 +1,3 @@
-"""Windows, targets, truncation leak, and what noise must not change."""
-
 import dataclasses
 import functools
 

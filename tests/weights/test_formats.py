@@ -1,5 +1,3 @@
-"""Weights written and read again in every format; what does not fit is refused."""
-
 import dataclasses
 import json
 import struct

@@ -92,7 +92,6 @@ def test_extrapolation():
 
 
 def check_gradient(config, tag, loss, grads):
-    """Against the recorded ones, tensor by tensor."""
     grad = np.load(GOLDEN / "grad_A.npz")
     np.testing.assert_allclose(loss, grad[f"{tag}/loss"], rtol=1e-5)
     for name, found in keras.to_keras(config, grads).items():

@@ -1,5 +1,3 @@
-"""Weights of runs: finished, unfinished, damaged."""
-
 import json
 import shutil
 

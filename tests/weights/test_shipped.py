@@ -1,5 +1,3 @@
-"""Networks that come with the package, and scores of many sequences."""
-
 import json
 import shutil
 

@@ -9,7 +9,6 @@ from prednet_jax.noise.gpu.compilation import found_wheels
 
 @pytest.fixture(scope="session")
 def compiler():
-    """Skips where XLA's CUDA compiler is not installed (`make gpu-wheels`)."""
     try:
         return found_wheels()
     except NoiseError as error:

@@ -117,7 +117,6 @@ CASES = [
 
 
 def compile_all(cases, gpu: str) -> dict[Case, compilation.Compiled]:
-    """Compiles sums for a GPU, all in one process."""
     modules = []
     for case in cases:
         shape = jax.ShapeDtypeStruct(case.shape, case.dtype)
@@ -126,7 +125,6 @@ def compile_all(cases, gpu: str) -> dict[Case, compilation.Compiled]:
 
 
 def interpreted(compiled: compilation.Compiled, arrays) -> np.ndarray:
-    """What the kernels make of the arrays."""
     program = replay.assemble(compiled)
     return program.run(program.memory(arrays))
 
@@ -147,7 +145,6 @@ CHOSEN = [
 
 
 def golden() -> dict[tuple[str, Case], compilation.Compiled]:
-    """The committed set: what was compiled, by GPU and sum."""
     cases = {case.name: case for case in CHOSEN}
     found = {}
     for gpu, entries in json.loads(gzip.decompress(GOLDEN.read_bytes())).items():
@@ -164,7 +161,6 @@ def golden() -> dict[tuple[str, Case], compilation.Compiled]:
 
 
 def _short(compiled: compilation.Compiled) -> dict[str, Any]:
-    """What the tests read of a compiled sum."""
     entry = compiled.hlo[compiled.hlo.index("\nENTRY ") :]
     entry = re.sub(r", (sharding|metadata|frontend_attributes)=\{.*", "", entry)
     return {"hlo": entry, "ptx": compiled.ptx, "launches": compiled.launches}

@@ -1,5 +1,3 @@
-"""What an audit says of programs whose kernels are known."""
-
 import json
 import os
 import re
@@ -114,7 +112,6 @@ def report(compiler):
 
 
 def entries(report, function):
-    """Those of a function's own lines."""
     return [e for e in report.entries if e.source.endswith(f" in {function.__name__}")]
 
 

@@ -1,5 +1,3 @@
-"""Programs compiled for a GPU by a process that has none."""
-
 import configparser
 import os
 import re
@@ -55,7 +53,6 @@ def test_an_error_of_the_compiler_is_one_line(compiler):
 
 @pytest.mark.parametrize("version", [None, "0.1.0"])
 def test_without_the_compiler_or_with_another(monkeypatch, tmp_path, version):
-    """One line names the command that installs it."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     (tmp_path / "gpu-audit").mkdir()
     for name in ("jax_cuda12_plugin", "jax_cuda12_pjrt", "nvidia_cuda_nvcc_cu12"):

@@ -1,5 +1,3 @@
-"""The noise `gpu_order`: its text, its reach, its sums and its model of products."""
-
 import jax
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""This project's own programs compile for GPUs, to what results/gpu/audit.json says."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The profile `xla_gpu` agrees with what compiled programs say of each sum."""
-
 import json
 
 import jax

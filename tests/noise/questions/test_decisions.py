@@ -1,5 +1,3 @@
-"""Which decisions noise flips, and where."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

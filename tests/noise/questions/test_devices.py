@@ -1,5 +1,3 @@
-"""Sums over devices: their orders, and a mesh on one CPU against eight real devices."""
-
 import itertools
 import json
 

@@ -1,5 +1,3 @@
-"""Significant digits: against significantdigits, against float64, and at the edges."""
-
 import json
 import math
 

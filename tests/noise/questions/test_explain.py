@@ -1,5 +1,3 @@
-"""Explanations: a constructed difference gets the rung that made it."""
-
 import json
 
 import jax

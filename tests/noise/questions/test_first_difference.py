@@ -1,5 +1,3 @@
-"""Recordings, and the line at which two runs part."""
-
 import json
 import os
 from pathlib import Path

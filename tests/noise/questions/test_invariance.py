@@ -1,5 +1,3 @@
-"""Whether a result depends on how its function is called."""
-
 import json
 from pathlib import Path
 

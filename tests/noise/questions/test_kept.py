@@ -1,5 +1,3 @@
-"""Tolerances in files beside tests, and those that tests have by hand."""
-
 import json
 import subprocess
 import sys

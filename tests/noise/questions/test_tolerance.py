@@ -1,5 +1,3 @@
-"""Tolerances: their failure rate on fresh draws, and the wrong kernels they catch."""
-
 import json
 
 import jax

@@ -1,5 +1,3 @@
-"""Answers that were wrong, as users met them; each of these tests failed before."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
