@@ -87,7 +87,7 @@ test: lint
 NUMBERS := tests/models tests/weights/test_golden_*.py tests/curvature/test_hessian.py \
   tests/training/test_rollout.py tests/training/test_truncated.py \
   $(addprefix tests/noise/test_noise_,barrier.py bits.py composition.py \
-    convolutions.py elementwise.py order.py reductions.py)
+    elementwise.py order.py reductions.py)
 
 test-default-flags: setup
 	PREDNET_DEFAULT_XLA_FLAGS=1 $(BIN)/python -m pytest -n $(WORKERS) \

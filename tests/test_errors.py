@@ -1,7 +1,20 @@
+import ast
+import configparser
+import dataclasses
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from prednet_jax import errors
+from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.errors import EXTRAS, missing_extra
+from prednet_jax.noise import __main__ as command
+from prednet_jax.objectives import Method
+from prednet_jax.runs.design import Setup
+from prednet_jax.training.recipe import Recipe
+from tests.processes import ROOT, python
 
 NAN, INFINITY = float("nan"), float("inf")
 # By check: what it accepts, what it refuses, and words of the refusal.
@@ -36,3 +49,114 @@ def test_one_of_lists_what_is_accepted():
     errors.one_of("mode", "map", ("auto", "map"))
     with pytest.raises(errors.UserError, match="mode='lap': expected one of auto, map"):
         errors.one_of("mode", "lap", ("auto", "map"))
+
+
+# Name of the distribution, where it is not that of the module.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "tensorflow_datasets": "tensorflow-datasets",
+    "vl_convert": "vl-convert-python",
+}
+
+
+def test_the_table_is_that_of_the_package_and_other_modules_are_left_alone():
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    extras = declared["options.extras_require"]
+    for module, extra in EXTRAS.items():
+        assert DISTRIBUTIONS.get(module, module) in extras[extra], module
+    assert missing_extra(ImportError("no", name="jaxx")) is None
+    assert missing_extra(ImportError("no")) is None
+    assert ".[study]" in missing_extra(ImportError("", name="scipy.stats"))
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "command"),
+    [
+        # At the import of the script, and when it opens its data.
+        ("vl_convert", "report", ["experiments/compare_backends.py"]),
+        ("PIL", "data", ["experiments/train.py", "--updates=1"]),
+    ],
+)
+def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
+    folder = tmp_path / "out"
+    argv = [*command, f"--workdir={folder}"]
+    code = (
+        f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv = {argv!r}; "
+        "sys.path.insert(0, 'experiments'); "
+        f"runpy.run_path({command[0]!r}, run_name='__main__')"
+    )
+    (line,) = python("-c", code, status=2).stderr.strip().splitlines()
+    assert line.startswith(Path(command[0]).name)
+    assert f"pip install '.[{extra}]'" in line
+    assert not folder.exists()
+
+
+def test_without_the_package_a_script_names_what_is_missing():
+    """As under a Python other than that of .venv."""
+    code = (
+        "import runpy, sys; sys.modules['absl'] = None; "
+        "sys.path.insert(0, 'experiments'); "
+        "runpy.run_path('experiments/train.py', run_name='__main__')"
+    )
+    said = python("-c", code, status=1).stderr
+    assert "absl" in said.splitlines()[-1]
+    assert "excepthook" not in said
+
+
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z_]+)(?![\w-])")
+# absl's, and those of TFDS, pip and XLA.
+OTHERS = {"file_format", "help", "target", "upgrade", "xla_gpu_deterministic_ops"}
+
+
+def texts(path):
+    """Strings of a file that are no docstrings, with their lines."""
+    tree = ast.parse(path.read_text())
+    documentation = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        # A word alone is an argument for another program, and no message.
+        if not isinstance(text, str) or id(node) in documentation:
+            continue
+        if not text.startswith("--") or " " in text:
+            yield node.lineno, text
+
+
+def defined():
+    """Flags that the scripts and the package's own commands declare."""
+    # What `_flags.define_fields` makes flags of.
+    records = (Recipe, Setup, Method, PredNetConfig, AutoencoderConfig)
+    found = {field.name for record in records for field in dataclasses.fields(record)}
+    found |= set(command.FLAGS)
+    for folder in ("experiments", "prednet_jax"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            found |= set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text))
+            found |= set(re.findall(r'add_argument\(\s*f?"--(\w+)"', text))
+    return found
+
+
+def unknown(paths, known):
+    return [
+        f"{path.relative_to(ROOT)}:{line}: --{name}"
+        for path in paths
+        for line, text in texts(path)
+        for name in FLAG.findall(text)
+        if name not in known and name not in OTHERS
+    ]
+
+
+def test_every_flag_in_a_message_is_defined():
+    known = defined()
+    assert {"workdir", "allow_outside", "init_weights"} <= known
+    package = sorted((ROOT / "prednet_jax").rglob("*.py"))
+    scripts = sorted((ROOT / "experiments").glob("*.py"))
+    assert unknown([*package, *scripts], known) == []

@@ -277,9 +277,8 @@ def test_wrong_values_are_named_in_one_line(room):
 NETWORK = (tasks.of(CONFIG),)
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
+def test_bad_comparisons_and_sweeps_are_named(tmp_path):
+    for kind, changes, message in (
         (runs.Design, {"arms": ("magic",)}, "arm='magic': expected one of float32"),
         (runs.Design, {"arms": ("noise:magic",)}, "arm='noise:magic': .*kind 'magic'"),
         (runs.Design, {"arms": ("noise:none",)}, "arm='noise:none': expected a noise"),
@@ -306,11 +305,9 @@ NETWORK = (tasks.of(CONFIG),)
             (lambda name, **_: runs.arm(name), {"name": name}, f"arm='{name}'")
             for name in ("gaussian_1e999", "convolution_", "convolution_foo")
         ),
-    ],
-)
-def test_bad_comparisons_and_sweeps_are_named(tmp_path, kind, changes, message):
-    given = {"root": tmp_path, "script": "train.py", "tasks": NETWORK, "updates": 5}
-    if kind is sweeps.Sweep:
-        given |= {"arms": ("float32",), "seeds": (0, 1)}
-    with pytest.raises(ValueError, match=message):
-        kind(**given | changes)
+    ):
+        given = {"root": tmp_path, "script": "train.py", "tasks": NETWORK, "updates": 5}
+        if kind is sweeps.Sweep:
+            given |= {"arms": ("float32",), "seeds": (0, 1)}
+        with pytest.raises(ValueError, match=message):
+            kind(**given | changes)

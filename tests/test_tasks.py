@@ -131,15 +131,12 @@ def test_a_record_names_no_module_that_was_not_written_for_this_package(
             tasks.recorded("prednet", bad)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
+def test_the_number_of_weights_is_known_without_drawing_them():
+    for config in (
         PredNetConfig(channels=(3, 4, 5), height=8, width=12, r_channels=(2, 3, 4)),
         PredNetConfig(channels=(3, 4), height=8, width=8, variant="lotter"),
         AutoencoderConfig(height=4, width=6, channels=3, hidden=(5, 2)),
-    ],
-)
-def test_the_number_of_weights_is_known_without_drawing_them(config):
-    task = tasks.of(config)
-    params = task.init_params(keys.stream(0, "init"))
-    assert task.weights == sum(leaf.size for leaf in jax.tree.leaves(params))
+    ):
+        task = tasks.of(config)
+        params = task.init_params(keys.stream(0, "init"))
+        assert task.weights == sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -3,7 +3,7 @@ import json
 import jax
 import numpy as np
 
-from benchmarks import speed
+from benchmarks import conv_lstm, speed
 
 
 def test_noises_are_compared_with_the_clean_step():
@@ -37,3 +37,17 @@ def test_each_network_has_a_step_that_is_traced():
     for name in speed.NETWORKS:
         with jax.numpy_dtype_promotion("standard"):
             assert jax.eval_shape(lambda name=name: loss(name)).shape == ()
+
+
+def test_patches_and_neighbourhoods_are_a_convolution_of_cut_frames():
+    x = jax.random.normal(jax.random.key(0), (2, 8, 12, 3))
+    patches = conv_lstm.to_patches(x)
+    assert patches.shape == (2, 2, 3, 48)
+    np.testing.assert_array_equal(patches[1, 1, 2].ravel()[:12], x[1, 4, 8:12].ravel())
+    np.testing.assert_array_equal(conv_lstm.to_frame(patches), x)
+    kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 5))
+    convolved = jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    product = conv_lstm.neighbours(x) @ kernel.reshape(27, 5)
+    np.testing.assert_allclose(product, convolved, atol=1e-5)

@@ -88,18 +88,15 @@ def test_single_images_cycle():
     assert all(opens.all() for _, opens in parts)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "streams", "expected"),
-    [
+def test_a_batch_deals_sequences_out_or_cuts_them():
+    for lengths, streams, expected in (
         ([7, 4], 3, [[0, 1, 7], [2, 3, 8], [4, 5, 9]]),
         ([3, 2, 4, 4, 5], 2, [[0, 1, 5, 6, 7, 8], [3, 4, 9, 10, 11, 12]]),
-    ],
-)
-def test_a_batch_deals_sequences_out_or_cuts_them(lengths, streams, expected):
-    boundaries = np.cumsum([0, *lengths[:-1]])
-    updates = len(expected[0])
-    plan = single_schedule(sum(lengths), boundaries, updates, batch=streams)
-    assert plan.start.T.tolist() == expected
+    ):
+        boundaries = np.cumsum([0, *lengths[:-1]])
+        updates = len(expected[0])
+        plan = single_schedule(sum(lengths), boundaries, updates, batch=streams)
+        assert plan.start.T.tolist() == expected
 
 
 def test_the_streams_of_a_batch_read_what_each_reads_alone():

@@ -101,21 +101,18 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, script, flag
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("script", "named"),
-    [
+def test_help_is_no_mistake(forked):
+    for script, named in (
         ("train.py", "preset channels targets noise workdir"),
         ("predict.py", "weights data extrapolate_from"),
         ("evaluate.py", "weights split"),
         ("sweep.py", "models arms seeds address workdir"),
         ("convert_weights.py", "input output"),
-    ],
-)
-def test_help_is_no_mistake(forked, script, named):
-    done = forked(script, "--help")
-    assert done.returncode == 0
-    for flag in named.split():
-        assert re.search(rf"^  --(\[no\])?{flag}:", done.stdout, re.MULTILINE), flag
+    ):
+        done = forked(script, "--help")
+        assert done.returncode == 0
+        for flag in named.split():
+            assert re.search(rf"^  --(\[no\])?{flag}:", done.stdout, re.MULTILINE), flag
 
 
 @pytest.mark.fault("two processes in one directory", "a second one is started")

@@ -187,3 +187,20 @@ def test_auto_is_never_an_algorithm_that_cannot_do_the_shape():
     # Winograd's is the smaller one on small maps.
     assert convolution.fastest(shape(24, 96, 3, False), "cpu") == "strip2"
     assert convolution.fastest(shape(25, 96, 3, False), "cpu") == "strip4"
+
+
+@pytest.mark.parametrize("algorithm", convolution.ALGORITHMS)
+def test_every_place_of_a_convolution_has_noise(algorithm):
+    """No algorithm hides outputs from noise, at borders or by zeros in its kernel."""
+    rng = np.random.default_rng(0)
+    upsampled = algorithm == "folded"
+    x = rng.standard_normal((1, 6, 8, 8)).astype(np.float32)
+    kernel = rng.standard_normal((3, 3, 8, 8)).astype(np.float32)
+
+    def run(x, kernel):
+        return convolution.conv2d(x, kernel, algorithm, upsampled)
+
+    noisy = jax.jit(noise.inject(run, noise.ReductionOrder(granularity="element")))
+    runs = np.stack([noisy(jax.random.key(i), x, kernel) for i in range(8)])
+    # Over 8 features and 8 keys no place stays silent by chance.
+    assert ((runs != runs[0]).any(axis=(0, 1, 4))).all()

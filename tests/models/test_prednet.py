@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import PredNetConfig, init_params, predict
-from prednet_jax.models import cells, prednet
+from prednet_jax.models import cells, prednet, sequences
 from prednet_jax.models.parameters import parameter_shapes
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6}
@@ -21,18 +23,17 @@ def video(config, steps=4, batch=2, seed=1):
     return jax.random.uniform(jax.random.key(seed), shape)
 
 
-@pytest.mark.parametrize(
-    ("variant", "height", "count"),
-    [
+def test_published_parameter_counts():
+    for variant, height, count in (
         ("lotter", 120, 6_915_948),
         ("watanabe", 120, 8_298_348),
         ("watanabe", 128, 8_390_508),
-    ],
-)
-def test_published_parameter_counts(variant, height, count):
-    shapes = parameter_shapes(PredNetConfig(variant=variant, height=height, width=160))
-    leaves = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))
-    assert sum(np.prod(shape) for shape in leaves) == count
+    ):
+        shapes = parameter_shapes(
+            PredNetConfig(variant=variant, height=height, width=160)
+        )
+        leaves = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))
+        assert sum(np.prod(shape) for shape in leaves) == count
 
 
 @pytest.mark.parametrize("variant", ["lotter", "watanabe"])
@@ -136,3 +137,43 @@ def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():
     assert "_predict" not in {e.params.get("name") for e in inside.eqns}
     outside = jax.make_jaxpr(lambda f: prednet._compiled(config, params, f, None, None))
     assert "_predict" in {e.params.get("name") for e in outside(frames).eqns}
+
+
+CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4, convolution="shifted")
+FRAMES = np.random.default_rng(0).random((13, 4, 4, 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
+def test_predictions_and_maps_are_those_of_one_scan(variant):
+    config = replace(CONFIG, variant=variant)
+    params = init_params(config, jax.random.key(0))
+    whole = jnp.asarray(FRAMES)[:, None]
+    names = ("prediction", "E1")
+    for k in (12, None):
+        found, maps = sequences.predict_sequence(
+            params, config, FRAMES, extrapolate_from=k, maps=("E1",)
+        )
+        expected, _ = prednet.outputs(params, config, whole, names, extrapolate_from=k)
+        for name, value in (("prediction", found), ("E1", maps["E1"])):
+            np.testing.assert_allclose(value, expected[name][:, 0], rtol=0, atol=1e-6)
+    # Of a causal network the first predictions need no other frames.
+    short, _ = sequences.predict_sequence(params, config, FRAMES[:7], maps=("E1",))
+    np.testing.assert_allclose(short, expected["prediction"][:7, 0], rtol=0, atol=1e-6)
+    # One program for every length and every place of extrapolation.
+    assert sequences._program(config, ("E1",))._cache_size() == 1
+
+
+def test_units_are_those_of_one_scan_for_every_sequence():
+    params = init_params(CONFIG, jax.random.key(0))
+    frames = np.random.default_rng(1).integers(0, 256, (13, 3, 4, 4, 1), np.uint8)
+    found = sequences.units(params, CONFIG, frames, ("E0", "Ahat1"))
+    assert list(found) == ["E0", "Ahat1"]
+    expected, _ = prednet.outputs(params, CONFIG, frames, tuple(found))
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6)
+    swapped = sequences.units(
+        params, CONFIG, frames.swapaxes(0, 1), ("E0", "Ahat1"), layout="NTHWC"
+    )
+    np.testing.assert_array_equal(swapped["E0"].swapaxes(0, 1), found["E0"])
+    parts = list(sequences.pieces(params, CONFIG, frames, ("E0", "Ahat1")))
+    assert [len(part["E0"]) for part in parts] == [10, 3]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.noise import record_bits
 from tests.noise.bit_programs import PROGRAMS
-from tests.noise.elsewhere import python
+from tests.processes import python
 
 # Each of them takes another way through the code; together some ten seconds.
 SAMPLE = ("dot", "conv_narrow", "scan", "custom_kept", "shard_map", "only_every_other")
@@ -22,8 +22,8 @@ def compare(record, names):
     """Digests of today's code against the record, in a process with the same flags."""
     if jax.__version__ != record["jax"]:
         pytest.skip(f"recorded with jax {record['jax']}, here is {jax.__version__}")
-    printed = python("-m", "tests.noise.record_bits", "--digests", *names)
-    found = json.loads(printed)["programs"]
+    done = python("-m", "tests.noise.record_bits", "--digests", *names)
+    found = json.loads(done.stdout)["programs"]
     differ = []
     incomparable = []
     for name in names:

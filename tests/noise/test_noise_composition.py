@@ -247,20 +247,17 @@ def test_elementwise_noise_is_decided_by_the_key(spec):
     assert np.any(mapped[0, 0] != mapped[0, 1])
 
 
-@pytest.mark.parametrize(
-    ("tool", "key", "message"),
-    [
+def test_bad_keys_are_refused():
+    for tool, key, message in (
         (noise.inject, 7, "key of type int: expected one PRNG"),
         # The key forgotten: its place is taken by the first argument.
         (noise.inject, X, "the arguments of the function come after"),
         (noise.digits, {"x": X}, "key of type dict"),
         (noise.inject, KEYS, r"uint32 \[n\]"),
         (noise.inject, jnp.zeros(2), r"float32 and shape \(2,\)"),
-    ],
-)
-def test_bad_keys_are_refused(tool, key, message):
-    with pytest.raises(ValueError, match=message):
-        tool(layer, ORDER)(key, X)
+    ):
+        with pytest.raises(ValueError, match=message):
+            tool(layer, ORDER)(key, X)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,21 +325,18 @@ def test_both_parts_of_complex_results_are_perturbed(spec):
     assert np.any(moved.real != moved.imag)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_is_asked_for_in_vain_is_said():
+    for options, message in (
         ({"only": ["0:dot_general", "0:dot_generall"]}, "at '0:dot_generall'"),
         # A name is no path, and a path no name.
         ({"only": ["dot_general"]}, "nothing to perturb at 'dot_general'"),
         ({"primitives": ("0:dot_general",)}, "nothing to perturb at '0:dot_general'"),
         ({"primitives": ("tanh", "bogus")}, "nothing to perturb at 'bogus'"),
         ({"only": "0:dot_general"}, "only='0:dot_general': expected a collection"),
-    ],
-)
-def test_what_is_asked_for_in_vain_is_said(options, message):
-    spec = noise.UlpPerturbation(primitives=options.pop("primitives", None))
-    with pytest.raises(ValueError, match=message):
-        noise.inject(layer, spec, **options)(KEYS[0], X)
-    # A primitive that a function happens not to hold is no slip.
-    quiet = noise.inject(layer, noise.UlpPerturbation(primitives=("erf",)))
-    np.testing.assert_array_equal(quiet(KEYS[0], X), jax.jit(layer)(X))
+    ):
+        spec = noise.UlpPerturbation(primitives=options.pop("primitives", None))
+        with pytest.raises(ValueError, match=message):
+            noise.inject(layer, spec, **options)(KEYS[0], X)
+        # A primitive that a function happens not to hold is no slip.
+        quiet = noise.inject(layer, noise.UlpPerturbation(primitives=("erf",)))
+        np.testing.assert_array_equal(quiet(KEYS[0], X), jax.jit(layer)(X))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.noise.elsewhere import python
+from tests.processes import python
 
 PROGRAM = r"""
 import json
@@ -130,7 +130,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found():
-    printed = python("-c", PROGRAM, devices=4)
+    printed = python("-c", PROGRAM, devices=4).stdout
     return json.loads(printed.splitlines()[-1])
 
 

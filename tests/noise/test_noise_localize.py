@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import planted
 from prednet_jax import noise
-from prednet_jax.noise import inject
+from prednet_jax.noise import inject, variability
 from prednet_jax.noise.localize import localize, minimise
 from prednet_jax.noise.specs import Identity, ReductionOrder, UlpPerturbation
 from prednet_jax.noise.trees import GradientGaussian
@@ -153,20 +153,17 @@ def test_effects_of_layers_and_paths():
     assert effects[listed[0].path] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_are_checked():
+    for options, message in (
         ({"share": 0.0}, r"share=0.0: expected a number in \(0, 1\]"),
         ({"samples": 0}, "samples=0: expected an integer"),
         ({"spec": Identity()}, "acts on a computation"),
         ({"spec": GradientGaussian(0.1)}, "acts on a computation"),
         ({"parts": "layer_0"}, "expected a sequence of texts"),
         ({"parts": ["layer_9"]}, "acts on nothing in 'layer_9'"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(noise.NoiseError, match=message):
-        localize(layers, **{"spec": ReductionOrder(), **options})(KEY, WS, X)
+    ):
+        with pytest.raises(noise.NoiseError, match=message):
+            localize(layers, **{"spec": ReductionOrder(), **options})(KEY, WS, X)
 
 
 def test_a_sum_into_a_mutable_array_is_switched_too():
@@ -191,3 +188,17 @@ def test_the_planted_line_is_found(program):
     assert {c.source for c in report.sets[0]} == {worst.source}
     assert report.rest < report.effect
     assert np.isfinite(report.effect)
+
+
+ONE = {"x": jnp.array([1.0, -2.0, 0.0, 4.0]), "y": (jnp.array([[10.0]]),)}
+TWO = {"x": jnp.array([1.0, -3.0, 0.0, 3.0]), "y": (jnp.array([[10.0]]),)}
+
+
+def test_distances_by_hand():
+    assert variability.v_ermv(ONE, TWO) == pytest.approx((0.5 + 0.25) / 5)
+    assert variability.v_ermv(TWO, ONE) == pytest.approx((1 / 3 + 1 / 3) / 5)
+    assert variability.v_c(ONE, TWO) == 2 / 5
+    assert l2_distance(ONE, TWO) == pytest.approx(np.sqrt(2))
+    for other in ({"x": ONE["x"]}, {**ONE, "x": jnp.ones(3)}, {}):
+        with pytest.raises(ValueError, match="expected the same structure and shapes"):
+            variability.v_c(ONE, other)

@@ -10,9 +10,8 @@ from prednet_jax.noise import specs
 KEYS = jax.random.split(jax.random.key(3), 2)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
+def test_constructors_name_the_value_and_what_is_accepted():
+    for make, message in (
         (lambda: noise.ReductionOrder(partials=2), "partials=2: expected an integer"),
         (lambda: noise.ReductionOrder(granularity="row"), "'row': .*tile, element"),
         (lambda: noise.UlpPerturbation(primitives=()), r"primitives=\(\): expected"),
@@ -37,17 +36,14 @@ KEYS = jax.random.split(jax.random.key(3), 2)
         (lambda: noise.at(noise.Identity(), "data"), "site='data': expected one of"),
         (lambda: noise.inject(jnp.sum, "ulp"), "spec='ulp': expected a noise spec"),
         (lambda: noise.parse(7), "noise=7: expected a text"),
-    ],
-)
-def test_constructors_name_the_value_and_what_is_accepted(make, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            make()
+        assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_text_that_is_wrong_is_quoted():
+    for text, message in (
         ("quake", "unknown kind 'quake': expected one of identity, reduction_order"),
         ("ulp:", "'ulp:': expected options after the colon"),
         ("ulp:ulps=1", "unknown option 'ulps=1' of ulp: .*max_ulps"),
@@ -60,13 +56,11 @@ def test_constructors_name_the_value_and_what_is_accepted(make, message):
             "ulp:primitives=tahn",
             "no primitive 'tahn': expected names such as tan, tanh",
         ),
-    ],
-)
-def test_a_text_that_is_wrong_is_quoted(text, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        noise.parse(text)
-    assert str(caught.value).startswith(f"noise={text!r}: ")
-    assert "\n" not in str(caught.value)
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            noise.parse(text)
+        assert str(caught.value).startswith(f"noise={text!r}: ")
+        assert "\n" not in str(caught.value)
 
 
 SIMPLE = [

@@ -75,20 +75,17 @@ def test_bit_leaf_and_index_can_be_chosen():
     assert flipped({"z": jnp.zeros(5)}, BitFlip(bit=30), KEY)[2] == 1 << 30
 
 
-@pytest.mark.parametrize(
-    ("spec", "names", "message"),
-    [
+def test_what_is_not_there_is_named():
+    for spec, names, message in (
         (BitFlip(leaf="c"), "abn", r"leaf='c' matches 0 leaves: .*\['a'\], \['b'\]"),
         (BitFlip(leaf="["), "abn", "matches 2 leaves"),
         (BitFlip(leaf="a", index=12), "abn", "index=12: expected 0 to 11"),
         (BitFlip(bit=32), "abn", "bit=32: expected 0 to 31"),
         (BitFlip(), "n", "no floating-point element"),
-    ],
-)
-def test_what_is_not_there_is_named(spec, names, message):
-    tree = {"a": jnp.ones((3, 4)), "b": 2 * jnp.ones(20), "n": jnp.arange(4)}
-    with pytest.raises(ValueError, match=message):
-        trees.perturb_tree(spec, KEY, {name: tree[name] for name in names})
+    ):
+        tree = {"a": jnp.ones((3, 4)), "b": 2 * jnp.ones(20), "n": jnp.arange(4)}
+        with pytest.raises(ValueError, match=message):
+            trees.perturb_tree(spec, KEY, {name: tree[name] for name in names})
 
 
 def test_other_specs_and_several():

@@ -32,9 +32,8 @@ def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
     assert "<strong>" in page
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_marks_that_are_not_closed_or_would_not_show_are_refused():
+    for text, said in (
         ("<!-- table: costs -->\n| a |\n", "not closed"),
         ("<!-- table: a -->\n<!-- table: b -->\n<!-- end -->\n", "not closed"),
         ("<!-- table: two words -->\n<!-- end -->\n", "no proper name"),
@@ -45,11 +44,9 @@ def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
         ("It is\n<!--=gap-->1 %<!--/--> here", "begins a line"),
         ("- <!--=gap-->1 %<!--/--> here", "begins a line"),
         ("It is <!--=gap-->1 %\n<!--/--> here", "begins a line"),
-    ],
-)
-def test_marks_that_are_not_closed_or_would_not_show_are_refused(text, said):
-    with pytest.raises(UserError, match=said):
-        documents.names(text)
+    ):
+        with pytest.raises(UserError, match=said):
+            documents.names(text)
 
 
 def test_markdown():

@@ -90,9 +90,8 @@ def test_examples_of_two_shapes_or_two_arms_must_be_the_same(broken):
         report.build(broken)
 
 
-@pytest.mark.parametrize(
-    ("value", "digits", "text"),
-    [
+def test_significant():
+    for value, digits, text in (
         (0.030582, 3, "0.0306"),
         (0.9996, 3, "1.00"),
         (9.996e-5, 3, "1.00e-04"),
@@ -105,10 +104,8 @@ def test_examples_of_two_shapes_or_two_arms_must_be_the_same(broken):
         (-math.inf, 3, "-inf"),
         (None, 3, "-"),
         (math.nan, 3, "-"),
-    ],
-)
-def test_significant(value, digits, text):
-    assert numbers.significant(value, digits) == text
+    ):
+        assert numbers.significant(value, digits) == text
 
 
 def test_signs_and_percent():
@@ -129,9 +126,8 @@ def test_typeset_escapes_and_sets_numbers():
     assert numbers.typeset("threads_1 1e 0.10.2") == "threads_1 1e 0.10.2"
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
+def test_the_ends_of_a_change_are_zero_only_if_they_are():
+    for values, text in (
         ((-0.167, -0.82, 0.486), "-0.17 % [-0.82, +0.49]"),
         ((31.2, 14.4, 69.0), "+31 % [+14, +69]"),
         ((0.0, 0.0, 0.0), "0 % [0, 0]"),
@@ -139,10 +135,8 @@ def test_typeset_escapes_and_sets_numbers():
         ((1.3e5, 1e4, 3e5), "+1.3e+05 % [+10000, +3.0e+05]"),
         ((1.234, -math.inf, math.inf), "+1.2 %"),
         ((1.234, None, None), "+1.2 %"),
-    ],
-)
-def test_the_ends_of_a_change_are_zero_only_if_they_are(values, text):
-    assert numbers.change(*values) == text
+    ):
+        assert numbers.change(*values) == text
 
 
 def test_text_table_names_every_contrast_and_fits(verdict):

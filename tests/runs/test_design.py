@@ -46,9 +46,8 @@ def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):
     assert job.arm.role == Role.DESCRIPTIVE
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_a_run_would_refuse_is_refused_before(tmp_path):
+    for options, message in (
         (
             {"arms": ("threads_9999",)},
             "arm='threads_9999': threads=9999: expected a whole number, from 1",
@@ -60,11 +59,9 @@ def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):
             {"tasks": (tasks.of(PredNetConfig(channels=(5, 6))),)},
             r"data: channels=5: frames have 3 \(RGB\) or 1",
         ),
-    ],
-)
-def test_what_a_run_would_refuse_is_refused_before(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        runs.check(design(**{"root": tmp_path} | options))
+    ):
+        with pytest.raises(ValueError, match=message):
+            runs.check(design(**{"root": tmp_path} | options))
 
 
 def test_a_source_has_to_fill_one_window(tmp_path):

@@ -88,20 +88,17 @@ BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
     "sizes that cannot fit",
     "99999999999 updates, 200000x200000, 5000 replicas, 100000 streams, 10^8 examples",
 )
-@pytest.mark.parametrize(
-    ("config", "fields", "message"),
-    [
+def test_sizes_that_cannot_fit_are_refused_from_their_shapes():
+    """Refused with the flag named; no array is made."""
+    for config, fields, message in (
         (PredNetConfig(height=200000, width=200000), {}, "height=200000, width=200000"),
         (BIG, {"updates": 99999999999}, "updates=99999999999: the plan of"),
         (BIG, {"seeds": 5000, "together": True}, "replicas=5000: "),
         (BIG, {"batch": 10**5}, "batch=100000"),
         (BIG, {"examples": 10**8}, "examples=100000000: their prediction takes"),
-    ],
-)
-def test_sizes_that_cannot_fit_are_refused_from_their_shapes(config, fields, message):
-    """Refused with the flag named; no array is made."""
-    with pytest.raises(UserError, match=message):
-        check(config, **fields)
+    ):
+        with pytest.raises(UserError, match=message):
+            check(config, **fields)
 
 
 def check(config, **fields):

@@ -28,19 +28,16 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setattr(orders, "known", {})
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_text():
+    for text, message in (
         ("gpu_order", "gpu_order needs gpu"),
         ("gpu_order:gpu=gtx1", "gpu='gtx1': expected one of gtx750ti, "),
         ("gpu_order:gpu=h100,products=fast", "products='fast': expected one of fused"),
         ("gpu_order:gpu=h100+reduction_order", "expected one order for a sum"),
-    ],
-)
-def test_text(text, message):
-    assert noise.parse("gpu_order:gpu=gtx1080") == GTX
-    with pytest.raises(noise.NoiseError, match=message):
-        noise.parse(text)
+    ):
+        assert noise.parse("gpu_order:gpu=gtx1080") == GTX
+        with pytest.raises(noise.NoiseError, match=message):
+            noise.parse(text)
 
 
 def test_a_committed_order_needs_no_compiler(alone):

@@ -92,9 +92,8 @@ def signed(function, a, b):
     return function(a.view(np.int32), b.view(np.int32)).view(np.uint32)
 
 
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [
+def test_integers_wrap_and_shift():
+    for operation, expected in (
         ("mad.lo.s32 $d, $a, $b, 7;", lambda a, b: a * b + 7),
         ("mul.hi.u32 $d, $a, $b;", lambda a, b: a.astype(np.uint64) * b >> 32),
         ("shr.u32 $d, $a, 5;", lambda a, b: a >> 5),
@@ -104,16 +103,13 @@ def signed(function, a, b):
         ("and.b32 $d, $a, -8;", lambda a, b: a & 0xFFFFFFF8),
         (LESS.format("lt.s32"), lambda a, b: signed(np.minimum, a, b)),
         (LESS.format("gt.u32"), np.maximum),
-    ],
-)
-def test_integers_wrap_and_shift(operation, expected):
-    a, b = np.random.default_rng(2).integers(0, 2**32, (2, 256), np.uint32)
-    np.testing.assert_array_equal(elementwise(operation, a, b), expected(a, b))
+    ):
+        a, b = np.random.default_rng(2).integers(0, 2**32, (2, 256), np.uint32)
+        np.testing.assert_array_equal(elementwise(operation, a, b), expected(a, b))
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
+def test_what_is_unknown_or_undefined_is_an_error():
+    for body, message in (
         ("ex2.approx.f32 %r1, %r90;", "ex2.approx"),
         ("add.rn.ftz.f32 %r1, %r90, %r90;", "add.rn.ftz"),
         ("atom.global.add.f32 %r1, [%rd0], %r90;", "atom"),
@@ -121,9 +117,7 @@ def test_integers_wrap_and_shift(operation, expected):
         ("ld.global.b32 %r1, [%rd0+2];", "not aligned"),
         ("st.global.b32 [%rd0], %r90;", "a race"),
         (f"{SOME} shfl.sync.down.b32 %r1, %r90, 1, 31, -1;", "lanes"),
-    ],
-)
-def test_what_is_unknown_or_undefined_is_an_error(body, message):
-    body = body.replace("; ", ";\n")
-    with pytest.raises(ptx.PtxError, match=message):
-        launch(body, [np.zeros(8, np.uint32)])
+    ):
+        body = body.replace("; ", ";\n")
+        with pytest.raises(ptx.PtxError, match=message):
+            launch(body, [np.zeros(8, np.uint32)])

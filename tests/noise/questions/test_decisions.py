@@ -136,14 +136,11 @@ def test_the_accuracy_of_an_evaluation_set(scores):
     assert f"answers that flip: {len(found.examples)} of 50" in text
 
 
-@pytest.mark.parametrize(
-    ("fn", "labels", "message"),
-    [
+def test_what_answers_no_labels_is_refused():
+    for fn, labels, message in (
         (lambda x: x[:, 0], np.zeros(6, int), r"is float32\[6\], with labels \[6\]"),
         (lambda x: x, np.zeros((6, 4)), r"labels of type float64 and shape \(6, 4\)"),
         (lambda x: jnp.log(x.at[2].set(-1.0)), np.zeros(6, int), "of example 2 hold"),
-    ],
-)
-def test_what_answers_no_labels_is_refused(fn, labels, message):
-    with pytest.raises(noise.NoiseError, match=message):
-        noise.decisions(fn, ORDER, draws=1, labels=labels)(KEY, jnp.abs(X))
+    ):
+        with pytest.raises(noise.NoiseError, match=message):
+            noise.decisions(fn, ORDER, draws=1, labels=labels)(KEY, jnp.abs(X))

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from prednet_jax import noise
 from prednet_jax.noise.order import collectives
-from tests.noise.elsewhere import python
+from tests.processes import python
 
 KEY = jax.random.key(0)
 
@@ -184,9 +184,8 @@ OTHER = jax.shard_map(
 )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_errors():
+    for options, message in (
         ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).* 7 times"),
         ({"mesh": {"data": 0}}, r"mesh\['data'\]=0.*at least 1"),
         ({"mesh": jax.sharding.AbstractMesh((8,), ("data",))}, r"Mesh its \.shape"),
@@ -195,13 +194,11 @@ OTHER = jax.shard_map(
         ({"fn": lambda params, x: rows(x)}, r"differs along data.*out_specs"),
         ({"fn": OTHER, "in_specs": None}, "expected shard_map without mesh="),
         ({"fn": lambda p, x: looked_up(p, x)}, "expected out_sharding there, or"),
-    ],
-)
-def test_errors(options, message):
-    given = {"fn": step, "mesh": {"data": 8}, "in_specs": SPECS} | options
-    with pytest.raises(noise.NoiseError, match=message) as raised:
-        noise.devices(**given)(KEY, PARAMS, X)
-    assert "\n" not in str(raised.value)
+    ):
+        given = {"fn": step, "mesh": {"data": 8}, "in_specs": SPECS} | options
+        with pytest.raises(noise.NoiseError, match=message) as raised:
+            noise.devices(**given)(KEY, PARAMS, X)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_body_with_a_lookup_in_a_table():
@@ -334,7 +331,7 @@ print(json.dumps(found))
 
 
 def test_eight_real_devices_give_the_same_bits():
-    printed = python("-c", REAL, devices=8)
+    printed = python("-c", REAL, devices=8).stdout
     found = json.loads(printed.splitlines()[-1])
     assert len(found) == 20
     assert [name for name, right in found.items() if not right] == []

@@ -139,9 +139,8 @@ def test_calls_stay_as_they_are_and_the_report_is_read_by_machines_too():
     json.dumps(plain_data(report), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("fn", "args", "batch", "message"),
-    [
+def test_wrong_input_is_named_in_one_line():
+    for fn, args, batch, message in (
         (jnp.mean, (X,), (0,), r"result: shape \(\) of 6 rows: expected the batch"),
         (
             lambda x: {"a": x, "b": x.T},
@@ -155,9 +154,7 @@ def test_calls_stay_as_they_are_and_the_report_is_read_by_machines_too():
         (exact, (X,), (1,), "positions among the 1 positional arguments"),
         (exact, (X,), (True,), "batch=True: expected an integer"),
         (lambda x, w: x @ w, (X, W), (0, 1), "of one size"),
-    ],
-)
-def test_wrong_input_is_named_in_one_line(fn, args, batch, message):
-    with pytest.raises(noise.NoiseError, match=message) as caught:
-        noise.invariance(fn, batch=batch)(*args)
-    assert "\n" not in str(caught.value)
+    ):
+        with pytest.raises(noise.NoiseError, match=message) as caught:
+            noise.invariance(fn, batch=batch)(*args)
+        assert "\n" not in str(caught.value)

@@ -7,7 +7,7 @@ from jax import lax
 from jax.experimental import pallas
 
 from prednet_jax import noise
-from tests.noise.elsewhere import python
+from tests.processes import python
 
 KEY = jax.random.key(0)
 DEFAULT = noise.parse("reduction_order+stochastic_rounding")
@@ -211,6 +211,6 @@ print([(d.primitive, d.elements) for d in found])
 
 def test_decisions_end_on_one_processor():
     """Large arrays waited in a callback for the thread that the callback ran in."""
-    printed = python("-c", ONE_PROCESSOR, JAX_PLATFORMS="cpu")
+    printed = python("-c", ONE_PROCESSOR, JAX_PLATFORMS="cpu").stdout
     assert "('argmax', 100000)" in printed
     assert "('gt', 6400000)" in printed
