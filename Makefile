@@ -85,7 +85,7 @@ test: lint
 # The numbers under XLA's own flags too, as a user of the library without
 # process.prepare has them: recordings, gradients, bits and sizes of the noise.
 NUMBERS := tests/models tests/weights/test_golden_*.py tests/curvature/test_hessian.py \
-  tests/training/test_rollout.py tests/training/test_truncated.py \
+  tests/training/test_truncated.py \
   $(addprefix tests/noise/test_noise_,barrier.py bits.py composition.py \
     elementwise.py order.py reductions.py)
 

@@ -53,9 +53,7 @@ def ends(folder):
     }
 
 
-@pytest.mark.fault(
-    "`compare_backends.py` is interrupted", "SIGTERM in mid-run; the same command again"
-)
+@pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_an_interrupted_comparison_leaves_no_children_and_goes_on(tmp_path):
@@ -90,10 +88,7 @@ def table(folder):
     return found.drop_columns(list(sweeps.TIMINGS))
 
 
-@pytest.mark.fault(
-    "a node of a three-node cluster is killed",
-    "in mid-sweep; then the sweep itself, and the same command again",
-)
+@pytest.mark.fault
 @pytest.mark.slow
 def test_a_node_of_three_is_killed_and_an_interrupted_sweep_goes_on(tmp_path):
     """Every run exactly once; the merged table is an undisturbed one, bit for bit."""

@@ -1,7 +1,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,8 +12,9 @@ import prednet_jax
 from prednet_jax import data, records, weights
 from prednet_jax.config import PredNetConfig
 from prednet_jax.models import sequences
+from tests.processes import ROOT
 
-KERAS = Path(__file__).parents[1] / "golden" / "keras_tiny"
+KERAS = ROOT / "tests" / "golden" / "keras_tiny"
 CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
 
 

@@ -1,11 +1,10 @@
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from runs_on_disk import TINY, events, manifest, metrics
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,8 @@
+import json
 import shutil
 
+import jax
+import numpy as np
 import pytest
 from runs_on_disk import (
     TINY,
@@ -10,6 +13,9 @@ from runs_on_disk import (
     saved,
     snapshot,
 )
+
+from prednet_jax import data, predict
+from prednet_jax.weights import runs
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +45,7 @@ def stopped(whole, folder, *, at, lines):
     return folder
 
 
-@pytest.mark.fault(
-    "killed between two checkpoints, the newest of them damaged",
-    "`--resume` and no other flag",
-)
+@pytest.mark.fault
 def test_resume_needs_no_other_flag(train, whole, tmp_path):
     """A line names the damaged one; the end is that of an undisturbed run, bit for bit.
 
@@ -58,9 +61,7 @@ def test_resume_needs_no_other_flag(train, whole, tmp_path):
     assert manifest(folder)["resumed"] == [{"after_update": 2}]
 
 
-@pytest.mark.fault(
-    "killed before anything was written", "the same command with `--resume`"
-)
+@pytest.mark.fault
 def test_where_nothing_was_begun_a_run_begins(train, whole, tmp_path):
     """It ends in the same bits with its final state kept."""
     train(*TINY, f"--workdir={tmp_path}/r", "--resume")
@@ -68,10 +69,7 @@ def test_where_nothing_was_begun_a_run_begins(train, whole, tmp_path):
     assert saved(tmp_path / "r") == [6]
 
 
-@pytest.mark.fault(
-    "nothing is left to do",
-    "`--resume` of a finished run, with flags that agree: 1.0 for 1, defaults",
-)
+@pytest.mark.fault
 def test_resuming_a_finished_run_changes_nothing(train, whole):
     """A line says so; not a byte or a time stamp changes."""
     before = snapshot(whole)
@@ -81,7 +79,7 @@ def test_resuming_a_finished_run_changes_nothing(train, whole):
     assert snapshot(whole) == before
 
 
-@pytest.mark.fault("a run was too short", "`--resume --updates=9` of a run of 6")
+@pytest.mark.fault
 def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     """The end is that of 9 updates in one go, bit for bit."""
     folder = tmp_path / "r"
@@ -93,9 +91,7 @@ def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     assert len(metrics(folder)) == 9
 
 
-@pytest.mark.fault(
-    "longer would be another run", "`--resume --updates=12` of 6 updates of `lotter`"
-)
+@pytest.mark.fault
 @pytest.mark.slow
 def test_rates_that_depend_on_the_length_refuse_more_updates(train, refused, tmp_path):
     """Refused in one line: its rate depends on the length; nothing changes."""
@@ -107,10 +103,7 @@ def test_rates_that_depend_on_the_length_refuse_more_updates(train, refused, tmp
     assert snapshot(folder) == before
 
 
-@pytest.mark.fault(
-    "`--resume` with another flag",
-    "another seed, rate, precision, noise, number of replicas, ...",
-)
+@pytest.mark.fault
 def test_resume_with_another_flag_is_refused(refused, whole):
     """One line with the flag and both values, status 2; nothing changes."""
     before = snapshot(whole)
@@ -125,7 +118,7 @@ def test_resume_with_another_flag_is_refused(refused, whole):
     assert snapshot(whole) == before
 
 
-@pytest.mark.fault("killed between the saves of two replicas", "`--resume`")
+@pytest.mark.fault
 def test_replicas_go_on_together(train, pair, tmp_path):
     """Both go on from the update they share, to the same bits."""
     folder = stopped(pair, tmp_path / "r", at=6, lines=6)
@@ -136,10 +129,7 @@ def test_replicas_go_on_together(train, pair, tmp_path):
         assert_equal_runs(folder / seed, pair / seed)
 
 
-@pytest.mark.fault(
-    "replicas that cannot go on",
-    "another number, another seed, a folder or a manifest lost",
-)
+@pytest.mark.fault
 def test_a_refusal_deletes_no_replica(refused, pair, tmp_path):
     """Refused in one line; every checkpoint stays."""
     folder = stopped(pair, tmp_path / "r", at=6, lines=6)
@@ -159,7 +149,7 @@ def test_a_refusal_deletes_no_replica(refused, pair, tmp_path):
     check("seed_1 is no run, and")
 
 
-@pytest.mark.fault("killed in the second of three `--seeds`", "`--resume`")
+@pytest.mark.fault
 @pytest.mark.slow
 def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
     """One finished, one stopped, one never begun: all end in the same bits."""
@@ -174,3 +164,68 @@ def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
     for seed in ("seed_0", "seed_1", "seed_2"):
         assert_equal_runs(folder / seed, tmp_path / "all" / seed)
     assert_equal_runs(folder / "seed_0", whole)
+
+
+WINDOWS = (
+    *(*TINY, "--sampling=windows", "--sequences=3", "--batch=2", "--devices=1"),
+    *("--learning_rate=2e-3", "--schedule=cosine", "--clip_gradient=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def windowed(train, tmp_path_factory):
+    """Six updates, checkpoints at 2, 4 and 6, scores at 2, 4 and 6; with noise."""
+    folder = tmp_path_factory.mktemp("windows") / "run"
+    keep = (
+        "--checkpoint_every=2",
+        "--validate_every=2",
+        "--noise=gradient_gaussian:scale=1e-3",
+    )
+    train(*WINDOWS, *keep, f"--workdir={folder}")
+    return folder
+
+
+def validation(folder):
+    lines = (folder / "validation.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_resumed_run_is_the_same_in_all_bits(train, windowed, tmp_path):
+    folder = stopped(windowed, tmp_path / "r", at=2, lines=3)
+    done = train(f"--workdir={folder}", "--resume")
+    assert "going on after update 2" in done.stdout
+    assert_equal_runs(folder, windowed)
+    assert validation(folder) == validation(windowed)
+
+
+def test_the_records_say_what_was_trained_and_scored(windowed):
+    found = manifest(windowed)
+    assert found["sampling"] == "windows"
+    assert "3 walks of 300 frames, seeds 10000000 to 10000002" in found["data"]
+    held_out = found["validation"]
+    assert "seeds 20000000" in held_out["data"]
+    assert (held_out["sequences"], held_out["frames"]) == (16, 100)
+    # Windows of four frames from the zero state score three transitions each.
+    assert [row["frames_seen"] for row in metrics(windowed)] == [6, 12, 18, 24, 30, 36]
+
+
+def test_the_scores_are_those_of_predict(windowed):
+    """Pooled over 16 held-out walks of 100 frames, and only then divided."""
+    task, params = runs.load_run(windowed)
+    source = data.open_split("walk", "validation", height=8, width=8, channels=3)
+    shown = np.stack([source.read(300 * i, 300 * i + 100) for i in range(16)], 1)
+    frames = jax.numpy.asarray(shown, "f4") / 255
+    predictions, _ = predict(params, task.config, frames)
+    loss = np.square(predictions[1:] - frames[1:]).mean()
+    copying = np.square(np.diff(frames, axis=0)).mean()
+    row = validation(windowed)[-1]
+    assert row["update"] == 6
+    assert row["loss"] == pytest.approx(loss, rel=1e-5)
+    assert row["copy_last_frame_loss"] == pytest.approx(copying, rel=1e-5)
+    assert row["ratio"] == pytest.approx(loss / copying, rel=1e-5)
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_validation_loss(windowed):
+    for row in validation(windowed):
+        kept = windowed / "checkpoints" / str(row["update"]) / "digest.json"
+        assert json.loads(kept.read_text())["loss"] == row["loss"]

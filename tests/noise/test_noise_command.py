@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prednet_jax.noise.__main__ import COMMANDS, main
+from tests.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import jax
 import jax.numpy as jnp

@@ -116,32 +116,6 @@ def test_each_step_of_a_loop_draws_anew_or_not(granularity):
             assert len({other[name].tobytes() for other in found}) > 1
 
 
-@pytest.mark.parametrize(
-    ("granularity", "same"), [("shared", True), ("tile", False), ("element", False)]
-)
-def test_identical_hidden_units(granularity, same):
-    """One order for all outputs can never separate two identical units.
-
-    Their outgoing weights are one constant: XLA's product of a matrix and a vector,
-    which a trained one would need, does not treat its rows alike in the last place.
-    """
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.standard_normal((64, 8)), jnp.float32)
-    y = jnp.asarray(rng.standard_normal(64), jnp.float32)
-    w = jnp.asarray(np.repeat(rng.standard_normal((8, 1)), 2, axis=1), jnp.float32)
-
-    def loss(w):
-        return jnp.mean((jnp.tanh(x @ w).sum(1) - y) ** 2)
-
-    order = noise.ReductionOrder(granularity=granularity, tile=1)
-    step = jax.jit(noise.inject(jax.grad(loss), order))
-    for key in KEYS[:8]:
-        # Steps large enough that an ulp of the gradient survives the subtraction.
-        w = w - 0.5 * step(key, w)
-    a, b = np.asarray(w).T
-    assert np.array_equal(a, b) == same
-
-
 def halves(dtype, shape=(64, 512)):
     a, b = jax.random.split(jax.random.key(5))
     x, y = jax.random.normal(a, shape), jax.random.normal(b, shape)

@@ -1,15 +1,14 @@
 """docs/noise.md and docs/noise/: examples run and print what the pages show."""
 
 import re
-from pathlib import Path
 
 import jax
 import pytest
 from flax import linen as nn
 
 from prednet_jax import noise
+from tests.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
 MAIN = (ROOT / "docs" / "noise.md").read_text()
 FOLDER = ROOT / "docs" / "noise"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

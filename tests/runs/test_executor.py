@@ -68,9 +68,7 @@ def alive(pid):
     return False
 
 
-@pytest.mark.fault(
-    "a comparison is ended", "SIGTERM, SIGHUP, SIGINT and SIGKILL to the parent"
-)
+@pytest.mark.fault
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_children_end_with_their_parent_however_it_ends(tmp_path):
     """Its children end too."""
@@ -103,9 +101,7 @@ def test_closing_the_iterator_ends_the_children(tmp_path):
         os.kill(int(started.read_text()), 0)
 
 
-@pytest.mark.fault(
-    "a run of a comparison diverges", "status 1 in the first of two seeds"
-)
+@pytest.mark.fault
 def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     """It has ended, the other seeds go on; nothing else ends early."""
     diverging = job(tmp_path, "diverges_at_0")
@@ -124,9 +120,7 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
         seal(diverging, 0)
 
 
-@pytest.mark.fault(
-    "a comparison is interrupted", "SIGKILL in the second of two; the same again"
-)
+@pytest.mark.fault
 def test_an_interrupted_comparison_goes_on(tmp_path):
     """What had ended is kept, the rest is made; the error names the signal."""
     both = job(tmp_path)
@@ -164,7 +158,7 @@ def test_only_the_runs_of_an_earlier_comparison_are_removed(tmp_path):
     }
 
 
-@pytest.mark.fault("a run ends too early with status 0", "3 updates of 5")
+@pytest.mark.fault
 def test_a_run_that_is_not_whole_is_no_success(tmp_path):
     """Not taken for a run."""
     short = job(tmp_path, seeds=(0,))

@@ -124,7 +124,7 @@ def test_a_dead_address_is_said_at_once():
     assert time.monotonic() - begin < 30
 
 
-@pytest.mark.fault("a machine has other source", "a job sent to it")
+@pytest.mark.fault
 def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypatch):
     """A machine with other source refuses in one line and runs nothing."""
     here = job(tmp_path / "here", seeds=(0,))
@@ -146,7 +146,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     assert theirs.manifest["flags"]["workdir"] == "run"
 
 
-@pytest.mark.fault("a Ray worker is killed", "SIGKILL while its run goes on")
+@pytest.mark.fault
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
     """Its child ends; every run is made once in the end."""

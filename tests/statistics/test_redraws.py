@@ -1,15 +1,15 @@
 import dataclasses
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prednet_jax import records
 from prednet_jax.statistics import redraws, scatter
+from tests.processes import ROOT
 
-STUDY = Path(__file__).parents[2] / "results" / "study"
+STUDY = ROOT / "results" / "study"
 
 
 def groups(treatment, control):
@@ -220,7 +220,7 @@ def test_a_small_repetition_falls_where_it_is_predicted():
 
 def test_the_simulated_studies_keep_what_the_rule_promises():
     """The wrong answer at most in 5 % of the studies, up to their binomial error."""
-    path = Path(__file__).parents[2] / "results" / "statistics/simulated_studies.csv"
+    path = ROOT / "results" / "statistics/simulated_studies.csv"
     for row in records.read_csv(path):
         answers = (redraws.LOWERS, redraws.NO_EFFECT, redraws.RAISES)
         assert max(float(row[a]) for a in answers if a != row["right"]) < 0.0605

@@ -1,12 +1,15 @@
 import csv
 import dataclasses
+import functools
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import PredNetConfig, errors
-from prednet_jax.studies import endpoints, parts, seed_records, seed_trainings
+from prednet_jax import PredNetConfig, errors, noise
+from prednet_jax.studies import dose, endpoints, parts, seed_records, seed_trainings
 from prednet_jax.studies.parts import Part, RandomWindows, Treatment
 from prednet_jax.studies.seed_records import KeptRuns
 
@@ -164,7 +167,10 @@ def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):
             KeptRuns(tmp_path, kept.about | change).has(arm)
 
 
-def test_a_seed_of_another_arithmetic_is_refused(tmp_path):
+def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
+    weights = {update: np.full(2, 1.0 + update) for update in (0, *TINY.snapshots)}
+    run = trajectory(np.ones(TINY.updates), weights)
+    monkeypatch.setattr(seed_records, "train", lambda *_: run)
     quick = dataclasses.replace(TINY, seeds=(11, 12), treatments=TINY.treatments[:2])
     seed_records.follow_seed(quick, 11, tmp_path, ABOUT)
     # Another commit of the same arithmetic goes on.
@@ -216,3 +222,45 @@ def test_a_later_rate_changes_nothing_before(runs):
     np.testing.assert_array_equal(late.curves["loss"][:3], plain.curves["loss"][:3])
     step = [np.linalg.norm(r.weights[4] - r.weights[2]) for r in (plain, late)]
     assert 0.3 < step[1] / step[0] < 0.7
+
+
+TERMS = jax.random.normal(jax.random.key(0), (4096, 6))
+SPEC = noise.ReductionOrder(granularity="element", tile=1, shortest=1)
+
+
+def gradient(w):
+    """A sum of many terms for each coordinate but the last, which has none."""
+    terms = TERMS * jnp.tanh(w) * jnp.array([1, 1, 1, 1, 1, 0.0])
+    return {"w": jnp.sum(terms, 0)}, "result"
+
+
+@functools.cache
+def draws(kind, factor, n=256):
+    noisy = dose.amplified(SPEC, factor, kind)(lambda w: (gradient(w)[0], None))
+    keys = jax.random.split(jax.random.key(1), n)
+    w = jnp.ones(6)
+    found = jax.jit(jax.vmap(lambda key: noisy(key, w)[0]["w"]))(keys)
+    return np.asarray(found, np.float64), np.asarray(gradient(w)[0]["w"], np.float64)
+
+
+@pytest.mark.parametrize("kind", dose.KINDS)
+def test_noise_has_mean_zero_and_the_size_asked_for(kind):
+    found, plain = draws(kind, 1e3)
+    # Isotropic noise alone reaches a coordinate without noise.
+    assert (found[:, 5] != plain[5]).any() == (kind == "isotropic")
+    xi, _ = draws("order", 1e3)
+    deviations = found - plain
+    size = np.sqrt((deviations**2).sum(1).mean())
+    expected = np.sqrt(((xi - plain) ** 2).sum(1).mean())
+    assert expected > 0
+    np.testing.assert_allclose(size, expected, rtol=0.2)
+    standard_error = size / np.sqrt(len(found))
+    assert np.linalg.norm(deviations.mean(0)) < 4 * standard_error
+    tenfold, _ = draws(kind, 1e4)
+    ratio = np.linalg.norm(tenfold - plain) / np.linalg.norm(deviations)
+    np.testing.assert_allclose(ratio, 10, rtol=0.05)
+
+
+def test_the_result_is_that_of_the_plain_call():
+    noisy = dose.amplified(SPEC, 1.0, "order")(gradient)
+    assert noisy(jax.random.key(2), jnp.ones(6))[1] == "result"

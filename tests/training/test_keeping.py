@@ -84,10 +84,7 @@ def test_clipping_is_optax_own_before_the_optimiser():
 BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
 
 
-@pytest.mark.fault(
-    "sizes that cannot fit",
-    "99999999999 updates, 200000x200000, 5000 replicas, 100000 streams, 10^8 examples",
-)
+@pytest.mark.fault
 def test_sizes_that_cannot_fit_are_refused_from_their_shapes():
     """Refused with the flag named; no array is made."""
     for config, fields, message in (
@@ -106,7 +103,7 @@ def check(config, **fields):
     check_memory(tasks.of(config), **usual | fields)
 
 
-@pytest.mark.fault("more replicas than files may be open", "40 where 300 may be")
+@pytest.mark.fault
 def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
     """Beforehand; they ended in a traceback, with some of the directories made."""
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
@@ -122,7 +119,7 @@ def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
     assert limits == [(300, 300)]
 
 
-@pytest.mark.fault("checkpoints that cannot fit", "ten million of 4 MB")
+@pytest.mark.fault
 def test_checkpoints_that_cannot_fit_on_the_disk_are_refused(tmp_path):
     """Refused beforehand; the last three of them fit."""
     leaf, disk = np.zeros(2**20, np.float32), {"updates": 10**7, "every": 1}

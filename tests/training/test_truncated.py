@@ -9,6 +9,7 @@ import pytest
 
 from prednet_jax import (
     PredNetConfig,
+    data,
     init_params,
     noise,
     objectives,
@@ -18,6 +19,7 @@ from prednet_jax import (
 )
 from prednet_jax.config import AutoencoderConfig
 from prednet_jax.models import prednet
+from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
 
 CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4)
@@ -47,47 +49,13 @@ def test_window_one_updates_after_every_frame():
     expected = jnp.square(predictions[:, 0] - FRAMES).mean(axis=(1, 2, 3))
     assert losses.shape == (13,)
     np.testing.assert_allclose(losses, expected[1:], rtol=1e-5)
-    # One transition is a step of plain gradient descent from the zero state.
-    descent = optax.sgd(0.1)
-    trained, _ = train_windows(PARAMS, CONFIG, FRAMES[:2], window=1, optimizer=descent)
-
-    def loss(params):
-        made, _ = predict(params, CONFIG, FRAMES[:2, None])
-        return jnp.square(made[1, 0] - FRAMES[1]).mean()
-
-    grads = jax.jit(jax.grad(loss))(PARAMS)
-    by_hand = jax.tree.map(lambda p, g: p - 0.1 * g, PARAMS, grads)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), trained, by_hand
-    )
 
 
-@functools.partial(jax.jit, static_argnums=(4, 5))
-def compiled_gradient(params, state, frames, first, targets, leak):
-    method = truncated.Method(targets=targets, truncation_leak=leak)
+@functools.partial(jax.jit, static_argnums=2)
+def window_gradient(state, first, leak=True):
+    method = truncated.Method(truncation_leak=leak)
     gradient = jax.grad(objectives.window_loss, has_aux=True)
-    return gradient(params, CONFIG, state, frames[:, None], first, method)
-
-
-def window_gradient(
-    targets="true", leak=False, frames=FRAMES[:5], state=None, first=True
-):
-    state = prednet.initial_state(CONFIG, 1) if state is None else state
-    first = jnp.asarray(first)
-    return compiled_gradient(PARAMS, state, frames, first, targets, leak)
-
-
-def test_stale_targets_change_the_gradient_and_not_the_report():
-    true, report = window_gradient()
-    stale, same = window_gradient("stale")
-    np.testing.assert_array_equal(report.frame_losses, same.frame_losses)
-    gap = truncated.global_norm(jax.tree.map(jnp.subtract, true, stale))
-    assert gap > 0.01 * truncated.global_norm(true)
-    # Frames that are all alike have no stale target.
-    alike = jnp.broadcast_to(FRAMES[:1], (5, *FRAMES.shape[1:]))
-    (one, _), (other, _) = (window_gradient(t, frames=alike) for t in ("true", "stale"))
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    return gradient(PARAMS, CONFIG, state, FRAMES[:5, None], first, method)
 
 
 def carried():
@@ -96,8 +64,8 @@ def carried():
 
 def test_leak_reaches_only_the_upper_predictions():
     state = carried()
-    true, report = window_gradient(state=state, first=False)
-    leaky, same = window_gradient(leak=True, state=state, first=False)
+    true, report = window_gradient(state, False, False)
+    leaky, same = window_gradient(state, False)
     np.testing.assert_array_equal(report.frame_losses, same.frame_losses)
     for name in true:
         for leaf in true[name]:
@@ -109,8 +77,8 @@ def test_leak_reaches_only_the_upper_predictions():
 
 
 def test_a_first_window_ignores_the_carried_state():
-    fresh, a = window_gradient(leak=True)
-    used, b = window_gradient(leak=True, state=carried())
+    fresh, a = window_gradient(prednet.initial_state(CONFIG, 1), True)
+    used, b = window_gradient(carried(), True)
     np.testing.assert_array_equal(a.scored, [0, 1, 1, 1])
     np.testing.assert_array_equal(a.frame_losses[1:], b.frame_losses[1:])
     jax.tree.map(np.testing.assert_array_equal, fresh, used)
@@ -204,3 +172,77 @@ def test_the_loss_of_an_update_is_the_mean_over_what_counts():
     assert metrics.loss == 2
     record = loop.update_record(1, 3, metrics, None, 0.1)
     assert (record.loss, record.last_frame_loss, record.grad_norm) == (2, 3, 5)
+
+
+SHOWN = jax.random.uniform(jax.random.key(1), (4, 2, 4, 4, 1))
+WINDOW = jnp.concatenate([SHOWN[:1], SHOWN])
+PUBLISHED = {"watanabe": "squares", "lotter": "errors"}
+
+
+def network(variant, channels=(1,)):
+    config = PredNetConfig(
+        channels=channels, height=4, width=4, variant=variant, convolution="shifted"
+    )
+    return config, init_params(config, jax.random.key(0))
+
+
+def window_loss(params, config, **method):
+    state = prednet.initial_state(config, SHOWN.shape[1])
+    return objectives.window_loss(
+        params, config, state, WINDOW, jnp.asarray(True), Method(**method)
+    )[0]
+
+
+def step_by_step(params, config, k):
+    """Each frame shown by itself: true ones up to k, then the network's own."""
+    state = prednet.initial_state(config, SHOWN.shape[1])
+    predictions, made = [], None
+    for t, frame in enumerate(SHOWN):
+        shown = frame if t < k else made
+        found, state = predict(params, config, shown[None], state)
+        # `watanabe` has its prediction of the next frame in the state.
+        made = state.prediction[0]
+        predictions.append(found[0])
+    apart = jnp.stack(predictions)[1:] - SHOWN[1:]
+    return jnp.square(apart).mean(axis=(1, 2, 3, 4)).sum()
+
+
+def test_loss_and_gradient_are_those_of_single_steps():
+    """Those of `lotter` are recorded (tests/weights/test_golden_keras.py)."""
+    config, params = network("watanabe")
+    method = {"objective": "squares", "extrapolate_from": 1}
+    found = jax.jit(jax.value_and_grad(lambda p: window_loss(p, config, **method)))
+    expected = jax.jit(jax.value_and_grad(lambda p: step_by_step(p, config, 1)))
+    (value, grads), (true, oracle) = found(params), expected(params)
+    np.testing.assert_allclose(value, true, rtol=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7),
+        grads,
+        oracle,
+    )
+
+
+@pytest.mark.parametrize("variant", PUBLISHED)
+def test_with_every_frame_seen_it_is_ordinary_training(variant):
+    config, params = network(variant)
+    run = jax.jit(
+        lambda p, k: window_loss(
+            p, config, objective=PUBLISHED[variant], extrapolate_from=k
+        ),
+        static_argnums=1,
+    )
+    plain, seen, hidden = (float(run(params, k)) for k in (None, len(SHOWN), 2))
+    assert seen == pytest.approx(plain, rel=1e-6)
+    assert hidden != pytest.approx(plain, rel=1e-3)
+
+
+def test_windows_are_sequences_of_their_own_and_copying_sees_no_more():
+    config, _ = network("watanabe")
+    source = data.open_source("walk", height=4, width=4, channels=1, length=40)
+    method = Method(extrapolate_from=2)
+    schedule = loop.frame_schedule(config, source, window=5, updates=4, method=method)
+    assert schedule.first.all()
+    frames = np.arange(6, dtype=np.uint8).reshape(6, 1, 1, 1, 1) * 51
+    # The sequence is 1 to 5; 3, 4 and 5 are compared with 2, the last one seen.
+    copied = loop.copy_last_frame_loss(frames, True, method)
+    assert copied == pytest.approx(0.04 * (1 + 1 + 4 + 9) / 4)

@@ -2,7 +2,6 @@ import dataclasses
 import json
 import struct
 import time
-from pathlib import Path
 
 import h5py
 import jax
@@ -13,8 +12,9 @@ import prednet_jax
 from prednet_jax import records, weights
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
+from tests.processes import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "keras_tiny"
+GOLDEN = ROOT / "tests" / "golden" / "keras_tiny"
 NETWORKS = {
     "watanabe": PredNetConfig(
         channels=(3, 4, 6), height=8, width=12, r_channels=(2, 4, 5), ahat_filters=5

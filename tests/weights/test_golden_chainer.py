@@ -6,7 +6,6 @@ truncation leak alone costs 18 to 35 % on the worst tensor.
 """
 
 import shutil
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,9 @@ from prednet_jax.models import prednet
 from prednet_jax.training import truncated
 from prednet_jax.training.trainer import train_windows
 from prednet_jax.weights import chainer
+from tests.processes import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "chainer_tiny"
+GOLDEN = ROOT / "tests" / "golden" / "chainer_tiny"
 WINDOW = 5
 
 

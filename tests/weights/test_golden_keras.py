@@ -6,7 +6,6 @@ summation.
 """
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,9 @@ from prednet_jax import objectives, optimizers
 from prednet_jax.config import PredNetConfig
 from prednet_jax.models import prednet
 from prednet_jax.weights import keras
+from tests.processes import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "keras_tiny"
+GOLDEN = ROOT / "tests" / "golden" / "keras_tiny"
 
 
 def load(name):

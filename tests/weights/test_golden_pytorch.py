@@ -11,7 +11,6 @@ import os
 import pickle
 import shutil
 import zipfile
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,8 +19,9 @@ from safetensors.numpy import save_file
 
 from prednet_jax import Trainer, predict, weights, windows
 from prednet_jax.errors import UserError
+from tests.processes import ROOT
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "pytorch_tiny"
+GOLDEN = ROOT / "tests" / "golden" / "pytorch_tiny"
 SIZE = {"height": 8, "width": 12}
 
 
@@ -64,12 +64,11 @@ def test_an_imported_port_is_a_network_like_any_other(tmp_path):
     for name in ("w.npz", "w.hdf5"):
         with pytest.raises(UserError, match=f"variant='{port}': expected"):
             weights.writer(name)(tmp_path / name, config, params)
+    # It trains: the program of an update is there.
     trainer = Trainer(config)
-    state = trainer.init(params, batch=2)
-    video = np.load(GOLDEN / f"{port}.npz")["frames"]
-    for frames, first in windows(video, 3):
-        state, metrics = trainer.step(state, frames, first)
-    assert np.isfinite(float(metrics.loss))
+    window = next(windows(np.load(GOLDEN / f"{port}.npz")["frames"], 3))
+    state, _ = jax.eval_shape(trainer.step, trainer.init(params, batch=2), *window)
+    assert jax.tree.structure(state.params) == jax.tree.structure(params)
 
 
 def with_pickle(tmp_path, content):

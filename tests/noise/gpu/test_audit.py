@@ -1,7 +1,6 @@
 import json
 import os
 import re
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -16,6 +15,7 @@ from prednet_jax import noise
 from prednet_jax.noise.__main__ import main
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu.targets import CARDS
+from tests.processes import ROOT
 
 FILE = os.path.basename(__file__)
 
@@ -358,7 +358,7 @@ def test_the_command(compiler, tmp_path, monkeypatch, capsys):
 
 
 def test_the_page_prints_what_it_shows(compiler, capsys):
-    page = (Path(__file__).parents[3] / "docs" / "noise" / "audit.md").read_text()
+    page = (ROOT / "docs" / "noise" / "audit.md").read_text()
     code, shown = re.search(
         r"```python\n(.*?)```\n\nprints.*?```\n(.*?)```", page, re.DOTALL
     ).groups()

@@ -7,7 +7,10 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax import lax
+from jax import numpy as jnp
 
+from prednet_jax import noise
 from prednet_jax.noise.gpu import orders, ptx, replay
 from tests.noise.gpu import reductions
 
@@ -97,18 +100,6 @@ def test_a_mutated_schedule_is_noticed(mutation, monkeypatch):
         case.read(compiled)
 
 
-def test_an_interpreter_without_shuffles_is_noticed(monkeypatch):
-    (_, case), compiled = next(iter(GOLDEN.items()))
-
-    def stays(threads, instruction, mask):
-        target, source, *_ = instruction.operands
-        threads.write(target, threads.read(source, "u32"), mask)
-
-    monkeypatch.setattr(ptx._Threads, "_shuffle", stays)
-    with pytest.raises(ptx.PtxError, match="lacks some of its terms"):
-        case.read(compiled)
-
-
 def test_what_is_no_sum_is_refused():
     """The kernel's additions are products: no order is read."""
     (_, case), compiled = next(iter(GOLDEN.items()))
@@ -139,3 +130,146 @@ def test_trees_inside_of_other_kernels():
             schedule = case.read(compiled)
             terms = math.prod(case.shape[d] for d in case.axes)
             assert str(found[terms]) == str(schedule)
+
+
+GTX = noise.GpuOrder(gpu="gtx1080")
+# One of the sums that are committed: a bias gradient of PredNet at 24x32.
+BIAS = (1, 24, 32, 12)
+
+
+def bias_gradient(x):
+    return lax.reduce_sum(x, (1, 2))
+
+
+def numbers(shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """No compiler, and nothing read before."""
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setattr("importlib.metadata.distributions", lambda **where: ())
+    monkeypatch.setattr(orders, "known", {})
+
+
+def test_text():
+    for text, message in (
+        ("gpu_order", "gpu_order needs gpu"),
+        ("gpu_order:gpu=gtx1", "gpu='gtx1': expected one of gtx750ti, "),
+        ("gpu_order:gpu=h100,products=fast", "products='fast': expected one of fused"),
+        ("gpu_order:gpu=h100+reduction_order", "expected one order for a sum"),
+    ):
+        assert noise.parse("gpu_order:gpu=gtx1080") == GTX
+        with pytest.raises(noise.NoiseError, match=message):
+            noise.parse(text)
+
+
+def test_a_committed_order_needs_no_compiler(alone):
+    x = numbers(BIAS)
+    noisy = noise.inject(bias_gradient, GTX)(jax.random.key(0), x)
+    schedule = orders.committed()["gtx1080:float32[1,24,32,12]:1,2"]
+    wanted = schedule.sum(np.asarray(x).reshape(-1, 12))
+    assert np.asarray(noisy[0]).tobytes() == wanted.tobytes()
+    assert np.any(noisy != bias_gradient(x))
+
+
+def test_without_the_compiler_one_line_has_the_command(alone):
+    with pytest.raises(noise.NoiseError, match="pip install") as caught:
+        noise.inject(bias_gradient, GTX)(jax.random.key(0), numbers((1, 24, 32, 13)))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_order_is_read_once(compiler, monkeypatch):
+    key = orders.Sum("gtx1080", "float32", (5, 70), (1,))
+    schedule = orders.order_of(key)
+    monkeypatch.setattr(orders.compilation, "compiled_for", None)
+    assert orders.order_of(key) is schedule
+
+
+def test_nothing_is_random_and_the_derivative_is_that_of_the_sum():
+    noisy, x = noise.inject(bias_gradient, GTX), numbers(BIAS)
+    first = noisy(jax.random.key(0), x)
+    np.testing.assert_array_equal(first, jax.jit(noisy)(jax.random.key(1), x))
+
+    def loss(total, *args):
+        return jnp.vdot(total(*args), jnp.arange(12.0))
+
+    found = jax.grad(lambda x: loss(noisy, jax.random.key(0), x))(x)
+    np.testing.assert_array_equal(found, jax.grad(lambda x: loss(bias_gradient, x))(x))
+
+
+def test_coverage_says_what_is_replayed_and_what_not():
+    def fn(x, w):
+        y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
+        return bias_gradient(y) + bias_gradient(jnp.cumsum(x, 1)) + x[0, :2].sum(0)[:1]
+
+    arrays = numbers(BIAS), numbers((3, 3, 12, 12))
+    report = noise.coverage(fn, GTX)(*arrays)
+    reasons = {e.primitive: e.reason for e in report.perturbed}
+    assert reasons["reduce_sum"] == "in the order of gtx1080's kernel for this sum"
+    assert (
+        reasons["conv_general_dilated"]
+        == "by the model 'fused' (rising k, multiply-add)"
+    )
+    plain = noise.coverage(fn, noise.parse("gpu_order:gpu=gtx1080,products=plain"))
+    reasons = {e.primitive: e.reason for e in plain(*arrays).untouched}
+    assert "products=plain" in reasons["conv_general_dilated"]
+    left = {e.primitive: e for e in report.untouched}
+    assert [left[n].has_order for n in ("cumsum", "reduce_sum")] == [True, False]
+    assert left["cumsum"].reason.startswith("not replayed")
+
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def rising_k(a, b):
+    """The model: [m, k], [k, n]. With 64 bits a multiply-add is rounded once."""
+    a, b = np.longdouble(a), np.longdouble(b)
+    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in range(a.shape[1]):
+        total = (a[:, k, None] * b[None, k] + total).astype(np.float32)
+    return total
+
+
+def tf32(x):
+    """Rounded to 11 significant bits, ties away from zero."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))
+    whole = np.floor(np.abs(mantissa) * 2**11 + 0.5) * np.sign(mantissa)
+    return np.ldexp(whole, exponent - 11).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision"), [("gtx1080", None), ("h100", None), ("h100", "highest")]
+)
+def test_products_follow_the_stated_model(gpu, precision):
+    """Operands are rounded to TF32 where the GPU has it and the program allows it."""
+    a, b = numbers((24, 108)), numbers((108, 36), 1)
+
+    def product(a, b):
+        return jnp.matmul(a, b, precision=precision)
+
+    result = noise.inject(product, noise.GpuOrder(gpu=gpu))(jax.random.key(0), a, b)
+    left, right = (np.asarray(x) for x in (a, b))
+    if gpu == "h100" and precision is None:
+        left, right = tf32(left), tf32(right)
+    np.testing.assert_array_equal(result, rising_k(left, right))
+
+
+def test_a_convolution_is_the_product_of_its_patches():
+    stride = 2
+    x, w = numbers((2, 7, 6, 3)), numbers((3, 2, 3, 4), 1)
+
+    def conv(x, w):
+        return lax.conv_general_dilated(
+            x, w, (stride, 1), [(1, 1), (0, 0)], dimension_numbers=NHWC
+        )
+
+    result = noise.inject(conv, GTX)(jax.random.key(0), x, w)
+    padded = np.pad(np.asarray(x), [(0, 0), (1, 1), (0, 0), (0, 0)])
+    kernel = np.asarray(w).transpose(2, 0, 1, 3).reshape(-1, 4)
+    for i in range(result.shape[1]):
+        for j in range(result.shape[2]):
+            window = padded[:, i * stride : i * stride + 3, j : j + 2]
+            rows = window.transpose(0, 3, 1, 2).reshape(2, -1)
+            np.testing.assert_array_equal(result[:, i, j], rising_k(rows, kernel))

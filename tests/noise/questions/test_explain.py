@@ -105,11 +105,9 @@ def test_the_nearer_of_two_is_named_and_by_how_much():
     assert leaf.ulps == pytest.approx(
         (report.error_a * 2**23, report.error_b * 2**23), rel=1e-6
     )
-    swapped = noise.explain(fn, plain, low, draws=2)(KEY, *args)
-    assert swapped.closer == "a"
-    broken = noise.explain(fn, plain.at[0, 0].set(jnp.nan), plain, draws=2)
+    broken = noise.explain(fn, plain, plain.at[0, 0].set(jnp.nan), draws=2)
     report = broken(KEY, *args)
-    assert (report.closer, report.error_a) == ("b", None)
+    assert (report.closer, report.error_b) == ("a", None)
 
 
 def test_signs_of_vectors_are_free_and_nothing_else_is():
