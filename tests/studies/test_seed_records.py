@@ -224,6 +224,25 @@ def test_a_later_rate_changes_nothing_before(runs):
     assert 0.3 < step[1] / step[0] < 0.7
 
 
+def test_what_comes_before_a_later_rate_is_trained_once(runs, monkeypatch):
+    made = []
+    train = seed_trainings.loop.train
+
+    def counted(*args, **more):
+        for item in train(*args, **more):
+            made.append(item[1].update)
+            yield item
+
+    monkeypatch.setattr(seed_trainings.loop, "train", counted)
+    seed_trainings._before_fork.cache_clear()
+    again = [seed_trainings.train(PART, t, 5) for t in (PART.treatments[0], LATE)]
+    assert made == [1, 2, 3, 4, 3, 4]
+    assert [run.sha256 for run in again] == [
+        runs["float32", 0].sha256,
+        runs["late", 0].sha256,
+    ]
+
+
 TERMS = jax.random.normal(jax.random.key(0), (4096, 6))
 SPEC = noise.ReductionOrder(granularity="element", tile=1, shortest=1)
 
