@@ -95,14 +95,14 @@ def test_mnist_is_what_the_sources_read(prepared, tmp_path, monkeypatch):
 
 
 def test_what_was_not_brought_is_named_with_where_it_is(tmp_path):
+    from prednet_jax.data import builders
+
+    (tmp_path / "in").mkdir()
     for name, wanted in (
         ("mnist", "train-images-idx3-ubyte.gz"),
         ("moving_mnist_test", "mnist_test_seq.npy"),
         ("kitti_raw", "image_03/data"),
     ):
-        from prednet_jax.data import builders
-
-        (tmp_path / "in").mkdir()
         with pytest.raises(DataError) as caught:
             builders.prepare(name, tmp_path / "in", tmp_path / "out")
         for part in (str(tmp_path / "in"), wanted, "http", "Nothing is downloaded"):

@@ -141,7 +141,8 @@ def test_linear_solvers_run_under_noise(name):
     assert any("custom_linear_solve[solve]/" in e.path for e in report.perturbed)
     # The direct solver has no sums, and the loops of gmres take long to compile.
     for spec in (ULP,) if name in ("solve", "gmres") else (ORDER, ULP):
-        found = [noise.inject(solver, spec)(key, MATRIX, RIGHT) for key in KEYS]
+        noisy = noise.inject(solver, spec)
+        found = [noisy(key, MATRIX, RIGHT) for key in KEYS]
         assert (found[0] != found[1]).any()
         for x in found:
             np.testing.assert_allclose(x, exact, rtol=1e-3, atol=1e-4)

@@ -67,7 +67,9 @@ def test_an_imported_port_is_a_network_like_any_other(tmp_path):
     # It trains: the program of an update is there.
     trainer = Trainer(config)
     window = next(windows(np.load(GOLDEN / f"{port}.npz")["frames"], 3))
-    state, _ = jax.eval_shape(trainer.step, trainer.init(params, batch=2), *window)
+    state, _ = jax.eval_shape(
+        lambda state: trainer.step(state, *window), trainer.init(params, batch=2)
+    )
     assert jax.tree.structure(state.params) == jax.tree.structure(params)
 
 

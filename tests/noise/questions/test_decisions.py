@@ -105,7 +105,8 @@ def test_examples_that_flip_are_those_of_inject_with_exact_intervals():
     clear = TIED.at[0, 0].set(1.0).at[0, 1].set(-1.0)
     fn = lambda x, w: jnp.argmax((x @ w)[:, :2], axis=1)  # noqa: E731
     x = x.at[jnp.array([2, 4]), 0].set(0.0)
-    (entry,) = noise.decisions(fn, ORDER, draws=9)(KEY, x, clear)
+    report = noise.decisions(fn, ORDER, draws=9)(KEY, x, clear)
+    (entry,) = report
     noisy, clean = noise.inject(fn, ORDER), jax.jit(fn)(x, clear)
     keys = jax.random.split(KEY, 9)
     counts = np.sum([np.asarray(noisy(k, x, clear) != clean) for k in keys], axis=0)
@@ -115,7 +116,7 @@ def test_examples_that_flip_are_those_of_inject_with_exact_intervals():
         assert round(9 * e.flipped) in (counts[e.example], 9 - counts[e.example])
         exact = stats.binomtest(round(9 * e.flipped), 9).proportion_ci(0.95)
         assert (e.low, e.high) == pytest.approx(tuple(exact), abs=1e-9)
-    assert "examples [" in str(noise.decisions(fn, ORDER, draws=9)(KEY, x, clear))
+    assert "examples [" in str(report)
 
 
 @pytest.mark.parametrize("scores", [True, False])
