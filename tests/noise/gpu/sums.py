@@ -3,7 +3,7 @@
     python tests/noise/gpu/sums.py
 
 writes results/gpu/sums.json (a minute; `make gpu` does it too), of which docs/noise.md
-has its table and to which `test_profile` holds the noise profile `xla_gpu`.
+has its table and to which `test_compilation` holds the profile `xla_gpu`.
 """
 
 import functools
