@@ -209,19 +209,21 @@ SPECS = [
 ]
 
 
+@jax.jit
+def compared(x, i):
+    best = jnp.argmax(x, axis=1)
+    picked = jnp.take_along_axis(x, best[:, None], axis=1)
+    floats = jnp.max(x), jnp.min(x, 0), picked, jnp.sort(x, 0), -x, jnp.abs(x)
+    more = jnp.maximum(x, 0), x > 0, x.reshape(-1)[::-1], best, jnp.sum(i), i @ i.T
+    return *floats, *more, jnp.cumsum(i, 0), jnp.zeros(3, int).at[i[0]].add(1)
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: type(spec).__name__)
 def test_comparisons_and_integers_are_untouched(spec):
-    def compared(x, i):
-        best = jnp.argmax(x, axis=1)
-        picked = jnp.take_along_axis(x, best[:, None], axis=1)
-        floats = jnp.max(x), jnp.min(x, 0), picked, jnp.sort(x, 0), -x, jnp.abs(x)
-        more = jnp.maximum(x, 0), x > 0, x.reshape(-1)[::-1], best, jnp.sum(i), i @ i.T
-        return *floats, *more, jnp.cumsum(i, 0), jnp.zeros(3, int).at[i[0]].add(1)
-
     i = jnp.arange(9, dtype=jnp.int32).reshape(3, 3) % 3
     arguments = (W[:6, :4], i)
     found = noise.inject(compared, spec)(KEYS[0], *arguments)
-    for one, expected in zip(found, jax.jit(compared)(*arguments), strict=True):
+    for one, expected in zip(found, compared(*arguments), strict=True):
         np.testing.assert_array_equal(one, expected)
 
 

@@ -214,6 +214,7 @@ def equinox_step():
 
 
 def diffrax_solution():
+    @jax.jit
     def solve(w, start):
         term = diffrax.ODETerm(lambda t, y, w: jnp.tanh(w @ y))
         return diffrax.diffeqsolve(
@@ -238,7 +239,8 @@ def transformer_block():
 
     block = Block()
     params = block.init(KEY, ROWS)
-    return jax.grad(lambda p, x: jnp.mean(block.apply(p, x) ** 2)), (params, ROWS)
+    gradient = jax.grad(lambda p, x: jnp.mean(block.apply(p, x) ** 2))
+    return jax.jit(gradient), (params, ROWS)
 
 
 PROGRAMS = [linen_step, equinox_step, diffrax_solution, transformer_block]
