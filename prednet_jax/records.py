@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import files
-from prednet_jax.errors import UserError
+from prednet_jax.files import FileError
 
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
 VALIDATION, LOSS_PICTURE = "validation.jsonl", "loss.png"
@@ -40,10 +40,6 @@ ENVIRONMENT = (
 )
 # Those that say where things are, not what is computed.
 _PLACES = ("JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES")
-
-
-class RecordError(UserError):
-    """A run's records are missing, unreadable, or not comparable."""
 
 
 def fingerprint(tree: Mapping[str, Any]) -> str:
@@ -121,13 +117,9 @@ def tree_bytes(tree: Mapping[str, Any], *, compressed: bool = False) -> bytes:
 
 
 def read_tree(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads what `write_tree` wrote; a RecordError says why it cannot."""
+    """Reads what `write_tree` wrote; a FileError says why it cannot."""
     tree: dict[str, Any] = {}
-    try:
-        stored = files.read_npz(path)
-    except files.FileError as error:
-        raise RecordError(f"{error}; expected weights of a run") from None
-    for name, array in stored.items():
+    for name, array in files.read_npz(path).items():
         *folders, leaf = name.split("/")
         place = tree
         for folder in folders:
@@ -135,7 +127,7 @@ def read_tree(path: str | os.PathLike) -> dict[str, Any]:
             if not isinstance(place, dict):
                 break
         if not isinstance(place, dict) or leaf in place:
-            raise RecordError(
+            raise FileError(
                 f"{path}: {name!r} is both an array and a folder of arrays; expected "
                 "weights of a run"
             )
@@ -165,14 +157,13 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Reads JSON; a RecordError says that the file is missing or is not JSON."""
+    """Reads JSON; a FileError says that the file is missing or is not JSON."""
+    text = files.read_text(path)
     try:
-        return json.loads(files.read_text(path))
-    except files.FileError as error:
-        raise RecordError(f"{error}; expected a JSON file") from None
+        return json.loads(text)
     # ValueError: not JSON, or a number of thousands of digits.
     except (ValueError, RecursionError) as error:
-        raise RecordError(
+        raise FileError(
             f"{path}: {files.reason(error)}; expected a JSON file"
         ) from None
 
@@ -202,11 +193,8 @@ def csv_bytes(
 
 
 def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
-    """The rows of a table, by column; a RecordError: it is missing or is no text."""
-    try:
-        return list(csv.DictReader(files.read_text(path).splitlines()))
-    except files.FileError as error:
-        raise RecordError(f"{error}; expected a table (.csv)") from None
+    """The rows of a table, by column; a FileError: it is missing or is no text."""
+    return list(csv.DictReader(files.read_text(path).splitlines()))
 
 
 class MetricsWriter:
@@ -219,7 +207,7 @@ class MetricsWriter:
         path = Path(directory) / METRICS
         lines = _metrics_lines(path) if keep else []
         if len(lines) < keep:
-            raise RecordError(f"{path}: {len(lines)} lines; expected {keep}")
+            raise FileError(f"{path}: {len(lines)} lines; expected {keep}")
         write_bytes(path, "".join(lines[:keep]).encode())
         self._file = open(path, "a", buffering=1)  # noqa: SIM115 (closed by close)
 
@@ -279,22 +267,19 @@ class Run:
 
 
 def read_run(directory: str | os.PathLike) -> Run:
-    """Reads a run; a RecordError: a file is missing or broken, or has no update."""
+    """Reads a run; a FileError: a file is missing or broken, or has no update."""
     directory = Path(directory)
     manifest = read_json(directory / MANIFEST)
     if not isinstance(manifest, dict):
-        raise RecordError(f"{directory / MANIFEST}: expected an object")
+        raise FileError(f"{directory / MANIFEST}: expected an object")
     path = directory / METRICS
+    lines = files.read_text(path).splitlines()
     try:
-        rows = [json.loads(line) for line in files.read_text(path).splitlines()]
-    except files.FileError as error:
-        raise RecordError(f"{error}; expected metrics") from None
+        rows = [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:
-        raise RecordError(
-            f"{path}: {files.reason(error)}; expected JSON lines"
-        ) from None
+        raise FileError(f"{path}: {files.reason(error)}; expected JSON lines") from None
     if not rows:
-        raise RecordError(f"{path}: empty; expected one object per update")
+        raise FileError(f"{path}: empty; expected one object per update")
     return Run(directory, manifest, _columns(path, rows))
 
 
@@ -304,7 +289,7 @@ def _columns(path: Path, rows: list[Any]) -> dict[str, np.ndarray]:
     for number, row in enumerate(rows, 1):
         values = list(row.values()) if isinstance(row, dict) else [""]
         if not all(map(_is_metric, values)) or not names or row.keys() != names:
-            raise RecordError(
+            raise FileError(
                 f"{path}: line {number}: expected an object of numbers, with the names "
                 "of the first"
             )
@@ -319,7 +304,7 @@ def _is_metric(value: Any) -> bool:
 
 
 def check_comparable(runs: list[Run]) -> None:
-    """Refuses, with a RecordError, runs of one seed that did not start alike."""
+    """Refuses, with a FileError, runs of one seed that did not start alike."""
     seen: dict[tuple, Run] = {}
     for run in runs:
         manifest = run.manifest
@@ -328,7 +313,7 @@ def check_comparable(runs: list[Run]) -> None:
         for field in ("initial_params_sha256", "data_order_sha256"):
             mine, theirs = manifest.get(field), other.manifest.get(field)
             if mine is None or mine != theirs:
-                raise RecordError(
+                raise FileError(
                     f"{run.directory} and {other.directory}: {field} {mine} and "
                     f"{theirs}; expected the same initial weights and data order"
                 )

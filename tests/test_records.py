@@ -61,16 +61,16 @@ def test_arms_that_did_not_start_alike_are_refused(tmp_path, field):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", **{field: "other"})]
     another_seed = write_run(tmp_path / "c", seed=1, weights="other")
     records.check_comparable([runs[0], runs[0], another_seed])
-    with pytest.raises(records.RecordError, match="expected the same initial weights"):
+    with pytest.raises(files.FileError, match="expected the same initial weights"):
         records.check_comparable(runs)
 
 
 def test_broken_records_are_named(tmp_path):
-    with pytest.raises(records.RecordError, match=r"manifest\.json"):
+    with pytest.raises(files.FileError, match=r"manifest\.json"):
         records.read_run(tmp_path)
     run = write_run(tmp_path / "r")
     (run.directory / "metrics.jsonl").write_text("")
-    with pytest.raises(records.RecordError, match="empty"):
+    with pytest.raises(files.FileError, match="empty"):
         records.read_run(run.directory)
 
 
@@ -109,7 +109,7 @@ def test_metrics_can_be_continued(tmp_path):
     writer.write(update=3, loss=7)
     writer.close()
     assert records.read_run(run.directory).metrics["loss"].tolist() == [3, 2, 7]
-    with pytest.raises(records.RecordError, match="expected 9"):
+    with pytest.raises(files.FileError, match="expected 9"):
         records.MetricsWriter(run.directory, keep=9)
 
 

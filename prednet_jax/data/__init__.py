@@ -63,7 +63,6 @@ def open_source(
     width: int | None = None,
     channels: int | None = None,
     seed: int = 0,
-    length: int | None = None,
     crop: str = "auto",
     offset: tuple[int, int] = (0, 0),
     allow_outside: bool = False,
@@ -79,8 +78,6 @@ def open_source(
         width: Width of a frame, likewise.
         channels: 3 (RGB) or 1 (grey), likewise.
         seed: Determines the content and order of generated sources.
-        length: Number of frames; None: all (1e9 for generated sources, 200000 for
-            moving digits).
         crop: Of sources from disk: `center` cuts the middle out of larger pictures,
             `resize` scales without keeping the aspect ratio, `auto` cuts where at least
             half of the first picture is left and else scales.
@@ -96,16 +93,14 @@ def open_source(
     if seed < 0:
         raise DataError(f"seed={seed}: need an integer of 0 or more")
     fit = Fit(**size, crop=crop, offset=offset)
-    if length is not None and length < 1:
-        raise DataError(f"length={length}: need at least 1 frame")
     if data not in NAMES:
-        return _open_path(data, fit, length, allow_outside)
+        return _open_path(data, fit, allow_outside)
     if crop == "resize" or tuple(offset) != (0, 0):
         raise DataError(
             f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
             "the asked size; accepted are 'auto', 'center' and (0, 0)"
         )
-    options = {**size, "seed": seed} | ({} if length is None else {"length": length})
+    options = {**size, "seed": seed}
     if data.endswith("walk"):
         return walk.open_walk(**options, varied=data == "varied_walk")
     pictures = digits.mnist() if data.endswith("mnist") else digits.digits()
@@ -113,9 +108,7 @@ def open_source(
     return opened(pictures, **options)
 
 
-def _open_path(
-    data: str, fit: Fit, length: int | None, allow_outside: bool
-) -> FrameSource:
+def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
     path = pathlib.Path(os.path.expanduser(data))
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
@@ -127,14 +120,14 @@ def _open_path(
         if not data or not os.path.lexists(path):
             raise DataError(f"data={data!r}: no such source or file; {accepted}")
         if path.is_dir():
-            return _open_folder(path, fit, length)
+            return _open_folder(path, fit)
         kind = files.kind(path)
         if kind in ("zip", "npy") or suffix == ".npz":
-            return arrays.open_arrays(path, fit, length)
+            return arrays.open_arrays(path, fit)
         if suffix in images.LIST_SUFFIXES:
-            return images.open_list(path, fit, length, allow_outside=allow_outside)
+            return images.open_list(path, fit, allow_outside=allow_outside)
         if suffix in video.VIDEO_SUFFIXES:
-            return video.open_video(path, fit, length)
+            return video.open_video(path, fit)
     except files.FileError as error:
         raise DataError(f"data={error}; {accepted}") from None
     except (OSError, ValueError) as error:
@@ -145,7 +138,7 @@ def _open_path(
     raise DataError(f"data={data}: a file of an unknown kind; {accepted}")
 
 
-def _open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
     """A folder of images; else of folders of images, or of videos: each a sequence."""
     suffixes = images.IMAGE_SUFFIXES
     pictures = images.sequences_below(path, suffixes, deeper=False)
@@ -165,10 +158,10 @@ def _open_folder(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSourc
             paths = [pathlib.Path(name) for name in videos]
             fit = video.Video(paths[0], fit).fit  # All are cut, or all are scaled.
             opened = [video.open_video(path, fit) for path in paths]
-            return joined(str(path), opened, length)
+            return joined(str(path), opened)
     if not pictures:
         raise DataError(
             f"data={path}: the folder holds no images; accepted are "
             f"{' '.join(suffixes)}, folders of them, or videos"
         )
-    return images.open_images(str(path), pictures.values(), fit, length)
+    return images.open_images(str(path), pictures.values(), fit)

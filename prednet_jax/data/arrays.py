@@ -12,13 +12,8 @@ import numpy as np
 
 from prednet_jax import files
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import (
-    DataError,
-    FrameSource,
-    check_boundaries,
-    limited_boundaries,
-    limited_length,
-)
+from prednet_jax.data.source import DataError, FrameSource
+from prednet_jax.errors import UserError
 
 _ACCEPTED = (
     "accepted are uint8 [T, H, W, C] with C 1 or 3, or grey [T, H, W]; fractions of "
@@ -28,7 +23,7 @@ _ACCEPTED = (
 _CHUNK = 64
 
 
-def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource:
+def open_arrays(path: pathlib.Path, fit: Fit) -> FrameSource:
     """Open an .npz or an .npy; an .npz without `frames` may hold one other array."""
     name = str(path)
     array, boundaries = _load(path)
@@ -44,20 +39,17 @@ def open_arrays(path: pathlib.Path, fit: Fit, length: int | None) -> FrameSource
             f"data={name}: boundaries is {boundaries.dtype} of shape "
             f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
         )
-    sequences = tuple(boundaries.tolist())
-    check_boundaries(name, sequences, len(array))
-    total = limited_length(name, len(array), length)
+    begins, total = tuple(boundaries.tolist()), len(array)
     height, width = array.shape[1:3]
     fit = fit.settled(height, width)
     fit.check(height, width, f"a frame of {name}")
     digest = hashlib.sha256()
     for start in range(0, total, _CHUNK):
-        part = array[start : min(start + _CHUNK, total)]
+        part = array[start : start + _CHUNK]
         digest.update(np.ascontiguousarray(part).data)
-    begins = limited_boundaries(sequences, total)
     identity = {
         "frames": digest.hexdigest(),
-        "shape": [total, *array.shape[1:]],
+        "shape": list(array.shape),
         "boundaries": begins,
     }
     frames = fit.frames(lambda index: array[index], lambda _: name)
@@ -81,12 +73,7 @@ def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
                 )
             boundaries = arrays.get("boundaries", one_sequence)
             return np.asarray(arrays[name]), np.asarray(boundaries)
-    except files.FileError as error:
-        raise DataError(
-            f"data={error}; accepted is an .npz with frames uint8 [T, H, W, C], or for "
-            "data larger than memory an .npy, image files or a video"
-        ) from None
-    except DataError:
+    except UserError:
         raise
     except files.BROKEN as error:
         reason = files.reason(error)

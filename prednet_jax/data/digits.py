@@ -62,7 +62,6 @@ def open_stills(
     width: int,
     channels: int,
     seed: int,
-    length: int = ENDLESS,
 ) -> FrameSource:
     """Shows the pictures in laps; each lap has every picture once, in a new order.
 
@@ -83,7 +82,7 @@ def open_stills(
 
     size = height, width, channels
     digest = _fingerprint("stills", stills, seed, size)
-    return FrameSource(stills.name, *size, length, (0,), frames, digest)
+    return FrameSource(stills.name, *size, ENDLESS, (0,), frames, digest)
 
 
 def _fingerprint(

@@ -25,12 +25,7 @@ import numpy as np
 
 from prednet_jax import files
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import (
-    DataError,
-    FrameSource,
-    limited_boundaries,
-    limited_length,
-)
+from prednet_jax.data.source import DataError, FrameSource
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -74,35 +69,27 @@ def sequences_below(
     return {folder: below[folder] for folder in sorted(below, key=natural_key)}
 
 
-def open_images(
-    name: str,
-    sequences: Iterable[Sequence[str]],
-    fit: Fit,
-    length: int | None = None,
-) -> FrameSource:
+def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> FrameSource:
     """Open image files, checked and fingerprinted now and decoded when read."""
     paths: list[str] = []
-    boundaries = []
+    begins: tuple[int, ...] = ()
     for sequence in sequences:
-        boundaries.append(len(paths))
+        begins += (len(paths),)
         paths += sequence
-    total = limited_length(name, len(paths), length)
-    paths = paths[:total]
     height, width, _ = read_header(_bytes(paths[0]), paths[0])
     fit = fit.settled(height, width)
     # A list may name the same file many times.
     digests = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
-    begins = limited_boundaries(boundaries, total)
     frames = fit.frames(
         lambda index: decode(_bytes(paths[index]), paths[index]),
         lambda index: paths[index],
     )
     identity = {"files": [digests[path] for path in paths], "boundaries": begins}
-    return fit.source(name, total, begins, frames, reader="images", **identity)
+    return fit.source(name, len(paths), begins, frames, reader="images", **identity)
 
 
 def open_list(
-    path: pathlib.Path, fit: Fit, length: int | None, *, allow_outside: bool = False
+    path: pathlib.Path, fit: Fit, *, allow_outside: bool = False
 ) -> FrameSource:
     """Open a text list of images, or of lists of images (one sequence each).
 
@@ -120,7 +107,7 @@ def open_list(
             f"images ({' '.join(IMAGE_SUFFIXES)}) or all name lists"
         )
     if not nested[0]:
-        return open_images(str(path), [entries], fit, length)
+        return open_images(str(path), [entries], fit)
     sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
     for entry, listed in sequences.items():
         for file in listed:
@@ -129,7 +116,7 @@ def open_list(
                     f"data={path}: its list {entry} names {file}, which is no image; "
                     f"accepted are {' '.join(IMAGE_SUFFIXES)}"
                 )
-    return open_images(str(path), [sequences[entry] for entry in entries], fit, length)
+    return open_images(str(path), [sequences[entry] for entry in entries], fit)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

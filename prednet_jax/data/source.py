@@ -95,41 +95,22 @@ def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> Non
         )
 
 
-def limited_length(name: str, available: int, length: int | None) -> int:
-    """How many of `available` frames to use; `length` None: all."""
-    if length is None:
-        return available
-    if not 1 <= length <= available:
-        raise DataError(
-            f"length={length}: {name} holds {available} frames, so 1 to {available}"
-        )
-    return length
-
-
-def limited_boundaries(boundaries: Sequence[int], length: int) -> tuple[int, ...]:
-    """The boundaries that lie inside the first `length` frames."""
-    return tuple(index for index in boundaries if index < length)
-
-
-def joined(
-    name: str, sources: Sequence[FrameSource], length: int | None = None
-) -> FrameSource:
+def joined(name: str, sources: Sequence[FrameSource]) -> FrameSource:
     """Sources of one size, one after the other, of which each keeps its sequences."""
     ends = np.cumsum([source.length for source in sources]).tolist()
-    total = limited_length(name, ends[-1], length)
-    boundaries = [
+    boundaries = tuple(
         end - source.length + index
         for end, source in zip(ends, sources, strict=True)
         for index in source.boundaries
-    ]
-
+    )
+    digests = [source.fingerprint for source in sources]
     return dataclasses.replace(
         sources[0],
         name=name,
-        length=total,
-        boundaries=limited_boundaries(boundaries, total),
+        length=ends[-1],
+        boundaries=boundaries,
         frames=joined_spans([(s.read, 0, s.length) for s in sources]),
-        fingerprint=fingerprint(joined=[s.fingerprint for s in sources], total=total),
+        fingerprint=fingerprint(joined=digests, total=ends[-1]),
     )
 
 

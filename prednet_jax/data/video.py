@@ -1,28 +1,27 @@
 """Frames from a video file, decoded when they are read (with PyAV, that is FFmpeg).
 
 To open a video its packets are read without decoding; this counts the frames, whatever
-the header says. A read continues where the last one ended. A jump uses the key frames
-if the time stamps of the file can be trusted, and otherwise decodes from the start.
-Unlike in the published frame maker no frame is dropped.
+the header says. A read continues where the last one ended. A jump is one to the key
+frame before if the time stamps of the file can be trusted, else to the start. Unlike in
+the published frame maker no frame is dropped.
 
 Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos to 8
 bits, which is said once; a frame with a transparent pixel is refused.
 """
 
-import bisect
 import contextlib
 import hashlib
 import itertools
 import pathlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from prednet_jax import errors, files
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.images import check_size
-from prednet_jax.data.source import DataError, FrameSource, limited_length
+from prednet_jax.data.source import DataError, FrameSource
 
 VIDEO_SUFFIXES = (
     *(".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
@@ -41,29 +40,18 @@ _OPTIONS = {
 _CHECKED = 32
 
 
-class Index(NamedTuple):
-    """What is known from the packets of a video without decoding them.
-
-    `stamps` are the presentation times of the frames, in order (empty: not usable),
-    `keys` the numbers of the frames at which decoding can start.
-    """
-
-    length: int
-    stamps: list[int]
-    keys: list[int]
-
-
-def open_video(path: pathlib.Path, fit: Fit, length: int | None = None) -> FrameSource:
+def open_video(path: pathlib.Path, fit: Fit) -> FrameSource:
     """Open the first track of a video; a rotation that it asks for is not applied."""
     name = str(path)
     with files.open_binary(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     video = Video(path, fit)
-    total = limited_length(name, video.index.length, length)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
         errors.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
-    return video.fit.source(name, total, (0,), video.read, reader="video", file=digest)
+    return video.fit.source(
+        name, video.length, (0,), video.read, reader="video", file=digest
+    )
 
 
 class Video:
@@ -75,23 +63,21 @@ class Video:
         self._path, self.bits = path, 0
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
-            self.index = _index(path)
+            self.length, self.stamps = _index(path)
         except self._errors as error:
             raise DataError(
                 f"data={path}: not a readable video "
                 f"({getattr(error, 'strerror', None) or files.reason(error)})"
             ) from error
-        self._next = 0
-        self._frames = _numbered(path, self.index, 0)
+        self._next, self._frames = 0, _numbered(path, self.stamps, 0)
         settled = fit.original is not None and fit.crop != "auto"
         self.fit = fit if settled else fit.settled(*self._picture(0).shape[:2])
         self.read = self.fit.frames(self._picture, lambda _: f"a frame of {path}")
 
     def _picture(self, number: int) -> np.ndarray:
         """A frame, uint8 `[h, w, 3]`."""
-        key = self.index.keys[bisect.bisect_right(self.index.keys, number) - 1]
-        if number < self._next or key > self._next:
-            self._next, self._frames = key, _numbered(self._path, self.index, key)
+        if number < self._next or (self.stamps and number > self._next):
+            self._frames = _numbered(self._path, self.stamps, number)
         frame = self._decode(number)
         channels = frame.format.components
         self.bits = max(self.bits, *(channel.bits for channel in channels))
@@ -122,64 +108,59 @@ class Video:
 
     def _undecodable(self, number: int, reason: str) -> DataError:
         # A generator that has raised cannot continue, so the next read has to jump.
-        self._next = self.index.length + 1
+        self._next = self.length + 1
         return DataError(
-            f"data={self._path}: frame {number} of {self.index.length} cannot be "
+            f"data={self._path}: frame {number} of {self.length} cannot be "
             f"decoded ({reason}); accepted is a whole file: encode it again, or cut it "
             "before that frame"
         )
 
 
-def _index(path: pathlib.Path) -> Index:
-    """Count the frames and find out whether their time stamps can be trusted."""
+def _index(path: pathlib.Path) -> tuple[int, list[int]]:
+    """Number of frames, and their presentation times; none if not to be trusted."""
     import av
 
     with _opened(path) as (container, stream):
-        packets = [
-            (packet.pts, packet.is_keyframe)
+        stamps = [
+            packet.pts
             for packet in container.demux(stream)
             if packet.size and not packet.is_discard
         ]
-    if not packets:
+    if not stamps:
         raise DataError(f"data={path}: the video holds no frames")
-    count = len(packets)
-    if any(pts is None for pts, _ in packets):
-        return Index(count, [], [0])
-    packets.sort()
-    stamps = [pts for pts, _ in packets]
+    count = len(stamps)
+    if None in stamps:
+        return count, []
+    stamps.sort()
     head: list[int | None] = []
     # A broken frame is reported when it is read; here it only ends the comparison.
     with _opened(path) as (container, stream), contextlib.suppress(av.FFmpegError):
         for frame in itertools.islice(container.decode(stream), _CHECKED):
             head.append(frame.pts)
-    if not head or head != stamps[: len(head)] or len(set(stamps)) < count:
-        return Index(count, [], [0])
-    keys = [number for number, (_, key) in enumerate(packets) if key]
-    return Index(count, stamps, sorted({0, *keys}))
+    agree = head and head == stamps[: len(head)] and len(set(stamps)) == count
+    return count, stamps if agree else []
 
 
-def _numbered(path: pathlib.Path, index: Index, key: int) -> Iterator[tuple[int, Any]]:
-    """Decode from key frame `key` on, with the number of every frame."""
+def _numbered(
+    path: pathlib.Path, stamps: list[int], start: int
+) -> Iterator[tuple[int, Any]]:
+    """Decode from frame `start` on (without stamps: from 0), with their numbers."""
     with _opened(path) as (container, stream):
-        if not index.stamps:
+        if not (start and stamps):
             yield from enumerate(container.decode(stream))
             return
-        if key:
-            container.seek(index.stamps[key], stream=stream)
-        numbers = {stamp: number for number, stamp in enumerate(index.stamps)}
+        container.seek(stamps[start], stream=stream)
+        numbers = {stamp: number for number, stamp in enumerate(stamps)}
         landed = False
         for frame in container.decode(stream):
             number = numbers.get(frame.pts, -1)
-            # Frames before the key frame may need frames that were not decoded.
-            if number < key:
-                continue
-            if number > key and not landed:
+            if number > start and not landed:
                 break
-            landed = True
-            yield number, frame
-    if key and not landed:
-        # FFmpeg went past the key frame, so decode from the start.
-        yield from _numbered(path, index, 0)
+            landed |= number == start
+            if landed:
+                yield number, frame
+    if not landed:  # FFmpeg went past the key frame.
+        yield from _numbered(path, [], 0)
 
 
 @contextlib.contextmanager

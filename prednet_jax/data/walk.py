@@ -74,7 +74,6 @@ def open_walk(
     width: int,
     channels: int = 3,
     seed: int = 0,
-    length: int = ENDLESS,
     varied: bool = False,
 ) -> FrameSource:
     """Open the walk; a varied one shows a `scenery.variation` in each scene.
@@ -86,7 +85,7 @@ def open_walk(
     frames = functools.partial(render, size, PHOTOGRAPHS, seed, varied=varied)
     name = "varied_walk" if varied else "walk"
     digest = _fingerprint(name, frames(0, 1), PHOTOGRAPHS, seed=seed)
-    return FrameSource(name, *size, length, (0,), frames, digest)
+    return FrameSource(name, *size, ENDLESS, (0,), frames, digest)
 
 
 def open_walks(

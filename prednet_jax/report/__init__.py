@@ -20,7 +20,7 @@ def build(directory: str | Path) -> Path:
         directory: what `compare_backends` wrote: verdict.json and runs/.
 
     Raises:
-        RecordError: no verdict, or a broken file, which the message names.
+        FileError: no verdict, or a broken file, which the message names.
     """
     # Drawing loads vl-convert, which reading a verdict does not need.
     from prednet_jax.report import page

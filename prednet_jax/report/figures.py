@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.report import charts
 from prednet_jax.report import results as comparisons
 from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
@@ -325,7 +325,7 @@ def slides(results: Results, model: str) -> list[Slide]:
     """True frames, the predictions of every arm that kept some, and the frame before.
 
     Raises:
-        RecordError: two arms were shown different frames.
+        FileError: two arms were shown different frames.
     """
     examples = results.examples.get(model, {})
     if not examples:
@@ -334,7 +334,7 @@ def slides(results: Results, model: str) -> list[Slide]:
     shown = {arm: example.predictions for arm, example in examples.items()}
     for arm, example in examples.items():
         if not np.array_equal(example.frames, first.frames):
-            raise RecordError(
+            raise FileError(
                 f"{results.directory / 'runs' / model}: examples.npz of {name} and "
                 f"{arm} hold different frames; expected the same ones"
             )

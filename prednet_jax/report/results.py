@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prednet_jax import files, records
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 
 VERDICT = "verdict.json"
 CONTROL = "float32"
@@ -66,7 +66,7 @@ class Results:
         """A section of the verdict that is an object; empty where there is none."""
         found = self.verdict.get(name) or {}
         if not isinstance(found, Mapping):
-            raise RecordError(
+            raise FileError(
                 f"{self.directory / VERDICT}: {name} is a {type(found).__name__}; "
                 "expected an object"
             )
@@ -100,7 +100,7 @@ def identical(contrast: Record) -> bool:
 
 
 def load(directory: str | Path) -> Results:
-    """Reads what `compare_backends` wrote; a RecordError: no file, or broken."""
+    """Reads what `compare_backends` wrote; a FileError: no file, or broken."""
     directory = Path(directory)
     found = Results(directory, _read_verdict(directory / VERDICT))
     draws: dict[tuple[str, str, int], list[NDArray]] = {}
@@ -112,7 +112,7 @@ def load(directory: str | Path) -> Results:
             seed = int(run.manifest.get("seed", folder.name.split("_")[1]))
             draws.setdefault((model, arm, seed), []).append(run.metrics["loss"])
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(
+            raise FileError(
                 f"{folder / records.METRICS}: {type(error).__name__} {error}; expected "
                 "a number named loss in each line, and a seed in the manifest"
             ) from None
@@ -134,7 +134,7 @@ def _read_verdict(path: Path) -> dict[str, Any]:
 
     def check(name: str, value: Any, kind: Any, words: str) -> None:
         if not isinstance(value, kind):
-            raise RecordError(f"{path}: {name} is {value!r}; expected {words}")
+            raise FileError(f"{path}: {name} is {value!r}; expected {words}")
 
     check("the file", verdict, dict, "an object")
     check("verdict", verdict.get("verdict"), dict, "a dict")
@@ -157,12 +157,12 @@ def _read_examples(path: Path) -> Examples:
         }
         found = Examples(arrays["frames"], arrays["predictions"], arrays.get("before"))
     except (KeyError, ValueError) as error:
-        raise RecordError(
+        raise FileError(
             f"{path}: {error}; expected an npz file with frames and predictions"
         ) from None
     shape, other = found.frames.shape, found.predictions.shape
     if len(shape) != 4 or shape != other or not shape[0]:
-        raise RecordError(
+        raise FileError(
             f"{path}: frames {shape} and predictions {other}; expected one shape "
             "[N, H, W, C]"
         )

@@ -314,7 +314,7 @@ def _design(design: Design, first: ArmRuns) -> dict[str, Any]:
 
 
 def read(jobs: list[Job]) -> list[ArmRuns]:
-    """The runs of jobs of one network; a RecordError: the arms did not start alike."""
+    """The runs of jobs of one network; a FileError: the arms did not start alike."""
     found = [
         ArmRuns(job, tuple(verified(job, seed) for seed in job.seeds)) for job in jobs
     ]

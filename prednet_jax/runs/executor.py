@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from prednet_jax import records
 from prednet_jax.errors import UserError
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.runs import store
 from prednet_jax.runs.jobs import Job, any_diverged, kept, seal_ended, verified
 
@@ -94,7 +94,7 @@ def _run(job: Job, stop: threading.Event) -> Ended:
         with started(launch(missing, missing.folder), job.folder / LOG) as child:
             while child.poll() is None and not stop.wait(_LOOK):
                 # An error is reported when the process has ended.
-                with contextlib.suppress(RecordError):
+                with contextlib.suppress(FileError):
                     seal_ended(missing)
         if stop.is_set():
             return Ended(job, ProcessError("stopped"))
@@ -132,7 +132,7 @@ def launch(job: Job, workdir: str | os.PathLike) -> Launch:
 
 def _missing(job: Job) -> Job | None:
     """The runs of a job that are not complete; writes receipts for those that are."""
-    with contextlib.suppress(RecordError):
+    with contextlib.suppress(FileError):
         seal_ended(job)
     missing, _ = kept([job])
     return missing[0] if missing else None
@@ -160,7 +160,7 @@ def ending(job: Job, status: int) -> Exception | None:
         seal_ended(job)
         for seed in job.seeds:
             verified(job, seed)
-    except RecordError as error:
+    except FileError as error:
         return error
     return None
 

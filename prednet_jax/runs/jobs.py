@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import data, process, records, tasks
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.runs import store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.tasks import Task
@@ -208,7 +208,7 @@ def seal_ended(job: Job) -> None:
 
 
 def _has_ended(folder: Path) -> bool:
-    with contextlib.suppress(RecordError, TypeError):
+    with contextlib.suppress(FileError, TypeError):
         manifest = records.read_json(folder / records.MANIFEST)
         return END in manifest or FAILURE in manifest
     return False
@@ -225,16 +225,16 @@ def seal(job: Job, seed: int) -> None:
     count, path = len(updates), folder / records.METRICS
     in_order = np.array_equal(updates, np.arange(1, count + 1))
     if not in_order or "loss" not in run.metrics:
-        raise RecordError(f"{path}: expected updates 1, 2, ... with a loss each")
+        raise FileError(f"{path}: expected updates 1, 2, ... with a loss each")
     failed = FAILURE in run.manifest
     lost = failed and any(np.isnan(column[-1]) for column in run.metrics.values())
     if count != job.updates and not (lost and count < job.updates):
-        raise RecordError(f"{path}: {count} updates; expected {job.updates}")
+        raise FileError(f"{path}: {count} updates; expected {job.updates}")
     if not failed:
         path = folder / records.WEIGHTS
         digest = records.fingerprint(records.read_tree(path))
         if digest != run.manifest[END]:
-            raise RecordError(
+            raise FileError(
                 f"{path}: weights {digest}; expected {END} {run.manifest[END]}"
             )
     store.seal(folder, facts(job, seed), FILES)

@@ -24,7 +24,7 @@ import numpy as np
 
 from prednet_jax import files, records
 from prednet_jax.errors import UserError
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 
 RECEIPT = "receipt.json"
 _MADE_BY = "made_by"
@@ -64,7 +64,7 @@ def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
         receipt = records.read_json(folder / RECEIPT)
         before, digests = dict(receipt["contents"]), dict(receipt["files"])
         same = receipt["fingerprint"] == key(facts)
-    except (RecordError, KeyError, TypeError, ValueError):
+    except (FileError, KeyError, TypeError, ValueError):
         return "unfinished"
     if not same:
         return f"with other {' and '.join(differing(facts, before)) or 'contents'}"
@@ -75,9 +75,9 @@ def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuses, with a RecordError, a run that is not whole, or has other facts."""
+    """Refuses, with a FileError, a run that is not whole, or has other facts."""
     if (found := state(folder, facts, names)) != "kept":
-        raise RecordError(f"{folder}: {found}; expected the run of this command, whole")
+        raise FileError(f"{folder}: {found}; expected the run of this command, whole")
 
 
 def _digest(path: Path) -> str | None:

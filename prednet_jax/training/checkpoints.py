@@ -21,13 +21,13 @@ import orbax.checkpoint as ocp
 
 from prednet_jax import records
 from prednet_jax.errors import say
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.training.truncated import TrainState
 
 FOLDER, DIGEST = "checkpoints", "digest.json"
 
 
-class DamagedError(RecordError):
+class DamagedError(FileError):
     """A checkpoint is not what was saved."""
 
 
@@ -105,7 +105,7 @@ def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
     pairs = itertools.zip_longest(described(leaves), described(jax.tree.leaves(like)))
     for one, other in pairs:
         if one != other:
-            raise RecordError(
+            raise FileError(
                 f"{path}: not a state of this network (an array is {one}, expected "
                 f"{other})"
             )
@@ -116,7 +116,7 @@ def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
     """The arrays of a state, from files that are those that were saved."""
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):
-        raise RecordError(
+        raise FileError(
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
     if _digest(path).get("files_sha256") != _files_digest(path):
@@ -126,7 +126,7 @@ def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
             tree = checkpointer.restore(path)
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
-        raise RecordError(f"{path}: not a state of this network ({first})") from None
+        raise FileError(f"{path}: not a state of this network ({first})") from None
     return path, [np.asarray(tree[name]) for name in sorted(tree)]
 
 
@@ -212,6 +212,6 @@ def _digest(path: Path) -> dict[str, Any]:
     """What `digest.json` says; nothing where it is missing or damaged."""
     try:
         found = records.read_json(path / DIGEST)
-    except RecordError:
+    except FileError:
         return {}
     return found if isinstance(found, dict) else {}

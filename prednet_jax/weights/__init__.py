@@ -110,27 +110,29 @@ def load_task(
         return runs.load_run(path)
     elif str(path) in pretrained_names() and not path.exists():
         config, params = pretrained(str(path))
+    elif path.name == records.WEIGHTS and (path.parent / records.MANIFEST).exists():
+        return runs.load_run(path.parent)
     else:
         try:
-            kind = files.kind(path)
+            config, params = _load_file(path, variant, frame)
         except files.FileError as error:
             raise UserError(f"{error}; expected {_ACCEPTED}") from None
-        if kind == "hdf5":
-            config, params = load_keras(path, **frame)
-        elif is_pth(path):
-            config, params = load_pytorch(path, variant=variant, **frame)
-        elif kind == "zip":
-            of_run = (path.parent / records.MANIFEST).exists()
-            if of_run and path.name == records.WEIGHTS:
-                return runs.load_run(path.parent)
-            config, params = load_chainer(path)
-        elif not is_safetensors(path):
-            raise UserError(f"{path}: of another kind; expected {_ACCEPTED}")
-        elif is_pytorch_safetensors(path):
-            config, params = load_pytorch(path, variant=variant, **frame)
-        else:
-            config, params = load_safetensors(path)
     return tasks.of(config), params
+
+
+def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]:
+    kind = files.kind(path)
+    if kind == "hdf5":
+        return load_keras(path, **frame)
+    if is_pth(path):
+        return load_pytorch(path, variant=variant, **frame)
+    if kind == "zip":
+        return load_chainer(path)
+    if not is_safetensors(path):
+        raise files.FileError(f"{path}: of another kind")
+    if is_pytorch_safetensors(path):
+        return load_pytorch(path, variant=variant, **frame)
+    return load_safetensors(path)
 
 
 def writer(path: str | os.PathLike) -> Writer:

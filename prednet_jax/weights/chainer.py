@@ -39,11 +39,7 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
     The frame size is that of the peepholes; another file is a UserError.
     """
-    try:
-        stored = files.read_npz(path)
-    except files.FileError as error:
-        raise UserError(f"{error}; expected a Chainer model (npz)") from None
-    arrays = of_one_network(path, stored, _NAME)
+    arrays = of_one_network(path, files.read_npz(path), _NAME)
     check_arrays(path, arrays)
     with reading(path, "a model file of the Chainer PredNet"):
         layers = range(sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays))))

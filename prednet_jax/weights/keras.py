@@ -82,8 +82,6 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
                 raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
             arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
             text = file.attrs.get("model_config")
-    except files.FileError as error:
-        raise UserError(f"{error}; expected a Keras HDF5 weight file") from None
     except UserError:
         raise
     except files.BROKEN as error:

@@ -196,10 +196,9 @@ def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
 
 def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """The tensors of a .pth file by name; of nested dictionaries joined by dots."""
+    content = files.read_bytes(path)
     try:
-        return _tensors(_read_zip(io.BytesIO(files.read_bytes(path))))
-    except files.FileError as error:
-        raise UserError(f"{error}; expected {_EXPECTED}") from None
+        return _tensors(_read_zip(io.BytesIO(content)))
     except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
         raise UserError(
             f"{path}: {files.reason(error)}; expected {_EXPECTED}"

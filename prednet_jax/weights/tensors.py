@@ -62,13 +62,11 @@ def read_safetensors(
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    content = files.read_bytes(path)
     try:
-        content = files.read_bytes(path)
         arrays = load(content)
         # The file begins with the length of its header, which is JSON.
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    except files.FileError as error:
-        raise UserError(f"{error}; expected a safetensors file") from None
     # Types that NumPy does not have are a TypeError or a KeyError.
     except (SafetensorError, TypeError, KeyError, ValueError) as error:
         raise UserError(
@@ -112,12 +110,7 @@ def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     import orbax.checkpoint as ocp
 
     folder = Path(path).absolute()
-    try:
-        text = files.read_text(folder / NETWORK)
-    except files.FileError as error:
-        raise UserError(
-            f"{error}; expected a directory that save_orbax wrote"
-        ) from None
+    text = files.read_text(folder / NETWORK)
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             params = checkpointer.restore(folder / _ARRAYS)

@@ -60,7 +60,6 @@ def test_published_list_of_lists(tmp_path, monkeypatch):
     source = open_source("sequences.txt", **FULL)
     assert source.boundaries == (0, 3)
     np.testing.assert_array_equal(source.read(0, 5), pictures([0, 1, 2, 5, 6]))
-    assert open_source("sequences.txt", **FULL, length=3).boundaries == (0,)
     one = open_source("a/train_list.txt", **FULL)
     assert one.boundaries == (0,)
     assert one.length == 3
@@ -263,7 +262,6 @@ REFUSED = (
     ("images", {"offset": (1,)}, "offset=.*two numbers"),
     ("images", {"height": 0}, "height=0"),
     ("images", {"channels": 4}, "channels=4.*3 .RGB. or 1"),
-    ("images", {"length": 3}, "length=3.*holds 2 frames"),
     ("images", {"seed": -1}, "seed=-1"),
     ("walk", {"crop": "resize"}, "crop='resize'.*walk"),
 )

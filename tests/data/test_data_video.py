@@ -70,7 +70,7 @@ def test_every_frame_in_order_and_in_any_order(videos, name):
 def test_without_time_stamps_decoding_starts_at_the_start(tmp_path):
     path = write_video(tmp_path / "raw.h264", "libx264", {"bf": "2", "g": "12"})
     video = Video(path, Fit(**SIZE))
-    assert video.index == (COUNT, [], [0])
+    assert (video.length, video.stamps) == (COUNT, [])
     assert numbers(video.read(40, 42)) == [40, 41]
     assert numbers(video.read(3, 6)) == [3, 4, 5]
 
@@ -102,7 +102,7 @@ def test_a_cut_off_video_ends_early(videos, tmp_path):
 
 def test_frames_that_do_not_decode_are_named(videos):
     video = Video(videos["mpeg4.avi"], Fit(**SIZE))
-    video.index = video.index._replace(length=COUNT + 3)
+    video.length = COUNT + 3
     with pytest.raises(DataError, match=f"frame {COUNT} of {COUNT + 3}.*cut it before"):
         video.read(COUNT - 1, COUNT + 1)
     # The decoder recovers.

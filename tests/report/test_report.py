@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.report import numbers, results, verdict_text
 
 
@@ -51,12 +51,12 @@ def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):
     path = tmp_path / "verdict.json"
     change(verdict)
     path.write_text(json.dumps(verdict))
-    with pytest.raises(RecordError, match=message) as raised:
+    with pytest.raises(FileError, match=message) as raised:
         results.load(tmp_path)
     assert str(path) in str(raised.value)
     for content in (b"{", b"[]"):
         path.write_bytes(content)
-        with pytest.raises(RecordError, match=r"verdict\.json.*expected"):
+        with pytest.raises(FileError, match=r"verdict\.json.*expected"):
             results.load(tmp_path)
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):
 def test_a_broken_record_is_named(broken, name, content):
     path = broken / "runs" / "prednet" / "float32" / "seed_0" / name
     path.write_bytes(content)
-    with pytest.raises(RecordError, match="expected") as raised:
+    with pytest.raises(FileError, match="expected") as raised:
         report.build(broken)
     assert str(path) in str(raised.value)
     assert not (broken / report.PAGE).exists()
@@ -83,10 +83,10 @@ def test_examples_of_two_shapes_or_two_arms_must_be_the_same(broken):
     with np.load(path) as file:
         arrays = dict(file)
     np.savez(path, **arrays | {"frames": arrays["frames"][::-1]})
-    with pytest.raises(RecordError, match="different frames"):
+    with pytest.raises(FileError, match="different frames"):
         report.build(broken)
     np.savez(path, **arrays | {"frames": arrays["frames"][1:]})
-    with pytest.raises(RecordError, match="expected one shape"):
+    with pytest.raises(FileError, match="expected one shape"):
         report.build(broken)
 
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
-from prednet_jax import process, records, runs, statistics, tasks
+from prednet_jax import files, process, records, runs, statistics, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.verdict_text import text_table
 from prednet_jax.runs import comparison
@@ -266,10 +266,10 @@ def test_runs_that_are_altered_or_did_not_start_alike_are_refused(tmp_path):
     job = next(j for j in plan.runs() if j.arm.name == "stale_targets")
     shutil.rmtree(job.folder)
     write_runs(job, [0.1] * len(job.seeds), weights="other")
-    with pytest.raises(records.RecordError, match="initial_params_sha256"):
+    with pytest.raises(files.FileError, match="initial_params_sha256"):
         comparison.judge(plan)
     (job.run_folder(job.seeds[1]) / records.WEIGHTS).unlink()
-    with pytest.raises(records.RecordError, match=r"altered since .weights\.npz"):
+    with pytest.raises(files.FileError, match=r"altered since .weights\.npz"):
         comparison.judge(plan)
 
 

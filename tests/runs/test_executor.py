@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import records, runs, tasks
+from prednet_jax import files, records, runs, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.runs import comparison, executor, store
 from prednet_jax.runs.jobs import kept, seal, verified
@@ -116,7 +116,7 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     # Only what is not finite ends early.
     path = tmp_path / "seed_0" / records.METRICS
     path.write_text(path.read_text().replace("null", "0.5"))
-    with pytest.raises(records.RecordError, match="3 updates; expected 5"):
+    with pytest.raises(files.FileError, match="3 updates; expected 5"):
         seal(diverging, 0)
 
 
@@ -166,7 +166,7 @@ def test_a_run_that_is_not_whole_is_no_success(tmp_path):
     script.write_text(SCRIPT.read_text().replace('int(flags["updates"])', "3"))
     other = runs.Job(**vars(short) | {"script": str(script)})
     (ended,) = runs.execute([other], processes=1)
-    assert isinstance(ended.error, records.RecordError)
+    assert isinstance(ended.error, files.FileError)
     assert "3 updates; expected 5" in str(ended.error)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import records, runs, tasks
+from prednet_jax import files, records, runs, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.data import digits
 from prednet_jax.errors import UserError
@@ -77,7 +77,7 @@ def gone(name):
 
 BROKEN = {
     "truncated": (lines(lambda x: x[:-1]), "4 updates; expected 5"),
-    "no metrics": (gone(records.METRICS), "expected metrics"),
+    "no metrics": (gone(records.METRICS), "no such file"),
     "torn line": (torn(records.METRICS), "expected JSON lines"),
     "out of order": (lines(lambda x: x[::-1]), "expected updates 1, 2"),
     "text": (lines(lambda x: [y.replace("0.5", '"a"') for y in x]), "line 1"),
@@ -106,7 +106,7 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     if name in BROKEN:
         refusals.append(lambda: jobs.seal(job, seed))
     for refusal in refusals:
-        with pytest.raises(records.RecordError) as caught:
+        with pytest.raises(files.FileError) as caught:
             refusal()
         assert str(folder) in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1

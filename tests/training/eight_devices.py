@@ -1,5 +1,6 @@
 """Run by test_replicas.py in a process with eight CPU devices; prints JSON."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -21,7 +22,8 @@ UPDATES, SEEDS = 3, 4
 
 
 def source(seed):
-    return data.open_source("walk", height=8, width=8, channels=3, seed=seed, length=90)
+    walk = data.open_source("walk", height=8, width=8, channels=3, seed=seed)
+    return dataclasses.replace(walk, length=90)
 
 
 def start(seed, batch):

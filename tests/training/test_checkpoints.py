@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.training import checkpoints
 from prednet_jax.training.truncated import TrainState
 
@@ -30,9 +30,9 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
     checkpoints.save(tmp_path, state())
     assert checkpoints.updates(tmp_path) == [3]
     assert equal(checkpoints.restore(tmp_path, 3, state()), state())
-    with pytest.raises(RecordError, match=r"no such checkpoint; expected one of \[3\]"):
+    with pytest.raises(FileError, match=r"no such checkpoint; expected one of \[3\]"):
         checkpoints.restore(tmp_path, 4, state())
-    with pytest.raises(RecordError, match="not a state of this network"):
+    with pytest.raises(FileError, match="not a state of this network"):
         checkpoints.restore(tmp_path, 3, state(size=5))
 
 
