@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from chainer_reproduction import environment, fingerprint, trainings
+from chainer_reproduction import environment, trainings
 from prednet_jax import records
 from prednet_jax.report import charts
 from prednet_jax.report.documents import markdown
@@ -34,7 +34,6 @@ def blocks() -> dict[str, str]:
         "chainer-recording": recording(read("recording")),
         "chainer-interventions": interventions(read("interventions_full")),
         "chainer-long": long_runs(read("long")),
-        "chainer-fingerprint": called(read("fingerprint")),
     }
 
 
@@ -80,22 +79,6 @@ def long_runs(runs: pd.DataFrame) -> str:
         "published / copied": "{ratio:.3f}",
     }
     return markdown(loss.reset_index(), cells)
-
-
-def called(horizons: pd.DataFrame) -> str:
-    """How often models are called stale, by a limit from other seeds."""
-    slopes = fingerprint.slope(fingerprint.errors_by_model(horizons))
-    calls = fingerprint.called_stale(slopes).groupby(["targets", "window", "rate"])
-    rows = calls.agg(models="size", stale="sum").reset_index()
-    rows[["low", "high"]] = [fingerprint.proportion(models) for _, models in calls]
-    cells = {
-        "trained with": "{targets} targets, window {window}, rate {rate:g}",
-        "models": "{models}",
-        "called stale": "{stale}",
-        "95 % interval of the rate": "{low:.2f} to {high:.2f}",
-    }
-    # As text: window 10 between 1 and 2, as published.
-    return markdown(rows.astype({"rate": float}), cells)
 
 
 def _pivot(rows: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame:

@@ -59,7 +59,7 @@ def run(main: Callable[[], None]) -> None:
 
     def guarded(_: list[str]) -> None:
         try:
-            for name in ("workdir", "profile", "folder", "output", "record"):
+            for name in ("workdir", "folder", "output", "record"):
                 place = FLAGS[name].value if name in FLAGS else None
                 if place is not None:
                     FLAGS[name].value = os.path.expanduser(place)

@@ -130,8 +130,8 @@ def reach(made: Plan) -> list[Reach]:
 
         for step in program.steps:
             before = [of(atom) for atom in step.atoms]
-            rule = registry.find(step.name)
-            if isinstance(rule, registry.HigherOrder) and rule.inlined:
+            rule = registry.higher_order(step.name)
+            if rule is not None and rule.inlined:
                 (body,) = step.bodies.values()
                 after = through(body, before)
             else:

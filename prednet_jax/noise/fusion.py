@@ -107,8 +107,8 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
 
 def _joined_body(equation: compat.Equation) -> Any:
     """The body of an equation that becomes a part of the program around it, or None."""
-    rule = registry.find(equation.primitive.name)
-    if not isinstance(rule, registry.HigherOrder) or not rule.joins:
+    rule = registry.higher_order(equation.primitive.name)
+    if rule is None or not rule.joins:
         return None
     (body,) = rule.programs(equation).values()
     return body

@@ -205,8 +205,8 @@ def effect_of(
     @jax.jit
     def run(key: Array, active: Array, *arrays: Array) -> Any:
         switches = {path: active[i] for i, path in enumerate(paths)}
-        program = traced(function, arrays)
-        return evaluate(spec, key, program, arrays, hooks=Evaluation(switches))
+        program, hooks = traced(function, arrays), Evaluation(switches.get)
+        return evaluate(spec, key, program, arrays, hooks=hooks)
 
     nothing = np.zeros(len(paths), bool)
     clean = jax.device_get(run(jax.random.key(0), nothing, *arrays)).result()

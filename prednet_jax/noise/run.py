@@ -33,21 +33,27 @@ _NOTHING: Drawn = MappingProxyType({})
 class Evaluation:
     """How equations are evaluated; a search switches their noise, or looks at values.
 
-    `switches` are booleans by path, known at run time: where False, the noise is
-    computed and discarded. With `watches`, words carry loop counters.
+    `switch` gives for a path a boolean that is known at run time: where False, the
+    noise is computed and discarded. With `watches`, words carry loop counters.
     """
 
     watches = False
 
-    def __init__(self, switches: Mapping[str, Array] = MappingProxyType({})) -> None:
-        self.switches = switches
+    def __init__(self, switch: Callable[[str], Array | None] = lambda path: None):
+        self.switch = switch
 
-    def first_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
+    def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
+        """What an equation reads, of the values by variable."""
+        return compat.read(values, atom)
+
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        """Is told what an equation gave, and may give something else."""
+        return results
+
+    def first_order(self, call: "Call", words: Words, operands: list) -> list:
         """The results of an equation without programs inside."""
-        orders, equation = drawn.get(step.path), step.equation
-        switch = self.switches.get(step.path)
+        step, orders = call.step, call.drawn.get(call.step.path)
+        equation, switch = step.equation, self.switch(step.path)
         if switch is None or not step.action.any:
             return perturbed(step, words, operands, orders)
         if step.name == "addupdate":
@@ -65,13 +71,9 @@ class Evaluation:
         noisy = perturbed(step, words, operands, orders)
         return [jnp.where(switch, n, c) for n, c in zip(noisy, clean, strict=True)]
 
-    def higher_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
+    def higher_order(self, call: "Call", words: Words, operands: list) -> list:
         """The results of an equation that runs other programs."""
-        rule = registry.find(step.name)
-        assert isinstance(rule, HigherOrder)
-        return list(rule.run(Call(step, drawn, self), words, operands))
+        return list(call.rule.run(call, words, operands))
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
         """Is told the number of steps of a while loop, or of a branch."""
@@ -85,6 +87,13 @@ class Call(NamedTuple):
     evaluation: Evaluation
 
     @property
+    def rule(self) -> HigherOrder:
+        """The rule of its primitive."""
+        rule = registry.higher_order(self.step.name)
+        assert rule is not None
+        return rule
+
+    @property
     def params(self) -> dict[str, Any]:
         """The equation's parameters."""
         return self.step.equation.params
@@ -95,9 +104,8 @@ class Call(NamedTuple):
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
         """Evaluate one of the equation's bodies under noise."""
-        rule = registry.find(self.step.name)
-        inlined = isinstance(rule, HigherOrder) and rule.inlined
-        drawn, body = self.drawn if inlined else None, self.step.bodies[label]
+        drawn = self.drawn if self.rule.inlined else None
+        body = self.step.bodies[label]
         return _evaluate(body, words, operands, drawn, self.evaluation)
 
     def decided(self, words: Words, number: Any) -> None:
@@ -144,11 +152,12 @@ def _evaluate(
     ) -> None:
         """Evaluate steps one after another; `values`, by variable, grows."""
         for step in steps:
-            operands = [compat.read(values, atom) for atom in step.atoms]
-            higher = isinstance(registry.find(step.name), HigherOrder)
-            evaluate = evaluation.higher_order if higher else evaluation.first_order
+            operands = [evaluation.read(values, atom) for atom in step.atoms]
+            first = registry.higher_order(step.name) is None
+            evaluate = evaluation.first_order if first else evaluation.higher_order
             with compat.context(step.equation):
-                results = evaluate(step, words, operands, drawn)
+                results = evaluate(Call(step, drawn, evaluation), words, operands)
+                results = evaluation.after(step, words, operands, results)
             for var, x, hold in zip(
                 step.equation.outvars, results, step.held, strict=True
             ):
@@ -159,7 +168,7 @@ def _evaluate(
         logical.run_on_devices(plan, words, values, drawn, advance, told)
     else:
         advance(plan.steps, words, values, drawn)
-    return [compat.read(values, atom) for atom in plan.jaxpr.outvars]
+    return [evaluation.read(values, atom) for atom in plan.jaxpr.outvars]
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:

@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Drawn, Evaluation
+from prednet_jax.noise.run import Call, Evaluation
 
 # A callback is given copies of its operands. On a machine with one processor a large
 # copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
@@ -68,14 +68,12 @@ class Watched(Evaluation):
         self._around: list[Around] = []
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 
-    def higher_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
+    def higher_order(self, call: Call, words: Words, operands: list) -> list:
         """As `Evaluation`; notes what stands around."""
-        around = Around(step, len(words.steps or ()), len(self.labels))
+        around = Around(call.step, len(words.steps or ()), len(self.labels))
         self._around.append(around)
         try:
-            return super().higher_order(step, words, operands, drawn)
+            return super().higher_order(call, words, operands)
         finally:
             self._around.pop()
 

@@ -17,8 +17,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterable
@@ -51,7 +49,7 @@ _OWN = (
     *("batch", "draw", "model", "noise", "overwrite", "replicas", "resume", "seed"),
     *("seeds", "threads", "workdir"),
 )
-_PATHS = ("data", "init_weights", "profile")
+_PATHS = ("data", "init_weights")
 # Defaults of Ray that are changed: no usage reports, no notices. By default workers,
 # and the processes that they start, have a low priority.
 _QUIET = {
@@ -63,16 +61,6 @@ _QUIET = {
 # How often a run is tried again, seconds in which a cluster has to answer, and the
 # folder of a run in the temporary one.
 _RETRIES, _PATIENCE, _RUN = 3, 10.0, "run"
-# Ends the given processes when the parent has ended, which holds its standard input.
-_GUARD = """
-import os, signal, sys
-sys.stdin.read()
-for pid in map(int, sys.argv[1:]):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        pass
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +161,6 @@ def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
     """As `executor.execute`; a job asks for a CPU per thread, and a GPU if needed."""
     planned = list(planned)
     ray = connect(address)
-    guard = end_with_this() if address == LOCAL else None
     try:
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for job in planned:
@@ -205,30 +192,6 @@ def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
                 yield receive(job, outcome)
     finally:
         ray.shutdown()
-        if guard is not None:
-            guard.kill()
-            guard.communicate()
-
-
-def end_with_this() -> subprocess.Popen | None:
-    """Ends what Ray has started here if this process is killed.
-
-    Ray's agents would stay for a minute, while they try to report it. None: the
-    processes cannot be listed.
-    """
-    listing = ["ps", "-A", "-o", "ppid=,pid=,comm="]
-    try:
-        listed = subprocess.run(listing, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    pairs = [(int(row[0]), int(row[1])) for row in rows if row[2:] != ["ps"]]
-    below = {os.getpid()}
-    while more := {pid for parent, pid in pairs if parent in below} - below:
-        below |= more
-    words = [sys.executable, "-I", "-S", "-c", _GUARD]
-    words += map(str, below - {os.getpid()})
-    return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def connect(address: str) -> Any:

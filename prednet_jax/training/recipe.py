@@ -9,10 +9,8 @@ import contextlib
 import dataclasses
 import math
 import resource
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -24,18 +22,16 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, one_of, positive, whole
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import checkpoints, keys, loop, truncated
+from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
 SAMPLINGS = ("stream", "windows")
 RATE_SCHEDULES = ("constant", "cosine")
-# Updates before a trace begins; they compile and warm up.
-TRACE_AFTER = 2
 #: Rate at the end of a cosine schedule, as a share of that at its start.
 RATE_FLOOR = 0.02
-# Bytes of an update in the plan of a run (`data.schedule`), and of a line of metrics.
-_PLAN_BYTES, _LINE_BYTES = 40, 150
+# Bytes of an update in the plan of a run (`data.schedule`).
+_PLAN_BYTES = 40
 # Open files: of a replica its metrics, events and lock, and what all else has.
 _RUN_FILES, _OTHER_FILES = 3, 200
 _COUNTS = ("checkpoint_every", "keep_checkpoints", "keep_best", "validate_every")
@@ -81,8 +77,6 @@ class Recipe:
             be more.
         overwrite: begin anew, whatever run is there.
         examples: frames to predict after training, kept in examples.npz.
-        profile: directory for a trace of updates 3 to 5, for TensorBoard, XProf or
-            Perfetto; None: no trace.
         progress: say on stderr how far the training is: a bar on a terminal, else a
             line every 15 seconds.
         flags: what the caller was asked for, for the manifest.
@@ -111,7 +105,6 @@ class Recipe:
     resume: bool = False
     overwrite: bool = False
     examples: int = 0
-    profile: str | None = None
     progress: bool = False
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -140,11 +133,6 @@ class Recipe:
         self._check_validation()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite: expected one of them, or neither")
-        if self.profile and self.updates <= TRACE_AFTER:
-            raise UserError(
-                f"updates={self.updates}: expected at least {TRACE_AFTER + 1} with "
-                "profile, whose trace begins then"
-            )
         self.task.check(self.method)
         unseen_from = self.method.extrapolate_from
         if unseen_from is not None and unseen_from > self.window:
@@ -217,13 +205,6 @@ class Recipe:
         asked: dict[str, Any] = {name: getattr(self, name) for name in names}
         check_memory(self.task, **asked, seeds=seeds, together=together)
 
-    def check_disk(self, folders: Sequence[Path], state: TrainState) -> None:
-        """Refuses checkpoints that cannot fit on the disk, by `check_disk`."""
-        kept = self.keep_checkpoints and self.keep_checkpoints + self.keep_best
-        saved = [len(checkpoints.updates(folder)) for folder in folders]
-        plan = {"updates": self.updates, "every": self.checkpoint_every, "kept": kept}
-        check_disk(folders[0].absolute(), state, **plan, saved=saved)
-
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """The state before the first update."""
         params = loop.prepare_params(weights, self.dtype, self.noise, seed)
@@ -290,33 +271,6 @@ def check_memory(
                 f"{what} takes at least {needed / 1e9:,.1f} GB; expected sizes that "
                 f"fit into the {memory / 1e9:,.1f} GB of this machine"
             )
-
-
-def check_disk(
-    folder: Path,
-    state: Any,
-    *,
-    updates: int,
-    every: int,
-    kept: int,
-    saved: Sequence[int] = (0,),
-) -> None:
-    """Refuses, with a UserError, checkpoints and metrics that the disk has no room for.
-
-    Of every `every`-th update `kept` stay (0: all); each run has `saved` some already.
-    """
-    made = updates // every + 1 if every else 2
-    # A new one is whole before an old one goes.
-    count = min(made, kept + 1) if kept else made
-    new = sum(max(0, count - there) for there in saved)
-    needed = new * _bytes(state) + len(saved) * updates * _LINE_BYTES
-    free = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists()))
-    if needed > free.free:
-        raise UserError(
-            f"checkpoint_every={every}, updates={updates}: {new} more checkpoints need "
-            f"at least {needed / 1e6:,.1f} MB, {folder} has {free.free / 1e6:,.1f} MB "
-            "free; expected fewer (--keep_checkpoints=3 keeps the last three)"
-        )
 
 
 def _allow_open_files(replicas: int) -> None:

@@ -28,7 +28,6 @@ MISTAKES = {
     "train.py": {
         "--nonsense": "nonsense",
         "extra": "extra",
-        "--updates=2 --profile=trace": "updates=2: expected at least 3 with profile",
         "--height=9": "height=9: expected a multiple of 2",
         "--init_weights=/no/such/file": "/no/such/file: no such file",
         "--replicas=2 --seeds=0,1": "--seeds: expected --replicas=N",

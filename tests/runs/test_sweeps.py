@@ -180,28 +180,3 @@ def test_a_run_that_no_machine_can_take_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sweeps, "connect", lambda address: ray)
     with pytest.raises(errors.UserError, match=r"no machine .* has {'CPU': 9999"):
         list(sweeps.execute([job(tmp_path, threads=9999)], address="auto"))
-
-
-AGENTS = """
-import time
-import types
-from prednet_jax.runs import sweeps
-
-ray = sweeps.connect(sweeps.LOCAL)
-guard = sweeps.end_with_this()
-print(*guard.args[5:], flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_local_sweep_leaves_no_processes():
-    """Two of Ray's agents stayed for a minute."""
-    pytest.importorskip("ray")
-    with subprocess.Popen(
-        [sys.executable, "-c", AGENTS], stdout=subprocess.PIPE, text=True
-    ) as killed:
-        pids = list(map(int, killed.stdout.readline().split()))
-        assert len(pids) > 3
-        killed.kill()
-        assert wait_until(lambda: not any(map(alive, pids)), 20)

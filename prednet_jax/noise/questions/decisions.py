@@ -25,13 +25,11 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles, random_bits
-from prednet_jax.noise.coverage import report_of
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
-from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.watch import Seen, Watched
 
@@ -161,10 +159,8 @@ def decisions(
 
         @jax.jit
         def run(key: Array, noise: Array, *arrays: Array) -> Any:
-            program = traced(pure, arrays)
-            perturbed = report_of(plan(program.jaxpr, acting)).perturbed
-            watched.switches = {entry.path: noise for entry in perturbed}
-            return evaluate(acting, key, program, arrays, hooks=watched)
+            watched.switch = lambda path: noise
+            return evaluate(acting, key, traced(pure, arrays), arrays, hooks=watched)
 
         answers: list[np.ndarray] = []
 
@@ -269,13 +265,10 @@ def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
 class _Deciding(Watched):
     """An evaluation whose decisions are seen."""
 
-    def first_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
-        """As `Evaluation`; the decisions are seen."""
-        results = super().first_order(step, words, operands, drawn)
-        for i, x in enumerate(_decided(step, operands, results)):
-            self._note(step, words, i, x)
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        if not step.bodies:
+            for i, x in enumerate(_decided(step, operands, results)):
+                self._note(step, words, i, x)
         return results
 
     def decided(self, step: Step, words: Words, number: Any) -> None:

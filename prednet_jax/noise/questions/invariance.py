@@ -30,7 +30,7 @@ from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import changed, ladder
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.run import Call, Drawn, Evaluation
+from prednet_jax.noise.run import Call, Evaluation
 from prednet_jax.noise.sketch import digest, numbers
 from prednet_jax.noise.specs import Identity
 
@@ -287,24 +287,19 @@ class _Lines(Evaluation):
         super().__init__()
         self.found: list[tuple[Step, Any]] = []
 
-    def first_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
-        """As `Evaluation`; the arrays of numbers are kept."""
-        results = super().first_order(step, words, operands, drawn)
-        for x in results:
-            if isinstance(getattr(x, "dtype", None), np.dtype):
-                self.found.append((step, x))
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        rule = registry.higher_order(step.name)
+        if rule is None or not rule.joins:
+            kinds = (getattr(x, "dtype", None) for x in results)
+            pairs = zip(results, kinds, strict=True)
+            self.found += [(step, x) for x, kind in pairs if isinstance(kind, np.dtype)]
         return results
 
-    def higher_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
+    def higher_order(self, call: Call, words: Words, operands: list) -> list:
         """Calls are entered."""
-        rule = registry.find(step.name)
-        if isinstance(rule, registry.HigherOrder) and rule.joins:
-            return Call(step, drawn, self).body(words, operands)
-        return self.first_order(step, words, operands, drawn)
+        if call.rule.joins:
+            return call.body(words, operands)
+        return self.first_order(call, words, operands)
 
 
 class _Followed(NamedTuple):

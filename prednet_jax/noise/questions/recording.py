@@ -31,7 +31,6 @@ from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Drawn
 from prednet_jax.noise.sketch import COLUMNS, HUGE, digest, digests, numbers
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.watch import Watched
@@ -232,24 +231,13 @@ class Watch(Watched):
 
         self._compiled = watched
 
-    def first_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
-        """As `Evaluation`; the results are seen."""
-        results = super().first_order(step, words, operands, drawn)
-        for i, x in enumerate(results):
-            path = step.path if len(results) == 1 else f"{step.path}[{i}]"
-            self._note(path, step.name, x, step, words, operands)
-        return results
-
-    def higher_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
-        """As `Watched`; what a loop leaves behind is seen, as late steps are not."""
-        results = super().higher_order(step, words, operands, drawn)
-        if step.name in ("scan", "while"):
-            for i, x in enumerate(results):
-                self._note(f"{step.path}[{i}]", step.name, x, step, words)
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        """Results are seen; what a loop leaves behind too, as late steps are not."""
+        loop = step.name in ("scan", "while")
+        for i, x in enumerate(results if loop or not step.bodies else []):
+            several = loop or len(results) > 1
+            path = f"{step.path}[{i}]" if several else step.path
+            self._note(path, step.name, x, step, words, () if loop else operands)
         return results
 
     def _note(

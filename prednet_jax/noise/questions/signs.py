@@ -15,7 +15,7 @@ from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Drawn, Evaluation
+from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Identity
 
 # Of each routine which results are vectors, and the axis that numbers these.
@@ -32,11 +32,9 @@ class _Turned(Evaluation):
         super().__init__()
         self.first = first
 
-    def first_order(
-        self, step: Step, words: Words, operands: list[Any], drawn: Drawn
-    ) -> list[Any]:
-        """As `Evaluation`; from the vector `first` on, every other one is turned."""
-        results = list(super().first_order(step, words, operands, drawn))
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        """From the vector `first` on, every other one is turned."""
+        results = list(results)
         for i, axis in VECTORS.get(step.name, {}).items():
             for x in results[i : i + 1]:
                 number = jnp.arange(x.shape[axis]) + self.first

@@ -91,6 +91,12 @@ def find(name: str) -> Rule | None:
     return _RULES.get(name)
 
 
+def higher_order(name: str) -> HigherOrder | None:
+    """The rule of the primitive of that name, if it runs other programs."""
+    rule = _RULES.get(name)
+    return rule if isinstance(rule, HigherOrder) else None
+
+
 def registered() -> Mapping[str, Rule]:
     """All rules, by name of the primitive."""
     return _RULES
