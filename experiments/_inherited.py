@@ -115,7 +115,6 @@ def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
 
 
 def _agrees(name: str, given: Any, recorded: Any) -> bool:
-    """Whether a flag that was given fits what the run was begun with."""
     if name == "seeds":
         return bool(recorded)
     if name == "updates":
@@ -138,7 +137,6 @@ def _meaning(name: str, value: Any) -> Any:
 
 
 def _parsed(flag: flags.Flag, value: Any, path: Path) -> Any:
-    """A value of a manifest as the flag would have it."""
     if value is None:
         return value
     try:

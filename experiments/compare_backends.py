@@ -146,7 +146,6 @@ def _seeds(begun: Path) -> tuple[int, int]:
 
 
 def _fresh() -> bool:
-    """Whether the seeds come from the system's randomness."""
     return FLAGS.first_seed is None and FLAGS.seeds is None
 
 

@@ -138,7 +138,6 @@ def main() -> None:
 
 
 def _check_mode() -> None:
-    """Sets --extrapolate_from where --mode needs it and it was not given."""
     if FLAGS.mode == "train":
         _flags.check_beside("--mode=finetune_rollout", False, "extrapolate_from")
         return
@@ -165,7 +164,6 @@ def _draw(folder: Path) -> None:
 
 
 def _train_seeds(interruption: Interruption) -> None:
-    """One run, or --seeds one after the other."""
     of_many = ("coordinator", "processes", "process", "devices", "replica_mode")
     _flags.check_beside("--replicas or --batch", False, *of_many)
     folder, seeds = Path(FLAGS.workdir), _flags.integers("seeds")
@@ -174,7 +172,6 @@ def _train_seeds(interruption: Interruption) -> None:
 
 
 def _recipe() -> recipe.Recipe:
-    """What the flags describe, but for the seed."""
     weights = None
     if FLAGS.init_weights:
         folder = Path(FLAGS.workdir)
@@ -210,7 +207,6 @@ def _recipe() -> recipe.Recipe:
 
 
 def _check_sampling(network: Task) -> None:
-    """Refuses flags of sampling, schedule and validation that contradict each other."""
     name = FLAGS.data or network.data
     by_windows = FLAGS.sampling == "windows"
     _flags.check_beside("--sampling=windows", by_windows, "sequences")
@@ -223,7 +219,6 @@ def _check_sampling(network: Task) -> None:
 
 
 def _train_replicas(interruption: Interruption) -> None:
-    """--replicas and --batch: many seeds or streams in one program."""
     _flags.check_numbers(0, "replicas", "devices")
     _flags.check_numbers(1, "batch", "processes")
     if FLAGS.draw:

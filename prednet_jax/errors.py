@@ -69,16 +69,14 @@ def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
 
 
 # The extra of setup.cfg that brings a module, by the name under which it is imported.
-EXTRAS = {
-    **dict.fromkeys(
-        ("PIL", "av", "h5py", "importlib_resources", "safetensors"), "data"
-    ),
-    **dict.fromkeys(("safetensors", "skimage", "sklearn"), "data"),
-    "tensorflow_datasets": "data",
-    **dict.fromkeys(("jinja2", "pandas", "vl_convert"), "report"),
-    **dict.fromkeys(("matfree", "scipy"), "study"),
-    **dict.fromkeys(("pyarrow", "ray"), "sweep"),
+_BRINGS = {
+    "data": "PIL av h5py importlib_resources safetensors skimage sklearn "
+    "tensorflow_datasets",
+    "report": "jinja2 pandas vl_convert",
+    "study": "matfree scipy",
+    "sweep": "pyarrow ray",
 }
+EXTRAS = {name: extra for extra, of in _BRINGS.items() for name in of.split()}
 
 
 def missing_extra(error: ImportError) -> str | None:

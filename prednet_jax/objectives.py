@@ -169,7 +169,6 @@ def window_loss(
 def _check_errors(
     config: PredNetConfig, method: Method, objective: str
 ) -> tuple[float, ...]:
-    """Layer weights, where the options of a method agree."""
     weights = _layer_weights(config, method.layer_weights)
     if objective == "errors" and method.targets == "stale":
         raise UserError(

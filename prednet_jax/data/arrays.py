@@ -57,7 +57,6 @@ def open_arrays(path: pathlib.Path, fit: Fit) -> FrameSource:
 
 
 def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
-    """The frames and the boundaries; without boundaries, one sequence."""
     one_sequence = np.zeros(1, int)
     try:
         if files.kind(path) == "npy":

@@ -129,7 +129,6 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def _listed(path: str, root: str | None) -> list[str]:
-    """The regular files that a text list names, below `root` if there is one."""
     try:
         lines = files.read_text(path, _LIST_BYTES).splitlines()
     except files.FileError as error:
@@ -179,7 +178,6 @@ def _suffix(name: str) -> str:
 
 
 def _digest(path: str, fit: Fit) -> str:
-    """Checks an image's header and size; returns what identifies its pixels."""
     data = _bytes(path)
     height, width, orientation = read_header(data, path)
     fit.check(height, width, path)
@@ -257,7 +255,6 @@ def _opened(data: bytes, name: object) -> "Iterator[Image.Image]":
 
 
 def _more_than_8_bits(image: "Image.Image", data: bytes) -> str | None:
-    """The depth of a picture of more than 8 bits, in words."""
     if image.mode in _DEEP_MODES:
         return f"mode {image.mode} of Pillow"
     # Pillow reduces 16-bit colours to 8 bits and reports the mode RGB.

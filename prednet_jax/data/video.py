@@ -92,7 +92,6 @@ class Video:
         return frame.to_ndarray(format="rgb24")
 
     def _decode(self, wanted: int) -> Any:
-        """Decode forwards to frame `wanted`."""
         try:
             for number, frame in self._frames:
                 self._next = number + 1

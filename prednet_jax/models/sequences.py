@@ -115,7 +115,6 @@ def pieces(
 def _joined(
     params: Any, config: PredNetConfig, frames: Any, maps: Any, k: int | None
 ) -> dict[str, np.ndarray]:
-    """The pieces one after the other."""
     parts = list(pieces(params, config, frames, maps, extrapolate_from=k))
     names = list(parts[0])
     return {n: np.concatenate([part.pop(n) for part in parts]) for n in names}

@@ -1,10 +1,8 @@
-"""Numbers as people read them: few digits, one notation, in plain text or HTML.
+"""Numbers as people read them: few digits, one notation.
 
-Plain text is ASCII, so that a terminal's columns line up. HTML gets a true minus sign
-and powers of ten. A number that is not known is "-".
+They are ASCII, so that a terminal's columns line up. A number that is not known is "-".
 """
 
-import html
 import math
 import re
 import string
@@ -14,9 +12,6 @@ from typing import Any
 MISSING = "-"
 # From here down (and from 1e5 up) a decimal fraction is harder to read than a power.
 _SMALLEST, _LARGEST = 1e-4, 1e5
-_NUMBER = re.compile(
-    r"(?<![\w.])(?P<sign>[+-]?)(?P<digits>\d+(?:\.\d+)?)(?:e(?P<power>[+-]\d+))?(?![\w])"
-)
 
 
 def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
@@ -108,19 +103,3 @@ def text(template: str, fields: Mapping[str, Any]) -> str:
         return _Template().vformat(template, (), fields)
     except _MissingError:
         return MISSING
-
-
-def typeset(text: str) -> str:
-    """Escapes text for HTML and sets its numbers with true signs and powers of ten.
-
-    Only what stands alone as a number is touched: "seed-1" and "1e" stay as they are.
-    """
-
-    def number(match: re.Match[str]) -> str:
-        said = match["sign"].replace("-", "−") + match["digits"]
-        if match["power"] is None:
-            return said
-        power = str(int(match["power"])).replace("-", "−")
-        return f"{said}\u00d710<sup>{power}</sup>"
-
-    return _NUMBER.sub(number, html.escape(text)).replace(" %", "&nbsp;%")

@@ -54,7 +54,6 @@ def page(results: Results) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "typeset": lambda text: Markup(numbers.typeset(str(text))),
         "address": lambda text: "data:text/csv;charset=utf-8," + quote(text, safe=","),
         "significant": numbers.significant,
         "probability": numbers.probability,
@@ -80,7 +79,6 @@ def page(results: Results) -> str:
 
 
 def _dots(results: Results, command: Any) -> dict[str, Any] | None:
-    """A dot per seed and arm, for the opening of the page."""
     if not results.verdict.get("losses"):
         return None
     drawn = figures.seeds(results.verdict)
@@ -100,7 +98,6 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
 
 
 def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
-    """What the template shows of a model."""
     name, chosen = verdict_text.display_name(model), results.contrasts(model)
     against = [contrast for contrast in chosen if contrast["control"] == CONTROL]
     said = "; ".join(

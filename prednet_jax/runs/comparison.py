@@ -56,16 +56,6 @@ class ArmRuns:
             [run.manifest.get("final_params_sha256", "") for run in self.runs]
         )
 
-    def fingerprints(self) -> dict[str, dict[str, str]]:
-        """SHA-256 of the initial weights and of the data order, by seed."""
-        return {
-            str(run.manifest["seed"]): {
-                field: run.manifest[field]
-                for field in ("initial_params_sha256", "data_order_sha256")
-            }
-            for run in self.runs
-        }
-
     def as_dict(self) -> dict[str, Any]:
         """One row of the table of arms."""
         manifest = self.runs[0].manifest
@@ -282,7 +272,6 @@ def judge(
         "margins": {name: one.margin for name, one in judged.items()},
         "arms": [row for one in judged.values() for row in one.arms()],
         "excluded": [row for one in judged.values() for row in one.excluded()],
-        "fingerprints": {n: one.runs[0].fingerprints() for n, one in judged.items()},
         "design": _design(design, next(iter(judged.values())).runs[0]),
     }
 
@@ -300,7 +289,6 @@ def details(answers: list[statistics.Answered]) -> dict[str, Any]:
 
 
 def _design(design: Design, first: ArmRuns) -> dict[str, Any]:
-    """The entry `design` of verdict.json."""
     manifest = first.runs[0].manifest
     return {
         "seeds": list(first.job.seeds),

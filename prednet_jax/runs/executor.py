@@ -87,7 +87,6 @@ def execute(jobs: Iterable[Job], *, processes: int) -> Running:
 
 
 def _run(job: Job, stop: threading.Event) -> Ended:
-    """Runs a job until its runs are on disk, or it fails."""
     missing: Job | None = job
     while missing is not None:
         make_room(missing)

@@ -198,7 +198,6 @@ def _run(
     rotation: Float[Array, "dim dim"],
     key: Key[Array, ""],
 ) -> Escape:
-    """One run of one rule from x, in the run's own coordinates."""
     saddle = jnp.asarray(function.saddle, x.dtype)
     directions = jnp.asarray(function.escape, x.dtype)
     noise_root = jax.random.split(key)[0]

@@ -259,7 +259,6 @@ def _claim(
 
 
 def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | None:
-    """The runs of a study, if it has both groups."""
     if not study or not {treatment, control} <= {*study, redraws.FIXED_ORDERS}:
         return None
     return redraws.gather(study, treatment, control)

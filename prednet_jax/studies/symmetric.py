@@ -154,7 +154,6 @@ def _trainer(design: Design, arm: str) -> Trainer:
 
 @functools.cache
 def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
-    """The compiled comparison of twins: `asymmetry` and `unequal`."""
     return jax.jit(
         lambda params: (
             twins.asymmetry(params, design.config),
@@ -231,6 +230,5 @@ def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _of(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
-    """The runs of one arm at one delta of one program, in the order of the seeds."""
     group = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
     return sorted(group, key=lambda row: row.seed)

@@ -97,8 +97,6 @@ def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dic
 
 
 def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
-    """The leaves as a tree like another one, of the same shapes."""
-
     def described(leaves: list) -> list:
         return [(leaf.shape, str(leaf.dtype) if types else "") for leaf in leaves]
 
@@ -113,7 +111,6 @@ def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
 
 
 def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
-    """The arrays of a state, from files that are those that were saved."""
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):
         raise FileError(

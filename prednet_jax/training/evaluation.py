@@ -181,8 +181,6 @@ def _predicted(task: Task, params: dict, shown: np.ndarray, k: int | None) -> An
 
 @functools.lru_cache(maxsize=8)
 def _program(task: Task) -> Callable:
-    """`predict` of several sequences at once, compiled."""
-
     def run(params: dict, shown: jax.Array) -> jax.Array:
         frames = to_pixels(shown, jax.tree.leaves(params)[0].dtype)
         return jax.vmap(task.predict, in_axes=(None, 1), out_axes=1)(params, frames)
@@ -220,7 +218,6 @@ def pieces(
 
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:
-    """Means over sequences of equal length, and what follows from them."""
     found: dict[str, float] = {}
     for copy in ("", "copy_"):
         mse, mae, ssim = (

@@ -157,7 +157,6 @@ class Keeper:
             raise RunError(f"{error}{kept}") from None
 
     def _validate(self, update: int, params: dict) -> None:
-        """Scores the frozen weights, and writes what came out."""
         assert self._recipe.validation is not None
         scored = self._recipe.validation.score(params)
         names = ("loss", "copy_last_frame_loss", "ratio")
@@ -253,7 +252,6 @@ def _predictor(task: Any) -> Callable:
 
 
 def _asked_for(recipe: Recipe, update: int) -> bool:
-    """Whether the recipe asks for a checkpoint of an update."""
     every = recipe.checkpoint_every
     return update == recipe.updates or bool(every and update % every == 0)
 

@@ -274,7 +274,6 @@ def check_memory(
 
 
 def _allow_open_files(replicas: int) -> None:
-    """Raises the soft limit of open files; a UserError if the hard one is too low."""
     needed = _RUN_FILES * replicas + _OTHER_FILES
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -287,6 +286,5 @@ def _allow_open_files(replicas: int) -> None:
 
 
 def _bytes(tree: Any) -> int:
-    """Of all arrays of a tree of arrays or shapes."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

@@ -320,7 +320,6 @@ def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun
 def _manifest(
     recipe: Recipe, seed: int, found: Prepared, layout: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """What a run's manifest says before it starts."""
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
     validation = recipe.validation
     algorithms = recipe.task.algorithms(recipe.dtype)

@@ -159,7 +159,7 @@ class Trainer:
                 f"model={self.task.name}, which has no windows"
             )
         key = _default_key() if key is None else key
-        return self.program(_arrays(state), frames, np.bool_(first), key)
+        return self.program(state, frames, np.bool_(first), key)
 
     def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
         """Predicts streams from the zero state, without training on them.
@@ -223,7 +223,6 @@ def _program(
     noise: NoiseSpec | None,
     amplify: Callable[[Callable], Callable] | None,
 ) -> Any:
-    """One update as a compiled program, shared by equal trainers."""
     step = truncated.make_step(task, optimizer, method, noise=noise, amplify=amplify)
     return truncated.jit_update(step)
 
@@ -246,16 +245,6 @@ def _evaluation(task: Task) -> Callable:
 def _default_key() -> jax.Array:
     with jax.ensure_compile_time_eval():  # not a part of a caller's trace
         return keys.stream(0, "noise")
-
-
-def _arrays(tree: Any) -> Any:
-    """Python numbers as arrays: by themselves they would be another program."""
-
-    def array(leaf: Any) -> Any:
-        number = isinstance(leaf, (bool, int, float))
-        return np.asarray(leaf, jnp.result_type(type(leaf))) if number else leaf
-
-    return jax.tree.map(array, tree)
 
 
 def train_windows(

@@ -63,7 +63,6 @@ def load_keras(
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of one PredNet layer, and what the model says of its frames."""
     import h5py
 
     datasets: dict[str, Any] = {}
@@ -102,7 +101,6 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 
 def _frames_of(model: dict) -> dict[str, Any]:
-    """Height, width and pixel_max of Keras's description of a model."""
     settings: dict[str, Any] = {}
     for layer in model["config"]["layers"]:
         own = layer["config"]
@@ -196,7 +194,6 @@ def _layer_and_kind(name: str) -> tuple[int, bool]:
 
 
 def _model(config: PredNetConfig, layer: str) -> dict:
-    """The model as Keras 2.2.4 describes it in JSON."""
     frame = [config.height, config.width, config.channels[0]]
     off = ("return_state", "go_backwards", "stateful", "unroll")
     own = {

@@ -127,7 +127,6 @@ def _text(config: PredNetConfig) -> str:
 def _checked(
     path: str | os.PathLike, text: str, params: dict
 ) -> tuple[PredNetConfig, dict]:
-    """The network and its float32 parameters, if they belong together."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})

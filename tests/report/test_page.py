@@ -71,10 +71,6 @@ def test_the_page_holds_verdicts_arms_and_commands(page, verdict):
     for arm in verdict["arms"]:
         for said in (arm["name"], arm["command"], arm["status"]):
             assert said in text
-    for seeds in verdict["fingerprints"].values():
-        for pair in seeds.values():
-            assert pair["initial_params_sha256"] in text
-            assert pair["data_order_sha256"] in text
     for phrase in (
         "about emulated noise only",
         verdict["design"]["git_commit"],
@@ -163,7 +159,7 @@ def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
     text = text_of(page[page.index("<section><h2>Cl") : page.index("<section><h2>Wh")])
     for said in (
         "random <order> lowers the loss",
-        "PredNet cannot tell −2.0 % - −50 % to −10 % −1.0 % to +1.0 % no",
+        "PredNet cannot tell -2.0 % - -50 % to -10 % -1.0 % to +1.0 % no",
         "Autoencoder same bits 0 % 0 % to 0 % - - yes",
     ):
         assert said in text, said

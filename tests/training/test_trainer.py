@@ -74,7 +74,7 @@ def test_a_loop_of_ones_own_is_that_of_the_scripts_and_of_train_windows(params):
 
 
 def test_nothing_is_compiled_again(params, compiled):
-    """Other lengths, other trainers of the same settings, Python's own numbers."""
+    """Other lengths, other trainers of the same settings."""
     trainer = Trainer(CONFIG)
     state = trainer.init(params)
     shown = next(windows(VIDEO, 5))
@@ -83,7 +83,7 @@ def test_nothing_is_compiled_again(params, compiled):
     train_windows(params, CONFIG, VIDEO, window=5)
     assert compiled  # The listener hears.
     compiled.clear()
-    trainer.step(state._replace(update=1), shown[0], True)
+    trainer.step(state, shown[0], True)
     trainer.step(state, shown[0], 0)
     trainer.evaluate(params, VIDEO[:17], window=5)
     Trainer(CONFIG, optimizers.chainer_adam(1e-3)).step(state, *shown)
