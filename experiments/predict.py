@@ -31,7 +31,7 @@ from absl import flags
 from prednet_jax import errors, files, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
-from prednet_jax.report import strips
+from prednet_jax.report import documents, strips
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
@@ -104,16 +104,13 @@ def main() -> None:
 
 def say(rows: list[dict[str, Any]]) -> None:
     """Prints the table: the network's score, and that of copying in brackets."""
-    print("frame".ljust(20) + "".join(f"{name:>20}" for name in evaluation.METRICS))
     lines = [(str(row["frame"]), row) for row in rows]
     lines += [(f"{name}, mean", of) for name, of in evaluation.means(rows).items()]
+    cells = [("frame", *evaluation.METRICS, "")]
     for label, row in lines:
-        cells = (
-            f"{row[name]:9.4f} ({row[f'copy_{name}']:.4f})".rjust(20)
-            for name in evaluation.METRICS
-        )
-        end = "" if row.get("observed", True) else "  extrapolated"
-        print(label.ljust(20) + "".join(cells) + end)
+        of = (f"{row[n]:.4f} ({row[f'copy_{n}']:.4f})" for n in evaluation.METRICS)
+        cells.append((label, *of, "" if row.get("observed", True) else "extrapolated"))
+    print(documents.columns(cells, right=range(1, 5)))
 
 
 def everything(

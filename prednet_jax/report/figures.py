@@ -5,7 +5,6 @@ that a reader downloads and hands to Vega; the figure itself computes medians, q
 and relative values.
 """
 
-import base64
 import csv
 import dataclasses
 import io
@@ -15,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from prednet_jax.files import FileError
 from prednet_jax.report import charts
 from prednet_jax.report import results as comparisons
 from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
+from prednet_jax.report.numbers import significant
 from prednet_jax.report.results import CONTROL, Record, Results, label, relative
 from prednet_jax.report.verdict_text import display_name
 
@@ -294,60 +293,31 @@ def _ratios(arms: Record, contrast: Record) -> list[float]:
     return [100 * (float(ratio) - 1) for ratio in ratios if np.isfinite(ratio)]
 
 
-class Slide(NamedTuple):
-    """Frames [N, H, W, C] in [0, 1] of an arm or another kind, for the page's slider.
+def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
+    """True frames `[N, H, W, C]`, the predictions of every arm that kept some, a copy.
 
-    `errors` are the mean squared error of each, [N]; None: these are the true frames.
-    """
-
-    name: str
-    images: NDArray[np.float64]
-    errors: NDArray[np.float64] | None
-
-    @property
-    def source(self) -> str:
-        """All images side by side in one PNG, pixel by pixel, as an address."""
-        pixels = np.round(255 * np.clip(self.images, 0, 1)).astype(np.uint8)
-        sheet = np.concatenate(list(pixels), axis=1)
-        picture = Image.fromarray(sheet if sheet.shape[-1] == 3 else sheet[..., 0])
-        buffer = io.BytesIO()
-        picture.save(buffer, format="png", optimize=True)
-        return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-    @property
-    def ratio(self) -> str:
-        """Width to height of a frame, as CSS has it."""
-        _, height, width, _ = self.images.shape
-        return f"{width}/{height}"
-
-
-def slides(results: Results, model: str) -> list[Slide]:
-    """True frames, the predictions of every arm that kept some, and the frame before.
+    By what they are, with their mean squared error; empty: no arm kept any.
 
     Raises:
         FileError: two arms were shown different frames.
     """
     examples = results.examples.get(model, {})
     if not examples:
-        return []
-    name, first = next(iter(examples.items()))
-    shown = {arm: example.predictions for arm, example in examples.items()}
+        return {}
+    first = next(iter(examples.values()))
+    shown = {"true frame": first.frames}
+
+    def add(name: str, images: NDArray) -> None:
+        error = float(np.mean((images - first.frames) ** 2))
+        shown[f"{name}, MSE {significant(error)}"] = images
+
     for arm, example in examples.items():
         if not np.array_equal(example.frames, first.frames):
             raise FileError(
-                f"{results.directory / 'runs' / model}: examples.npz of {name} and "
-                f"{arm} hold different frames; expected the same ones"
+                f"{results.directory / 'runs' / model}: examples.npz of {arm} holds "
+                "different frames; expected the same ones in every arm"
             )
+        add(arm, example.predictions)
     if first.before is not None:
-        shown["copy of the frame before"] = first.before
-    return [Slide("true frame", first.frames, None)] + [
-        Slide(kind, images, np.mean((images - first.frames) ** 2, axis=(1, 2, 3)))
-        for kind, images in shown.items()
-    ]
-
-
-def frames_csv(shown: list[Slide]) -> str:
-    """The error of every frame."""
-    errors = {slide.name: slide.errors for slide in shown if slide.errors is not None}
-    numbers = range(1, len(shown[0].images) + 1)
-    return csv_text(["frame", *errors], zip(numbers, *errors.values(), strict=True))
+        add("copy of the frame before", first.before)
+    return shown

@@ -16,7 +16,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from prednet_jax.report import charts, figures, numbers, verdict_text
+from prednet_jax.report import charts, figures, numbers, strips, verdict_text
 from prednet_jax.report.results import CONTROL, Results, identical, label, relative
 
 # Colours that the page's style sheet has in a light and a dark shade.
@@ -119,12 +119,11 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
                 "columns": json.dumps(curves.columns()),
                 "command": command,
             }
-    if slides := figures.slides(results, model):
+    if frames := figures.predicted_frames(results, model):
+        picture = base64.b64encode(strips.strip(frames, None)).decode()
         drawn["frames"] = {
-            "name": f"frames_{model}",
-            "slides": slides,
-            "caption": f"{name}. Mean squared error of each frame, pixels from 0 to 1.",
-            "csv": figures.frames_csv(slides),
+            "picture": f"data:image/png;base64,{picture}",
+            "caption": f"{name}. Mean squared error, pixels from 0 to 1.",
             "command": command,
         }
     return drawn | {

@@ -1,5 +1,4 @@
-// The page's own script: draws each figure from the table that a reader downloads, and
-// moves through predicted frames.
+// The page's own script: draws each figure from the table that a reader downloads.
 
 /** The rows of a CSV file in a link, one per number, as `Curves.chart` takes them. */
 function rows(link, columns) {
@@ -24,24 +23,4 @@ async function draw(plot) {
   await vegaEmbed(plot, spec, options);
 }
 
-/** Predicted frames, one at a time. */
-function film(box) {
-  const input = box.querySelector("input");
-  const said = box.querySelector("output");
-  const count = Number(input.max);
-  const move = () => {
-    const i = Number(input.value) - 1;
-    for (const image of box.querySelectorAll("img")) {
-      image.style.transform = `translateX(${(-100 * i) / count}%)`;
-    }
-    for (const error of box.querySelectorAll("[data-errors]")) {
-      error.textContent = `MSE ${error.dataset.errors.split(" ")[i]}`;
-    }
-    said.textContent = `${i + 1} of ${count}`;
-  };
-  input.addEventListener("input", move);
-  move();
-}
-
 document.querySelectorAll(".plot").forEach(draw);
-document.querySelectorAll(".film").forEach(film);
