@@ -50,23 +50,21 @@ def main() -> None:
     folder = Path(FLAGS.workdir)
     with files.hold(folder, wait=True):
         write_manifest(folder, design)
-    table = store.Table(
-        folder, ("program", "arm", "delta", "seed"), (str, str, float, int)
-    )
-    done = table.done()
+    table = folder / "runs.csv"
+    done = {row[:4] for row in symmetric.read(table)} if table.exists() else ()
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
     for run in left:
         row = symmetric.measure(run, design)
         commit = records.git_commit(Path(__file__).parent)
-        table.add({**row, "git_commit": commit})
+        store.add_row(table, {**row, "git_commit": commit})
         print(
             f"{run.program} {run.arm}, delta {run.delta:g}, seed {run.seed}: separated "
             f"at {row['separated_at'] or 'no update'}, final loss "
             f"{row['final_loss']:.6f}, {row['seconds']:.0f} s",
             flush=True,
         )
-    print(table.path)
+    print(table)
 
 
 def write_manifest(folder: Path, design: Design) -> None:

@@ -6,6 +6,7 @@ refused before it is read; the rest is the job of the libraries that read the fo
 
 import contextlib
 import errno
+import hashlib
 import io
 import os
 import stat
@@ -74,6 +75,12 @@ def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
         if size > limit:
             raise FileError(f"{path}: {size} bytes, more than {limit}")
         return file.read()
+
+
+def digest(path: str | os.PathLike) -> str:
+    """SHA-256 of a regular file, 64 hexadecimal digits."""
+    with open_binary(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:

@@ -10,7 +10,6 @@ bits, which is said once; a frame with a transparent pixel is refused.
 """
 
 import contextlib
-import hashlib
 import itertools
 import pathlib
 from collections.abc import Iterator
@@ -43,9 +42,7 @@ _CHECKED = 32
 def open_video(path: pathlib.Path, fit: Fit) -> FrameSource:
     """Open the first track of a video; a rotation that it asks for is not applied."""
     name = str(path)
-    with files.open_binary(path) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    video = Video(path, fit)
+    digest, video = files.digest(path), Video(path, fit)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
         errors.say(f"data={name}: {video.bits} bits a channel are reduced to 8")

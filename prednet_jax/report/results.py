@@ -108,8 +108,7 @@ def load(directory: str | Path) -> Results:
         model, arm = folder.parts[-3:-1]
         run = records.read_run(folder)
         try:
-            # A run of an older version has its seed in the folder's name alone.
-            seed = int(run.manifest.get("seed", folder.name.split("_")[1]))
+            seed = int(run.manifest["seed"])
             draws.setdefault((model, arm, seed), []).append(run.metrics["loss"])
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(

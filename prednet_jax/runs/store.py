@@ -11,12 +11,10 @@ taken for it. There are three forms, each written whole or not at all:
     rows of a table  runs.csv; manifest.json has the facts that all rows share
 """
 
-import csv
 import hashlib
-import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +79,7 @@ def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None
 
 
 def _digest(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return files.digest(path) if path.is_file() else None
 
 
 def write_arrays(path: Path, facts: Mapping[str, Any], tree: dict[str, Any]) -> None:
@@ -106,42 +101,14 @@ def has_arrays(path: Path, facts: Mapping[str, Any]) -> bool:
     return True
 
 
-class Table:
-    """Rows of runs.csv, one per run; several processes may add rows.
-
-    `columns` with their `types` identify a run.
-    """
-
-    def __init__(self, folder: Path, columns: Sequence[str], types: Sequence[type]):
-        self.path = folder / "runs.csv"
-        self._columns, self._types = columns, types
-
-    def done(self) -> set[tuple]:
-        """What identifies the runs in the table; a UserError if a row is broken."""
-        if not self.path.exists():
-            return set()
-        with open(self.path, newline="") as file:
-            rows = list(csv.DictReader(file))
-        pairs = list(zip(self._columns, self._types, strict=True))
-        try:
-            return {tuple(kind(row[name]) for name, kind in pairs) for row in rows}
-        except (KeyError, TypeError, ValueError):
-            raise UserError(
-                f"{self.path}: a row without {', '.join(self._columns)}; expected the "
-                "rows that this script wrote"
-            ) from None
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a run in one write that reaches the disk."""
-        folder = self.path.parent
-        with (
-            files.hold(folder, wait=True),
-            open(self.path, "ab", buffering=0) as file,
-        ):
-            text = io.StringIO()
-            writer = csv.DictWriter(text, list(row), lineterminator="\n")
-            if os.fstat(file.fileno()).st_size == 0:
-                writer.writeheader()
-            writer.writerow(row)
-            file.write(text.getvalue().encode())
-            os.fsync(file.fileno())
+def add_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Adds a run to a table, in one write that reaches the disk; others may add too."""
+    with (
+        files.hold(path.parent, wait=True),
+        open(path, "ab", buffering=0) as file,
+    ):
+        text = records.csv_bytes([row])
+        if os.fstat(file.fileno()).st_size:
+            text = text.partition(b"\n")[2]  # Without the names of the columns.
+        file.write(text)
+        os.fsync(file.fileno())

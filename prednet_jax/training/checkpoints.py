@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from prednet_jax import records
+from prednet_jax import files, records
 from prednet_jax.errors import say
 from prednet_jax.files import FileError
 from prednet_jax.training.truncated import TrainState
@@ -199,9 +199,8 @@ def _files_digest(folder: Path) -> str:
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != DIGEST:
-            with open(path, "rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{path.relative_to(folder)} {content}\n".encode())
+            line = f"{path.relative_to(folder)} {files.digest(path)}\n"
+            whole.update(line.encode())
     return whole.hexdigest()
 
 

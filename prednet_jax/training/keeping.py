@@ -6,6 +6,7 @@ computed on the device for that: the loss and the norm of the gradient are on th
 
 import dataclasses
 import functools
+import io
 import json
 import math
 import os
@@ -33,8 +34,9 @@ from prednet_jax.training.truncated import TrainState
 SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 # Between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
-# Updates whose mean loss is shown; seconds between two lines.
-_RECENT, _LINE = 100, 15.0
+# Updates whose mean loss is shown; seconds between two lines, and the lines.
+_RECENT, _PAUSE = 100, 15.0
+_LINE = "{desc}: {n} of {total}, {rate_fmt}, {remaining} left{postfix}"
 # Updates in a row with a gradient of exactly zero, after which it is said.
 _ZEROS = 10
 ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
@@ -48,7 +50,7 @@ class Guard:
 
     def __init__(self, name: object, updates: int):
         self.warnings: list[str] = []
-        self._name, self._zeros, self._still = name, 0, 0
+        self._name, self._zeros = name, 0
         self._limit = min(_ZEROS, max(2, updates // 2))
 
     def see(
@@ -69,26 +71,17 @@ class Guard:
                 f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
             )
         if record.grad_norm != 0:
-            self._zeros = self._still = 0
+            self._zeros = 0
             return
         self._zeros += 1
-        self._still += record.copy_last_frame_loss == 0
         if self._zeros != self._limit:
             return
-        reason, advice = "the network no longer learns", ADVICE
-        if 2 * self._still >= self._limit:
-            # A prediction is clipped at 0: that of black frames can be exact.
-            black = "black" if record.loss == 0 else "black, or a still picture"
-            reason = (
-                f"the frames of {self._still} of them do not change ({black}), and "
-                "teach nothing"
-            )
-            advice = "begin where the pictures move, or see what is cut (--crop)"
         self.warnings.append(
             f"the gradient was exactly zero in {self._limit} updates up to "
-            f"{record.update}: {reason}"
+            f"{record.update}: the network no longer learns, or the frames are black "
+            "and teach nothing (--crop says what is cut)"
         )
-        say(f"{self._name}: {self.warnings[-1]}; {advice}")
+        say(f"{self._name}: {self.warnings[-1]}; {ADVICE}")
 
 
 def first_not_finite(state: TrainState) -> str | None:
@@ -315,15 +308,13 @@ class Progress:
         self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
         self._lines = shown and not sys.stderr.isatty()
         count = {"total": total, "initial": done, "unit": "update"}
-        silent = self._lines or not shown
-        self._bar = tqdm(desc=name, **count, dynamic_ncols=True, disable=silent)
-        self._text, self._total, self._done = name, total, done
-        # When the first update had ended, which compiles, and which it was.
-        self._began, self._said, self._since = 0.0, 0.0, -1
+        if self._lines:  # Nowhere is a bar drawn, but tqdm measures.
+            count |= {"file": io.StringIO(), "bar_format": _LINE, "mininterval": _PAUSE}
+        self._bar = tqdm(desc=name, **count, dynamic_ncols=True, disable=not shown)
+        self._said = math.inf  # The first update compiles.
 
     def update(self, *lines: UpdateRecord) -> None:
         """One update further, with the record of each run."""
-        self._done += 1
         self._recent += [(line.loss, line.copy_last_frame_loss) for line in lines]
         losses, copied = zip(*self._recent, strict=True)
         text = f"loss {sum(losses) / len(losses):.5f}"
@@ -332,15 +323,10 @@ class Progress:
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update()
         now = time.monotonic()
-        if self._since < 0:
-            self._since, self._began, self._said = self._done, now, now
-        elif self._lines and now - self._said >= _LINE:
+        if self._lines and now - self._said >= _PAUSE:
+            say(str(self._bar))
+        if now - self._said >= _PAUSE or self._said == math.inf:
             self._said = now
-            rate = (self._done - self._since) / (now - self._began)
-            say(
-                f"{self._text}: update {self._done} of {self._total}, {rate:.3g} a "
-                f"second, {(self._total - self._done) / rate:.0f} s left, {text}"
-            )
 
     def close(self) -> None:
         """Leaves the bar as it is."""

@@ -130,7 +130,7 @@ def train(
         print(f"data={some.source.name}: {some.source.done}", flush=True)
     with files.hold(*written.values()):
         for n, path in written.items():
-            if _begun(recipe, path) != old[n]:
+            if begun(path, recipe) != old[n]:
                 raise UserError(f"{path}: another process has just written there")
         for group in [[n] for n in held] if layout is None else [list(paths)]:
             # Of runs that other processes hold only the shapes of the state matter.
@@ -261,16 +261,11 @@ def _look(
     """What was begun in the directories; of finished runs it is said."""
     for path in written.values():
         files.check_unlocked(path)
-    found = {n: _begun(recipe, path) for n, path in places.items()}
+    found = {n: begun(path, recipe) for n, path in places.items()}
     for n, path in written.items():
         if found[n].finished:
             print(f"{path}: finished, {recipe.updates} updates; nothing to do")
     return found
-
-
-def _begun(recipe: Recipe, folder: Path) -> Begun:
-    asked = {name: getattr(recipe, name) for name in ("updates", "resume", "overwrite")}
-    return begun(folder, **asked)
 
 
 def _check_whole(paths: Mapping[int, Path], old: Mapping[int, Begun]) -> None:
@@ -284,13 +279,13 @@ def _check_whole(paths: Mapping[int, Path], old: Mapping[int, Begun]) -> None:
         )
 
 
-def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun:
-    """What was begun in a directory, if a run of so many updates may be written there.
+def begun(folder: Path, asked: Recipe) -> Begun:
+    """What was begun in a directory, if the run that is asked for may be written there.
 
     Raises a UserError if there is a run that was not asked for, or cannot go on.
     """
     found = [name for name in PARTS if (folder / name).exists()]
-    if overwrite or not found:
+    if asked.overwrite or not found:
         return Begun({}, 0, False)
     if records.MANIFEST not in found:
         raise UserError(
@@ -304,17 +299,18 @@ def begun(folder: Path, *, updates: int, resume: bool, overwrite: bool) -> Begun
         raise UserError(
             f"{folder / records.MANIFEST}: not that of a run (--overwrite begins anew)"
         ) from None
-    if not resume:
+    if not asked.resume:
         kind = "a finished run" if finished else "a run that is not finished"
         raise UserError(
             f"{folder}: holds {kind}; expected --resume to go on, --overwrite to begin "
             "anew, or another directory"
         )
-    if updates < old:
+    if asked.updates < old:
         raise UserError(
-            f"--resume: updates={updates}: expected at least the {old} of {folder}"
+            f"--resume: updates={asked.updates}: expected at least the {old} of "
+            f"{folder}"
         )
-    return Begun(manifest, old, finished and updates == old)
+    return Begun(manifest, old, finished and asked.updates == old)
 
 
 def _manifest(

@@ -44,29 +44,16 @@ def test_what_is_no_number_ends_the_run():
 
 
 def test_gradients_of_exactly_zero_are_said_once(capsys):
-    """Ten in a row; nine are no reason. Black frames are named as the reason.
-
-    They do not change, and a prediction clipped at 0 meets them exactly.
-    """
+    """Ten in a row; nine are no reason."""
     zero = dataclasses.replace(FINE, grad_norm=0.0)
-    still = dataclasses.replace(FINE, copy_last_frame_loss=0.0)
-    black = dataclasses.replace(still, grad_norm=0.0, loss=0.0)
-    for records_, reason in (
-        (
-            [zero] * 9 + [FINE] + [zero] * 30,
-            "the network no longer learns; try a lower",
-        ),
-        # A still picture that teaches is no reason later.
-        ([still] * 5 + [black] * 10, "frames of 10 of them do not change (black), and"),
-    ):
-        guard = keeping.Guard("run", 1000)
-        for one in records_:
-            guard.see(one, state, False)
-        (said,) = capsys.readouterr().err.splitlines()
-        assert "exactly zero in 10 updates" in said
-        assert reason in said
-        assert ("--crop" in said) != ("learning_rate" in said)
-        assert len(guard.warnings) == 1
+    guard = keeping.Guard("run", 1000)
+    for one in [zero] * 9 + [FINE] + [zero] * 30:
+        guard.see(one, state, False)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "exactly zero in 10 updates" in said
+    assert "no longer learns, or the frames are black" in said
+    assert "try a lower --learning_rate" in said
+    assert len(guard.warnings) == 1
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
@@ -152,7 +139,7 @@ def test_a_pipe_gets_whole_lines_now_and_then(stderr, monkeypatch):
     """One of a network of images has no ratio; nothing where nothing is wanted."""
     pipe = stderr(io.StringIO())
     seldom = keeping.Progress("prednet seed 1", 40)
-    monkeypatch.setattr(keeping, "_LINE", 0.0)
+    monkeypatch.setattr(keeping, "_PAUSE", 0.0)
     often = keeping.Progress("prednet seed 0", 40, 10)
     images = keeping.Progress("autoencoder", 4)
     quiet = keeping.Progress("prednet", 3, shown=False)
@@ -165,7 +152,7 @@ def test_a_pipe_gets_whole_lines_now_and_then(stderr, monkeypatch):
     seldom.update(record(2))
     line, other = pipe.getvalue().splitlines()
     pattern = (
-        r"prednet seed 0: update 12 of 40, [\d.e+]+ a second, \d+ s left, "
+        r"prednet seed 0: 12 of 40, .+update/s, [\d:?]+ left, "
         r"loss 0.02000 \(2.00 of copying\)"
     )
     assert re.fullmatch(pattern, line)
