@@ -12,7 +12,7 @@ from typing import Any
 from prednet_jax import files
 from prednet_jax.data import arrays, digits, images, video, walk
 from prednet_jax.data.frames import CROPS, Fit
-from prednet_jax.data.source import DataError, FrameSource, joined
+from prednet_jax.data.source import FrameSource, joined
 from prednet_jax.data.splits import SPLITS, open_split
 from prednet_jax.data.windows import (
     Schedule,
@@ -22,12 +22,12 @@ from prednet_jax.data.windows import (
     schedule,
     single_schedule,
 )
+from prednet_jax.errors import UserError, whole
 
 __all__ = [
     "CROPS",
     "NAMES",
     "SPLITS",
-    "DataError",
     "FrameSource",
     "Schedule",
     "chunks",
@@ -67,7 +67,7 @@ def open_source(
     offset: tuple[int, int] = (0, 0),
     allow_outside: bool = False,
 ) -> FrameSource:
-    """Open a source of frames; a DataError: a value or file is not accepted.
+    """Open a source of frames; a UserError: a value or file is not accepted.
 
     Args:
         data: A name (of `NAMES`) or a path: a folder of images, a folder of such
@@ -90,13 +90,12 @@ def open_source(
         "width": default[1] if width is None else width,
         "channels": default[2] if channels is None else channels,
     }
-    if seed < 0:
-        raise DataError(f"seed={seed}: need an integer of 0 or more")
+    whole("seed", seed, 0)
     fit = Fit(**size, crop=crop, offset=offset)
     if data not in NAMES:
         return _open_path(data, fit, allow_outside)
     if crop == "resize" or tuple(offset) != (0, 0):
-        raise DataError(
+        raise UserError(
             f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
             "the asked size; accepted are 'auto', 'center' and (0, 0)"
         )
@@ -118,7 +117,7 @@ def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
     suffix = path.suffix.lower()
     try:
         if not data or not os.path.lexists(path):
-            raise DataError(f"data={data!r}: no such source or file; {accepted}")
+            raise UserError(f"data={data!r}: no such source or file; {accepted}")
         if path.is_dir():
             return _open_folder(path, fit)
         kind = files.kind(path)
@@ -129,13 +128,13 @@ def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
         if suffix in video.VIDEO_SUFFIXES:
             return video.open_video(path, fit)
     except files.FileError as error:
-        raise DataError(f"data={error}; {accepted}") from None
+        raise UserError(f"data={error}; {accepted}") from None
     except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
+        if isinstance(error, UserError):
             raise
         # ValueError: a zero byte in the name.
-        raise DataError(f"data={data!r}: {files.reason(error)}") from error
-    raise DataError(f"data={data}: a file of an unknown kind; {accepted}")
+        raise UserError(f"data={data!r}: {files.reason(error)}") from error
+    raise UserError(f"data={data}: a file of an unknown kind; {accepted}")
 
 
 def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
@@ -151,7 +150,7 @@ def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
             if not (pictures and name.lower().endswith(".gif"))
         ]
         if pictures and videos:
-            raise DataError(
+            raise UserError(
                 f"data={path}: holds folders of images, and videos; accepted is either"
             )
         if videos:
@@ -160,7 +159,7 @@ def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
             opened = [video.open_video(path, fit) for path in paths]
             return joined(str(path), opened)
     if not pictures:
-        raise DataError(
+        raise UserError(
             f"data={path}: the folder holds no images; accepted are "
             f"{' '.join(suffixes)}, folders of them, or videos"
         )

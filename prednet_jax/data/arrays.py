@@ -12,7 +12,7 @@ import numpy as np
 
 from prednet_jax import files
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import DataError, FrameSource
+from prednet_jax.data.source import FrameSource
 from prednet_jax.errors import UserError
 
 _ACCEPTED = (
@@ -31,11 +31,11 @@ def open_arrays(path: pathlib.Path, fit: Fit) -> FrameSource:
         array = array[..., None]
     shaped = array.ndim == 4 and array.shape[-1] in (1, 3) and array.size
     if not shaped or array.dtype != np.uint8:
-        raise DataError(
+        raise UserError(
             f"data={name}: {array.dtype} of shape {list(array.shape)}; {_ACCEPTED}"
         )
     if boundaries.ndim != 1 or boundaries.dtype.kind not in "iu":
-        raise DataError(
+        raise UserError(
             f"data={name}: boundaries is {boundaries.dtype} of shape "
             f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
         )
@@ -66,7 +66,7 @@ def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
             name = "frames" if "frames" in names else names[0] if names else ""
             if name != "frames" and len(names) != 1:
                 shown = str(names[:8])[:200] + (" ..." if names[8:] else "")
-                raise DataError(
+                raise UserError(
                     f"data={path}: holds the arrays {shown}; accepted is an array "
                     "'frames', uint8 [T, H, W, C], or one array alone"
                 )
@@ -76,4 +76,4 @@ def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
         raise
     except files.BROKEN as error:
         reason = files.reason(error)
-        raise DataError(f"data={path}: not a readable .npy ({reason})") from None
+        raise UserError(f"data={path}: not a readable .npy ({reason})") from None

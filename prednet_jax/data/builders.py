@@ -18,7 +18,7 @@ from tensorflow_datasets.image_classification.mnist import MNIST
 
 from prednet_jax import files
 from prednet_jax.data import images
-from prednet_jax.data.source import DataError
+from prednet_jax.errors import UserError
 
 BRING = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
@@ -47,7 +47,7 @@ def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
             return _mnist(source, folder)
         made = folder / (f"{name}.npz" if name == "moving_mnist_test" else name)
         if made.exists():
-            raise DataError(f"{made}: is there already; expected another data_dir")
+            raise UserError(f"{made}: is there already; expected another data_dir")
         folder.mkdir(parents=True, exist_ok=True)
         temporary = made.with_name(f".{made.name}.tmp")
         try:
@@ -58,13 +58,13 @@ def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
             temporary.unlink(missing_ok=True)
         return made
     except FileNotFoundError as error:
-        raise DataError(
+        raise UserError(
             f"{source}: no {error}. Bring {BRING[name]}. Nothing is downloaded here."
         ) from None
     except (AssertionError, *files.BROKEN) as error:
-        if isinstance(error, DataError):
+        if isinstance(error, UserError):
             raise
-        raise DataError(f"{source}: {files.reason(error)}") from error
+        raise UserError(f"{source}: {files.reason(error)}") from error
 
 
 def moving_mnist(source: pathlib.Path, made: pathlib.Path) -> None:
@@ -72,9 +72,14 @@ def moving_mnist(source: pathlib.Path, made: pathlib.Path) -> None:
     path = source / "mnist_test_seq.npy"
     if not path.is_file():
         raise FileNotFoundError(path.name)
-    frames = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        frames = np.load(path, mmap_mode="r", allow_pickle=False)
+    except files.BROKEN as error:
+        raise UserError(
+            f"{path}: not a whole .npy ({files.reason(error)}); expected a whole file"
+        ) from None
     if frames.ndim != 4 or frames.dtype != np.uint8:
-        raise DataError(
+        raise UserError(
             f"{path}: {frames.dtype} of shape {list(frames.shape)}; expected uint8 "
             "[time, sequence, height, width]"
         )
@@ -103,7 +108,7 @@ def kitti(source: pathlib.Path, made: pathlib.Path) -> None:
             with Image.open(name) as image:
                 across = round(_HEIGHT / image.height * image.width)
                 if across < _WIDTH:
-                    raise DataError(f"{name}: {image.width}x{image.height}: too narrow")
+                    raise UserError(f"{name}: {image.width}x{image.height}: too narrow")
                 scaled = image.resize((across, _HEIGHT), Image.Resampling.BILINEAR)
             left = (across - _WIDTH) // 2
             cut = scaled.crop((left, 0, left + _WIDTH, _HEIGHT))
@@ -154,12 +159,17 @@ def idx(folder: pathlib.Path, name: str, axes: int) -> np.ndarray:
     if not paths:
         raise FileNotFoundError(f"{name}.gz")
     content = files.read_bytes(paths[0])
-    if paths[0].suffix == ".gz":
-        content = gzip.decompress(content)
+    try:
+        if paths[0].suffix == ".gz":
+            content = gzip.decompress(content)
+    except files.BROKEN as error:
+        raise UserError(
+            f"{paths[0]}: {files.reason(error)}; expected a whole file"
+        ) from None
     head = 4 + 4 * axes
     shape = np.frombuffer(content[4:head].ljust(head - 4, b"\0"), ">u4").astype(int)
     if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + shape.prod():
-        raise DataError(
+        raise UserError(
             f"{paths[0]}: no IDX file of {axes} axes of unsigned bytes, or not a whole "
             "one"
         )

@@ -30,11 +30,11 @@ from prednet_jax import files
 from prednet_jax.data.frames import to_channels
 from prednet_jax.data.source import (
     ENDLESS,
-    DataError,
     FrameSource,
     fingerprint,
     generator,
 )
+from prednet_jax.errors import UserError
 
 VERSION = 1
 # The side of a digit, in pixels.
@@ -113,7 +113,7 @@ def open_moving(
     name = f"moving_{stills.name}"
     rows, cols = stills.picture(0).shape
     if height < rows or width < cols:
-        raise DataError(
+        raise UserError(
             f"height={height}, width={width} of {name}: a digit has {rows}x{cols} "
             "pixels and has to fit"
         )
@@ -190,7 +190,7 @@ def mnist() -> Stills:
             digest.update(examples[index]["image"].tobytes())
     # TFDS asserts, and some of its readers raise what they like.
     except (*files.BROKEN, AttributeError, AssertionError, NotImplementedError) as e:
-        raise DataError(
+        raise UserError(
             f"data=mnist: not prepared for random access in {folder} (TFDS_DATA_DIR "
             "names another folder); bring its four files and run python "
             "experiments/prepare_data.py --dataset=mnist --source=FOLDER; data=digits "
@@ -208,12 +208,12 @@ def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes
     """A file of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(f"data={data}: needs {requirement}; pip install '.[data]'")
+        raise UserError(f"data={data}: needs {requirement}; pip install '.[data]'")
     path = pathlib.Path(spec.submodule_search_locations[0]) / file
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(
+        raise UserError(
             f"data={data}: {path} of the installed {package} cannot be read "
             f"({error.strerror}); pip install '{requirement}'"
         ) from error

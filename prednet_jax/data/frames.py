@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.data.source import (
-    DataError,
     Frames,
     FrameSource,
     check_frame_size,
     fingerprint,
 )
+from prednet_jax.errors import UserError, one_of
 
 CROPS = ("auto", "center", "resize")
 
@@ -48,14 +48,13 @@ class Fit:
     original: tuple[int, int] | None = None
 
     def __post_init__(self):
-        """Refuse (with a DataError) a value that is not accepted."""
+        """Refuse (with a UserError) a value that is not accepted."""
         check_frame_size(self.height, self.width, self.channels)
-        if self.crop not in CROPS:
-            raise DataError(f"crop={self.crop!r}: accepted are {', '.join(CROPS)}")
+        one_of("crop", self.crop, CROPS)
         if len(self.offset) != 2:
-            raise DataError(f"offset={self.offset}: need two numbers, right and down")
+            raise UserError(f"offset={self.offset}: need two numbers, right and down")
         if self.crop == "resize" and tuple(self.offset) != (0, 0):
-            raise DataError(
+            raise UserError(
                 f"offset={self.offset} with crop='resize': an offset moves the crop, "
                 "so use crop='center' or offset (0, 0)"
             )
@@ -91,13 +90,13 @@ class Fit:
             return
         free_x, free_y = width - self.width, height - self.height
         if min(free_x, free_y) < 0:
-            raise DataError(
+            raise UserError(
                 f"{name} is {width}x{height} (width x height), smaller than the crop "
                 f"of {self.width}x{self.height}: use crop='resize' or a smaller frame"
             )
         top, left = self._corner(height, width)
         if not (0 <= top <= free_y and 0 <= left <= free_x):
-            raise DataError(
+            raise UserError(
                 f"offset={tuple(self.offset)} moves the {self.width}x{self.height} "
                 f"crop out of {name} ({width}x{height}): accepted are "
                 f"{-(free_x // 2)} to {free_x - free_x // 2} right and "

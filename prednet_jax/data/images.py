@@ -25,7 +25,8 @@ import numpy as np
 
 from prednet_jax import files
 from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import DataError, FrameSource
+from prednet_jax.data.source import FrameSource
+from prednet_jax.errors import UserError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -100,19 +101,13 @@ def open_list(
     root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
     entries = _listed(str(path), root)
     nested = [_suffix(entry) not in IMAGE_SUFFIXES for entry in entries]
-    if any(nested) != all(nested):
-        raise DataError(
-            f"data={path}: the list names both images and other files "
-            f"({entries[nested.index(True)]}); accepted are lines that all name "
-            f"images ({' '.join(IMAGE_SUFFIXES)}) or all name lists"
-        )
-    if not nested[0]:
+    if not any(nested):
         return open_images(str(path), [entries], fit)
     sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
     for entry, listed in sequences.items():
         for file in listed:
             if _suffix(file) not in IMAGE_SUFFIXES:
-                raise DataError(
+                raise UserError(
                     f"data={path}: its list {entry} names {file}, which is no image; "
                     f"accepted are {' '.join(IMAGE_SUFFIXES)}"
                 )
@@ -129,12 +124,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def _listed(path: str, root: str | None) -> list[str]:
-    try:
-        lines = files.read_text(path, _LIST_BYTES).splitlines()
-    except files.FileError as error:
-        raise DataError(
-            f"not a text list: {error}; accepted is one path per line"
-        ) from None
+    lines = files.read_text(path, _LIST_BYTES).splitlines()
     entries = []
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line:
@@ -146,18 +136,18 @@ def _listed(path: str, root: str | None) -> list[str]:
         ]
         entry = next(filter(os.path.isfile, candidates), None)
         if entry is None:
-            raise DataError(
+            raise UserError(
                 f"{path}, line {number}: no file {line[:80]!r}, neither beside the "
                 "list nor in the working directory"
             )
         if root is not None and os.path.commonpath((_real(entry), root)) != root:
-            raise DataError(
+            raise UserError(
                 f"{path}, line {number}: names a file outside {root}; accepted are "
                 "files below it, or any with --allow_outside"
             )
         entries.append(entry)
     if not entries:
-        raise DataError(f"{path}: the list is empty; accepted is one path per line")
+        raise UserError(f"{path}: the list is empty; accepted is one path per line")
     return entries
 
 
@@ -194,7 +184,7 @@ def read_header(data: bytes, name: object) -> tuple[int, int, int]:
         pictures = getattr(image, "n_frames", 1)
         if pictures > 1 and image.format != "MPO":
             video = " (or the path of the GIF alone, which is read as a video)"
-            raise DataError(
+            raise UserError(
                 f"{name}: holds {pictures} pictures; accepted are files of one"
                 f"{video if image.format == 'GIF' else ''}"
             )
@@ -202,7 +192,7 @@ def read_header(data: bytes, name: object) -> tuple[int, int, int]:
             image.has_transparency_data
             and np.asarray(image.convert("RGBA"))[..., 3].min() < 255
         ):
-            raise DataError(
+            raise UserError(
                 f"{name}: has transparent pixels; accepted are opaque pictures, so "
                 "put it onto a background first"
             )
@@ -222,7 +212,7 @@ def decode(data: bytes, name: object) -> np.ndarray:
 def check_size(width: int, height: int, name: object) -> None:
     """Refuses a picture, or a frame of a video, without pixels or with too many."""
     if not 0 < width * height <= PIXELS:
-        raise DataError(
+        raise UserError(
             f"{name}: {width}x{height} pixels (width x height); accepted are 1 to "
             f"{PIXELS} pixels"
         )
@@ -240,18 +230,18 @@ def _opened(data: bytes, name: object) -> "Iterator[Image.Image]":
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 check_size(*image.size, name)
                 if bits := _more_than_8_bits(image, data):
-                    raise DataError(
+                    raise UserError(
                         f"{name}: has {bits}, more than 8 bits a channel; accepted are "
                         "images of 8 bits"
                     )
                 yield image
-    except (DataError, MemoryError):
+    except (UserError, MemoryError):
         raise
     # On broken files Pillow also raises SyntaxError, struct.error and others.
     except Exception as error:
         unknown = "identify" in str(error)
         why = f"none of {', '.join(FORMATS)}" if unknown else files.reason(error)
-        raise DataError(f"{name}: not a readable image ({why})") from error
+        raise UserError(f"{name}: not a readable image ({why})") from error
 
 
 def _more_than_8_bits(image: "Image.Image", data: bytes) -> str | None:

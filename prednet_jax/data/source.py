@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, whole
 
 # The length of an endless source: more frames than any run reads.
 ENDLESS = 10**9
 
 #: Frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
 Frames = Callable[[int, int], np.ndarray]
-
-
-class DataError(UserError):
-    """A source of frames that cannot be used."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +49,9 @@ class FrameSource:
     done: str = ""
 
     def __post_init__(self):
-        """Refuse, with a DataError, a size, length or boundaries of no use."""
+        """Refuse, with a UserError, a size, length or boundaries of no use."""
         check_frame_size(self.height, self.width, self.channels)
-        if self.length < 1:
-            raise DataError(f"length={self.length} of {self.name}: need at least 1")
+        whole("length", self.length, 1)
         check_boundaries(self.name, self.boundaries, self.length)
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -65,7 +60,7 @@ class FrameSource:
         It may be called from another thread, but by one caller at a time.
         """
         if not 0 <= start <= stop <= self.length:
-            raise DataError(
+            raise UserError(
                 f"frames {start}:{stop} of {self.name}: it holds frames "
                 f"0:{self.length} and is read forwards"
             )
@@ -74,11 +69,10 @@ class FrameSource:
 
 def check_frame_size(height: int, width: int, channels: int) -> None:
     """Refuse a side that is not positive, and channels other than 1 and 3."""
-    for name, value in (("height", height), ("width", width)):
-        if value < 1:
-            raise DataError(f"{name}={value}: need a positive number of pixels")
+    whole("height", height, 1)
+    whole("width", width, 1)
     if channels not in (1, 3):
-        raise DataError(
+        raise UserError(
             f"channels={channels}: frames have 3 (RGB) or 1 (grey); "
             "this is the first entry of the channel list"
         )
@@ -89,7 +83,7 @@ def check_boundaries(name: str, boundaries: tuple[int, ...], length: int) -> Non
     steps = np.diff(np.asarray((*boundaries, length), np.int64))
     if boundaries[:1] != (0,) or (steps <= 0).any():
         shown = str(list(boundaries[:8]))[:-1] + (", ..." if boundaries[8:] else "")
-        raise DataError(
+        raise UserError(
             f"boundaries={shown}] of {name}: need strictly increasing indices that "
             f"start with 0 and stay below its {length} frames"
         )

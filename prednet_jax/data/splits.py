@@ -22,13 +22,12 @@ import numpy as np
 
 from prednet_jax.data import digits, scenery, walk
 from prednet_jax.data.source import (
-    DataError,
     Frames,
     FrameSource,
     fingerprint,
     joined_spans,
 )
-from prednet_jax.errors import one_of, whole
+from prednet_jax.errors import UserError, one_of, whole
 
 SPLITS = ("train", "validation", "test", "unseen")
 FIRST_SEED = {
@@ -55,7 +54,7 @@ def open_split(
 
     The data and the options, of which the size of a frame has to be given, are as in
     `open_source`; so many `sequences` are opened, None: `WALKS`, `MOVING`, or all there
-    are. A DataError: the data has no sequences, no such split, or too few sequences.
+    are. A UserError: the data has no sequences, no such split, or too few sequences.
     """
     from prednet_jax.data import NAMES
 
@@ -69,12 +68,12 @@ def open_split(
     if data in NAMES and data.startswith("moving"):
         return _in_memory(_moving(data, split, sequences or MOVING, size))
     if data in NAMES:
-        raise DataError(
+        raise UserError(
             f"data={data}: single pictures; expected frames that follow one another, "
             "such as walk or moving_digits"
         )
     if split == "unseen":
-        raise DataError(f"data={data}: expected split train, validation or test")
+        raise UserError(f"data={data}: expected split train, validation or test")
     return _in_memory(_of_files(data, split, sequences, options))
 
 
@@ -125,11 +124,11 @@ def _of_files(
         cuts = [(b + (e - b) * low // 10, b + (e - b) * high // 10) for b, e in pieces]
         pieces = [(begin, end) for begin, end in cuts if begin < end]
     if not pieces:
-        raise DataError(
+        raise UserError(
             f"data={data}: {source.length} frames are too few for a {split} split"
         )
     if count is not None and count > len(pieces):
-        raise DataError(
+        raise UserError(
             f"sequences={count}: data={data} has {len(pieces)} in this split at most"
         )
     pieces = pieces[:count]

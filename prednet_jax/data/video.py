@@ -20,7 +20,8 @@ import numpy as np
 from prednet_jax import errors, files
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.images import check_size
-from prednet_jax.data.source import DataError, FrameSource
+from prednet_jax.data.source import FrameSource
+from prednet_jax.errors import UserError
 
 VIDEO_SUFFIXES = (
     *(".avi", ".flv", ".gif", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4"),
@@ -62,7 +63,7 @@ class Video:
         try:
             self.length, self.stamps = _index(path)
         except self._errors as error:
-            raise DataError(
+            raise UserError(
                 f"data={path}: not a readable video "
                 f"({getattr(error, 'strerror', None) or files.reason(error)})"
             ) from error
@@ -82,7 +83,7 @@ class Video:
             any(channel.is_alpha for channel in channels)
             and frame.to_ndarray(format="rgba")[..., 3].min() < 255
         ):
-            raise DataError(
+            raise UserError(
                 f"data={self._path}: frame {number} has transparent pixels; accepted "
                 "are opaque videos, so put it onto a background first"
             )
@@ -102,10 +103,10 @@ class Video:
             raise self._undecodable(wanted, files.reason(error)) from error
         raise self._undecodable(wanted, "the decoder leaves it out")
 
-    def _undecodable(self, number: int, reason: str) -> DataError:
+    def _undecodable(self, number: int, reason: str) -> UserError:
         # A generator that has raised cannot continue, so the next read has to jump.
         self._next = self.length + 1
-        return DataError(
+        return UserError(
             f"data={self._path}: frame {number} of {self.length} cannot be "
             f"decoded ({reason}); accepted is a whole file: encode it again, or cut it "
             "before that frame"
@@ -123,7 +124,7 @@ def _index(path: pathlib.Path) -> tuple[int, list[int]]:
             if packet.size and not packet.is_discard
         ]
     if not stamps:
-        raise DataError(f"data={path}: the video holds no frames")
+        raise UserError(f"data={path}: the video holds no frames")
     count = len(stamps)
     if None in stamps:
         return count, []
@@ -166,7 +167,7 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
 
     with av.open(str(path), options=_OPTIONS) as container:
         if not container.streams.video:
-            raise DataError(f"data={path}: the file holds no video stream")
+            raise UserError(f"data={path}: the file holds no video stream")
         stream = container.streams.video[0]
         width, height = stream.codec_context.width, stream.codec_context.height
         # Some headers have the size 0; then only the frames have it.

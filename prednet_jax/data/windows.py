@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from prednet_jax.data.source import DataError, FrameSource, generator
-from prednet_jax.errors import whole
+from prednet_jax.data.source import FrameSource, generator
+from prednet_jax.errors import UserError, whole
 
 T = TypeVar("T")
 
@@ -122,8 +122,7 @@ def _streams(
     length: int, boundaries: Sequence[int], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """First frames `[S, B]` and lengths `[S]` of the sequences of B streams."""
-    if count < 1:
-        raise DataError(f"batch={count}: need at least 1 stream")
+    whole("batch", count, 1)
     begins: np.ndarray = np.asarray(boundaries, np.int64)
     lengths: np.ndarray = np.diff(begins, append=length)
     shortest = int(lengths.min())
@@ -135,15 +134,15 @@ def _streams(
         lengths = lengths // count
         begins = begins[:, None] + lengths[:, None] * np.arange(count)
     if lengths.min() < 1:
-        raise DataError(
+        raise UserError(
             f"batch={count}: the data has {len(boundaries)} sequences, the shortest of "
             f"{shortest} frames; need at most {max(shortest, len(boundaries))} streams"
         )
     return begins, lengths
 
 
-def _too_short(window: int, lengths: np.ndarray) -> DataError:
-    return DataError(
+def _too_short(window: int, lengths: np.ndarray) -> UserError:
+    return UserError(
         f"window={window}: the longest sequence has {lengths.max()} frames, and an "
         f"update needs {window}; accepted are windows of 2 to {max(2, lengths.max())} "
         "frames"
@@ -158,8 +157,6 @@ def chunks(
     Yields frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W, C]` of single
     pictures) and first bool `[K]`, True of single pictures.
     """
-    if windows_per_chunk < 1:
-        raise DataError(f"windows_per_chunk={windows_per_chunk}: need at least 1")
     return prefetch(read_chunks(source, schedule, windows_per_chunk))
 
 
@@ -211,7 +208,5 @@ def read_chunks(
 
 def _check(window: int, updates: int) -> None:
     # With T = 1 the published loop has no shorter first window.
-    if window < 2:
-        raise DataError(f"window={window}: need at least 2 frames between updates")
-    if updates < 0:
-        raise DataError(f"updates={updates}: need 0 or more")
+    whole("window", window, 2)
+    whole("updates", updates, 0)

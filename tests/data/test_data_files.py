@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax.data import DataError, open_source
+from prednet_jax.data import open_source
+from prednet_jax.errors import UserError
 
 
 def picture(i, height=12, width=16):
@@ -87,7 +88,7 @@ def test_an_npy_is_mapped_and_grey_frames_have_no_channel(tmp_path):
     grey = open_source(str(tmp_path / "grey.npy"), **FULL, channels=1)
     np.testing.assert_array_equal(grey.read(0, 6), frames[..., :1])
     (tmp_path / "cut.npy").write_bytes((tmp_path / "c.npy").read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"cut\.npy: not a readable \.npy"):
+    with pytest.raises(UserError, match=r"cut\.npy: not a readable \.npy"):
         open_source(str(tmp_path / "cut.npy"), **FULL)
 
 
@@ -98,7 +99,7 @@ def test_a_folder_of_folders_is_a_sequence_each(tmp_path):
     assert source.boundaries == (0, 3)
     np.testing.assert_array_equal(source.read(0, 5), pictures([0, 1, 2, 5, 6]))
     (tmp_path / "film.mp4").write_text("")
-    with pytest.raises(DataError, match="holds folders of images, and videos"):
+    with pytest.raises(UserError, match="holds folders of images, and videos"):
         open_source(str(tmp_path), **FULL)
 
 
@@ -114,9 +115,9 @@ def test_pictures_that_move_or_show_what_is_behind_are_refused(tmp_path):
             {"save_all": True, "append_images": stack[1:]} if name == "a.gif" else {}
         )
         image.save(folder / name, **moves)
-    with pytest.raises(DataError, match=r"a\.gif: holds 3 pictures; accepted.*video"):
+    with pytest.raises(UserError, match=r"a\.gif: holds 3 pictures; accepted.*video"):
         open_source(str(tmp_path / "a"), **FULL)
-    with pytest.raises(DataError, match=r"b\.png: has transparent pixels; accepted"):
+    with pytest.raises(UserError, match=r"b\.png: has transparent pixels; accepted"):
         open_source(str(tmp_path / "b"), **FULL)
 
 
@@ -202,9 +203,9 @@ def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
     (folder / "f_1.png").write_bytes(whole[: len(whole) // 2])
     source = open_source(str(folder), **FULL)
     source.read(0, 1)
-    with pytest.raises(DataError, match="frames 2:4"):
+    with pytest.raises(UserError, match="frames 2:4"):
         source.read(2, 4)
-    with pytest.raises(DataError, match=r"f_1\.png: not a readable image"):
+    with pytest.raises(UserError, match=r"f_1\.png: not a readable image"):
         source.read(0, 3)
 
 
@@ -244,9 +245,9 @@ REFUSED = (
     ("deep", {}, "more than 8 bits"),
     ("broken", {}, r"0\.png: not a readable image"),
     ("empty.txt", {}, "the list is empty.*one path per line"),
-    ("binary.txt", {}, "not a text list"),
+    ("binary.txt", {}, "not UTF-8"),
     ("missing.txt", {}, r"line 2: no file 'images/f_7\.png'"),
-    ("mixed.txt", {}, r"both images and other files.*inner\.txt"),
+    ("mixed.txt", {}, "not UTF-8"),
     ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
     ("no.npz", {}, "not a readable .npz"),
     ("object.npz", {}, "Object arrays cannot be loaded.*accepted"),
@@ -271,6 +272,6 @@ def test_what_is_refused_is_named_on_one_line(tmp_path):
     bad_files(tmp_path)
     for data, options, message in REFUSED:
         path = data if data in ("walk", "") else str(tmp_path / data)
-        with pytest.raises(DataError, match=message) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             open_source(path, **{**FULL, **options})
         assert "\n" not in str(caught.value)

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax.data import DataError, open_source
+from prednet_jax.data import open_source
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.video import Video
+from prednet_jax.errors import UserError
 
 COUNT, HEIGHT, WIDTH = 50, 32, 48
 SIZE = {"height": HEIGHT, "width": WIDTH}
@@ -77,7 +78,7 @@ def test_without_time_stamps_decoding_starts_at_the_start(tmp_path):
 
 def test_no_video_is_refused(tmp_path):
     (tmp_path / "a.mp4").write_text("this is no video")
-    with pytest.raises(DataError, match=r"a\.mp4: not a readable video"):
+    with pytest.raises(UserError, match=r"a\.mp4: not a readable video"):
         open_source(str(tmp_path / "a.mp4"), **SIZE)
     with av.open(str(tmp_path / "sound.mkv"), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
@@ -86,7 +87,7 @@ def test_no_video_is_refused(tmp_path):
         frame.sample_rate = 8000
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    with pytest.raises(DataError, match="no video stream"):
+    with pytest.raises(UserError, match="no video stream"):
         open_source(str(tmp_path / "sound.mkv"), **SIZE)
 
 
@@ -103,7 +104,7 @@ def test_a_cut_off_video_ends_early(videos, tmp_path):
 def test_frames_that_do_not_decode_are_named(videos):
     video = Video(videos["mpeg4.avi"], Fit(**SIZE))
     video.length = COUNT + 3
-    with pytest.raises(DataError, match=f"frame {COUNT} of {COUNT + 3}.*cut it before"):
+    with pytest.raises(UserError, match=f"frame {COUNT} of {COUNT + 3}.*cut it before"):
         video.read(COUNT - 1, COUNT + 1)
     # The decoder recovers.
     assert numbers(video.read(2, 4)) == [2, 3]
@@ -120,7 +121,7 @@ def test_damaged_frames_are_refused(videos, tmp_path):
     path.write_bytes(content)
     source = open_source(str(path), **SIZE)
     assert numbers(source.read(0, 30)) == list(range(30))
-    with pytest.raises(DataError, match=r"frame 30 of 50 cannot be decoded"):
+    with pytest.raises(UserError, match=r"frame 30 of 50 cannot be decoded"):
         source.read(0, source.length)
 
 
@@ -136,7 +137,7 @@ def test_an_animated_gif_is_a_video(tmp_path):
         Image.fromarray(np.dstack([picture(i), alpha]).astype(np.uint8)) for i in (0, 1)
     ]
     clear[0].save(path, save_all=True, append_images=clear[1:], disposal=2)
-    with pytest.raises(DataError, match="frame 0 has transparent pixels; accepted"):
+    with pytest.raises(UserError, match="frame 0 has transparent pixels; accepted"):
         open_source(str(path), **SIZE)
 
 
@@ -152,5 +153,5 @@ def test_a_playlist_opens_no_other_file(videos, tmp_path):
     path = tmp_path / "list.mp4"
     for text in ("#EXTM3U\n#EXTINF:1,\n{}\n", "ffconcat version 1.0\nfile {}\n"):
         path.write_text(text.format(videos["mpeg4.avi"]))
-        with pytest.raises(DataError, match="not a readable video"):
+        with pytest.raises(UserError, match="not a readable video"):
             open_source(str(path), **SIZE)
