@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from prednet_jax.data import (
-    DataError,
     FrameSource,
     chunks,
     order_fingerprint,
@@ -14,6 +13,7 @@ from prednet_jax.data import (
     schedule,
     single_schedule,
 )
+from prednet_jax.errors import UserError
 
 
 def published(lengths, window, updates):
@@ -41,7 +41,7 @@ def numbered(length, boundaries=(0,), fail_at=None):
         assert 0 <= start <= stop <= length
         reads.append((start, stop))
         if fail_at is not None and start <= fail_at < stop:
-            raise DataError(f"frame {fail_at} is broken")
+            raise UserError(f"frame {fail_at} is broken")
         numbers = np.arange(start + 1, stop + 1, dtype=np.uint8)
         return np.broadcast_to(numbers[:, None, None, None], (stop - start, 2, 3, 1))
 
@@ -128,7 +128,7 @@ def test_random_windows_lie_inside_sequences_and_depend_on_seed_and_update():
     np.testing.assert_array_equal(longer.start[:400], plan.start)
     other = random_windows(source, 5, 400, batch=3, seed=2)
     assert (other.start != plan.start).any()
-    with pytest.raises(DataError, match="longest sequence has 31 frames"):
+    with pytest.raises(UserError, match="longest sequence has 31 frames"):
         random_windows(source, 32, 4, batch=3, seed=1)
 
 
@@ -152,7 +152,7 @@ def test_exceptions_arrive_in_their_place():
     threads = threading.active_count()
     for _ in range(3):  # Windows 0 to 5 end with frame 29; 6 and 7 hold frame 33.
         next(stream)
-    with pytest.raises(DataError, match="frame 33 is broken"):
+    with pytest.raises(UserError, match="frame 33 is broken"):
         next(stream)
     assert threading.active_count() == threads
     # And the thread ends when the consumer leaves.

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from prednet_jax import data
-from prednet_jax.data import DataError
+from prednet_jax.errors import UserError
 
 SCRIPT = "prepare_data.py"
 RANDOM = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def test_mnist_is_what_the_sources_read(prepared, tmp_path, monkeypatch):
     whole = path.read_bytes()
     for broken in (whole[:-40], gzip.compress(gzip.decompress(whole)[:-1]), b""):
         path.write_bytes(broken)
-        with pytest.raises(DataError, match="t10k-images-idx3-ubyte"):
+        with pytest.raises(UserError, match="t10k-images-idx3-ubyte"):
             builders.prepare("mnist", originals, tmp_path / "out")
 
 
@@ -103,7 +103,7 @@ def test_what_was_not_brought_is_named_with_where_it_is(tmp_path):
         ("moving_mnist_test", "mnist_test_seq.npy"),
         ("kitti_raw", "image_03/data"),
     ):
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(UserError) as caught:
             builders.prepare(name, tmp_path / "in", tmp_path / "out")
         for part in (str(tmp_path / "in"), wanted, "http", "Nothing is downloaded"):
             assert part in str(caught.value)

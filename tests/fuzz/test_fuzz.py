@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import types
 
 import numpy as np
 import pytest
@@ -220,7 +221,8 @@ def test_manifests_of_runs(made, manifest, resume):
     with refused_on_one_line():
         load_run(folder)
     with refused_on_one_line():
-        begun(folder, updates=3, resume=resume, overwrite=False)
+        asked = types.SimpleNamespace(updates=3, resume=resume, overwrite=False)
+        begun(folder, asked)
 
 
 WORDS = [

@@ -118,14 +118,6 @@ def test_signs_and_percent():
     assert found == ["1", "0", "0.0020", "-"]
 
 
-def test_typeset_escapes_and_sets_numbers():
-    assert numbers.typeset("p<1.2e-05 & seed-1") == (
-        "p&lt;1.2×10<sup>−5</sup> &amp; seed-1"
-    )
-    assert numbers.typeset("[-2, +3.5e+04]") == "[−2, +3.5×10<sup>4</sup>]"
-    assert numbers.typeset("threads_1 1e 0.10.2") == "threads_1 1e 0.10.2"
-
-
 def test_the_ends_of_a_change_are_zero_only_if_they_are():
     for values, text in (
         ((-0.167, -0.82, 0.486), "-0.17 % [-0.82, +0.49]"),

@@ -12,7 +12,7 @@ from prednet_jax import files, records, runs, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.data import digits
 from prednet_jax.errors import UserError
-from prednet_jax.records import RecordError
+from prednet_jax.files import FileError
 from prednet_jax.runs import jobs, store
 from tests.processes import ROOT
 
@@ -233,7 +233,7 @@ def test_a_directory_counts_only_whole_and_with_the_same_facts(tmp_path, state):
     CHANGED.get(state, bool)(folder)
     facts = OTHERS.get(state, FACTS)
     assert store.state(folder, facts, names) == state
-    with pytest.raises(RecordError, match=re.escape(f"run: {state}; expected")):
+    with pytest.raises(FileError, match=re.escape(f"run: {state}; expected")):
         store.verify(folder, facts, names)
 
 
@@ -250,25 +250,20 @@ def test_arrays_come_back_to_who_made_them_alone(tmp_path):
 ADD = """
 import sys
 from pathlib import Path
-from prednet_jax.runs.store import Table
-table = Table(Path(sys.argv[1]), ("seed", "name"), (int, str))
+from prednet_jax.runs import store
 for seed in range(int(sys.argv[2]), int(sys.argv[2]) + 20):
-    table.add({"seed": seed, "name": "x" * 1000})
+    store.add_row(Path(sys.argv[1]) / "runs.csv", {"seed": seed, "name": "x" * 1000})
 """
 
 
 def test_two_processes_add_rows_to_one_table(started, tmp_path):
-    table = store.Table(tmp_path, ("seed", "name"), (int, str))
-    assert table.done() == set()
     script = tmp_path / "add.py"
     script.write_text(ADD)
     with started(script, tmp_path, 0) as one, started(script, tmp_path, 20) as other:
         assert one.wait().returncode == other.wait().returncode == 0
-    assert table.done() == {(seed, "x" * 1000) for seed in range(40)}
-    with open(table.path, "a") as file:
-        file.write("no number,x\n")
-    with pytest.raises(UserError, match="a row without seed, name"):
-        table.done()
+    rows = records.read_csv(tmp_path / "runs.csv")
+    assert sorted(int(row["seed"]) for row in rows) == list(range(40))
+    assert {row["name"] for row in rows} == {"x" * 1000}
 
 
 def test_no_record_says_where_it_was_made():

@@ -193,7 +193,8 @@ def test_observed_and_extrapolated_frames_are_told_apart():
 def test_another_network_of_next_frames_is_scored_as_prednet_is():
     task = conv_lstm.ConvLstm(8, 8, 3, "walk")
     params = task.init_params(jax.random.key(0))
-    source = data.open_source("walk", height=8, width=8, length=20)
+    walk = data.open_source("walk", height=8, width=8)
+    source = dataclasses.replace(walk, length=20)
     found = evaluation.evaluate(params, task, source, frames=10)
     shown = np.stack([source.read(0, 10), source.read(10, 20)], 1)
     expected = Trainer(task).evaluate(params, shown)

@@ -238,7 +238,7 @@ def test_with_every_frame_seen_it_is_ordinary_training(variant):
 
 def test_windows_are_sequences_of_their_own_and_copying_sees_no_more():
     config, _ = network("watanabe")
-    source = data.open_source("walk", height=4, width=4, channels=1, length=40)
+    source = data.open_source("walk", height=4, width=4, channels=1)
     method = Method(extrapolate_from=2)
     schedule = loop.frame_schedule(config, source, window=5, updates=4, method=method)
     assert schedule.first.all()
