@@ -198,20 +198,6 @@ def manual_axis_sizes(params: Mapping[str, Any]) -> dict[str, int]:
     return {k: v for k, v in params["mesh"].shape.items() if k in manual}
 
 
-def shard_map(
-    function: Callable, params: Mapping[str, Any], in_specs: Any, out_specs: Any
-) -> Callable:
-    """`function` over the mesh of a shard_map equation."""
-    return jax.shard_map(
-        function,
-        mesh=params["mesh"],
-        in_specs=in_specs,
-        out_specs=out_specs,
-        axis_names=frozenset(params["newly_manual_axes"]),
-        check_vma=params["check_vma"],
-    )
-
-
 def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager:
     """Lets `lax.axis_size` find these axes, as inside their shard_map."""
     return extend_axis_env_nd(list(sizes.items()))

@@ -113,7 +113,6 @@ def reach(made: Plan) -> list[Reach]:
         return Reach(any(reached), empty.union(*entries), empty.union(*routines))
 
     def own(step: Step) -> Reach:
-        """Of an equation itself, and of all inside."""
         inside = [own(s) for body in step.bodies.values() for s in body.steps]
         here, none = (
             frozenset(filter(None, [known.get(step.path)]))

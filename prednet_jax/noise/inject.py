@@ -148,7 +148,7 @@ def evaluate(
     spec: NoiseSpec,
     key: Array,
     program: Traced,
-    arrays: Sequence[Array],
+    arrays: Sequence[Any],
     *,
     only: frozenset[str] | None = None,
     run_key: Array | None = None,

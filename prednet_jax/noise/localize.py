@@ -14,9 +14,8 @@ An equation's noise depends on the key and its path, not on which others are per
 The active equations are an array of booleans: one compilation serves the whole search.
 
 Effects of independent noises add in squares where the function is near linear: a
-`share` of 1/2 asks for what makes a quarter of the variance. While what is left has a
-larger effect than what was found, the search goes on. Effects of few keys, chosen
-because they are large, are measured again with fresh keys (`settled`).
+`share` of 1/2 asks for what makes a quarter of the variance. docs/noise/localize.md
+says when the search ends, and what is measured again.
 """
 
 import functools
@@ -143,7 +142,6 @@ def _found(
     samples: int,
     parts: Sequence[str] | None,
 ) -> Findings:
-    """What a search finds, or the effects of given parts."""
     entries = coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed
     *_, other = keys = random_bits.split(key, samples + 1)
     paths = [entry.path for entry in entries]

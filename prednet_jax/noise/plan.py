@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, fusion
+from prednet_jax.noise import compat, fusion, specs
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
 from prednet_jax.noise.gpu import orders
 from prednet_jax.noise.order import permutations, profiles
@@ -28,25 +28,15 @@ from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINES
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
-from prednet_jax.noise.specs import (
-    Elementwise,
-    GpuOrder,
-    NoiseSpec,
-    ReducedPrecision,
-    ReductionOrder,
-    at,
-    compose,
-    parts,
-)
 
 
 class Noise(NamedTuple):
     """The parts of a spec that act on a computation, sorted by what they act on."""
 
-    order: ReductionOrder | None = None
-    gpu: GpuOrder | None = None
-    operands: ReducedPrecision | None = None
-    results: NoiseSpec | None = None
+    order: specs.ReductionOrder | None = None
+    gpu: specs.GpuOrder | None = None
+    operands: specs.ReducedPrecision | None = None
+    results: specs.NoiseSpec | None = None
     only: frozenset[str] | None = None
 
 
@@ -59,11 +49,11 @@ class Action(NamedTuple):
     one of the equations that may be perturbed.
     """
 
-    order: ReductionOrder | None = None
+    order: specs.ReductionOrder | None = None
     cut: Cut | None = None
     replay: orders.Replay | None = None
-    operands: ReducedPrecision | None = None
-    results: NoiseSpec | None = None
+    operands: specs.ReducedPrecision | None = None
+    results: specs.NoiseSpec | None = None
     reason: str = ""
     routine: bool = False
     chosen: bool = True
@@ -161,7 +151,9 @@ class Plan:
         return frozenset(x for p in self.programs() for x in _paths(p.path, p.jaxpr))
 
 
-def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Plan:
+def plan(
+    jaxpr: Any, spec: specs.NoiseSpec, only: Collection[str] | None = None
+) -> Plan:
     """What `spec` will do in a program, closed or open without constants.
 
     `only` are paths of the equations that are perturbed; None: all. The orders that are
@@ -171,14 +163,18 @@ def plan(jaxpr: Any, spec: NoiseSpec, only: Collection[str] | None = None) -> Pl
     Raises:
         UnsupportedPrimitiveError: when a higher-order primitive has no rule.
     """
-    acting = at(spec, "computation")
-    found = () if acting is None else parts(acting)
-    results = [part for part in found if isinstance(part, Elementwise)]
+    acting = specs.at(spec, "computation")
+    found = () if acting is None else specs.parts(acting)
+    results = [part for part in found if isinstance(part, specs.Elementwise)]
+
+    def first(kind: type[specs.NoiseSpec]) -> Any:
+        return next((part for part in found if isinstance(part, kind)), None)
+
     noise = Noise(
-        order=next((p for p in found if isinstance(p, ReductionOrder)), None),
-        gpu=next((p for p in found if isinstance(p, GpuOrder)), None),
-        operands=next((p for p in found if isinstance(p, ReducedPrecision)), None),
-        results=compose(*results) if results else None,
+        order=first(specs.ReductionOrder),
+        gpu=first(specs.GpuOrder),
+        operands=first(specs.ReducedPrecision),
+        results=specs.compose(*results) if results else None,
         only=None if only is None else frozenset(only),
     )
     if noise.gpu is not None:
@@ -328,21 +324,21 @@ def _action(
 
 def _on_results(
     noise: Noise, name: str, avals: Sequence[Any], rule: FirstOrder
-) -> NoiseSpec | None:
+) -> specs.NoiseSpec | None:
     """The elementwise noises that act on the results of an equation."""
     types = [getattr(aval, "dtype", bool) for aval in avals]
     if noise.results is None or not any(map(elementwise.has_noise, types)):
         return None
     found = [
         part
-        for part in parts(noise.results)
-        if isinstance(part, Elementwise)
+        for part in specs.parts(noise.results)
+        if isinstance(part, specs.Elementwise)
         and (
             (name in part.primitives if part.primitives else rule.rounds)
             or (part.routines and name in KERNELS)
         )
     ]
-    return compose(*found) if found else None
+    return specs.compose(*found) if found else None
 
 
 def result_avals(equation: compat.Equation) -> list[Any]:

@@ -52,21 +52,12 @@ class Evaluation:
 
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
         """The results of an equation without programs inside."""
-        step, orders = call.step, call.drawn.get(call.step.path)
-        equation, switch = step.equation, self.switch(step.path)
+        step, switch = call.step, self.switch(call.step.path)
+        orders = call.drawn.get(step.path)
         if switch is None or not step.action.any:
             return perturbed(step, words, operands, orders)
         if step.name == "addupdate":
-            ref, _, *indices = operands
-            before = compat.array_in(equation, ref, indices)
-            compat.bind(equation, *operands)
-            clean = compat.array_in(equation, ref, indices)
-            compat.put_array(equation, ref, before, indices)
-            perturbed(step, words, operands, orders)
-            noisy = compat.array_in(equation, ref, indices)
-            chosen = jnp.where(switch, noisy, clean)
-            compat.put_array(equation, ref, chosen, indices)
-            return []
+            return _accumulated(step, words, typed(step, operands), switch)
         clean = plain(step, typed(step, operands))
         noisy = perturbed(step, words, operands, orders)
         return [jnp.where(switch, n, c) for n, c in zip(noisy, clean, strict=True)]
@@ -106,7 +97,7 @@ class Call(NamedTuple):
         """Evaluate one of the equation's bodies under noise."""
         drawn = self.drawn if self.rule.inlined else None
         body = self.step.bodies[label]
-        return _evaluate(body, words, operands, drawn, self.evaluation)
+        return at_words(body, words, operands, self.evaluation, drawn)
 
     def decided(self, words: Words, number: Any) -> None:
         """Tell what the equation itself decided."""
@@ -130,17 +121,17 @@ def run(
     words = first_words(key, run_key)
     if evaluation.watches:
         words = words._replace(steps=())
-    return _evaluate(plan, words, args, None, evaluation)
+    return at_words(plan, words, args, evaluation)
 
 
-def _evaluate(
+def at_words(
     plan: Plan,
     words: Words,
     args: Sequence[Any],
-    drawn: Drawn | None,
     evaluation: Evaluation,
+    drawn: Drawn | None = None,
 ) -> list[Any]:
-    """Evaluate a plan; `drawn`: ahead, by the plan that it is an inlined part of."""
+    """As `run`; `drawn`: ahead, by the plan that this one is an inlined part of."""
     values: dict[Any, Any] = {}
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
@@ -263,7 +254,9 @@ def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
     return compat.bind(step.equation, *operands)
 
 
-def _accumulated(step: Step, words: Words, operands: Sequence[Any]) -> list[Any]:
+def _accumulated(
+    step: Step, words: Words, operands: Sequence[Any], switch: Array | None = None
+) -> list[Any]:
     """A sum into a mutable array, then the noise on what the array holds there.
 
     Indices may repeat, so the rounding error is modelled, as for unknown operations.
@@ -272,18 +265,21 @@ def _accumulated(step: Step, words: Words, operands: Sequence[Any]) -> list[Any]
     assert spec is not None
     here = on_device(words, [step.atoms[1].aval]).call
     salt = path_salt(step.path)[0]
+
+    def chosen(noisy: Array, clean: Array) -> Array:
+        return noisy if switch is None else jnp.where(switch, noisy, clean)
+
     (moved,) = elementwise.perturb_operands(spec, step.name, [addend], here, salt)
-    compat.bind(step.equation, ref, moved, *indices)
+    compat.bind(step.equation, ref, chosen(moved, addend), *indices)
     value = compat.array_in(step.equation, ref, indices)
     noisy = elementwise.apply(spec, value, (), here, salt, primitive=step.name)
-    compat.put_array(step.equation, ref, noisy, indices)
+    compat.put_array(step.equation, ref, chosen(noisy, value), indices)
     return []
 
 
 def _ordered(
     step: Step, words: Words, operands: Sequence[Any], drawn: tuple[Array, ...] | None
 ) -> Array:
-    """A sum in drawn order."""
     spec, cut = step.action.order, step.action.cut
     assert spec is not None
     assert cut is not None

@@ -1,17 +1,12 @@
 """Which decisions noise flips: an argmax, an order, a comparison, a branch, a number.
 
-A decision is where floating-point numbers become something discrete: equations that
-make integers or booleans of floats (`argmax`, `top_k`, comparisons, conversions, pivots
-of `lu`), `floor`, `ceil`, `round` and `sign`, the permutation of a `sort`, the branch
-of a `cond`, the number of steps of a `while` (of a batched one, until its last element
-stops).
-
-The clean run and the noisy one are the same compiled program with noise off and on.
-Executions (a step of every loop around, a device) that only one of the two has are the
-decision of the loop or branch around them. Examples, along axis 0, have exact intervals
-of 95 %. The accuracy of an
-evaluation set moves by the furthest of the draws: another run is as far with
-probability 1 / (draws + 1) at most, whatever their distribution.
+A decision is where floating-point numbers become something discrete, as
+docs/noise/decisions.md lists. The clean run and the noisy one are the same compiled
+program with noise off and on. Executions (a step of every loop around, a device) that
+only one of the two has are the decision of the loop or branch around them. Examples,
+along axis 0, have exact intervals of 95 %. The accuracy of an evaluation set moves by
+the furthest of the draws: another run is as far with probability 1 / (draws + 1) at
+most, whatever their distribution.
 """
 
 import math
@@ -97,7 +92,6 @@ class Evaluation(NamedTuple):
 
 
 def _listed(examples: Sequence[Flip]) -> str:
-    """The first examples in words."""
     if not examples:
         return ""
     named = [

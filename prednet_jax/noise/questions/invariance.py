@@ -5,16 +5,13 @@ in another batch, padded, under `vmap`, in a loop, compiled or not: in exact ari
 `invariance` makes the calls and compares them with the compiled call of the whole
 batch: bits, size and rung of the difference, rows in which a decision changes.
 
-The line: both programs are made to return what every equation computes (a loop or a
-branch counts as one), which hinders fusion: where the difference is gone then, no line
-is named. Of what belongs to no row a hash is returned. A batch folded into another axis
-is followed if it is the slower of the two.
+docs/noise/invariance.md says how the first line that differs is found. Of what belongs
+to no row a hash is returned.
 """
 
 import dataclasses
 import functools
 import itertools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -132,44 +129,32 @@ def invariance(
 
 
 class _Given(NamedTuple):
-    """A call: from its arrays to an `Outcome`, which are batches, and their rows."""
+    """A call: a function of its batches and its other arrays, an `Outcome`; both."""
 
-    outcome: Callable[..., Outcome]
-    arrays: list[Any]
-    is_batch: list[bool]
-    rows: int
+    outcome: Callable[[Sequence[Any], Sequence[Any]], Outcome]
+    arrays: tuple[list[Any], list[Any]]
 
-    def result(self, *arrays: Any) -> list[Any]:
+    @property
+    def rows(self) -> int:
+        return len(self.arrays[0][0])
+
+    def result(self, batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """The arrays of the result, of PRNG keys their data."""
-        return [
-            jax.random.key_data(x)
-            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-            else x
-            for x in self.outcome(*arrays).arrays
-        ]
+        found = self.outcome(batches, others).arrays
+        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in found]
+        pairs = zip(found, is_key, strict=True)
+        return [jax.random.key_data(x) if key else x for x, key in pairs]
 
-    def batches(self) -> list[Any]:
-        """The batches."""
-        return list(itertools.compress(self.arrays, self.is_batch))
-
-    def mapped(self, change: Callable[[Any], Any]) -> list[Any]:
-        """The arrays, of which the batches are changed."""
-        pairs = zip(self.arrays, self.is_batch, strict=True)
-        return [change(x) if is_batch else x for x, is_batch in pairs]
-
-    def filled(self, batches: Sequence[Any]) -> list[Any]:
-        """The arrays with other batches."""
-        left = iter(batches)
-        return self.mapped(lambda x: next(left))
+    def shaped(self, rows: int) -> tuple[list[Any], list[Any]]:
+        """Arrays of a number of rows."""
+        batches, others = self.arrays
+        shapes = [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in batches]
+        return shapes, others
 
     def program(self, rows: int) -> Traced:
         """The program for a number of rows; refuses a function that takes no such."""
-
-        def shape(x: Any) -> Any:
-            return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
-
         try:
-            return traced(self.outcome, self.mapped(shape))
+            return traced(self.outcome, self.shaped(rows))
         except Exception as error:
             # The function is the user's, and may say no in its own way.
             if rows == self.rows:
@@ -204,8 +189,14 @@ def _given(call: runs.Call, batch: Sequence[int]) -> _Given:
             f"the arguments at batch={tuple(batch)} have the shapes {shapes}: expected "
             "arrays with the batch as axis 0, of one size, 2 rows or more"
         )
-    ((rows,),) = sizes
-    return _Given(pure, [jnp.asarray(x) for x in arrays], is_batch, rows)
+
+    def outcome(batches: Sequence[Any], others: Sequence[Any]) -> Outcome:
+        left = {True: iter(batches), False: iter(others)}
+        return pure(*(next(left[kind]) for kind in is_batch))
+
+    pairs = [(jnp.asarray(x), kind) for x, kind in zip(arrays, is_batch, strict=True)]
+    batches, others = ([x for x, kind in pairs if kind is k] for k in (True, False))
+    return _Given(outcome, (batches, others))
 
 
 def _result(shapes: Outcome, arrays: Sequence[Any]) -> Any:
@@ -239,42 +230,38 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _ways(given: _Given, f: Callable) -> dict[str, Callable[[], Any]]:
     """The ways to call `f` by name, each of which gives the arrays of all rows."""
-    rows, batches, compiled = given.rows, given.batches(), jax.jit(f)
+    rows, compiled, (batches, others) = given.rows, jax.jit(f), given.arrays
 
     def in_chunks(size: int) -> Any:
-        starts = range(0, rows, size)
-        chunks = [given.mapped(operator.itemgetter(slice(i, i + size))) for i in starts]
-        results = [jax.device_get(compiled(*chunk)) for chunk in chunks]
+        chunks = [[x[i : i + size] for x in batches] for i in range(0, rows, size)]
+        results = [jax.device_get(compiled(chunk, others)) for chunk in chunks]
         return map(np.concatenate, zip(*results, strict=True))
 
     def by_row(mapped: Callable) -> Any:
         def of_row(row: list[Any]) -> Any:
-            return f(*given.filled([x[None] for x in row]))
+            return f([x[None] for x in row], others)
 
         return [x[:, 0] for x in jax.jit(lambda b: mapped(of_row, b))(batches)]
 
     # The function may donate what it is given.
     ways: dict[str, Callable[[], Any]] = {
-        "not compiled": lambda: f(*map(jnp.copy, given.arrays)),
-        "all arguments as constants": jax.jit(lambda: f(*given.arrays)),
+        "not compiled": lambda: f(*jax.tree.map(jnp.copy, given.arrays)),
+        "all arguments as constants": jax.jit(lambda: f(batches, others)),
     }
-    if not all(given.is_batch):
-        ways["others as constants"] = functools.partial(
-            jax.jit(lambda *batches: f(*given.filled(batches))), *batches
-        )
+    if others:
+        with_others = jax.jit(lambda batches: f(batches, others))
+        ways["others as constants"] = functools.partial(with_others, batches)
     for size in dict.fromkeys((1, 2, rows // 2)):
         if size < rows:
             name = f"{size} rows at a time" if size > 1 else "one row at a time"
             ways[name] = functools.partial(in_chunks, size)
     size = 1 << rows.bit_length()
     # Not `jnp.pad`, which takes no PRNG keys.
-    padded = given.mapped(
-        lambda x: jnp.concatenate([x, jnp.zeros_like(x[: size - rows])])
-    )
-    backwards = given.mapped(lambda x: x[::-1])
+    padded = [jnp.concatenate([x, jnp.zeros_like(x[: size - rows])]) for x in batches]
+    backwards = [x[::-1] for x in batches]
     return ways | {
-        f"padded to {size} rows": lambda: [x[:rows] for x in compiled(*padded)],
-        "rows in reverse": lambda: [x[::-1] for x in compiled(*backwards)],
+        f"padded to {size} rows": lambda: [x[:rows] for x in compiled(padded, others)],
+        "rows in reverse": lambda: [x[::-1] for x in compiled(backwards, others)],
         "vmap over rows": lambda: by_row(lambda g, xs: jax.vmap(g)(xs)),
         "loop over rows": lambda: by_row(jax.lax.map),
     }
@@ -325,15 +312,16 @@ class _Otherwise(Exception):  # noqa: N818
 def _followed(given: _Given) -> _Followed:
     """The lines that can be followed."""
 
-    def lines(*arrays: Any) -> list[tuple[Step, Any]]:
+    def lines(*arrays: Sequence[Any]) -> list[tuple[Step, Any]]:
         found, program = _Lines(), traced(given.outcome, arrays)
         evaluate(Identity(), jax.random.key(0), program, arrays, hooks=found)
         return found.found
 
     def of(rows: int) -> list[tuple[Step, Any]]:
         found: list[tuple[Step, Any]] = []
-        shapes = given.program(rows).jaxpr.in_avals
-        jax.eval_shape(lambda *arrays: found.extend(lines(*arrays)), *shapes)
+        jax.eval_shape(
+            lambda *arrays: found.extend(lines(*arrays)), *given.shaped(rows)
+        )
         return found
 
     here, other = of(given.rows), of(given.rows + 1)
@@ -347,11 +335,11 @@ def _followed(given: _Given) -> _Followed:
         if step.path == same.path and len(moved) < 2 and size == fold * given.rows:
             followed.append((i, axis, fold))
 
-    def values(*arrays: Any) -> list[Any]:
-        found = lines(*arrays)
+    def values(batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        found = lines(batches, others)
         if [step.path for step, _ in found] != paths:
             raise _Otherwise
-        rows = len(next(itertools.compress(arrays, given.is_batch)))
+        rows = len(batches[0])
         return [_by_row(found[i][1], rows, axis) for i, axis, _ in followed]
 
     expected = list(map(np.asarray, jax.jit(values)(*given.arrays)))

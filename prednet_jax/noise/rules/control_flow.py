@@ -192,8 +192,15 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
     if isinstance(params["mesh"], logical.LogicalMesh):
         return logical.mapped(function, params, words, operands)
     everywhere: Any = jax.tree.map(lambda _: PartitionSpec(), words)
-    specs, outside = (everywhere, *params["in_specs"]), tuple(params["out_specs"])
-    return list(compat.shard_map(function, params, specs, outside)(words, *operands))
+    over_mesh = jax.shard_map(
+        function,
+        mesh=params["mesh"],
+        in_specs=(everywhere, *params["in_specs"]),
+        out_specs=tuple(params["out_specs"]),
+        axis_names=frozenset(params["newly_manual_axes"]),
+        check_vma=params["check_vma"],
+    )
+    return list(over_mesh(words, *operands))
 
 
 def _split(params: Mapping[str, Any], operands: Sequence[Any]) -> tuple:
