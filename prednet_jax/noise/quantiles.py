@@ -1,4 +1,4 @@
-"""Quantiles and bounds that few runs allow, without SciPy."""
+"""Quantiles and bounds that few runs allow; SciPy is loaded where it is needed."""
 
 import math
 from collections.abc import Callable
@@ -21,30 +21,12 @@ def crossing(grows: Callable[[float], float], level: float, high: float) -> floa
     return (low + high) / 2
 
 
-def chi_squared(probability: float, degrees: float) -> float:
-    """The lower quantile of the chi-squared distribution.
-
-    By bisection of P(a, x) = x^a e^-x / Gamma(a + 1) sum_k x^k / ((a+1) ... (a+k)),
-    a = degrees / 2 (NIST Digital Library of Mathematical Functions, 8.11.4).
-    """
-    a = degrees / 2
-
-    def lower_gamma(x: float) -> float:
-        term = total = 1.0
-        k = 0
-        while term > 1e-17 * total:
-            k += 1
-            term *= x / (a + k)
-            total += term
-        return total * math.exp(a * math.log(x) - x - math.lgamma(a + 1))
-
-    return 2 * crossing(lower_gamma, probability, a + 20 * math.sqrt(degrees) + 20)
-
-
 def spread_bound(draws: float, confidence: float) -> float:
     """By what factor the standard deviation may exceed that of a normal sample."""
+    from scipy.special import chdtri
+
     free = draws - 1
-    return math.sqrt(free / chi_squared(1 - confidence, free))
+    return math.sqrt(free / float(chdtri(free, confidence)))
 
 
 def tail(x: np.ndarray) -> np.ndarray:
@@ -64,13 +46,8 @@ def interval(count: int, total: int) -> tuple[float, float]:
 
     C. J. Clopper & E. S. Pearson, Biometrika 26, 1934.
     """
+    from scipy.special import betaincinv
 
-    def at_least(p: float, least: int) -> float:
-        """P(X >= least), which grows with p."""
-        terms = range(least, total + 1)
-        return sum(math.comb(total, i) * p**i * (1 - p) ** (total - i) for i in terms)
-
-    low = crossing(lambda p: at_least(p, count), 0.025, 1) if count else 0.0
-    if count == total:
-        return low, 1.0
-    return low, crossing(lambda p: at_least(p, count + 1), 0.975, 1)
+    low = betaincinv(count, total - count + 1, 0.025) if count else 0.0
+    high = betaincinv(count + 1, total - count, 0.975) if count < total else 1.0
+    return float(low), float(high)

@@ -88,11 +88,6 @@ def test_every_kind_of_leaf_is_finite_and_of_its_shape():
 def test_quantiles_are_those_of_scipy():
     for tail in (0.5, 0.05, 1e-6, 1e-30):
         assert quantiles.two_sided(tail) == pytest.approx(stats.norm.isf(tail / 2))
-    for degrees in (1, 2, 15, 200):
-        for probability in (1e-3, 0.01, 0.5, 0.99):
-            assert quantiles.chi_squared(probability, degrees) == pytest.approx(
-                stats.chi2.ppf(probability, degrees)
-            )
 
 
 def test_options_are_checked():
