@@ -19,8 +19,6 @@ import inspect
 import itertools
 import json
 import math
-import operator
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,43 +28,30 @@ import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from prednet_jax.noise.coverage import coverage
+import prednet_jax.noise as noise
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT
-from prednet_jax.noise.localize import localize
-from prednet_jax.noise.questions import recording, runs
-from prednet_jax.noise.questions.decisions import decisions
-from prednet_jax.noise.questions.devices import devices, devices_table
-from prednet_jax.noise.questions.digits import digits_table
-from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import first_difference
-from prednet_jax.noise.questions.invariance import invariance
-from prednet_jax.noise.questions.kept import compare
-from prednet_jax.noise.questions.tolerance import tolerance, tolerance_table
-from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.noise.text import parse
+from prednet_jax.noise.questions import kept, runs
 
 
 class Asked(NamedTuple):
     """What a command is asked about: a call, the noise, and the command line."""
 
     call: runs.Call
-    spec: NoiseSpec
+    spec: noise.NoiseSpec
     options: argparse.Namespace
 
     def of(self, tool: Callable, *about: Any, **options: Any) -> Any:
         """What a tool, which takes the function, says of the call."""
-        return tool(self.call.fn, *about, **options)(
-            *self.call.args, **self.call.kwargs
-        )
+        answer = tool(self.call.fn, *about, **options)
+        return answer(*self.call.args, **self.call.kwargs)
 
     def drawn(self, tool: Callable, *about: Any, **options: Any) -> Any:
         """Likewise of one that takes `draws`, and a PRNG key before the arguments."""
         options = {"draws": self.options.draws} | options
         key = jax.random.key(self.options.seed)
-        search = tool(self.call.fn, *about, **options)
-        return search(key, *self.call.args, **self.call.kwargs)
+        answer = tool(self.call.fn, *about, **options)
+        return answer(key, *self.call.args, **self.call.kwargs)
 
 
 class Answer(NamedTuple):
@@ -79,14 +64,21 @@ class Answer(NamedTuple):
         return str(self.text)
 
 
+def _coverage(asked: Asked) -> Any:
+    return asked.of(noise.coverage, asked.spec)
+
+
+def _digits(asked: Asked) -> Any:
+    return asked.drawn(noise.digits_table, asked.spec)
+
+
 def _localize(asked: Asked) -> Any:
-    parts, samples = asked.options.parts, asked.options.draws
-    parts = parts and parts.split(",")
+    parts = asked.options.parts and asked.options.parts.split(",")
 
-    def tool(fn: Callable, spec: NoiseSpec, draws: int) -> Callable:
-        return localize(fn, spec, parts=parts, samples=samples)
+    def tool(fn: Callable, draws: int) -> Callable:
+        return noise.localize(fn, asked.spec, parts=parts, samples=draws)
 
-    return asked.drawn(tool, asked.spec)
+    return asked.drawn(tool)
 
 
 def _decisions(asked: Asked) -> Answer:
@@ -97,31 +89,30 @@ def _decisions(asked: Asked) -> Answer:
         if len(several) != 1:
             raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
         (labels,) = several
-    report = asked.drawn(decisions, asked.spec, labels=labels)
+    report = asked.drawn(noise.decisions, asked.spec, labels=labels)
     return Answer(report, {"decisions": list(report), "evaluation": report.evaluation})
 
 
 def _tolerance(asked: Asked) -> Answer:
-    found = asked.drawn(tolerance, asked.spec, failure=asked.options.failure)
+    found = asked.drawn(noise.tolerance, asked.spec, failure=asked.options.failure)
     notes = runs.notes(asked.call.reaches(runs.reaching(asked.spec)))
-    text = "\n".join([tolerance_table(found), *notes])
+    text = "\n".join([noise.tolerance_table(found), *notes])
     return Answer(text, {"leaves": dict(runs.named_leaves(found)), "notes": notes})
 
 
 def _explain(asked: Asked) -> Any:
     shapes = asked.call.program().shapes.result()
     pair = (_result(n, getattr(asked.options, n), shapes) for n in ("a", "b"))
-    return asked.drawn(explain, *pair)
+    return asked.drawn(noise.explain, *pair)
 
 
 def _invariance(asked: Asked) -> Any:
-    batch = asked.options.batch.split(",")
+    options = asked.options
+    batch = options.batch.split(",")
     if not all(i.strip().isdecimal() for i in batch):
-        raise NoiseError(
-            f"--batch={asked.options.batch}: expected positions, such as 0,2"
-        )
-    options = {"draws": asked.options.draws, "seed": asked.options.seed}
-    return asked.of(invariance, batch=[*map(int, batch)], **options)
+        raise NoiseError(f"--batch={options.batch}: expected positions, such as 0,2")
+    about = {"batch": [*map(int, batch)], "draws": options.draws, "seed": options.seed}
+    return asked.of(noise.invariance, **about)
 
 
 def _devices(asked: Asked) -> Any:
@@ -130,33 +121,36 @@ def _devices(asked: Asked) -> Any:
     options = {"in_specs": in_specs, "spec": asked.spec}
     if any(len(several) > 1 for several in sizes.values()):
         table = {axis: n if len(n) > 1 else n[0] for axis, n in sizes.items()}
-        return asked.drawn(devices_table, mesh=table, **options)
+        return asked.drawn(noise.devices_table, mesh=table, **options)
     mesh = {axis: size for axis, (size,) in sizes.items()}
+    key = jax.random.key(asked.options.seed)
     over, alone = (
-        partial(devices(asked.call.fn, mesh=each, **options), key)
-        for key in [jax.random.key(asked.options.seed)]
+        partial(noise.devices(asked.call.fn, mesh=each, **options), key)
         for each in (mesh, dict.fromkeys(mesh, 1))
     )
     pair = (asked.call._replace(fn=fn).result() for fn in (over, alone))
-    return asked._replace(call=asked.call._replace(fn=alone)).drawn(explain, *pair)
+    return asked._replace(call=asked.call._replace(fn=alone)).drawn(
+        noise.explain, *pair
+    )
 
 
 def _record(asked: Asked) -> Answer:
-    path, made = asked.options.output, asked.of(recording.record)
+    path, made = asked.options.output, asked.of(noise.record)
     made.save(path)
     return Answer(f"{made}: {path}", {"recording": str(made), "output": path})
 
 
 def _first_difference(asked: Asked) -> Any:
-    known = recording.load_recording(asked.options.recording)
-    return asked.drawn(first_difference, known, spec=asked.spec)
+    known = noise.load_recording(asked.options.recording)
+    return asked.drawn(noise.first_difference, known, spec=asked.spec)
 
 
 def _audit(asked: Asked) -> Any:
-    return asked.of(audit, **{name: getattr(asked.options, name) for name in OF_AUDIT})
+    options = {name: getattr(asked.options, name) for name in OF_AUDIT.split()}
+    return asked.of(noise.audit, **options)
 
 
-OF_AUDIT = ("gpu", "devices", "deterministic", "time_limit")
+OF_AUDIT = "gpu devices deterministic time_limit"
 # Name: default, which gives the type (...: the flag is required), and what it is for.
 FLAGS: Mapping[str, tuple[Any, str]] = {
     "args": (None, "FILE.npz, the arguments; none if left out"),
@@ -197,63 +191,43 @@ class Command(NamedTuple):
     about: str
     noise: str = ""
     draws: int = 0
-    flags: Sequence[str] = ()
+    flags: str = ""
 
 
 _O, _BOTH = "reduction_order", "reduction_order+stochastic_rounding"
 _OF_DEVICES = "reduction_order:profile=collectives,collectives=sequential"
 _ELSEWHERE = "reduction_order:granularity=element+ulp"
 COMMANDS: Mapping[str, Command] = {
-    "coverage": Command(
-        lambda asked: asked.of(coverage, asked.spec),
-        "which equations noise reaches, and which not",
-        _O,
-    ),
-    "localize": Command(
-        _localize, "whose noise moves the result most", _O, 8, ("parts",)
-    ),
-    "digits": Command(
-        lambda asked: asked.drawn(digits_table, asked.spec),
-        "significant decimal digits of each result",
-        _BOTH,
-        16,
-    ),
-    "tolerance": Command(
-        _tolerance, "the tolerance a test should have", _O, 16, ("failure",)
-    ),
-    "explain": Command(
-        _explain, "what makes two results differ", draws=8, flags=("a", "b")
-    ),
-    "decisions": Command(
-        _decisions, "which decisions noise flips", _O, 16, ("labels",)
-    ),
-    "record": Command(_record, "write what every equation computes", flags=("output",)),
+    "coverage": Command(_coverage, "which equations noise reaches, and which not", _O),
+    "localize": Command(_localize, "whose noise moves the result most", _O, 8, "parts"),
+    "digits": Command(_digits, "significant decimal digits of each result", _BOTH, 16),
+    "tolerance": Command(_tolerance, "what a test should have", _O, 16, "failure"),
+    "explain": Command(_explain, "what makes two results differ", "", 8, "a b"),
+    "decisions": Command(_decisions, "which decisions noise flips", _O, 16, "labels"),
+    "record": Command(_record, "write what every equation computes", flags="output"),
     "first_difference": Command(
         _first_difference,
         "where a run here first differs from a recorded one",
-        _ELSEWHERE,
-        8,
-        ("recording",),
+        *(_ELSEWHERE, 8, "recording"),
     ),
     "invariance": Command(
         _invariance,
         "whether a row's result depends on how the function is called",
-        draws=8,
-        flags=("batch",),
+        *("", 8, "batch"),
     ),
     "tolerances": Command(
-        lambda asked: compare(asked.options.function),
+        lambda asked: kept.compare(asked.options.function),
         "which tests have a looser or tighter tolerance than measured; takes a folder",
     ),
     "devices": Command(
         _devices,
         "what changes over a mesh of devices that are not here",
-        _OF_DEVICES,
-        8,
-        ("mesh", "specs"),
+        *(_OF_DEVICES, 8, "mesh specs"),
     ),
     "audit": Command(_audit, "what on a GPU will vary; needs no GPU", flags=OF_AUDIT),
 }
+# It is asked about a folder of tests, and runs no function.
+_OF_FOLDER = "tolerances"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -272,27 +246,24 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         one = commands.add_parser(name, help=command.about, allow_abbrev=False)
-        runs_nothing = name == "tolerances"
-        one.add_argument(
-            "function", metavar="FOLDER" if runs_nothing else "MODULE:FUNCTION"
-        )
-        defaults: dict[str, Any] = {} if runs_nothing else {"args": None}
-        if command.noise:
-            defaults["noise"] = command.noise
-        if command.draws:
-            defaults |= {"draws": command.draws, "seed": 0}
-        for flag in (*defaults, *command.flags):
+        about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
+        one.add_argument("function", metavar=about)
+        own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
+        own |= {"noise": command.noise} if command.noise else {}
+        own |= {"draws": command.draws, "seed": 0} if command.draws else {}
+        for flag in (*own, *command.flags.split()):
             default, about = FLAGS[flag]
-            default = defaults.get(flag, default)
+            default = own.get(flag, default)
             if default is False:
                 one.add_argument(f"--{flag}", action="store_true", help=about)
                 continue
+            said = default not in (None, ...)
             one.add_argument(
                 f"--{flag}",
-                type=str if default in (None, ...) else type(default),
-                default=None if default is ... else default,
+                type=type(default) if said else str,
+                default=default if said else None,
                 required=default is ...,
-                help=about if default in (None, ...) else f"{about}; default {default}",
+                help=f"{about}; default {default}" if said else about,
             )
         one.add_argument("--json", action="store_true", help="one JSON object")
     return parser
@@ -310,15 +281,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "draws" in options:
             integer("--draws", options.draws, 1)
             integer("--seed", options.seed, -(2**63), 2**63 - 1)
-        spec = parse(text)
+        spec = noise.parse(text)
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
-            # `tolerances` is asked about a folder of tests, and runs no function.
-            call = runs.Call(compare, (), {})
-            if options.command != "tolerances":
-                args, kwargs = _read("args", options.args) if options.args else ((), {})
-                call = runs.Call(_function(options.function), args, kwargs)
-                _check(call, options)
+            call = runs.Call(kept.compare, (), {})
+            if options.command != _OF_FOLDER:
+                call = _call(options.function, options.args)
             answer = COMMANDS[options.command].ask(Asked(call, spec, options))
     except NoiseError as error:
         one_line = " ".join(str(error).split())
@@ -403,38 +371,36 @@ def plain_data(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _function(name: str) -> Callable:
-    """The function that MODULE:FUNCTION names."""
-    module_name, colon, attribute = name.partition(":")
-    relative = module_name.startswith(".")
-    if relative or not (module_name and colon and attribute):
+def _call(name: str, file: str | None) -> runs.Call:
+    """The function that MODULE:FUNCTION names at the arrays of a file."""
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
         raise NoiseError(
             f"{name!r}: expected MODULE:FUNCTION, such as model:loss of ./model.py"
         )
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        module = importlib.import_module(module_name)
+        fn: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         # Not of a module that this one imports.
-        if not f"{module_name}.".startswith(f"{error.name}."):
+        if not f"{module}.".startswith(f"{error.name}."):
             raise
         raise NoiseError(
-            f"{name!r}: no module {module_name!r}: expected one in the current "
-            "directory, or installed"
+            f"{name!r}: {error}: expected one in the current directory, or installed"
         ) from None
+    for part in attribute.split("."):
+        fn = getattr(fn, part, None)
+    if not callable(fn):
+        raise NoiseError(f"{name!r} is {fn!r}: expected a function")
+    args, kwargs = _read("args", file) if file else ((), {})
     try:
-        value = operator.attrgetter(attribute)(module)
-    except AttributeError as error:
-        there = getattr(error.obj, "__dict__", {})
-        public = [n for n, x in there.items() if callable(x) and n[0] != "_"]
-        found = ", ".join(public[:12]) or "its functions"
+        with contextlib.suppress(ValueError):  # Some of C have no signature.
+            inspect.signature(fn).bind(*args, **kwargs)
+    except TypeError as error:
         raise NoiseError(
-            f"{name!r}: no {error.name!r} there: expected one of {found}"
+            f"{name!r} at {len(args)} positional arguments and the names "
+            f"{sorted(kwargs)} of --args={file}: {error}"
         ) from None
-    if not callable(value):
-        raise NoiseError(f"{name!r} is {type(value).__name__}: expected a function")
-    return value
+    return runs.Call(fn, args, kwargs)
 
 
 def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], Any]:
@@ -462,24 +428,6 @@ def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], 
     return found, tuple(
         PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
     )
-
-
-def _check(call: runs.Call, options: argparse.Namespace) -> None:
-    """Refuses arguments that do not fit the signature of the function."""
-    try:
-        signature = inspect.signature(call.fn)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*call.args, **call.kwargs)
-    except TypeError as error:
-        given = "without --args"
-        if options.args:
-            given = (
-                f"with --args={options.args}, which holds {len(call.args)} positional "
-                f"arguments and the names {sorted(call.kwargs)}"
-            )
-        raise NoiseError(f"{options.function}{signature} {given}: {error}") from None
 
 
 if __name__ == "__main__":
