@@ -25,17 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks import noise_programs as programs
 from benchmarks import planted
-from benchmarks.noise_programs import (
-    HELD_OUT,
-    LATER,
-    PRODUCTS,
-    SEEN,
-    SUMS,
-    mlp,
-    normal,
-    wide,
-)
+from benchmarks.noise_programs import HELD_OUT, LATER, PRODUCTS, SEEN
 from prednet_jax import noise
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import exact
@@ -54,8 +46,28 @@ NOISES = (
 BOTH = "reduction_order+stochastic_rounding"
 FLOAT32 = 24 * math.log10(2)
 
-# How many cases there were, and those that were wrong.
-Score = dict[str, Any]
+
+class Score(dict):
+    """How many cases there were, and those that were wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(cases=0, wrong=[])
+
+    def add(self, right: bool, *case: Any) -> None:
+        """Counts a case, of which something is told if it is wrong."""
+        self["cases"] += 1
+        self["wrong"] += [] if right else [case]
+
+
+def noisy(fn: Callable, args: Sequence[Any], text: str, seed: int) -> Any:
+    """A result of a function under noise."""
+    return noise.inject(fn, noise.parse(text))(jax.random.key(seed), *args)
+
+
+def in_float64(fn: Callable, args: Sequence[Any]) -> Any:
+    """What a function gives when it is called again on wide arguments."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(np.asarray, fn(*programs.wide(args)))
 
 
 def digits_errors(name: str) -> list[float]:
@@ -65,14 +77,9 @@ def digits_errors(name: str) -> list[float]:
     """
     fn, args = HELD_OUT[name]()
     found = noise.digits(fn, noise.parse(BOTH))(jax.random.key(0), *args)
-    computed = jax.jit(fn)(*args)
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        exact = fn(*wide(args))
+    results = found, jax.jit(fn)(*args), in_float64(fn, args)
     errors = []
-    for one, x, truth in zip(
-        *map(jax.tree.leaves, (found, computed, exact)), strict=True
-    ):
-        truth = np.asarray(truth)
+    for one, x, truth in zip(*map(jax.tree.leaves, results), strict=True):
         assert truth.dtype == np.float64
         with np.errstate(divide="ignore"):
             real = -np.log10(np.abs(np.asarray(x, np.float64) - truth) / np.abs(truth))
@@ -143,7 +150,7 @@ KERNELS: dict[str, tuple[Callable, bool]] = {
 
 def kernels_caught() -> dict[str, bool]:
     """Which of `KERNELS` are outside of the tolerance."""
-    fn, args = mlp()
+    fn, args = programs.mlp()
     reference = noise.noise_reference(fn, *args)
 
     def caught(kernel: Callable) -> bool:
@@ -161,22 +168,18 @@ _ORDERS = ("reduction_order", "reduction_order:granularity=element,partials=12")
 
 def cases(name: str, fn: Callable, args: Sequence[Any]) -> Iterator[tuple]:
     """(rung, a, b): ten for programs with products, of which six for the others."""
-
-    def noisy(text: str, seed: int) -> Any:
-        return noise.inject(fn, noise.parse(text))(jax.random.key(seed), *args)
-
-    plain = jax.jit(fn)(*args)
-    yield "order", noisy(_ORDERS[0], 1), plain
-    yield "order", noisy(_ORDERS[1], 2), noisy(_ORDERS[1], 3)
-    yield "rounding", plain, noisy("ulp", 4)
-    yield "rounding", noisy("stochastic_rounding", 5), noisy("stochastic_rounding", 6)
+    plain, drawn = jax.jit(fn)(*args), partial(noisy, fn, args)
+    yield "order", drawn(_ORDERS[0], 1), plain
+    yield "order", drawn(_ORDERS[1], 2), drawn(_ORDERS[1], 3)
+    yield "rounding", plain, drawn("ulp", 4)
+    yield "rounding", drawn("stochastic_rounding", 5), drawn("stochastic_rounding", 6)
     yield "beyond", fn(*_without_a_column(args)), plain
     yield "beyond", jax.tree.map(lambda x: x * np.float32(1.01), plain), plain
     if name in PRODUCTS:
         for format in ("tf32", "bf16"):
-            yield format, noisy(format, 7), plain
+            yield format, drawn(format, 7), plain
             # On another device, sums have another order too.
-            yield format, noisy(f"{format}+reduction_order", 8), noisy(_ORDERS[0], 9)
+            yield format, drawn(f"{format}+reduction_order", 8), drawn(_ORDERS[0], 9)
 
 
 def _without_a_column(args: Sequence[Any]) -> Sequence[Any]:
@@ -194,32 +197,27 @@ def explained(names: Iterable[str]) -> Score:
     A leaf counts as right where it is named so, or by a rung whose range overlaps, or
     where the noise left it as it was.
     """
-    total, wrong = 0, []
+    score = Score()
     for name in names:
         fn, args = (SEEN | HELD_OUT)[name]()
-        call = Call(fn, args, {})
-        measured = ladder(call, jax.random.key(4), draws=8)
+        measured = ladder(Call(fn, args, {}), jax.random.key(4), draws=8)
         for rung, a, b in cases(name, fn, args):
-            total += 1
             leaves = place(measured, a, b).leaves
-            if not all(
-                rung in (leaf.rung, *leaf.plausible) or leaf.rung == "identical"
-                for leaf in leaves
-            ):
-                wrong.append((name, rung, " ".join(leaf.rung for leaf in leaves)))
-    return {"cases": total, "wrong": wrong}
+            named = [{x.rung, *x.plausible} & {rung, "identical"} for x in leaves]
+            score.add(all(named), name, rung, " ".join(x.rung for x in leaves))
+    return score
 
 
-def line_found(program: Callable) -> bool:
-    """Whether `localize` names the marked line, and that alone, as the culprit."""
-    search = noise.localize(program, noise.UlpPerturbation())
-    report = search(jax.random.key(1), planted.X)
-    sources = {culprit.source for culprit in report.sets[0]} if report.sets else set()
-    return (
-        len(sources) == 1
-        and sources.pop().startswith(planted.marked(program))
-        and report.rest < report.effect
-    )
+def lines_found() -> Score:
+    """The programs of which `localize` names the planted line, and that alone."""
+    score = Score()
+    for program in planted.ILL_CONDITIONED:
+        search = noise.localize(program, noise.UlpPerturbation())
+        report = search(jax.random.key(1), planted.X)
+        sources = {culprit.source for found in report.sets[:1] for culprit in found}
+        alone = [x.startswith(planted.marked(program)) for x in sources] == [True]
+        score.add(alone and report.rest < report.effect, program.__name__)
+    return score
 
 
 def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
@@ -227,24 +225,21 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
 
     The oracle calls the function again on wide arguments.
     """
-    total, wrong = 0, []
+    score, key = Score(), jax.random.key(7)
     for name in names:
         fn, args = LATER[name]()
-        plain = jax.jit(fn)(*args)
-        call = Call(fn, args, {})
-        rungs = ladder(call, jax.random.key(7), draws=2)
-        reference = exact(call, jax.random.key(7))
-
-        def noisy(text: str, seed: int, fn: Any = fn, args: Any = args) -> Any:
-            return noise.inject(fn, noise.parse(text))(jax.random.key(seed), *args)
-
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-            truth = np.asarray(fn(*wide(args)))
+        call, plain, drawn = (
+            Call(fn, args, {}),
+            jax.jit(fn)(*args),
+            partial(noisy, fn, args),
+        )
+        rungs, reference = ladder(call, key, draws=2), exact(call, key)
+        truth = in_float64(fn, args)
         for a, b in (
-            (plain, noisy("bf16", 1)),
-            (noisy("tf32", 2), plain),
-            (noisy("ulp:max_ulps=8", 3), noisy("ulp", 4)),
-            (noisy("reduction_order", 5), noisy("reduction_order+ulp", 6)),
+            (plain, drawn("bf16", 1)),
+            (drawn("tf32", 2), plain),
+            (drawn("ulp:max_ulps=8", 3), drawn("ulp", 4)),
+            (drawn("reduction_order", 5), drawn("reduction_order+ulp", 6)),
             (plain, plain * np.float32(1 + 1e-6)),
         ):
             far = [
@@ -253,11 +248,9 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
             expected = "a" if far[0] < far[1] else "b"
             if max(far) < NEARER * min(far):
                 expected = "neither"
-            report = place(rungs, a, b, reference)
-            total += 1
-            if report.closer != expected:
-                wrong.append((name, expected, str(report.closer)))
-    return {"cases": total, "wrong": wrong}
+            closer = place(rungs, a, b, reference).closer
+            score.add(closer == expected, name, expected, str(closer))
+    return score
 
 
 def accuracies(draws: int = 16, fresh: int = 400) -> dict[str, float]:
@@ -276,11 +269,11 @@ def accuracies(draws: int = 16, fresh: int = 400) -> dict[str, float]:
             tie = y.sum(1) - y[:, ::-1].sum(1)
             return (tie > 0).astype(jnp.int32)
 
-        x = normal(903, 64, 64)
+        x = programs.normal(903, 64, 64)
         labels = np.ones(64, int)
-        noisy = noise.inject(answers, spec)
+        drawn = noise.inject(answers, spec)
         keys = jax.random.split(jax.random.key(8), fresh)
-        found = np.stack([np.asarray(noisy(key, x, w)) for key in keys])
+        found = np.stack([np.asarray(drawn(key, x, w)) for key in keys])
         for seed in range(4):
             search = noise.decisions(answers, spec, draws=draws, labels=labels)
             evaluation = search(jax.random.key(seed), x, w).evaluation
@@ -314,15 +307,13 @@ def write_recordings(folder: Path) -> None:
 
 
 def first_lines(
-    programs: Sequence[Callable] = planted.FAULTY[2:], folder: Path | None = None
+    programs: Sequence[Callable] = planted.FAULTY, folder: Path | None = None
 ) -> dict[str, Score]:
     """Runs without a fault that are no alarm, and faults whose line comes first.
 
     The other run is in another order, or a recording of `write_recordings`.
     """
-    scores: dict[str, Score] = {
-        kind: {"cases": 0, "wrong": []} for kind in ("clean", "faulty")
-    }
+    scores = {kind: Score() for kind in ("clean", "faulty")}
     judged_by = runs.reaching(NOISE)
     for program in programs:
         args, clear = planted.arguments(0), partial(program, fault="")
@@ -330,7 +321,7 @@ def first_lines(
         for fault in ("", *planted.FAULTS):
             bad = partial(program, fault=fault)
             here = Watch(bad, args, {}) if fault else good
-            noisy = Watch(bad, args, {}, judged_by)
+            judge = Watch(bad, args, {}, judged_by)
             score = scores["faulty" if fault else "clean"]
             for seed in range(FAULTY_RUNS if fault else RUNS):
                 args, key = planted.arguments(seed), jax.random.key(seed)
@@ -339,13 +330,12 @@ def first_lines(
                 else:
                     there = (good if fault else other).run(key, args)
                     recording = Recording(program.__name__, "", there)
-                drawn = (noisy.run(k, args) for k in jax.random.split(key, 8))
+                drawn = (judge.run(k, args) for k in jax.random.split(key, 8))
                 found = against(recording, here.run(key, args), drawn)
                 first = found[0].source if found else ""
                 line = planted.marked(program, fault) if fault else ""
-                score["cases"] += 1
-                if not (first.startswith(line) if fault else not found):
-                    score["wrong"].append((program.__name__, fault, seed, first))
+                right = first.startswith(line) if fault else not found
+                score.add(right, program.__name__, fault, seed, first)
     return scores
 
 
@@ -387,9 +377,7 @@ def calls_compared(
     `bits`: which are the same. `rungs`: `beyond` where a fault moves the result by
     more than 1e-4, and nowhere else. `lines`: the first, where the fault acts.
     """
-    scores: dict[str, Score] = {
-        kind: {"cases": 0, "wrong": []} for kind in ("bits", "rungs", "lines")
-    }
+    scores = {kind: Score() for kind in ("bits", "rungs", "lines")}
     for program in programs:
         for fault in ("", *planted.ROW_FAULTS):
             fn, x = partial(program, fault=fault), planted.BATCH
@@ -407,11 +395,9 @@ def calls_compared(
                 if acts and not same:
                     line = planted.marked(program, fault)
                     checks["lines"] = v.source.startswith(line)
+                case = program.__name__, fault, v.name, v.rung, v.source
                 for kind, right in checks.items():
-                    scores[kind]["cases"] += 1
-                    if not right:
-                        case = program.__name__, fault, v.name, v.rung, v.source
-                        scores[kind]["wrong"].append(case)
+                    scores[kind].add(right, *case)
     return scores
 
 
@@ -425,18 +411,11 @@ def all_rates() -> list[dict[str, str | float]]:
     ]
 
 
-def lines_found() -> Score:
-    """The lines of `planted.ILL_CONDITIONED` that `localize` finds."""
-    programs = planted.ILL_CONDITIONED
-    missed = [p.__name__ for p in programs if not line_found(p)]
-    return {"cases": len(programs), "wrong": missed}
-
-
 MEASURES: dict[str, Callable[[], Any]] = {
     "digits": lambda: {name: digits_errors(name) for name in HELD_OUT},
     "tolerance": all_rates,
     "kernels": kernels_caught,
-    "explain": lambda: explained([*PRODUCTS, *SUMS]),
+    "explain": lambda: explained([*PRODUCTS, *programs.SUMS]),
     "closer": nearer,
     "localize": lines_found,
     "decisions": accuracies,

@@ -107,12 +107,6 @@ def total(x):
     return jnp.sum(x)
 
 
-@listed(SEEN, normal(6, 8, 512, mean=3.0))
-def cancelling(x):
-    """Sums that are zero but for rounding."""
-    return jnp.sum(x - jnp.mean(x, -1, keepdims=True), -1)
-
-
 @listed(SEEN, normal(7, 2, 8, 8, 8), normal(8, 3, 3, 8, 8, scale=0.1))
 def convolution(x, w):
     """A convolution and its ReLU."""
@@ -135,24 +129,11 @@ def recurrent(x, w, u):
     return lax.scan(step, jnp.zeros(24), x)
 
 
-@listed(SEEN, normal(23, 48, 10, scale=0.3), normal(24, 64, 48), whole(0, 10, 64))
-def cross_entropy(w, x, y):
-    """A classifier's loss."""
-    logits = jax.nn.log_softmax(x @ w)
-    return -jnp.mean(jnp.take_along_axis(logits, y[:, None], 1))
-
-
 @listed(SEEN, normal(25, 8, 64), normal(26, 64, 96, scale=0.1), normal(27, 96, 64))
 def block(x, w, v):
     """A residual block."""
     y = x * lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
     return x + jax.nn.gelu(y @ w) @ v
-
-
-@listed(SEEN, normal(38, 300, 16, mean=4.0))
-def variance(x):
-    """As a difference of squares."""
-    return jnp.mean(x**2, 0) - jnp.mean(x, 0) ** 2
 
 
 @listed(

@@ -203,7 +203,7 @@ def training_step(name: str) -> tuple[Callable, tuple]:
         inputs = random.integers(0, 256, (8, 64))
     else:
         mlp = name == "mlp"
-        network, outputs, targets = Mlp() if mlp else Cnn(), 10, 256 if mlp else 8
+        network, outputs, targets = MLP if mlp else Cnn(), 10, 256 if mlp else 8
         inputs = random.standard_normal((256, 784) if mlp else (8, 32, 32, 3), "f4")
     arrays = jnp.asarray(inputs), jnp.asarray(random.integers(0, outputs, targets))
     params = network.init(jax.random.key(0), inputs)
@@ -260,9 +260,6 @@ class Cnn(nn.Module):
         return nn.Dense(10)(nn.GroupNorm(8)(x).mean((1, 2)))
 
 
-class Mlp(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        for _ in range(2):
-            x = nn.relu(nn.Dense(512)(x))
-        return nn.Dense(10)(x)
+MLP = nn.Sequential(
+    [nn.Dense(512), nn.relu, nn.Dense(512), nn.relu, nn.Dense(10)],
+)
