@@ -9,6 +9,7 @@ function runs on new ones, and `Outcome.put` does to the caller's what it did to
 Flax is not imported here: its objects can only be met where it is loaded.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +84,11 @@ class Static:
         return of_arrays
 
 
-@jax.tree_util.register_pytree_node_class
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["arrays", "states"],
+    meta_fields=["rest"],
+)
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a call gave: a pytree whose leaves are the arrays of the result.
@@ -118,16 +123,6 @@ class Outcome:
             definition, _ = taken_apart(given)
             state = jax.tree.unflatten(definition.tree, self.states)
             sys.modules["flax.nnx"].update(list(given), state)
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        """For JAX."""
-        return (self.arrays, self.states), self.rest
-
-    @classmethod
-    def tree_unflatten(cls, rest: Any, children: Any) -> "Outcome":
-        """For JAX."""
-        arrays, states = children
-        return cls(arrays, states, rest)
 
 
 @dataclass(frozen=True)

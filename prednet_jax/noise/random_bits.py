@@ -15,7 +15,6 @@ with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts 
 those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search (C.
 Wellons, "Prospecting for hash functions", 2018). For fixed words the map from `i` is a
 bijection: within one draw no value repeats.
-
 """
 
 import hashlib
@@ -108,7 +107,6 @@ def salt_words(salt: Salt) -> tuple[int, int]:
 
 
 def _mix_python(x: int) -> int:
-    """lowbias32 on Python integers."""
     x &= _MASK
     x = ((x ^ (x >> 16)) * _A) & _MASK
     x = ((x ^ (x >> 15)) * _B) & _MASK

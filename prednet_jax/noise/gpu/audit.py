@@ -16,13 +16,8 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.errors import NoiseError, flag, integer, positive
-from prednet_jax.noise.gpu.compilation import (
-    TIME_LIMIT,
-    Compiled,
-    compiled_for,
-    found_wheels,
-    lower,
-)
+from prednet_jax.noise.gpu import compilation
+from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
 from prednet_jax.noise.gpu.targets import CARDS, described
 from prednet_jax.noise.plan import Step, plan
@@ -181,13 +176,15 @@ def audit(
         with _spread(mesh):
             closed = jax.make_jaxpr(program)(*shapes)
             steps = _steps(closed)
-        found_wheels()
+        compilation.found_wheels()
 
         def compiled(deterministic: bool) -> tuple[Compiled, tuple[Entry, ...]]:
             with _refusing(steps):
                 with _spread(mesh):
-                    module = lower(program, *shapes, donate=compat.donated(closed))
-                (made,) = compiled_for(
+                    module = compilation.lower(
+                        program, *shapes, donate=compat.donated(closed)
+                    )
+                (made,) = compilation.compiled_for(
                     [module],
                     gpu,
                     devices=devices,

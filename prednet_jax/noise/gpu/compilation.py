@@ -5,8 +5,8 @@ of JAX, which a process of its own (`worker`) loads, so that it never touches th
 process. It gets the program as StableHLO with source lines, which survive in the
 metadata of the compiled text.
 
-Three wheels are looked for in the folder `gpu-audit` of the environment (where `make
-gpu-wheels` puts them, and JAX does not see them), then beside JAX (extra `gpu-audit`).
+Its wheels are in the folder `gpu-audit` of the environment (`make gpu-wheels`), or
+beside JAX (extra `gpu-audit`).
 """
 
 import importlib.metadata

@@ -287,6 +287,8 @@ class Library(NamedTuple):
     varies: str
     deterministic: str
     promise: str
+    # Where its documentation says so, below docs.nvidia.com.
+    page: str = ""
 
 
 _CUBLAS = Library(
@@ -295,29 +297,30 @@ _CUBLAS = Library(
     "device",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
+    "cuda/cublas, Results Reproducibility",
 )
-_CUDNN = Library(
-    "cuDNN", "call", "device", "some backward algorithms do not repeat their bits"
-)
-_CUDNN_FORWARD = Library(
-    "cuDNN", "compilation", "device", "forward algorithms repeat on one architecture"
-)
+_PAGE = "deeplearning/cudnn, Reproducibility (Determinism)"
+_REPEATS = "some backward algorithms do not repeat their bits"
+_CUDNN = Library("cuDNN", "call", "device", _REPEATS, _PAGE)
+_FORWARD = "forward algorithms repeat on one architecture"
+_CUDNN_FORWARD = Library("cuDNN", "compilation", "device", _FORWARD, _PAGE)
 _CUSOLVER = Library(
-    "cuSOLVER", "device", "device", "deterministic results are its default"
+    "cuSOLVER",
+    "device",
+    "device",
+    "deterministic results are its default",
+    "cuda/cusolver, cusolverDnSetDeterministicMode",
 )
 _CUFFT = Library(
-    "cuFFT", "device", "device", "the same bits for one plan, version and GPU model"
+    "cuFFT",
+    "device",
+    "device",
+    "the same bits for one plan, version and GPU model",
+    "cuda/cufft, Accuracy and Performance",
 )
-_CUSPARSE = Library("cuSPARSE", "call", "call", "each routine has a promise of its own")
+_OWN = "each routine has a promise of its own"
+_CUSPARSE = Library("cuSPARSE", "call", "call", _OWN, "cuda/cusparse, of each routine")
 _UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised")
-# Where a library's documentation says so, below docs.nvidia.com.
-_DOCUMENTATION = {
-    "cuBLAS": "cuda/cublas, Results Reproducibility",
-    "cuDNN": "deeplearning/cudnn, Reproducibility (Determinism)",
-    "cuSOLVER": "cuda/cusolver, cusolverDnSetDeterministicMode",
-    "cuFFT": "cuda/cufft, Accuracy and Performance",
-    "cuSPARSE": "cuda/cusparse, of each routine",
-}
 # By the beginning of an opcode, or of the target of a custom call; the first that fits.
 # None: calls that move data, sort or work on integers.
 _LIBRARIES: dict[str, Library | None] = {
@@ -346,7 +349,6 @@ def is_call(kind: str) -> bool:
 
 
 def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
-    """Calls of libraries."""
     if each.opcode not in ("custom-call", "fft", "triangular-solve", "cholesky"):
         return
     target = each.attribute("custom_call_target") or each.opcode
@@ -357,8 +359,7 @@ def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
     varies = found.deterministic if deterministic else found.varies
     chosen = "" if deterministic or varies == "device" else "; autotuning chooses one"
     name = f"{found.name} {target}".strip()
-    page = _DOCUMENTATION.get(found.name)
-    source = f" [docs.nvidia.com/{page}]" if page else ""
+    source = f" [docs.nvidia.com/{found.page}]" if found.page else ""
     yield "library", varies, f"{name}: {found.promise}{chosen}{source}"
 
 
@@ -383,7 +384,6 @@ _GROUPS = re.compile(
 
 
 def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> Entry:
-    """A sum over devices, or an exchange."""
     groups = _GROUPS.search(each.attributes)
     written = not place[0] or place[0].startswith(_WRITTEN)
     by = "" if written else ", inserted by the partitioner"

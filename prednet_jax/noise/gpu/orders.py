@@ -1,14 +1,10 @@
 """`GpuOrder`: sums added on this machine in the order that a GPU would have used.
 
 A sum (`reduce_sum`) is compiled for the GPU by itself, its order is read from the
-kernel (`replay`) and written here as gathers and additions.
-
-Products follow the model "fused": each output has one accumulator, to which terms are
-added in rising order of k by fused multiply-add; a convolution is the product of its
-patches (k counts features, then rows, then columns of the window: Chetlur et al.,
-"cuDNN: efficient primitives for deep learning", 2014). On GPUs with TF32 (since sm_80)
-operands are rounded to it first, to nearest, ties away, as `cvt.rna.tf32` does, unless
-the program asks for a higher precision.
+kernel (`replay`) and written here as gathers and additions. Products follow the model
+"fused" of docs/noise/gpu_order.md (patches of convolutions: Chetlur et al., "cuDNN:
+efficient primitives for deep learning", 2014). Operands are rounded to TF32 to nearest,
+ties away, as `cvt.rna.tf32` does.
 """
 
 import functools

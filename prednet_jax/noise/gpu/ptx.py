@@ -1,11 +1,9 @@
 """A small interpreter of PTX, the assembly language of NVIDIA's GPUs, on NumPy.
 
-It runs the kernels that XLA writes itself, bit for bit: IEEE arithmetic rounded to
-nearest, shuffles, shared memory, barriers, branches, vector loads. All threads of many
-blocks advance in lockstep. Where they diverge, those at the lowest address go first
-until the others have caught up. What PTX does not define to the bit (`ex2.approx`,
-`mma`), what a kernel must not do (a race within one store, a shuffle from a lane that
-is not there), and every instruction that is not known (`instructions`) is a `PtxError`.
+It runs the kernels that XLA writes itself, bit for bit. All threads of many blocks
+advance in lockstep. Where they diverge, those at the lowest address go first until the
+others have caught up. What PTX does not define to the bit, what a kernel must not do
+(docs/noise/gpu_order.md) and every unknown instruction is a `PtxError`.
 
 Registers may carry tags beside their bits: integers that say which term of a sum, or
 which sum of terms, a number is. `replay` reads the order of sums from them.
@@ -299,7 +297,6 @@ class _Threads:
             self._calculate(instruction, mask)
 
     def read(self, operand: Any, kind: str) -> Register:
-        """An operand as that type."""
         dtype = TYPES[kind]
         if isinstance(operand, int):
             bits = np.array(operand % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}")
@@ -308,7 +305,6 @@ class _Threads:
         return Register(bits if bits.dtype == bool else bits.view(dtype), tags)
 
     def write(self, name: str, value: Register, mask: Array) -> None:
-        """Give a register a value, in the threads of the mask."""
         if name == "_":
             return
         bits, tags = value
@@ -321,7 +317,6 @@ class _Threads:
         self.registers[name] = Register(np.where(mask, bits, before), tags)
 
     def _acting(self, operand: Any, kind: str, mask: Array) -> Register:
-        """An operand in the threads of the mask alone."""
         value = self.read(operand, kind)
         return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 

@@ -1,10 +1,8 @@
 """The order in which a GPU's kernels add, read from them, as a schedule.
 
-A compiled sum (`Program`) is run by the interpreter of `ptx` with a tag on each number:
-which term it is, or which earlier additions made it. So the tree of each output falls
-out of the kernel's own instructions, whatever its vectors, strides, shuffles and loops
-are; no pattern is assumed. A `Schedule` is that tree in few steps, the same for all
-outputs:
+docs/noise/gpu_order.md says how: a compiled sum (`Program`) is run by the interpreter
+of `ptx` with a tag on each number. A `Schedule` is the tree of the additions in few
+steps, the same for all outputs:
 
     columns = terms, and two constants, -0.0 and 0.0
     for each round, int [steps, chains]:
@@ -193,7 +191,6 @@ class _Sums:
         return np.where(tag == 0, self.zero, tag)
 
     def _new(self, values: Array) -> Array:
-        """New tags, of these numbers."""
         first, self.count = self.count, self.count + values.size
         if self.count > self.values.size:
             more = np.full(2 * self.count - self.values.size, np.nan, np.float32)

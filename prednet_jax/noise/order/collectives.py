@@ -3,9 +3,9 @@
 The terms of n devices are gathered, and each device adds them in the order that the
 collective would:
 
-- *ring* (NCCL, `src/device/all_reduce.h` and `reduce_scatter.h`, `runRing`; baidu-
-  allreduce before it): the buffer has n chunks. Chunk c starts at rank c + 1 and is
-  added to by c + 2, ..., c + n (modulo n), so it ends where a reduce-scatter leaves it.
+- *ring* (NCCL, `src/device/all_reduce.h` and `reduce_scatter.h`, `runRing`): of n
+  chunks, c starts at rank c + 1 and is added to by c + 2, ..., c + n (modulo n), so it
+  ends where a reduce-scatter leaves it.
 - *tree* (NCCL, `src/graph/trees.cc`, `ncclGetBtree` and `ncclGetDtree`; Sanders, Speck
   and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
   Parallel Computing 35, 2009): a rank adds its first child to itself, then its second.
@@ -14,10 +14,8 @@ collective would:
 - *sequential*: rank 0, 1, 2, ..., as XLA does on a CPU.
 - *random*: all orders are equally likely, as where ranks add in order of arrival.
 
-bfloat16 and float16 are rounded at each addition, as the buffers are that travel, but
-in the sequential sum: XLA promotes these collectives on a CPU. NCCL cuts a large buffer
-into channels and loops before it cuts chunks; here there are one channel and one loop,
-and one rank on each node of a tree.
+bfloat16 and float16 are rounded at each addition, but in the sequential sum, which XLA
+promotes on a CPU. docs/noise/devices.md says in what NCCL differs.
 """
 
 import math

@@ -4,9 +4,8 @@ A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the resul
 
     ((p_pi(0) + p_pi(1)) + p_pi(2)) + ... + p_pi(n-1)
 
-with pi uniform over the n! permutations, as blocks of threads add in the order in which
-they finish. As addition commutes, n!/2 trees remain, equally likely and of a height
-below h (docs/noise.md has the bound of their error).
+with pi uniform over the n! permutations. As addition commutes, n!/2 trees remain
+(docs/noise.md has the bound of their error).
 
 Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
 For more, every output (or tile) sorts n random 32-bit keys with Batcher's

@@ -186,6 +186,10 @@ def _with_order(spec: NoiseSpec) -> NoiseSpec:
     return compose(*found)
 
 
+def _mesh(sizes: Mapping[str, int], kind: AxisType) -> AbstractMesh:
+    return AbstractMesh(tuple(sizes.values()), tuple(sizes), (kind,) * len(sizes))
+
+
 def _is_spec(x: Any) -> bool:
     return x is None or isinstance(x, PartitionSpec)
 
@@ -208,8 +212,7 @@ def _placed(
         ) from None
     found = []
     # JAX knows which arrays can be spread so.
-    kinds = (AxisType.Explicit,) * len(sizes)
-    devices = AbstractMesh(tuple(sizes.values()), tuple(sizes), kinds)
+    devices = _mesh(sizes, AxisType.Explicit)
     spread = jax.tree.leaves(specs, is_leaf=_is_spec)
     for (path, x), spec in zip(named, spread, strict=True):
         spec = PartitionSpec() if spec is None else spec
@@ -239,35 +242,33 @@ def _traced(
     out_specs: Any,
 ) -> Traced:
     """The program of a function over the mesh, rewritten for one device."""
-    kind = AxisType.Auto if placed is None else AxisType.Explicit
-    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), (kind,) * len(sizes))
+    mesh = _mesh(sizes, AxisType.Auto if placed is None else AxisType.Explicit)
     specs = (*(placed or ()), *[PartitionSpec()] * len(arrays))[: len(arrays)]
     whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
     spread = [
         x if placed is None else x.update(sharding=NamedSharding(mesh, spec))
         for x, spec in zip(whole, specs, strict=True)
     ]
+
+    def made(is_body: bool) -> Traced:
+        over = _body(fn, specs, out_specs, spread) if is_body else fn
+        return Traced(*jax.make_jaxpr(over, return_shape=True)(*spread))
+
     with jax.sharding.use_abstract_mesh(mesh):
         try:
-            if out_specs is not None:
-                fn = _body(fn, specs, out_specs, spread)
+            program = made(out_specs is not None)
+        except NameError as error:
+            if "unbound axis name" not in str(error):
+                raise
+            program = made(True)
+        except compat.ShardingTypeError as error:
             try:
-                jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*spread)
-            except (NameError, compat.ShardingTypeError) as error:
-                ambiguous = isinstance(error, compat.ShardingTypeError)
-                if not ambiguous and "unbound axis name" not in str(error):
-                    raise
-                try:
-                    fn = _body(fn, specs, None, spread)
-                except NoiseError:
-                    if not ambiguous:
-                        raise
-                    raise NoiseError(
-                        f"{str(error).splitlines()[0]}: expected out_sharding there, "
-                        "or the body of a shard_map, which averages what it returns "
-                        "(lax.pmean)"
-                    ) from error
-                jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*spread)
+                program = made(True)
+            except NoiseError:
+                raise NoiseError(
+                    f"{str(error).splitlines()[0]}: expected out_sharding there, or "
+                    "the body of a shard_map that averages its results (lax.pmean)"
+                ) from error
         except ValueError as error:
             if "should match the mesh passed to shard_map" not in str(error):
                 raise
@@ -275,13 +276,13 @@ def _traced(
                 f"mesh={dict(sizes)} and a shard_map inside with a mesh of its own: "
                 "expected shard_map without mesh="
             ) from error
-    program = logical.on_one_device(jaxpr, sizes)
-    if placed is None and not logical.spread_over(program):
+    jaxpr = logical.on_one_device(program.jaxpr, sizes)
+    if placed is None and not logical.spread_over(jaxpr):
         raise NoiseError(
             f"nothing is spread over mesh={dict(sizes)}: expected in_specs, or a "
             "shard_map inside of the function"
         )
-    return Traced(program, shapes)
+    return program._replace(jaxpr=jaxpr)
 
 
 def _body(

@@ -253,7 +253,6 @@ def _place(
     formats: dict[str, np.ndarray],
     is_plain: bool,
 ) -> ExplainedLeaf:
-    """One leaf on the ladder."""
     difference = runs.difference(x, y)
     now = sample(difference)
     seen = {
@@ -313,7 +312,6 @@ def _within(now: Sample, samples: list[Sample]) -> bool:
 
 
 def _nearest(now: Sample, clouds: list[Cloud], is_plain: bool) -> str:
-    """The rung of the nearest cloud."""
     chosen = [
         (c.rung, (c.single if is_plain else c.pairs) or c.samples) for c in clouds
     ]

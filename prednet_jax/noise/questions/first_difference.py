@@ -241,8 +241,6 @@ def _bound(value: Recorded, drawn: list[np.ndarray]) -> tuple[np.ndarray, np.nda
 
 
 class _Found(NamedTuple):
-    """A difference, when it comes up, and of which values."""
-
     order: tuple[int, ...]
     entry: Difference
     pair: tuple[int, int]

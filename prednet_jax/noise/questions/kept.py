@@ -58,7 +58,6 @@ def read(file: Path) -> dict[str, _Entries]:
 
 
 def _leaves(tests: Iterable[_Entries]) -> list[dict[str, Any]]:
-    """The leaves of all entries of tests."""
     entries = itertools.chain.from_iterable(tests)
     return [leaf for entry in entries for leaf in entry["leaves"].values()]
 
@@ -231,7 +230,6 @@ def _written(
     test: ast.FunctionDef,
     leaves: Sequence[Mapping[str, Any]],
 ) -> Iterator[Written]:
-    """The tolerances by hand of one test."""
 
     def number(node: ast.expr) -> float | None:
         try:

@@ -167,7 +167,6 @@ class _Errors:
         return self.size + balance * self.scale if self.scale else np.ones(1)
 
     def see(self, x: np.ndarray) -> None:
-        """Take note of a run."""
         far = np.abs(x[self.finite] - self.references[0])
         for balance, found in self.squares.items():
             found.append(runs.rms(far / self.units(balance)) ** 2)

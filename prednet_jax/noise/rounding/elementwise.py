@@ -1,17 +1,8 @@
 """Noise on the result of one floating-point operation, element by element.
 
-`apply` takes the result of a primitive and gives it back perturbed. With `u` a fresh
-uniform number in [0, 1) and `n` a fresh normal one:
-
-    UlpPerturbation     x moves by k ulps, k uniform on {-max_ulps, ..., max_ulps}
-    Gaussian            x + scale n, or x + scale rms(x) n
-    StochasticRounding  the neighbour y+ above or y- below the exact result z, among
-                        numbers of `mantissa_bits`: y+ with probability
-                        (z - y-) / (y+ - y-), so that the mean is z
-    MonteCarlo          fl(z + 2^(e - t) xi), xi uniform in (-1/2, 1/2),
-                        e = floor(log2 |z|) + 1, t = virtual_precision
-
-The arithmetic is in `steps`. No finite number becomes infinite under any noise.
+`apply` takes the result of a primitive and gives it back perturbed. docs/noise.md
+("Noise on single results") says what each noise does, `steps` has the arithmetic. No
+finite number becomes infinite under any noise.
 
 Derivatives pass straight through: the noise is a constant of the operation, so
 `grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.
@@ -213,7 +204,6 @@ _rounded = _straight_through(steps.to_format, 1)
 
 
 def _imaginary(words: Array) -> Array:
-    """Other words, for the imaginary parts."""
     return _salted(words, zlib.crc32(b"imaginary"), 0)
 
 

@@ -5,32 +5,25 @@ finite to infinite, and leaves zero, infinities and NaN alone unless it says oth
 Random bits are uint32 arrays of the shape of the value; `draw(i)` gives those numbered
 i, and `zero` is `error_free.run_time_zero`.
 
-*Stochastic rounding* to fewer bits than the type has adds random bits below the last
-one kept and cuts them off. At the full precision of the type the exact result is
-rounded, where `error_free` knows it. For all other operations the discarded error is
-modelled as uniform on +-1/2 ulp: a result then moves up one ulp with probability
-E max(error, 0) = 1/8, down with probability 1/8. Sources: M. Croci et al., "Stochastic
-rounding: implementation, error analysis and applications", R. Soc. Open Sci. 9 (2022),
-mode 1; P. Blanchard, N. Higham, T. Mary, SIAM J. Sci. Comput. 42 (2020), for the
-moments.
+docs/noise.md ("Noise on single results") defines the noises. Sources:
 
-*Monte Carlo arithmetic* perturbs x in its t-th significant bit:
+- stochastic rounding: M. Croci et al., "Stochastic rounding: implementation, error
+  analysis and applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N.
+  Higham, T. Mary, SIAM J. Sci. Comput. 42 (2020), for the moments. An unknown error,
+  uniform on +-1/2 ulp, moves a result up with probability E max(error, 0) = 1/8;
+- Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997; C. Denis et al., ARITH
+  2016 (Verificarlo, in a wider format). With inexact(x) = x + 2^(e - t) xi,
 
-    inexact(x) = x + 2^(e - t) xi,   e = floor(log2 |x|) + 1,  xi uniform in (-1/2, 1/2)
+      e = floor(log2 |x|) + 1,  xi uniform in (-1/2, 1/2)
+      rr   fl(inexact(a op b)), but a result of at most t bits is left alone
+      pb   fl(inexact(a) op inexact(b))
+      mca  fl(inexact(inexact(a) op inexact(b)))
 
-    rr   fl(inexact(a op b))                       random rounding
-    pb   fl(inexact(a) op inexact(b))              precision bounding
-    mca  fl(inexact(inexact(a) op inexact(b)))     both
-
-as D. S. Parker defines them ("Monte Carlo Arithmetic", UCLA CSD-970002, 1997) and the
-`mca` backend of Verificarlo computes them (C. Denis et al., ARITH 2016), in a wider
-format; `rr` leaves a result alone that is representable in t bits. Here there is no
-wider format. For the operations of `error_free` the intermediate result is the rounded
-one plus its exact error, and the operands' noise enters to first order
-(`_propagated`). For all others the error is modelled as above where t is not below the
-precision of the type, and zero where it is; their operands are perturbed before the
-operation and rounded stochastically, so that the mean is right where the noise is below
-an ulp, at the cost of a variance of up to 1/4 ulp^2 instead of 1/12.
+  Here the intermediate result of the operations of `error_free` is the rounded one plus
+  its exact error, and the operands' noise enters to first order (`_propagated`). Others
+  have no error where t is below the precision of the type; their operands are perturbed
+  before the operation and rounded stochastically, so that the mean is right where the
+  noise is below an ulp, at the cost of a variance of 1/4 ulp^2, not 1/12, at most.
 """
 
 from collections.abc import Callable
