@@ -228,13 +228,9 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
     score, key = Score(), jax.random.key(7)
     for name in names:
         fn, args = LATER[name]()
-        call, plain, drawn = (
-            Call(fn, args, {}),
-            jax.jit(fn)(*args),
-            partial(noisy, fn, args),
-        )
+        call, drawn = Call(fn, args, {}), partial(noisy, fn, args)
         rungs, reference = ladder(call, key, draws=2), exact(call, key)
-        truth = in_float64(fn, args)
+        plain, truth = jax.jit(fn)(*args), in_float64(fn, args)
         for a, b in (
             (plain, drawn("bf16", 1)),
             (drawn("tf32", 2), plain),

@@ -4,6 +4,8 @@ Each name stands for a function without arguments that gives the program and its
 arguments, floats in float32.
 """
 
+# ruff: noqa: D103 (programs say by their names what they compute)
+
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -79,37 +81,31 @@ def convolve(x, w):
 
 @listed(SEEN, normal(0, 16, 64), normal(1, 64, 48, scale=0.2), normal(2, 48, 8))
 def mlp(x, w, v):
-    """Two layers."""
     return jnp.tanh(x @ w) @ v
 
 
 @listed(SEEN, normal(0, 12, 32), normal(1, 12, 32), normal(2, 12, 32))
 def attention(q, k, v):
-    """One head."""
     return jax.nn.softmax(q @ k.T / np.float32(6.0)) @ v
 
 
 @listed(SEEN, normal(3, 8, 128, mean=2.0))
 def norm(x):
-    """Layer normalisation."""
     return layer_norm(x)
 
 
 @listed(SEEN, normal(4, 8, 128, scale=2.0))
 def softmax(x):
-    """Softmax of rows."""
     return jax.nn.softmax(x)
 
 
 @listed(SEEN, normal(5, 4096, mean=0.5))
 def total(x):
-    """A plain sum."""
     return jnp.sum(x)
 
 
 @listed(SEEN, normal(7, 2, 8, 8, 8), normal(8, 3, 3, 8, 8, scale=0.1))
 def convolution(x, w):
-    """A convolution and its ReLU."""
     return jax.nn.relu(convolve(x, w))
 
 
@@ -120,8 +116,6 @@ def convolution(x, w):
     normal(22, 24, 24, scale=0.2),
 )
 def recurrent(x, w, u):
-    """A scan."""
-
     def step(h, now):
         h = jnp.tanh(now @ w + h @ u)
         return h, jnp.sum(h)
@@ -131,7 +125,6 @@ def recurrent(x, w, u):
 
 @listed(SEEN, normal(25, 8, 64), normal(26, 64, 96, scale=0.1), normal(27, 96, 64))
 def block(x, w, v):
-    """A residual block."""
     y = x * lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
     return x + jax.nn.gelu(y @ w) @ v
 
@@ -140,8 +133,6 @@ def block(x, w, v):
     HELD_OUT, [normal(50 + i, 16, 16, scale=0.25) for i in range(3)], normal(53, 8, 16)
 )
 def gated(weights, x):
-    """Gradient of a gated recurrence."""
-
     def loss(weights):
         def step(h, now):
             z = jax.nn.sigmoid(now @ weights[0] + h @ weights[1])
@@ -156,7 +147,6 @@ def gated(weights, x):
 
 @listed(HELD_OUT, normal(54, 12, 96), normal(55, 10, 96, mean=0.5))
 def similarity(x, y):
-    """Cosines between rows."""
     inner = x @ y.T
     lengths = jnp.sqrt(jnp.sum(x**2, -1)[:, None] * jnp.sum(y**2, -1)[None])
     return inner / lengths
@@ -164,46 +154,39 @@ def similarity(x, y):
 
 @listed(HELD_OUT, normal(56, 20, 6), normal(57, 80, 6))
 def density(points, centres):
-    """Kernel density."""
     far = jnp.sum((points[:, None] - centres[None]) ** 2, -1)
     return jax.nn.logsumexp(-far / np.float32(2.0), axis=-1)
 
 
 @listed(HELD_OUT, normal(58, 50, scale=0.7), normal(59, 12))
 def horner(x, coefficients):
-    """A polynomial."""
     return lax.scan(lambda y, c: (y * x + c, None), jnp.zeros_like(x), coefficients)[0]
 
 
 @listed(HELD_OUT, normal(60, 2, 7, 7, 5), normal(61, 3, 3, 5, 16), normal(62, 16, 9))
 def pooled(x, w, v):
-    """Convolution, layer norm, mean."""
     return jax.nn.gelu(layer_norm(convolve(x, w))).mean((1, 2)) @ v
 
 
 @listed(HELD_OUT, normal(63, 400, 5), whole(1, 7, 400), normal(64, 400, 1, mean=1.0))
 def segments(table, places, scale):
-    """Sums of segments."""
     return jax.ops.segment_sum(table * scale, places, num_segments=7)
 
 
 @listed(HELD_OUT, normal(65, 150, 12, mean=2.0))
 def covariance(x):
-    """Of columns."""
     centred = x - jnp.mean(x, 0)
     return centred.T @ centred / np.float32(len(x) - 1)
 
 
 @listed(HELD_OUT, normal(66, 10, 32), normal(67, 32, 4), normal(68, 4, 32, 20))
 def mixture(x, gates, experts):
-    """Mixture of experts."""
     weights = jax.nn.softmax(x @ gates)
     return jnp.einsum("bg,gio,bi->bo", weights, experts, x)
 
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def rotary(x, w):
-    """Attention scores with rotated pairs."""
     q = (x @ w).reshape(len(x), 4, 8, 2)
     angle = jnp.arange(4.0)[:, None] / jnp.arange(1.0, 9.0)
     turned = q[..., 0] * jnp.cos(angle) - q[..., 1] * jnp.sin(angle)
@@ -214,7 +197,6 @@ def rotary(x, w):
 
 @listed(LATER, normal(900, 12, 64), normal(902, 32, 64, scale=0.3))
 def lstm(x, w):
-    """A recurrence with gates."""
     steps = x.reshape(len(x), 4, 16).swapaxes(0, 1)
 
     def step(carry, now):
@@ -229,7 +211,6 @@ def lstm(x, w):
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def sinkhorn(x, w):
-    """Scaling of rows and columns, of a matrix per example."""
     cost = jnp.abs(x @ w).reshape(len(x), 8, 8)
 
     def step(p, _):
@@ -241,7 +222,6 @@ def sinkhorn(x, w):
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def gram_schmidt(x, w):
-    """Two orthogonal directions per example."""
     a, b = jnp.split((x @ w).reshape(len(x), 2, 32), 2, axis=1)
     a = a / jnp.sqrt(jnp.sum(a * a, -1, keepdims=True))
     b = b - jnp.sum(a * b, -1, keepdims=True) * a
@@ -250,7 +230,6 @@ def gram_schmidt(x, w):
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def rms_gated(x, w):
-    """A gated block with RMS normalisation."""
     y = x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + np.float32(1e-6))
     a, b = jnp.split(y @ w, 2, axis=1)
     return jax.nn.silu(a) * b
@@ -258,7 +237,6 @@ def rms_gated(x, w):
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def wavelet(x, w):
-    """Haar's transform and a projection."""
     for _ in range(3):
         pairs = x.reshape(len(x), -1, 2)
         x = jnp.concatenate(
@@ -269,18 +247,15 @@ def wavelet(x, w):
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def bilinear(x, w):
-    """A form of pairs of rows."""
     return jnp.tanh(x @ w @ x.T / np.float32(8.0))
 
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def running(x, w):
-    """Running means."""
     return jnp.cumsum(jax.nn.softplus(x @ w), 1) / jnp.arange(1.0, 65.0)
 
 
 @listed(LATER, normal(900, 12, 64), normal(901, 64, 64, scale=0.2))
 def harmonics(x, w):
-    """A cosine transform, by its power."""
     basis = jnp.cos(jnp.outer(jnp.arange(64.0) + 0.5, jnp.arange(16.0)) / 20.4)
     return jnp.log1p(jnp.square((x @ w) @ basis))

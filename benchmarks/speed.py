@@ -260,6 +260,4 @@ class Cnn(nn.Module):
         return nn.Dense(10)(nn.GroupNorm(8)(x).mean((1, 2)))
 
 
-MLP = nn.Sequential(
-    [nn.Dense(512), nn.relu, nn.Dense(512), nn.relu, nn.Dense(10)],
-)
+MLP = nn.Sequential([nn.Dense(512), nn.relu, nn.Dense(512), nn.relu, nn.Dense(10)])

@@ -64,7 +64,6 @@ class Findings(NamedTuple):
             one set, the given parts.
         effect: of all equations together; `rest`: of all that are in none of the sets.
         equations: number of equations on which noise acts.
-        evaluations: number of evaluations of the function.
         settled: whether on fresh keys, too, what was found explains the change and has
             a larger effect than the rest. If not, ask for more samples.
     """
@@ -73,7 +72,6 @@ class Findings(NamedTuple):
     effect: float
     rest: float
     equations: int
-    evaluations: int
     settled: bool = True
 
     @property
@@ -162,14 +160,13 @@ def _found(
         sets = [[culprit(i) for i in found] for found in chosen]
     left = every.difference(*chosen)
     total, rest = effect(every), effect(left)
-    count, settled = 1 + samples * effect.cache_info().misses, True
+    settled = True
     if parts is None and chosen:
         again = functools.partial(measure, random_bits.split(other, samples))
         least = max(share * again(every), again(left) if left else 0.0)
         settled = again(every - left) >= least
-        count += samples * (3 if left else 2)
     ordered = tuple(tuple(sorted(each, key=lambda c: -c.effect)) for each in sets)
-    return Findings(ordered, total, rest, len(entries), count, settled)
+    return Findings(ordered, total, rest, len(entries), settled)
 
 
 def _minimal_sets(

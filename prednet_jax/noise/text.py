@@ -53,7 +53,9 @@ def parse(text: str) -> NoiseSpec:
     if not isinstance(text, str):
         raise NoiseError(f"noise={text!r}: expected a text such as 'reduction_order'")
     try:
-        return specs.compose(*(_part(part.strip()) for part in _split_parts(text)))
+        # At each "+" that is not the sign of an exponent, as in 1e+3.
+        texts = re.split(r"(?<!\d[eE])\+|\+(?!\d)", text)
+        return specs.compose(*(_part(part.strip()) for part in texts))
     except NoiseError as error:
         raise NoiseError(f"noise={text!r}: {error}") from None
 
@@ -67,11 +69,6 @@ def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
         ValueError: for a name, of a leaf or a primitive, that no text can hold.
     """
     return "+".join(_text(part, defaults) for part in specs.parts(spec)) or "none"
-
-
-def _split_parts(text: str) -> list[str]:
-    """At each "+" that is not the sign of an exponent, as in 1e+3."""
-    return re.split(r"(?<!\d[eE])\+|\+(?!\d)", text)
 
 
 def _part(text: str) -> NoiseSpec:

@@ -101,16 +101,13 @@ def _kernel(name: str, parameters: tuple[str, ...], body: str) -> Kernel:
         elif found := re.fullmatch(
             r"(?:@(!?%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", statement, re.DOTALL
         ):
-            operands = tuple(_operand(part) for part in _split(found[3]))
+            # At commas that are not inside of brackets.
+            parts = re.split(r",(?![^{\[]*[}\]])", found[3])
+            operands = tuple(_operand(x.strip()) for x in parts if x.strip())
             code.append(Instruction(found[2], operands, found[1] or "", statement))
         else:
             raise PtxError(f"ptx={statement!r}: not understood")
     return Kernel(name, parameters, registers, shared, symbols, tuple(code), labels)
-
-
-def _split(operands: str) -> list[str]:
-    parts = re.split(r",(?![^{\[]*[}\]])", operands)
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _operand(text: str) -> Any:

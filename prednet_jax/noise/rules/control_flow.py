@@ -96,19 +96,19 @@ def _while(call: Call, words: Words, operands: list) -> list:
         step, old = carry
         new = call.body(words.at_step(step), [*body_consts, *old], "[body]")
         going = predicate(step, old)
-        if going.ndim:
-            new = [_keep(going, n, o) for n, o in zip(new, old, strict=True)]
-        return step + np.uint32(1), new
+
+        def keep(new: Array, old: Array) -> Array:
+            axes = tuple(range(going.ndim))
+            return jnp.where(
+                lax.broadcast_in_dim(going, jnp.shape(new), axes), new, old
+            )
+
+        return step + np.uint32(1), list(map(keep, new, old)) if going.ndim else new
 
     start = (jnp.zeros((), jnp.uint32), operands[n_cond + n_body :])
     steps, results = lax.while_loop(cond, body, start)
     call.decided(words, steps)
     return list(results)
-
-
-def _keep(going: Array, new: Array, old: Array) -> Array:
-    going = lax.broadcast_in_dim(going, jnp.shape(new), tuple(range(going.ndim)))
-    return jnp.where(going, new, old)
 
 
 def _cond(call: Call, words: Words, operands: list) -> list:
