@@ -1,15 +1,7 @@
 """How often the tools of `noise` are right: the suite `accuracy` of benchmark.py.
 
-    python -m benchmarks.accuracy                        everything; half an hour
-    python -m benchmarks.accuracy tolerance invariance   what is named
-
-prints a JSON object for each. Recordings of another version of JAX, whose Python
-`OTHER` is, are compared by
-
-    OTHER -m benchmarks.accuracy --record=DIR
-    python -m benchmarks.accuracy first_difference --recordings=DIR
-
-Programs are those of `noise_programs`, and of `planted` with a line to find.
+docs/noise/accuracy.md has the commands and what they found. Programs are those of
+`noise_programs`, and of `planted` with a line to find.
 """
 
 import argparse

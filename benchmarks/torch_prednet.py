@@ -94,22 +94,20 @@ def train_window(model, optimizer, frames, state):
     return [tuple(s.detach() for s in level) for level in state], loss
 
 
-def measure(layout, height, width, window, batch, repeats, channels):
+def measure(layout, height, width, window, batch, repeats, *channels):
     """Seconds of each window after the first, and the number of parameters."""
     torch.manual_seed(0)
     model = PredNet(channels, height, width).to(memory_format=layout)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    frames = [
-        torch.rand(batch, channels[0], height, width).to(memory_format=layout)
-        for _ in range(window + 1)
-    ]
+
+    def images(make, i):
+        shape = batch, channels[i], height >> i, width >> i
+        return make(shape).to(memory_format=layout)
+
+    frames = [images(torch.rand, 0) for _ in range(window + 1)]
     # P, h and c of each level.
     state = [
-        tuple(
-            torch.zeros(batch, c, height >> i, width >> i).to(memory_format=layout)
-            for _ in range(3)
-        )
-        for i, c in enumerate(channels)
+        tuple(images(torch.zeros, i) for _ in range(3)) for i in range(len(channels))
     ]
     seconds = []
     for _ in range(repeats + 1):
@@ -120,20 +118,16 @@ def measure(layout, height, width, window, batch, repeats, channels):
     return seconds[1:], sum(p.numel() for p in model.parameters())
 
 
-def main(*sizes_and_channels):
+def main(*sizes):
     """Times the windows, prints the JSON line."""
-    *sizes, repeats = sizes_and_channels[:5]
-    channels = sizes_and_channels[5:]
     layouts = {"first": torch.contiguous_format, "last": torch.channels_last}
-    medians = {}
-    for name, layout in layouts.items():
-        seconds, parameters = measure(layout, *sizes, repeats, channels)
-        medians[name] = statistics.median(seconds)
+    found = {name: measure(layout, *sizes) for name, layout in layouts.items()}
+    medians = {name: statistics.median(seconds) for name, (seconds, _) in found.items()}
     report = {
         "seconds_per_window": min(medians.values()),
         "channels": medians,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parameters": parameters,
+        "parameters": found["first"][1],
         "torch": torch.__version__,
     }
     print(json.dumps(report))

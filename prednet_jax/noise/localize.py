@@ -30,7 +30,7 @@ from jax import Array
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.coverage import coverage
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions import runs
@@ -119,10 +119,8 @@ def localize(
         NoiseError: when an option is outside what is accepted, or `spec` acts on no
             computation; on a call, as for `inject`, or noise acts on nothing in a part.
     """
-    if isinstance(parts, str):
-        raise NoiseError(f"parts={parts!r}: expected a sequence of texts")
-    if not 0 < share <= 1:
-        raise NoiseError(f"share={share!r}: expected a number in (0, 1]")
+    expect(not isinstance(parts, str), "parts", parts, "a sequence of texts")
+    expect(0 < share <= 1, "share", share, "a number in (0, 1]")
     integer("samples", samples, 1)
     acting = runs.acting(spec)
 

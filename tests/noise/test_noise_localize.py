@@ -198,5 +198,5 @@ def test_distances_by_hand():
     assert variability.v_c(ONE, TWO) == 2 / 5
     assert l2_distance(ONE, TWO) == pytest.approx(np.sqrt(2))
     for other in ({"x": ONE["x"]}, {**ONE, "x": jnp.ones(3)}, {}):
-        with pytest.raises(ValueError, match="expected the same structure and shapes"):
+        with pytest.raises(ValueError, match="expected the same"):
             variability.v_c(ONE, other)

@@ -1,8 +1,8 @@
 """What on a GPU will vary, told without one.
 
-The function is compiled for the GPU (`compilation`) and never run. What can change the
-bits of a result is read from the compiled program (`entries`), whose instructions know
-their line and operation in the source from the metadata that XLA carries along.
+What can change the bits of a result is read from the program compiled for the GPU
+(`compilation`, `entries`), whose instructions know their line and operation in the
+source from the metadata that XLA carries along.
 """
 
 import contextlib

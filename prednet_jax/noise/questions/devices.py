@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import Traced, evaluate
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import changed, ladder
@@ -64,11 +64,10 @@ def devices(
             a body without `out_specs` differs from device to device, or nothing is
             spread.
     """
-    if not isinstance(mesh, Mapping) or not mesh:
-        raise NoiseError(
-            f"mesh={mesh!r}: expected sizes of axes by name, as {{'data': 64}}; of a "
-            "jax.sharding.Mesh its .shape"
-        )
+    accepted = (
+        "sizes of axes by name, as {'data': 64}; of a jax.sharding.Mesh its .shape"
+    )
+    expect(isinstance(mesh, Mapping) and mesh, "mesh", mesh, accepted)
     sizes = dict(mesh)
     for axis, size in sizes.items():
         integer(f"mesh[{axis!r}]", size, 1)
@@ -141,10 +140,8 @@ def devices_table(
         **options: as for `devices`.
     """
     several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
-    if len(several) != 1:
-        raise NoiseError(
-            f"mesh={mesh!r}: expected several sizes of one axis, as {{'data': (1, 8)}}"
-        )
+    accepted = "several sizes of one axis, as {'data': (1, 8)}"
+    expect(len(several) == 1, "mesh", mesh, accepted)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DevicesTable:
         def over(sizes: Mapping[str, int]) -> Callable:

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise.inject import inject, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions import runs
@@ -26,12 +26,6 @@ from prednet_jax.noise.questions.runs import Result
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import KERNELS
 from prednet_jax.noise.run import Call, Evaluation, at_words
-from prednet_jax.noise.specs import (
-    Identity,
-    ReductionOrder,
-    StochasticRounding,
-    compose,
-)
 
 
 class Exact(NamedTuple):
@@ -43,7 +37,9 @@ class Exact(NamedTuple):
 
 # Runs that show the error of float64, and their noise.
 _DRAWS = 4
-_NOISE = runs.reaching(compose(ReductionOrder(), StochasticRounding()))
+_NOISE = runs.reaching(
+    specs.compose(specs.ReductionOrder(), specs.StochasticRounding())
+)
 
 
 def exact(
@@ -56,7 +52,7 @@ def exact(
     program = traced(pure, arrays)
 
     def wide(*arrays: Array) -> list[Any]:
-        made = plan(program.jaxpr, Identity())
+        made = plan(program.jaxpr, specs.Identity())
         return at_words(made, first_words(key), arrays, _Wide())
 
     def values(fn: Callable, *given: Any) -> Result:
@@ -117,7 +113,7 @@ class _Wide(Evaluation):
             jax.ShapeDtypeStruct(v.aval.shape, _wide_type(v.aval.dtype))
             for v in opened.invars
         ]
-        body = plan(value, Identity())
+        body = plan(value, specs.Identity())
         made = jax.make_jaxpr(lambda *xs: at_words(body, words, xs, self))(*shapes)
         return made if hasattr(value, "consts") else made.jaxpr
 

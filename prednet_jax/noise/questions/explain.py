@@ -1,13 +1,8 @@
 """What makes two results of one computation differ: a ladder of causes.
 
-    identical   no element differs
-    order       sums added in another order
-    rounding    single operations rounded otherwise, by an ulp
-    tf32, bf16  operands of products rounded to a narrower format
-    beyond      none of these: a bug, or a cause that is not modelled
-
-Each rung is measured: the function is run under that noise, and the differences that it
-makes are compared with the one observed, d = a - b, leaf by leaf.
+docs/noise/explain.md lists its rungs. Each is measured: the function is run under that
+noise, and the differences that it makes are compared with the one observed, d = a - b,
+leaf by leaf.
 
 *Order and rounding* are random. A difference is within them if neither its RMS over the
 leaf nor its largest element exceeds `MARGIN` times the largest seen. Between the two it
@@ -255,8 +250,9 @@ def _place(
 ) -> ExplainedLeaf:
     difference = runs.difference(x, y)
     now = sample(difference)
+    rms = float(now[0])
     seen = {
-        rung: [s.rms for c in clouds if c.rung == rung for s in c.samples]
+        rung: [x for c in clouds if c.rung == rung for x in c.samples[:, 0]]
         for rung in RANDOM
     }
     scales = {rung: float(np.median(v)) for rung, v in seen.items() if v}
@@ -265,30 +261,26 @@ def _place(
     scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
     ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, *FORMATS))
     size = runs.rms(y)
-    relative = now.rms / size if size else 0.0
+    relative = rms / size if size else 0.0
 
     def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:
         plausible = tuple(dict.fromkeys((rung, *others)))
-        return ExplainedLeaf(
-            leaf.path, rung, now.rms, relative, ratios, plausible, reason
-        )
+        return ExplainedLeaf(leaf.path, rung, rms, relative, ratios, plausible, reason)
 
-    if not math.isfinite(now.rms):
+    if not math.isfinite(rms):
         broken = placed("beyond", reason="finite in one of the two alone")
         return broken._replace(difference=None, relative=None)
-    ratios |= {name: now.rms / scale for name, scale in scales.items()}
-    if now.rms == 0:
+    ratios |= {name: rms / scale for name, scale in scales.items()}
+    if rms == 0:
         return placed("identical")
-    near = [c for c in clouds if _within(now, c.samples)]
+    near = [c for c in clouds if np.all(now[:2] <= MARGIN * c.samples.max(0)[:2])]
     if near:
-        overlap = [
-            rung for rung, v in seen.items() if v and min(v) <= now.rms <= max(v)
-        ]
+        overlap = [rung for rung, v in seen.items() if v and min(v) <= rms <= max(v)]
         return placed(_nearest(now, near, is_plain), *overlap)
     sized = {
-        name: now.rms / scales[name]
+        name: rms / scales[name]
         for name in formats
-        if name in scales and WITHIN[0] <= now.rms / scales[name] <= WITHIN[1]
+        if name in scales and WITHIN[0] <= rms / scales[name] <= WITHIN[1]
     }
     alike = [name for name in sized if _same_pattern(difference, formats[name])]
     if alike:
@@ -306,21 +298,16 @@ def _between(ratios: dict[str, float | None]) -> str:
     return f"between {below[-1]} and {above[0]}" if below else f"below {above[0]}"
 
 
-def _within(now: Sample, samples: list[Sample]) -> bool:
-    seen = (max(column) for column in zip(*samples, strict=True))
-    return all(x <= MARGIN * most for x, most in zip(now[:2], seen, strict=False))
-
-
-def _nearest(now: Sample, clouds: list[Cloud], is_plain: bool) -> str:
-    chosen = [
-        (c.rung, (c.single if is_plain else c.pairs) or c.samples) for c in clouds
-    ]
-    points = [np.array([(math.log10(s.rms), s.fraction) for s in v]) for _, v in chosen]
+def _nearest(now: np.ndarray, clouds: list[Cloud], is_plain: bool) -> str:
+    chosen = [c.single if is_plain else c.pairs for c in clouds]
+    chosen = [x if len(x) else c.samples for x, c in zip(chosen, clouds, strict=True)]
+    here, *points = (
+        np.column_stack([np.log10(x[:, 0]), x[:, 2]]) for x in (now[None], *chosen)
+    )
     # One scale for all clouds, or the widest would draw everything to itself.
     spread = np.sqrt(np.mean([p.var(0) for p in points], axis=0)) + 0.05
-    here = np.array([math.log10(now.rms), now.fraction])
-    far = [float(np.sum(((here - p.mean(0)) / spread) ** 2)) for p in points]
-    return chosen[int(np.argmin(far))][0]
+    far = [float(np.sum(((here[0] - p.mean(0)) / spread) ** 2)) for p in points]
+    return clouds[int(np.argmin(far))].rung
 
 
 def _same_pattern(x: np.ndarray, y: np.ndarray) -> bool:
@@ -337,28 +324,21 @@ RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
 FORMATS = ("tf32", "bf16")
 
 
-class Sample(NamedTuple):
-    """One difference of a leaf: RMS, largest element, fraction that differs."""
-
-    rms: float
-    largest: float
-    fraction: float
-
-
 class Cloud(NamedTuple):
     """Differences that one noise makes in one leaf, those that are not zero.
 
-    `single` are of noisy runs from the plain one, `pairs` of two noisy runs.
+    A `sample` in each row: `single` of noisy runs from the plain one, `pairs` of two
+    noisy runs.
     """
 
     rung: str
-    single: list[Sample]
-    pairs: list[Sample]
+    single: np.ndarray
+    pairs: np.ndarray
 
     @property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> np.ndarray:
         """Of both kinds."""
-        return self.single + self.pairs
+        return np.concatenate([self.single, self.pairs])
 
 
 class Ladder(NamedTuple):
@@ -422,24 +402,24 @@ def _clouds(
         spec = runs.reaching(spec)
         if not _acts(spec, call):
             continue
-        single: list[list[Sample]] = [[] for _ in clean]
-        pairs: list[list[Sample]] = [[] for _ in clean]
+        single: list[list[np.ndarray]] = [[] for _ in clean]
+        pairs: list[list[np.ndarray]] = [[] for _ in clean]
         before = None
         for result in call.draw(inject(call.fn, spec), key, draws):
             now = values(result)
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, kept in zip(now, others or [], samples, strict=False):
                     one = sample(runs.difference(x, y))
-                    kept += [one] * (0 < one.rms < math.inf)
+                    kept += [one] * bool(0 < one[0] < math.inf)
             before = now
         for of_leaf, *samples in zip(found, single, pairs, strict=True):
             if any(samples):
-                of_leaf.append(Cloud(rung, *samples))
+                of_leaf.append(Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples)))
     return found
 
 
-def sample(difference: np.ndarray) -> Sample:
-    """What a difference is like."""
+def sample(difference: np.ndarray) -> np.ndarray:
+    """Of a difference the RMS, the largest element, the fraction that differs: [3]."""
     largest = float(np.max(np.abs(difference), initial=0))
     fraction = np.count_nonzero(difference) / max(1, difference.size)
-    return Sample(runs.rms(difference), largest, fraction)
+    return np.array([runs.rms(difference), largest, fraction])

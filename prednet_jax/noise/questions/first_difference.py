@@ -34,7 +34,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
@@ -159,11 +159,8 @@ def first_difference(
             arguments of other shapes.
     """
     integer("draws", draws, 2)
-    if not isinstance(recording, Recording):
-        raise NoiseError(
-            f"recording={recording!r}: expected what noise.record(fn)(*args) or "
-            "noise.load_recording(path) gave"
-        )
+    accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
+    expect(isinstance(recording, Recording), "recording", recording, accepted)
     reaching = runs.reaching(spec)
 
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:

@@ -20,7 +20,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import Outcome, split, taken_apart
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import Traced, evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import runs
@@ -90,10 +90,8 @@ def invariance(
     """
     integer("draws", draws, 2)
     batch = (batch,) if isinstance(batch, int) else batch
-    if not isinstance(batch, Sequence) or not batch:
-        raise NoiseError(
-            f"batch={batch!r}: expected positions of arguments, such as (0,)"
-        )
+    some = isinstance(batch, Sequence) and len(batch) > 0
+    expect(some, "batch", batch, "positions of arguments, such as (0,)")
     for i in batch:
         integer("batch", i, 0)
 

@@ -1,13 +1,9 @@
 """Tolerances that a test suite keeps, and what it wrote by hand.
 
-The pytest fixture writes what it measured into a file beside the test (`test_model.py`
-has `test_model.noise.json`), from which later runs take it. By name of the test, there
-is an entry per call of the fixture: the noise, the probability to fail, and for each
-leaf its tolerance and its size (RMS).
-
-`compare` reads test files without running them: calls of `COMPARISONS` in tests that
-have such entries. Written and measured tolerances are compared as absolute bounds at
-the size of the leaf, atol + rtol * size.
+The file beside a test (`test_model.noise.json`) has by name of the test an entry per
+call of the fixture: the noise, the probability to fail, and for each leaf its tolerance
+and its size (RMS). `compare` compares written and measured tolerances as absolute
+bounds at the size of the leaf, atol + rtol * size.
 """
 
 import ast
@@ -25,11 +21,7 @@ import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.tolerance import (
-    Reference,
-    Tolerance,
-    noise_reference,
-)
+from prednet_jax.noise.questions.tolerance import Reference, Tolerance, noise_reference
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import format
 

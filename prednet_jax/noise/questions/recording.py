@@ -1,12 +1,7 @@
 """A recording: what every equation of a program computed, in little space.
 
-Each value becomes a few numbers:
-
-    up to `WHOLE` elements  the values themselves
-    larger                  a sketch (`noise.sketch`), the largest magnitude, a hash
-
-The recorded program, whose every value is shown, is fused otherwise by XLA than the
-plain one: right to rounding.
+Up to `WHOLE` elements of a value are kept themselves; of larger ones a sketch
+(`noise.sketch`), the largest magnitude and a hash.
 """
 
 import contextlib
