@@ -45,8 +45,8 @@ class Report(NamedTuple):
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
         untouched: those on which none does, and why.
-        single: the untouched single operations under a spec without noise on results:
-            they have no order that could be drawn.
+        single: operations that round but are no sums, under a spec that only reorders
+            sums and so cannot touch them.
     """
 
     perturbed: tuple[Entry, ...]

@@ -4,13 +4,15 @@
 (`plan`) and evaluates the plan (`run`). An equation's noise is a hash of the key, of
 the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
 around it (`random_bits`): the same key gives the same bits, compiled or not, mapped or
-not, and each execution within one call has noise of its own.
+not, and each execution within one call has noise of its own. Orders of sums that
+outputs share (`tile`, `shared`) come from one draw for the whole program, so that they
+depend on which other sums it has too.
 
 Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass, as a
 GPU does. `grad(inject(f, spec))` is the plain derivative at the perturbed intermediate
-values. Rules of custom_jvp and custom_vjp are applied as written. What checkpoint
-computes again repeats the noise in `grad(inject(checkpoint(f)))` and draws afresh in
-`inject(grad(checkpoint(f)))`.
+values. Rules of custom_jvp and custom_vjp are applied as written. Under
+checkpoint, `grad(inject(checkpoint(f)))` computes again with the same noise, and
+`inject(grad(checkpoint(f)))` with noise of its own.
 
 Devices. Inside shard_map, the words are folded with the index along the mesh axes over
 which an equation's operands vary, as far as JAX tracks them (`check_vma=True`); without

@@ -121,8 +121,8 @@ class Step:
 class Plan:
     """What noise does in one program, an open jaxpr with the values of its constants.
 
-    `path` is the prefix of its equations' paths; `drawn` are the sums, its own and of
-    the programs inlined in it, whose orders are drawn together, one after another.
+    `path` is the prefix of its equations' paths. `to_draw` are the sums of this program
+    and of bodies inlined in it whose orders come from one common draw.
     """
 
     jaxpr: Any
@@ -130,7 +130,7 @@ class Plan:
     path: str
     noise: Noise
     steps: Sequence[Step]
-    drawn: Sequence[Step]
+    to_draw: Sequence[Step]
 
     def programs(self) -> "Iterator[Plan]":
         """This plan and those of all programs inside, depth first."""
@@ -207,7 +207,7 @@ def _plan(
                 inside = f"{step.path}{label}/"
                 step.bodies[label] = _plan(noise, body, inside, step, counts)
         if rule.inlined:
-            drawn += [inner for body in step.bodies.values() for inner in body.drawn]
+            drawn += [inner for body in step.bodies.values() for inner in body.to_draw]
     return Plan(opened, consts, path, noise, steps, drawn)
 
 
@@ -295,29 +295,30 @@ def _action(
     if noise.operands is not None and name in MATRIX_PRODUCTS:
         wide = [elementwise.is_wider(shape.dtype, noise.operands) for shape in shapes]
         operands = noise.operands if any(wide) else None
-    found: Any = "not among what the spec perturbs"
+    cut_or_reason: Any = "not among what the spec perturbs"
     if noise.order is not None and has_floats(avals[:1]):
         axis = gathers.get(atoms[0], -1) if name == "reduce_sum" else -1
         if noise.order.collectives and axis in params.get("axes", ()):
-            found = cut_gathered(noise.order, axis, params["axes"], shapes[0])
+            cut_or_reason = cut_gathered(noise.order, axis, params["axes"], shapes[0])
         elif rule.cut is None:
-            found = rule.left_alone or "no reduction"
+            cut_or_reason = rule.left_alone or "no reduction"
         else:
-            found = profiles.excluded(noise.order.profile, name, params, scope)
-            if found is None:
+            cut_or_reason = profiles.excluded(noise.order.profile, name, params, scope)
+            if cut_or_reason is None:
                 with compat.settings(equation):
-                    found = rule.cut(noise.order, params, *shapes)
+                    cut_or_reason = rule.cut(noise.order, params, *shapes)
+    cut = cut_or_reason if isinstance(cut_or_reason, Cut) else None
+    replay_or_reason: Any = cut_or_reason if cut is None else None
     if noise.gpu is not None and (rule.cut is not None or rule.left_alone):
-        found = orders.replayed(noise.gpu, equation)
-    cut = found if isinstance(found, Cut) else None
-    reason = found if isinstance(found, str) else ""
+        cut, replay_or_reason = None, orders.replayed(noise.gpu, equation)
+    is_reason = isinstance(replay_or_reason, str)
     return Action(
         order=None if cut is None else noise.order,
         cut=cut,
-        replay=None if cut is not None or isinstance(found, str) else found,
+        replay=None if is_reason else replay_or_reason,
         operands=operands,
         results=_on_results(noise, name, avals, rule),
-        reason=reason,
+        reason=replay_or_reason if is_reason else "",
         routine=name in ROUTINES or name in KERNELS,
     )
 

@@ -33,8 +33,9 @@ _NOTHING: Drawn = MappingProxyType({})
 class Evaluation:
     """How equations are evaluated; a search switches their noise, or looks at values.
 
-    `switch` gives for a path a boolean that is known at run time: where False, the
-    noise is computed and discarded. With `watches`, words carry loop counters.
+    `switch` gives for a path a boolean that is known at run time: where it is False,
+    the noisy value is computed and the clean one is used. If `watches`, words carry the
+    counters of loops.
     """
 
     watches = False
@@ -168,12 +169,12 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
     An order for each output is drawn on the spot, where XLA fuses it with the sum.
     """
     order = plan.noise.order
-    if order is None or order.granularity == "element" or not plan.drawn:
+    if order is None or order.granularity == "element" or not plan.to_draw:
         return _NOTHING
     source = words.of(order.schedule)
     salt = path_salt(plan.path)
     alike: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
-    for step in plan.drawn:
+    for step in plan.to_draw:
         assert step.action.cut is not None
         assert step.grid is not None
         pieces = step.action.cut.pieces

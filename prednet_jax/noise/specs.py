@@ -30,8 +30,8 @@ def option(
 ) -> Any:
     """A field of a spec, whose values `check(name, value, **accepted)` may refuse.
 
-    `later`: it came after records were published, which name it only where it is not
-    its default, so that their texts stay the same.
+    `later`: the option is younger than the published records. A text names it only
+    where it is not its default, so that old texts still match.
     """
     metadata = {"check": partial(check, **accepted), "later": later}
     return dataclasses.field(default=default, metadata=metadata)

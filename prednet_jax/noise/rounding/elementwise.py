@@ -2,7 +2,7 @@
 
 `apply` takes the result of a primitive and gives it back perturbed. docs/noise.md
 ("Noise on single results") says what each noise does, `steps` has the arithmetic. No
-finite number becomes infinite under any noise.
+finite result becomes infinite; operands that `fp16` rounds may (65520 and more).
 
 Derivatives pass straight through: the noise is a constant of the operation, so
 `grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.

@@ -36,7 +36,7 @@ CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
         "psum": collectives.cut_collective,
         "psum_invariant": collectives.cut_collective,
         "reduce_scatter": collectives.cut_collective,
-        # Of whole chains of them; see `plan.add_any_chains`.
+        # Of whole chains of them; see `plan._add_any_chains`.
         "add_any": lambda spec, params, *terms: partials.cut_add_any(terms),
     }
 )
