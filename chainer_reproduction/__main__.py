@@ -13,13 +13,14 @@ from typing import NoReturn
 import numpy as np
 import pandas as pd
 
-from chainer_reproduction import environment, trainings
 from chainer_reproduction import fingerprint as judge
+from chainer_reproduction import trainings
 from prednet_jax import records
 from prednet_jax.errors import RunError, UserError
+from prednet_jax.report.documents import columns
 
-GOLDEN = environment.ROOT / "tests" / "golden" / "chainer_tiny"
-REFERENCES = environment.ROOT / "results" / "chainer" / "fingerprint.csv"
+GOLDEN = trainings.ROOT / "tests" / "golden" / "chainer_tiny"
+REFERENCES = trainings.ROOT / "results" / "chainer" / "fingerprint.csv"
 # Accepted difference as a fraction of the size of the update. On another processor or
 # with another BLAS the bits may differ.
 TOLERANCE = 1e-5
@@ -44,7 +45,7 @@ def interventions(args: argparse.Namespace) -> bool:
     records.write_csv(folder / "recording.csv", recorded)
     name = "full" if args.full else "quick"
     plan = trainings.PLANS[name]
-    rows = trainings.run_all(plan, args.workdir / name, frames, args.jobs)
+    rows = trainings.run_all(plan, args.workdir / name, frames)
     records.write_csv(folder / f"interventions_{name}.csv", rows, COLUMNS)
     print(table(rows))
     checked = trainings.check(rows)
@@ -52,7 +53,7 @@ def interventions(args: argparse.Namespace) -> bool:
         print(f"{text}: {'came true' if held else 'FAILED'}")
     if args.full:
         plan = trainings.PLANS["long"]
-        rows = trainings.run_all(plan, args.workdir / "long", frames, args.jobs)
+        rows = trainings.run_all(plan, args.workdir / "long", frames)
         records.write_csv(folder / "long.csv", rows, COLUMNS)
     print(f"records: {folder}")
     agreed = all(row["worst"] <= TOLERANCE for row in recorded)
@@ -99,13 +100,12 @@ def compare_with_recording(folder: Path, frames: Path) -> list[trainings.Row]:
 
 def table(rows: Iterable[trainings.Row]) -> str:
     """One line per training: seed, arm, final weights, loss, and what is changed."""
-    lines = [f"{'seed':>4}  {'arm':<24}{'final weights':<15}{'mean loss':>10}  change"]
-    lines += [
-        f"{row['seed']:>4}  {row['arm']:<24}{row['final_sha256'][:12]:<15}"
-        f"{float(row['mean_loss']):>10.6f}  {trainings.ARMS[row['arm']].meaning}"
-        for row in rows
-    ]
-    return "\n".join(lines)
+    lines = [("seed", "arm", "final weights", "mean loss", "change")]
+    for row in rows:
+        loss, change = float(row["mean_loss"]), trainings.ARMS[row["arm"]].meaning
+        end = row["final_sha256"][:12]
+        lines.append((str(row["seed"]), row["arm"], end, f"{loss:.6f}", change))
+    return columns(lines, right=(0, 3))
 
 
 def fingerprint(args: argparse.Namespace) -> bool:
@@ -119,13 +119,6 @@ def fingerprint(args: argparse.Namespace) -> bool:
     known = judge.errors_by_model(pd.DataFrame(records.read_csv(REFERENCES)))
     print(json.dumps(judge.verdict(judge.errors_of(args.weights), known)))
     return True
-
-
-def whole(text: str) -> int:
-    """A whole number from 1 on."""
-    if text.isdecimal() and int(text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, at least 1")
 
 
 class Parser(argparse.ArgumentParser):
@@ -153,7 +146,6 @@ def parser() -> argparse.ArgumentParser:
     add = made["interventions"].add_argument
     add("--workdir", type=Path, default=Path("runs/chainer"))
     add("--record", type=Path, help="folder for the tables; default: workdir")
-    add("--jobs", type=whole, default=2, help="trainings at a time")
     add("--full", action="store_true", help="64x48, five seeds")
     made["fingerprint"].add_argument("weights", metavar="WEIGHTS", type=Path)
     return out

@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from chainer_reproduction import environment, trainings
+from chainer_reproduction import trainings
 from prednet_jax import records
 from prednet_jax.report import charts
 from prednet_jax.report.documents import markdown
 
-RESULTS = environment.ROOT / "results" / "chainer"
+RESULTS = trainings.ROOT / "results" / "chainer"
 # The rows of the figure, and the runs that arms are compared with if it is not
 # "target copied".
 WORDS = {

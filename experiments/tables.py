@@ -15,7 +15,7 @@ import _cli
 
 from prednet_jax import errors, records
 from prednet_jax.report import document_tables as make
-from prednet_jax.report import documents, gpu_lines
+from prednet_jax.report import documents
 from prednet_jax.report.figures import seeds
 from prednet_jax.studies import study_figures, study_tables
 from prednet_jax.studies.judgement import PRIMARY
@@ -40,7 +40,7 @@ TABLES = {
     ),
     "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
     "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
-    "gpu-sums": (gpu_lines.sums, "gpu/sums.json"),
+    "gpu-sums": (make.gpu_sums, "gpu/sums.json"),
 }
 
 
@@ -82,7 +82,7 @@ def figures(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[Path, byte
     made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
     compared = seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
-    made[ROOT / "docs" / "gpu_lines.svg"] = gpu_lines.svg(read("gpu/audit.json"))
+    made[ROOT / "docs" / "gpu_lines.svg"] = make.gpu_lines(read("gpu/audit.json"))
     drawn = study_figures.figures(STUDY, parts, verdicts[ANSWER.name][PRIMARY])
     made |= {ROOT / "docs" / "study" / name: dots.svg() for name, dots in drawn.items()}
     for part, endpoints in verdicts.items():

@@ -155,7 +155,7 @@ def _draw(folder: Path) -> None:
     if not (folder / records.METRICS).exists():
         return
     try:
-        from prednet_jax.report.loss_picture import loss_picture
+        from prednet_jax.report.figures import loss_picture
     except ModuleNotFoundError as error:
         if errors.missing_extra(error) is None:
             raise

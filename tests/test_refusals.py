@@ -32,7 +32,7 @@ from prednet_jax.objectives import Method
 from prednet_jax.runs import sweeps
 from prednet_jax.saddles import escape
 from prednet_jax.statistics import margin_from_losses, match, paired, redraws, scatter
-from prednet_jax.studies import dose, symmetric, twins
+from prednet_jax.studies import dose, symmetric
 from prednet_jax.training import evaluation, keys, replicas
 from prednet_jax.training.trainer import Trainer
 
@@ -217,11 +217,11 @@ CASES = {
         ),
         (lambda: symmetric.Design(updates=30), "updates=30: .* a multiple of 20"),
         (
-            lambda: twins.symmetrise(PARAMS, CONFIG, blocks="same"),
+            lambda: symmetric.symmetrise(PARAMS, CONFIG, blocks="same"),
             "blocks='same': expected one of equal",
         ),
         *(
-            (lambda delta=delta: twins.split(PARAMS, CONFIG, delta, KEY), "delta=")
+            (lambda delta=delta: symmetric.split(PARAMS, CONFIG, delta, KEY), "delta=")
             for delta in (-1e-3, 1.0, math.nan)
         ),
         (lambda: dose.amplified(None, 0.0, "order"), "0.0"),

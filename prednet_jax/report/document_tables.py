@@ -1,9 +1,11 @@
-"""What the documents' tables show, each a function of records."""
+"""Tables of the documents and the figure of docs/gpu.md, functions of records."""
 
+import itertools
 from collections.abc import Mapping
 
 import pandas as pd
 
+from prednet_jax.report import charts
 from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING
 from prednet_jax.report.results import Record, contrasts
@@ -15,6 +17,16 @@ WANTED = {
     "reduction_order:granularity=tile": (1.8, 3.0),
     "reduction_order:granularity=element": (2.5, 4.0),
     "ulp": (1.5, 4.0),
+}
+
+
+GPUS = ("gtx1080", "rtx2080ti", "h100")
+#: What a line varies by, worst first, as `noise.audit` has it: colour and words.
+VARIES = {
+    "call": (charts.ROLES["stale"], "from call to call"),
+    "compilation": (charts.ROLES["gaussian"], "from compilation to compilation"),
+    "device": (charts.ROLES["descriptive"], "from device to device"),
+    "no": (charts.FAINT, "by nothing"),
 }
 
 
@@ -102,6 +114,52 @@ def gpu_programs(record: Record) -> str:
             }
         )
     return markdown(pd.DataFrame(rows))
+
+
+def gpu_lines(record: Record) -> bytes:
+    """The lines of the base program of both networks, a column for each of `GPUS`."""
+    colours, words = zip(*VARIES.values(), strict=True)
+    encoding = {
+        "x": charts.names("gpu", axis={"orient": "top", "labelAngle": 0}),
+        "y": charts.names("line"),
+        "color": charts.names(
+            "varies",
+            scale={"domain": list(words), "range": list(colours)},
+            legend={"title": "varies", "columns": 2, "symbolType": "square"},
+        ),
+    }
+    drawn = []
+    autoencoder = {"model": "autoencoder", "variant": "", "size": ""}
+    for program in (record["base"], {**record["base"], **autoencoder}):
+        lines = {
+            row["gpu"]: row["lines"]
+            for row in record["rows"]
+            if row["gpu"] in GPUS and all(row[k] == v for k, v in program.items())
+        }
+        values = [
+            {"line": line or "no line known", "gpu": gpu, "varies": VARIES[varies][1]}
+            for gpu in GPUS
+            for line, varies in lines[gpu].items()
+        ]
+        mark = charts.layer("rect", encoding, data=values, stroke="white")
+        drawn.append({**mark, "title": program["model"], "width": {"step": 90}})
+    return charts.svg(
+        {"vconcat": drawn},
+        "Lines of the training steps of PredNet and of the autoencoder, coloured by "
+        "what a GPU varies there: only convolutions and their gradients vary from call "
+        "to call.",
+    )
+
+
+def gpu_sums(record: Record) -> str:
+    """For each primitive that sums, what varies on each of `GPUS` (docs/noise.md)."""
+    rows = []
+    for name, primitives in record[GPUS[0]].items():
+        row = {"function": name, "primitive": ", ".join(primitives)}
+        for gpu in GPUS:
+            row[gpu] = ", ".join(itertools.chain(*record[gpu][name].values()))
+        rows.append(row)
+    return markdown(pd.DataFrame(rows).replace("", MISSING))
 
 
 def learned(networks: Mapping[str, Record]) -> str:

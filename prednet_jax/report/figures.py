@@ -1,6 +1,6 @@
-"""The figures of a comparison: losses by arm and seed, and predicted frames.
+"""Figures: losses by arm and seed, predicted frames, and the losses of one run.
 
-The numbers of a figure with lines are one CSV table, which the page holds as the file
+The numbers of lines on the page are one CSV table, which the page holds as the file
 that a reader downloads and hands to Vega; the figure itself computes medians, quartiles
 and relative values.
 """
@@ -9,12 +9,14 @@ import csv
 import dataclasses
 import io
 import json
+import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prednet_jax import records
 from prednet_jax.files import FileError
 from prednet_jax.report import charts
 from prednet_jax.report import results as comparisons
@@ -24,7 +26,8 @@ from prednet_jax.report.results import CONTROL, Record, Results, label, relative
 from prednet_jax.report.verdict_text import display_name
 
 COPY = "copy of the last frame"
-_MOST_POINTS = 120
+# Points of a line of the page and of the picture of a run, means over its updates.
+_MOST_POINTS, _PICTURE_POINTS = 120, 200
 # The roles whose arms carry the finding, in the order of drawing.
 _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
 
@@ -321,3 +324,37 @@ def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
     if first.before is not None:
         add("copy of the frame before", first.before)
     return shown
+
+
+def loss_picture(folder: str | os.PathLike) -> bytes:
+    """The losses of one run, which may still go on, and of copying its frames: PNG.
+
+    Its directory is `folder`. Those of frozen weights are shown too, if scored.
+    """
+    metrics = records.read_run(folder).metrics
+    width = max(1, -(-len(metrics["loss"]) // _PICTURE_POINTS))
+    rows: list[tuple[str, int, float]] = []
+    for name, field in (
+        ("while training", "loss"),
+        ("copying the last frame", "copy_last_frame_loss"),
+    ):
+        for begin in range(0, len(metrics[field]), width):
+            part = metrics[field][begin : begin + width]
+            rows.append((name, begin + len(part), float(np.mean(part))))
+    for row in records.read_validation(folder):
+        rows.append(("frozen, held out", row["update"], row["loss"]))
+        copied = row["copy_last_frame_loss"]
+        rows.append(("copying, held out", row["update"], copied))
+    values: list[Spec] = [
+        {"line": name, "update": update, "loss": loss}
+        for name, update, loss in rows
+        if np.isfinite(loss)
+    ]
+    positive = [value for value in values if value["loss"] > 0]
+    update, loss = charts.channel("update", "update"), charts.channel("loss", "loss")
+    if positive:
+        loss["scale"] = {"type": "log"}
+    encoding = {"x": update, "y": loss, "color": charts.names("line")}
+    point = len(rows) < _PICTURE_POINTS
+    chart = charts.layer("line", encoding, data=positive or values, point=point)
+    return charts.png(chart | {"width": 480, "height": 260})

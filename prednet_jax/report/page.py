@@ -131,7 +131,6 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
         "name": name,
         "word": str(results.verdict["verdict"][model]),
         "details": results.section("details").get(model) or {},
-        "facts": verdict_text.facts(results, model),
         "margin": results.section("margins").get(model) or {},
         "contrasts": chosen,
         "arms": results.arms(model),

@@ -1,4 +1,4 @@
-"""What a verdict says: its table for the terminal, its claims and facts in words.
+"""What a verdict says: its table for the terminal, its claims in words.
 
 All functions take the content of verdict.json, or an entry of it.
 """
@@ -9,17 +9,10 @@ from prednet_jax.report import numbers
 from prednet_jax.report import results as comparisons
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import MISSING, significant
-from prednet_jax.report.results import Record, Results, identical, label, relative
+from prednet_jax.report.results import Record, identical, label, relative
 
 WIDTH = 100
 _MODELS = {"prednet": "PredNet", "autoencoder": "Autoencoder"}
-# The arms of a model's card, by their role.
-_CARD = {
-    "treatment": "Random order of every sum",
-    "gpu": "GPU",
-    "gpu_deterministic": "GPU, deterministic",
-    "stale": "Stale targets",
-}
 _ANSWERS = {
     "noise lowers the loss": "yes, it lowers it",
     "noise raises the loss": "yes, it raises it",
@@ -160,23 +153,6 @@ def _three(record: Record) -> str:
         return said
     low, high = signed_percent(record["low"]), signed_percent(record["high"])
     return f"{said} [{low}, {high}]"
-
-
-def facts(results: Results, model: str) -> list[tuple[str, str]]:
-    """The few numbers behind a model's verdict, each with its name."""
-    chosen, found = results.contrasts(model), []
-    for role, name in _CARD.items():
-        for contrast in chosen:
-            if contrast.get("role") == role:
-                control = contrast["control"]
-                against = "" if control == "float32" else f", {control}"
-                found.append((name + against, effect(contrast)))
-    if chosen:
-        margin = numbers.percent(relative(chosen[0], "margin"), sign=False)
-        if margin != MISSING:
-            found.append(("Counts as none", f"within ±{margin}"))
-        found.append(("Sample", f"{chosen[0].get('n', MISSING)} seeds"))
-    return found
 
 
 def effect(contrast: Record) -> str:

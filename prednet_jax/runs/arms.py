@@ -122,11 +122,6 @@ _FIXED = (
         examples=True,
     ),
     Arm(
-        name="stochastic_rounding",
-        meaning="stochastic rounding of every result",
-        flags=("--noise=stochastic_rounding",),
-    ),
-    Arm(
         name="gpu",
         meaning="GPU, default algorithms",
         role=Role.GPU,
@@ -151,11 +146,6 @@ _FAMILIES = {
         meaning="float32, {} thread(s)",
         role=Role.NULL,
         flags=("--threads={}",),
-    ),
-    r"reduction_order_(shared|tile|element)": Arm(
-        name="reduction_order_<shared|tile|element>",
-        meaning="fresh random order, one for each {}",
-        flags=("--noise=reduction_order:granularity={}",),
     ),
     r"gaussian_(\d+(?:\.\d+)?(?:e-?\d+)?)": Arm(
         name="gaussian_<scale>",

@@ -3,5 +3,5 @@
 The long trainings (parts B to I of docs/study):
     parts -> seed_trainings (with dose, endpoints) -> seed_records, one JSON a seed
     -> judgement (contrasts, the answer) -> study_tables, study_figures
-Part A: twins (weights) -> symmetric (runs.csv, and what it shows)
+Part A: symmetric (weights, runs.csv, and what it shows)
 """

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -102,59 +102,39 @@ def probe(
     certify = functools.partial(curvature.certify, loss, state.params, **search)
     raw, scaled = certify(key=key, scale=ones), certify(key=other, scale=scale)
     norm = _norm(mean)
-    total = sum(float(jnp.sum(s)) for s in jax.tree.leaves(mean_square))
     row: Row = {
         "update": update,
         "parameters": raw.dimension,
         "loss": raw.finite_difference.loss,
         "grad_norm": norm,
-        "sampling_noise": math.sqrt(max(0.0, total - norm**2)) / norm if norm else None,
         "raw": _summary(raw),
         "preconditioned": _summary(scaled),
         "escape": None,
     }
     if scaled.negative_curvature_proved and norm:
         vector = scaled.pairs.vectors[0]
-        at = project(mean, last_step, vector, scaled.lowest, scale)
-        unit = norm / math.sqrt(scaled.dimension) * at.noise_gain
+        z, step, gain = project(mean, last_step, vector, scaled.lowest, scale)
+        sigma = noise * norm / math.sqrt(scaled.dimension) * gain
         following = adam.at(update + 1)
-        row["escape"] = _escape(at, last_step, following, noise, noise * unit)
+        row["escape"] = _escape(-scaled.lowest, z, step, following, noise, sigma)
     return row
-
-
-class Projections(NamedTuple):
-    """Projections on one escape direction u, in the coordinates of P.
-
-    `displacement` is that of the weights from the stationary point of a quadratic model
-    with curvature -gamma: u'g = -gamma z. `step` is that of the last change of the
-    weights, `step_cosine` the same over the length of that change, and `noise_gain` the
-    standard deviation along u of gradient noise of unit standard deviation per weight.
-    """
-
-    gamma: float
-    displacement: float
-    step: float
-    step_cosine: float
-    noise_gain: float
 
 
 def project(
     gradient: Any, step: Any, vector: Any, value: float, scale: Any
-) -> Projections:
-    """Projects gradient and step, of the weights, on u, of curvature `value` < 0.
+) -> tuple[float, float, float]:
+    """Projects what the weights have on u, a unit vector in the coordinates of P.
 
-    u is a unit vector in the coordinates of `scale`, P.
+    Returns the displacement z of the weights from the stationary point of a quadratic
+    model of curvature `value` < 0, u'g = value z; the projection of the last `step` of
+    the weights; and the standard deviation along u of gradient noise that has unit
+    standard deviation per weight. `scale` is P.
     """
     u, g, d, p = (ravel_pytree(tree)[0] for tree in (vector, gradient, step, scale))
     root = jnp.sqrt(p.astype(u.dtype))
-    along, length = float(jnp.vdot(u, root * d)), float(jnp.linalg.norm(root * d))
-    return Projections(
-        gamma=-value,
-        displacement=float(jnp.vdot(u, g / root)) / value,
-        step=along,
-        step_cosine=along / length if length > 0.0 else 0.0,
-        noise_gain=float(jnp.linalg.norm(u / root)),
-    )
+    displacement = float(jnp.vdot(u, g / root)) / value
+    along, gain = jnp.vdot(u, root * d), jnp.linalg.norm(u / root)
+    return displacement, float(along), float(gain)
 
 
 def _summary(found: curvature.Certificate) -> dict[str, Any]:
@@ -175,22 +155,21 @@ def _summary(found: curvature.Certificate) -> dict[str, Any]:
 
 
 def _escape(
-    at: Projections, last_step: Any, rate: float, noise: float, sigma: float
+    gamma: float, z: float, step: float, rate: float, noise: float, sigma: float
 ) -> dict[str, float]:
-    """What Adam does along the direction of lowest preconditioned curvature.
+    """What Adam does along the direction of lowest preconditioned curvature, -gamma.
 
-    `sigma` is the gradient's noise along it, `noise` the same relative to the gradient.
+    `sigma` is the gradient's noise along it, `noise` the same relative to the gradient;
+    `z` and `step` are those of `project`.
     """
-    growth = escape.growth(at.gamma, learning_rate=rate, momentum=B1, averaged=True)
+    growth = escape.growth(gamma, learning_rate=rate, momentum=B1, averaged=True)
     c_sigma = escape.noise_projection(sigma, growth)
-    c = escape.growing_projection(at.displacement, at.step, growth)
+    c = escape.growing_projection(z, step, growth)
     useful = escape.useful_projection(c_sigma, growth)  # Proportional to the noise.
     return {
-        "step_length": _norm(last_step),
         "growth_per_update": growth.fast,
-        "step_projection": at.step,
-        "step_cosine": at.step_cosine,
-        "displacement": at.displacement,
+        "step_projection": step,
+        "displacement": z,
         "projection": c,
         "noise": noise,
         "noise_projection": c_sigma,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chainer_reproduction import environment
+from chainer_reproduction import trainings
 from chainer_reproduction.in_chainer import overwritten_inputs as detector
 from tests.processes import ROOT
 
@@ -13,7 +13,7 @@ from tests.processes import ROOT
 @pytest.fixture
 def chainer():
     """The interpreter of .venv-chainer, or the test is skipped."""
-    python = environment.FOLDER / "bin" / "python"
+    python = trainings.FOLDER / "bin" / "python"
     if not python.is_file():
         pytest.skip("no .venv-chainer: made by make chainer")
     return python

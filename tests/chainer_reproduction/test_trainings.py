@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from chainer_reproduction import __main__ as command
-from chainer_reproduction import environment, fingerprint, tables, trainings
+from chainer_reproduction import fingerprint, tables, trainings
 from prednet_jax import PredNetConfig, init_params, records, weights
 from prednet_jax.errors import UserError
 
-ROOT = environment.ROOT
+ROOT = trainings.ROOT
 
 
 def test_the_records_are_those_of_the_plans_and_as_predicted():
@@ -93,8 +93,8 @@ def test_interventions_end_with_the_verdict(tmp_path, monkeypatch, capsys, expla
         record["final_sha256"] = str(final)
         records.write_json(flags["output"], record)
 
-    monkeypatch.setattr(environment, "run", train)
-    monkeypatch.setattr(environment, "ensure", lambda: None)
+    monkeypatch.setattr(trainings, "start", train)
+    monkeypatch.setattr(trainings, "ensure", lambda: None)
     status = command.main(["interventions", f"--workdir={tmp_path}"])
     said = capsys.readouterr().out
     assert status == (not explained)
@@ -108,16 +108,15 @@ def test_interventions_end_with_the_verdict(tmp_path, monkeypatch, capsys, expla
 
 def test_this_python_is_found_and_a_missing_one_is_named(monkeypatch, tmp_path):
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert here in environment.find_python((here,)).name
+    assert here in trainings.find_python((here,)).name
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"no Python 2\.9 or 2\.8"):
-        environment.find_python(("2.9", "2.8"))
+        trainings.find_python(("2.9", "2.8"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["interventions", "--jobs=0"], "--jobs: '0': expected a whole number, at"),
         (["interventions", "--ful"], "unrecognized arguments: --ful"),
         (["intervention"], "invalid choice: 'intervention'"),
         (["fingerprint", "none.npz"], "none.npz"),

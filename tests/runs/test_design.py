@@ -122,9 +122,6 @@ def test_arms_by_pattern():
     assert (rung.role, rung.scale) == (Role.GAUSSIAN, 0.1)
     assert runs.arm("threads_2").flags == ("--threads=2",)
     assert runs.arm("convolution_shifted").flags == ("--convolution=shifted",)
-    assert runs.arm("reduction_order_element").flags == (
-        "--noise=reduction_order:granularity=element",
-    )
     assert runs.arm("threads_2").threads == 2
     run = runs.arm("reduction_order_run")
     assert run.flags == ("--noise=reduction_order:schedule=run",)

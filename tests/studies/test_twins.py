@@ -15,7 +15,7 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params
-from prednet_jax.studies import symmetric, twins
+from prednet_jax.studies import symmetric
 from prednet_jax.studies.symmetric import Design, Row, Run
 from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
@@ -51,7 +51,7 @@ def assert_close(a, b):
 def test_even_widths_are_paired_but_the_frames_own():
     config = PredNetConfig(channels=(2, 4, 5, 6), height=8, width=8)
     params = drawn(config)
-    kernel = twins.exchange(params, config)["prediction_0"]["kernel"]
+    kernel = symmetric.exchange(params, config)["prediction_0"]["kernel"]
     first, second = jnp.split(params["prediction_0"]["kernel"], 2, axis=2)
     np.testing.assert_array_equal(kernel, jnp.concatenate([second, first], axis=2))
 
@@ -60,25 +60,26 @@ def test_even_widths_are_paired_but_the_frames_own():
 def test_network_is_invariant_and_gradient_equivariant(variant):
     config = dataclasses.replace(SMALL, variant=variant)
     params = drawn(config)
-    other = twins.exchange(params, config)
-    assert int(twins.unequal(params, config)) > 500
-    assert_same_bits(twins.exchange(other, config), params)  # an involution
+    other = symmetric.exchange(params, config)
+    assert int(symmetric.unequal(params, config)) > 500
+    assert_same_bits(symmetric.exchange(other, config), params)  # an involution
     value_and_grad = jax.jit(jax.value_and_grad(loss), static_argnums=1)
     value, gradient = value_and_grad(params, config)
     other_value, other_gradient = value_and_grad(other, config)
     np.testing.assert_allclose(other_value, value, rtol=1e-5)
-    assert_close(other_gradient, twins.exchange(gradient, config))
+    assert_close(other_gradient, symmetric.exchange(gradient, config))
 
 
 def test_the_two_kinds_of_blocks_are_one_network():
     equal, mirrored = (
-        twins.symmetrise(drawn(SMALL), SMALL, blocks=blocks) for blocks in twins.BLOCKS
+        symmetric.symmetrise(drawn(SMALL), SMALL, blocks=blocks)
+        for blocks in symmetric.BLOCKS
     )
     for one, same in ((equal, assert_same_bits), (mirrored, assert_close)):
-        assert int(twins.unequal(one, SMALL)) == 0
-        assert float(twins.asymmetry(one, SMALL)) == 0.0
+        assert int(symmetric.unequal(one, SMALL)) == 0
+        assert float(symmetric.asymmetry(one, SMALL)) == 0.0
         blocks = "equal" if one is equal else "mirrored"
-        same(twins.symmetrise(one, SMALL, blocks=blocks), one)  # a projection
+        same(symmetric.symmetrise(one, SMALL, blocks=blocks), one)  # a projection
     kernels = [one["gates_1"]["kernel"][..., :4, :4] for one in (equal, mirrored)]
     assert bool((kernels[0] != kernels[1]).all())
     run = jax.jit(lambda p: prednet.predict(p, SMALL, frames())[1].hidden)
@@ -90,7 +91,7 @@ def test_the_two_kinds_of_blocks_are_one_network():
     # What a unit receives keeps its variance.
     config = PredNetConfig(channels=(3, 64), height=2, width=2)
     plain = init_params(config, jax.random.key(0))
-    params = twins.symmetrise(plain, config)
+    params = symmetric.symmetrise(plain, config)
     # From twins x, x the sum is (w + w') x: of variance 2 var(w) a pair, as before.
     for tree, variance in ((plain, 1.0), (params, 0.5)):
         kernel = np.asarray(tree["gates_1"]["kernel"])[:, :, :64]
@@ -98,12 +99,12 @@ def test_the_two_kinds_of_blocks_are_one_network():
 
 
 def test_split_moves_twins_apart_by_twice_delta():
-    delta, params = 1e-3, twins.symmetrise(drawn(SMALL), SMALL)
-    moved = twins.split(params, SMALL, delta, jax.random.key(1))
-    found = float(twins.asymmetry(moved, SMALL))
+    delta, params = 1e-3, symmetric.symmetrise(drawn(SMALL), SMALL)
+    moved = symmetric.split(params, SMALL, delta, jax.random.key(1))
+    found = float(symmetric.asymmetry(moved, SMALL))
     assert found == pytest.approx(2 * delta, rel=0.1)
     # Opposite: their mean has not moved.
-    other = twins.exchange(moved, SMALL)
+    other = symmetric.exchange(moved, SMALL)
     jax.tree.map(
         lambda a, b, w: np.testing.assert_allclose((a + b) / 2, w, 3e-7, 1e-9),
         moved,
@@ -111,14 +112,16 @@ def test_split_moves_twins_apart_by_twice_delta():
         params,
     )
     # The smallest one moves last places of some weights.
-    moved = twins.split(params, SMALL, 1e-7, jax.random.key(1))
+    moved = symmetric.split(params, SMALL, 1e-7, jax.random.key(1))
     weights = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert 0.1 <= int(twins.unequal(moved, SMALL)) / weights <= 0.9
-    assert_same_bits(twins.split(params, SMALL, 0.0, jax.random.key(1)), params)
+    assert 0.1 <= int(symmetric.unequal(moved, SMALL)) / weights <= 0.9
+    assert_same_bits(symmetric.split(params, SMALL, 0.0, jax.random.key(1)), params)
     # Independent weights.
     config = PredNetConfig(channels=(2, 32), height=4, width=4)
     params = init_params(config, jax.random.key(0))
-    assert float(twins.asymmetry(params, config)) == pytest.approx(np.sqrt(2), rel=0.05)
+    assert float(symmetric.asymmetry(params, config)) == pytest.approx(
+        np.sqrt(2), rel=0.05
+    )
 
 
 WIDE = PredNetConfig(channels=(3,), r_channels=(4,), height=8, width=12)
@@ -142,8 +145,8 @@ def train(params, spec, updates):
 def test_what_keeps_twins_equal_bit_for_bit_and_what_separates_them():
     def unequal(blocks, spec, updates):
         start = loop.initial_params(WIDE, 1)
-        start = twins.symmetrise(start, WIDE, blocks=blocks)
-        return [int(twins.unequal(p, WIDE)) for p in train(start, spec, updates)]
+        start = symmetric.symmetrise(start, WIDE, blocks=blocks)
+        return [int(symmetric.unequal(p, WIDE)) for p in train(start, spec, updates)]
 
     shared, tile = (
         noise.ReductionOrder(granularity="shared"),
