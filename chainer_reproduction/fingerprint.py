@@ -7,6 +7,7 @@ those of models whose targets are known (results/chainer/fingerprint.csv).
 """
 
 import functools
+import math
 from pathlib import Path
 
 import jax
@@ -26,47 +27,37 @@ _LENGTH, _SKIP = 400, 20
 
 
 def errors_by_model(table: pd.DataFrame) -> pd.DataFrame:
-    """MSE of each model `(seed, targets, window, rate)`, a column per horizon."""
-    index = ["seed", "targets", "window", "rate"]
-    return table.pivot(index=index, columns="horizon", values="mse").astype(float)
-
-
-def slope(errors: pd.DataFrame) -> pd.Series:
-    """The fingerprint, log(MSE against frame t + 4 / against frame t); small: stale."""
-    return np.log(errors["5"] / errors["1"])
+    """MSE of each reference model `(targets, seed)`, a column per horizon."""
+    window, rate = REFERENCE
+    chosen = table[(table["window"] == window) & (table["rate"] == rate)]
+    index = ["targets", "seed"]
+    return chosen.pivot(index=index, columns="horizon", values="mse").astype(float)
 
 
 def threshold(slopes: pd.Series, *without: str) -> float:
     """Half way between the mean slopes of true and stale references of other seeds."""
-    known = slopes.xs(REFERENCE, level=("window", "rate"))
-    known = known.drop(list(without), level="seed")
+    known = slopes.drop(list(without), level="seed")
     return float(known.groupby("targets").mean().mean())
-
-
-def called_stale(slopes: pd.Series) -> pd.Series:
-    """Whether each model is called stale, by the limit from the other seeds."""
-    return slopes < [threshold(slopes, seed) for seed, *_ in slopes.index]
 
 
 def verdict(errors: dict[str, float], known: pd.DataFrame) -> dict[str, object]:
     """A model with these MSE by horizon is called stale below the references' limit.
 
-    The false alarms are those of the references with true targets, each judged by the
-    limit from the other seeds.
+    The fingerprint is log(MSE against frame t + 4 / against frame t), small if targets
+    were stale. The false alarms are those of the references with true targets, each
+    judged by the limit from the other seeds.
     """
-    slopes = slope(known)
-    limit, own = threshold(slopes), float(slope(pd.DataFrame([errors])).iloc[0])
-    published = known.xs(REFERENCE, level=("window", "rate"))
-    alarms = called_stale(slopes).xs(
-        ("true", *REFERENCE), level=("targets", "window", "rate")
-    )
+    slopes = np.log(known["5"] / known["1"])
+    limit, own = threshold(slopes), math.log(errors["5"] / errors["1"])
+    of_true = slopes.xs("true", level="targets").items()
+    alarms = [slope < threshold(slopes, str(seed)) for seed, slope in of_true]
     return {
         "looks_like": "stale" if own < limit else "true",
         "slope": round(own, 4),
         "limit": round(limit, 4),
         "mse": round(errors["1"], 5),
-        "largest_reference_mse": round(float(published["1"].max()), 5),
-        "false_alarms": f"{alarms.sum()} of {len(alarms)}",
+        "largest_reference_mse": round(float(known["1"].max()), 5),
+        "false_alarms": f"{sum(alarms)} of {len(alarms)}",
     }
 
 

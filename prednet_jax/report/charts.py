@@ -97,9 +97,9 @@ def names(field: str, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "sort": None, "title": None, **more}
 
 
-def literal(field: str, kind: str = "nominal") -> Spec:
-    """A channel whose values are colours, shapes or (kind quantitative) sizes."""
-    return {"field": field, "type": kind, "scale": None}
+def literal(field: str) -> Spec:
+    """A channel whose values are colours or shapes."""
+    return {"field": field, "type": "nominal", "scale": None}
 
 
 class Panel(NamedTuple):

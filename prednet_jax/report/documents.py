@@ -94,16 +94,11 @@ def fill(document: str, made: Mapping[str, str]) -> str:
 def markdown(
     frame: "pd.DataFrame",
     cells: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
-    *,
-    numbers: int = 0,
 ) -> str:
-    """A table in Markdown, with `cells` as in `rows`.
-
-    `numbers` is how many of the last columns hold numbers, aligned right.
-    """
+    """A table in Markdown, with `cells` as in `rows`."""
     heading, *lines = rows(frame, cells)
-    rule = ["---"] * (len(heading) - numbers) + ["---:"] * numbers
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heading, rule, *lines))
+    ruled = (heading, ["---"] * len(heading), *lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
 def rows(

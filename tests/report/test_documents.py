@@ -59,9 +59,9 @@ def test_markdown():
         ("b", lambda row: "known" if row["p"] > 0 else "**not**"),
         ("n", lambda row: str(max(row["n"]))),
     ]
-    assert documents.markdown(frame, cells, numbers=1).splitlines() == [
+    assert documents.markdown(frame, cells).splitlines() == [
         "| a | b | b | n |",
-        "| --- | --- | --- | ---: |",
+        "| --- | --- | --- | --- |",
         "| `1` | 0.012, +0.0123, 0.012 | known | 8 |",
         "| `2` | - | **not** | 4 |",
     ]
