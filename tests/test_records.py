@@ -30,17 +30,9 @@ def test_fingerprint_sees_names_shapes_types_and_bytes():
         assert records.fingerprint(other) != base
 
 
-def write_run(folder, seed=0, weights="w", data="d", losses=(0.5, 0.25)):
+def write_run(folder, losses):
     folder.mkdir(parents=True)
-    records.write_json(
-        folder / "manifest.json",
-        {
-            "model": "prednet",
-            "seed": seed,
-            "initial_params_sha256": weights,
-            "data_order_sha256": data,
-        },
-    )
+    records.write_json(folder / "manifest.json", {"model": "prednet", "seed": 0})
     writer = records.MetricsWriter(folder)
     for i, loss in enumerate(losses):
         writer.write(update=i + 1, loss=np.float32(loss))
@@ -54,24 +46,6 @@ def test_run_round_trips_every_bit(tmp_path):
     assert run.metrics["loss"][0] == np.float32(value)
     assert np.isnan(run.metrics["loss"][1])
     assert run.metrics["update"].tolist() == [1, 2]
-
-
-@pytest.mark.parametrize("field", ["weights", "data"])
-def test_arms_that_did_not_start_alike_are_refused(tmp_path, field):
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", **{field: "other"})]
-    another_seed = write_run(tmp_path / "c", seed=1, weights="other")
-    records.check_comparable([runs[0], runs[0], another_seed])
-    with pytest.raises(files.FileError, match="expected the same initial weights"):
-        records.check_comparable(runs)
-
-
-def test_broken_records_are_named(tmp_path):
-    with pytest.raises(files.FileError, match=r"manifest\.json"):
-        records.read_run(tmp_path)
-    run = write_run(tmp_path / "r")
-    (run.directory / "metrics.jsonl").write_text("")
-    with pytest.raises(files.FileError, match="empty"):
-        records.read_run(run.directory)
 
 
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch):
@@ -118,9 +92,8 @@ def test_a_write_reaches_the_disk_before_its_name_does(tmp_path, monkeypatch):
     seen = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda fd: (seen.append("fsync"), fsync(fd)))
-    monkeypatch.setattr(
-        os, "replace", lambda *a: (seen.append(Path(a[0]).name), replace(*a))
-    )
+    named = lambda *a: (seen.append(Path(a[0]).name), replace(*a))  # noqa: E731
+    monkeypatch.setattr(os, "replace", named)
     records.write_bytes(tmp_path / "x", b"1")
     records.write_bytes(tmp_path / "x", b"2")
     assert [name for name in seen if name == "fsync"] == ["fsync"] * 4
@@ -158,9 +131,8 @@ def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, hol
     """A second one is refused while it lives, and free to enter afterwards."""
     folder = tmp_path / "run"
     for refused in (lambda: files.check_unlocked(folder), files.hold(folder).__enter__):
-        with pytest.raises(
-            files.LockedError, match=f"run: in use by process {holder.pid}"
-        ):
+        message = f"run: in use by process {holder.pid}"
+        with pytest.raises(files.LockedError, match=message):
             refused()
     holder.send_signal(signal.SIGKILL)
     holder.wait()

@@ -47,9 +47,8 @@ def test_each_has_the_optimiser_of_its_publication():
     watanabe, lotter = tasks.of(PredNetConfig()).adam(10), tasks.of(LOTTER).adam(10)
     assert [watanabe.at(update) for update in (1, 10)] == [1e-3, 1e-3]
     assert watanabe.eps == 1e-8
-    np.testing.assert_allclose(
-        [lotter.at(u) for u in (1, 5, 6, 10)], [1e-3] * 2 + [1e-4] * 2
-    )
+    rates = [lotter.at(update) for update in (1, 5, 6, 10)]
+    np.testing.assert_allclose(rates, [1e-3] * 2 + [1e-4] * 2)
     assert lotter.eps == 1e-7
 
 

@@ -3,7 +3,7 @@ import json
 import jax
 import numpy as np
 
-from benchmarks import conv_lstm, speed
+from benchmarks import conv_lstm, noise_programs, speed
 
 
 def test_noises_are_compared_with_the_clean_step():
@@ -46,8 +46,20 @@ def test_patches_and_neighbourhoods_are_a_convolution_of_cut_frames():
     np.testing.assert_array_equal(patches[1, 1, 2].ravel()[:12], x[1, 4, 8:12].ravel())
     np.testing.assert_array_equal(conv_lstm.to_frame(patches), x)
     kernel = jax.random.normal(jax.random.key(1), (3, 3, 3, 5))
-    convolved = jax.lax.conv_general_dilated(
-        x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    convolved = noise_programs.convolve(x, kernel)
     product = conv_lstm.neighbours(x) @ kernel.reshape(27, 5)
     np.testing.assert_allclose(product, convolved, atol=1e-5)
+
+
+def test_the_conv_lstm_starts_a_sequence_from_the_zero_state():
+    task = conv_lstm.ConvLstm(8, 8, 1, "moving_digits")
+    params, outputs = task.init_params(jax.random.key(0)), jax.jit(task.outputs)
+    frames = jax.random.uniform(jax.random.key(1), (4, 2, 8, 8, 1))
+    zero = task.initial_carry(2, np.float32)
+    for carry, stand_in in (
+        (zero, 1.0),
+        (outputs(params, zero, frames, False)[1], 0.0),
+    ):
+        other = outputs(params, carry, frames.at[0].set(stand_in), True)[0]
+        expected = outputs(params, zero, frames, True)[0]
+        np.testing.assert_array_equal(other[1:], expected[1:])

@@ -145,10 +145,8 @@ def test_the_fingerprint_of_a_model_that_predicts_four_frames_late(
 
     monkeypatch.setattr(fingerprint, "_predicted", ahead)
     monkeypatch.setattr(fingerprint, "_LENGTH", 40)
-    path, config = (
-        tmp_path / "x.model",
-        PredNetConfig(channels=(3,), height=24, width=32),
-    )
+    path = tmp_path / "x.model"
+    config = PredNetConfig(channels=(3,), height=24, width=32)
     weights.save_chainer(path, config, init_params(config, jax.random.key(0)))
     errors = fingerprint.errors_of(path)
     assert errors["5"] == 0

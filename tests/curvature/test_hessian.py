@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
@@ -51,24 +52,21 @@ def trained() -> Trained:
             code = jnp.tanh(x @ p["encoder"]["w"] + p["encoder"]["b"])
             return jnp.mean((code @ p["decoder"]["w"] + p["decoder"]["b"] - x) ** 2)
 
+        optimizer = optimizers.chainer_adam(1e-2)
+
         @jax.jit
-        def step(params, m, v, t):
-            g = jax.grad(loss)(params)
-            m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
-            v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, v, g)
-            rate = 1e-2 * jnp.sqrt(1 - 0.999**t) / (1 - 0.9**t)
-            move = jax.tree.map(lambda m, v: rate * m / (jnp.sqrt(v) + 1e-8), m, v)
-            return jax.tree.map(jnp.subtract, params, move), m, v
+        def step(params, state):
+            updates, state = optimizer.update(jax.grad(loss)(params), state)
+            return optax.apply_updates(params, updates), state
 
         _, unravel = ravel_pytree(params)
         dense = jax.jit(jax.hessian(lambda p: loss(unravel(p))))
-        m = v = jax.tree.map(jnp.zeros_like, params)
-        stages = []
+        state, stages = optimizer.init(params), []
         for update in range(1, 301):
-            params, m, v = step(params, m, v, float(update))
+            params, state = step(params, state)
             if update in (1, 10, 50, 300):
                 hessian = np.array(dense(ravel_pytree(params)[0]))
-                stages.append(Stage(update, params, v, hessian))
+                stages.append(Stage(update, params, state.nu, hessian))
         return Trained(loss, stages)
 
 

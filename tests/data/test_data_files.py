@@ -215,17 +215,12 @@ def bad_files(root):
     deep = root / "deep"
     deep.mkdir()
     Image.fromarray(np.full((12, 16), 4000, np.uint16)).save(deep / "0.png")
-    broken = root / "broken"
-    broken.mkdir()
-    (broken / "0.png").write_bytes(b"this is no picture")
     (root / "empty.txt").write_text("\n")
-    (root / "binary.txt").write_bytes(b"\xff\xfe\x80")
     (root / "missing.txt").write_text("images/f_0.png\nimages/f_7.png\n")
     (root / "inner.txt").write_text("images/f_0.png\n")
     (root / "mixed.txt").write_text("images/f_0.png\ninner.txt\n")
     (root / "deeper.txt").write_text("outer.txt\n")
     (root / "outer.txt").write_text("inner.txt\n")
-    (root / "no.npz").write_bytes(b"PK not really")
     (root / "file.xyz").write_text("?")
     frames = pictures(range(4))
     np.savez(root / "key.npz", images=frames, others=frames)
@@ -237,19 +232,17 @@ def bad_files(root):
     return folder
 
 
+# Files that are damaged or mean harm are in test_hostile_files.py.
 REFUSED = (
     ("nowhere", {}, r"nowhere'.*no such.*walk, digits.*\.npz"),
     ("", {}, "data=''|no such|unknown"),
     ("file.xyz", {}, r"file\.xyz.*unknown kind.*accepted"),
     ("empty", {}, r"empty: the folder holds no images.*\.png"),
     ("deep", {}, "more than 8 bits"),
-    ("broken", {}, r"0\.png: not a readable image"),
     ("empty.txt", {}, "the list is empty.*one path per line"),
-    ("binary.txt", {}, "not UTF-8"),
     ("missing.txt", {}, r"line 2: no file 'images/f_7\.png'"),
     ("mixed.txt", {}, "not UTF-8"),
     ("deeper.txt", {}, r"names .*inner\.txt, which is no image"),
-    ("no.npz", {}, "not a readable .npz"),
     ("object.npz", {}, "Object arrays cannot be loaded.*accepted"),
     ("key.npz", {}, r"\['images', 'others'\].*'frames', uint8 \[T, H, W, C\]"),
     ("dtype.npz", {}, r"float64 of shape .*uint8 \[T, H, W, C\].*255 \* x"),

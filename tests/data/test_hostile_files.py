@@ -101,18 +101,14 @@ def test_archives(tmp_path, guarded):
     (tmp_path / "cut.npz").write_bytes(flipped[:-300])
     huge = npy((1_000_000, 120, 160, 5))
     refused(archive(tmp_path / "a.npz", "frames", huge), "not a readable .npz")
-    refused(
-        bomb(tmp_path / "b.npz", "frames", (2**25, 16, 16, 1), EIGHT),
-        "more than 4294967296 bytes",
-    )
+    zeros = bomb(tmp_path / "b.npz", "frames", (2**25, 16, 16, 1), EIGHT)
+    refused(zeros, "more than 4294967296 bytes")
     refused(archive(tmp_path / "c.npz", "frames", whole, flag_bits=1), "encrypted")
     refused(archive(tmp_path / "d.npz", "frames", npy((-1, 8, 8, 3))), "not a readable")
     refused(tmp_path / "flipped.npz", "Bad CRC")
     refused(tmp_path / "cut.npz", "not a zip file")
-    name = "predictor/ConvP0/W"
-    refused(
-        bomb(tmp_path / "b.model", name, (EIGHT,), EIGHT), "more than", weights.load
-    )
+    zeros = bomb(tmp_path / "b.model", "predictor/ConvP0/W", (EIGHT,), EIGHT)
+    refused(zeros, "more than", weights.load)
 
 
 def test_what_is_no_regular_file(tmp_path, monkeypatch):
@@ -146,9 +142,8 @@ def test_lists_stay_in_their_folder(tmp_path, monkeypatch):
     Image.fromarray(PIXELS).save(lists / "away.png")
 
     def listed(text, **options):
-        (lists / "list.txt").write_bytes(
-            text.encode() if isinstance(text, str) else text
-        )
+        content = text.encode() if isinstance(text, str) else text
+        (lists / "list.txt").write_bytes(content)
         return read(lists / "list.txt", **options)
 
     outside = r"line 1: names a file outside.*--allow_outside"
@@ -242,13 +237,13 @@ def test_hdf5_that_leads_elsewhere_or_is_huge(tmp_path, guarded):
             make(file)
         return tmp_path / name
 
-    shape = (100_000, 100_000, 3, 3)
-    made(huge.name, lambda f: f.create_dataset(LEAF, shape, "f4", chunks=(1, 1, 3, 3)))
+    def dataset(name, shape, dtype="f4", **options):
+        return made(name, lambda f: f.create_dataset(LEAF, shape, dtype, **options))
+
+    dataset(huge.name, (100_000, 100_000, 3, 3), chunks=(1, 1, 3, 3))
     refused(huge, "more than 4294967296 bytes", weights.load)
-    stored = {"external": [(str(tmp_path / "secret.txt"), 0, 36)]}
-    external = made(
-        "a.hdf5", lambda f: f.create_dataset(LEAF, (3, 3, 1, 1), "f4", **stored)
-    )
+    stored = [(str(tmp_path / "secret.txt"), 0, 36)]
+    external = dataset("a.hdf5", (3, 3, 1, 1), external=stored)
     refused(external, "lies in another file", weights.load)
 
     def virtual(file):
@@ -257,20 +252,14 @@ def test_hdf5_that_leads_elsewhere_or_is_huge(tmp_path, guarded):
         file.create_virtual_dataset(LEAF, layout)
 
     refused(made("b.hdf5", virtual), "lies in another file", weights.load)
-    for name, link in (
-        ("c.hdf5", h5py.ExternalLink(str(huge), "/p")),
-        ("d.hdf5", h5py.SoftLink("/elsewhere")),
-    ):
-        linked = made(name, lambda file, link=link: file.update({"p": link}))
+    for link in (h5py.ExternalLink(str(huge), "/p"), h5py.SoftLink("/elsewhere")):
+        linked = made("c.hdf5", lambda file, link=link: file.update({"p": link}))
         refused(linked, "no PredNet layer", weights.load)
-    strings = made(
-        "e.hdf5", lambda f: f.create_dataset(LEAF, (3,), h5py.string_dtype())
-    )
+    strings = dataset("e.hdf5", (3,), h5py.string_dtype())
     refused(strings, "expected floating-point numbers", weights.load)
-    two = made(
-        "f.hdf5",
-        lambda f: [f.create_dataset(f"{n}/{LEAF}", (3, 3, 1, 1), "f4") for n in "ab"],
-    )
+    two = dataset("f.hdf5", (3, 3, 1, 1))
+    with h5py.File(two, "a") as file:
+        file.create_dataset(f"b/{LEAF}", (3, 3, 1, 1), "f4")
     refused(two, "holds 2 networks, below", weights.load)
     (tmp_path / "cut.hdf5").write_bytes(two.read_bytes()[:600])
     refused(tmp_path / "cut.hdf5", "not a readable HDF5", weights.load)

@@ -142,8 +142,9 @@ NETWORK_ARRAYS = st.dictionaries(
     min_size=1,
     max_size=3,
 ).map(lambda new: saved(**{k: v for k, v in (WHOLE | new).items() if v is not None}))
-NAMES = st.lists(
-    st.text("ab/", min_size=1, max_size=4), unique=True, min_size=1, max_size=4
+NAMES = st.text("ab/", min_size=1, max_size=4)
+TREES = st.sets(NAMES, min_size=1, max_size=4).map(
+    lambda names: saved(**dict.fromkeys(sorted(names), PIXELS))
 )
 # By file name: inputs of a thousand, contents, and who reads them.
 FILES = {
@@ -152,11 +153,7 @@ FILES = {
     "picture": (200, edited(FORMATS), decoded),
     "bytes.model": (40, edited([CHAINER.read_bytes()]), loaded),
     "arrays.model": (10, NETWORK_ARRAYS, loaded),
-    "tree.npz": (
-        40,
-        NAMES.map(lambda names: saved(**dict.fromkeys(names, PIXELS))),
-        records.read_tree,
-    ),
+    "tree.npz": (40, TREES, records.read_tree),
 }
 
 
@@ -199,9 +196,8 @@ def test_records(made, rows, manifest, junk):
 
 
 MODELS = st.sampled_from(["prednet", "autoencoder", "os:system", ":"])
-NETWORKS = st.dictionaries(
-    st.sampled_from(["channels", "height", "hidden", "x"]), VALUES
-)
+SIZES = st.sampled_from(["channels", "height", "hidden", "x"])
+NETWORKS = st.dictionaries(SIZES, VALUES)
 MANIFESTS = st.fixed_dictionaries(
     {},
     optional={
@@ -233,10 +229,8 @@ WORDS = [
     *("nan", "inf", "True", "false", "9" * 5000, "٣", "1_000", "0x10", ""),
 ]
 JOINTS = [":", ",", "=", "+", " ", ";", ".", "\n", "@", "(", ")"]
-SPECS = st.one_of(
-    st.lists(st.sampled_from(WORDS + JOINTS), max_size=9).map("".join),
-    st.text(max_size=30),
-)
+SPECS = st.lists(st.sampled_from(WORDS + JOINTS), max_size=9).map("".join)
+SPECS |= st.text(max_size=30)
 
 
 @amount(450)
@@ -247,13 +241,8 @@ def test_noise_specs(text):
         assert noise.parse(noise.format(spec)) == spec
 
 
-NUMBERS = st.one_of(
-    st.integers(-3, 40).map(str),
-    st.sampled_from(
-        ["", " ", "1e3", "nan", "inf", "0x10", "9" * 5000, "３", "-0", "1_0"]
-    ),
-    st.text(max_size=5),
-)
+ODD = ["", " ", "1e3", "nan", "inf", "0x10", "9" * 5000, "３", "-0", "1_0"]
+NUMBERS = st.integers(-3, 40).map(str) | st.sampled_from(ODD) | st.text(max_size=5)
 LISTED = ("channels", "r_channels", "hidden", "a_filters", "r_filters", "offset")
 WORDS_OF = {
     "variant": ["lotter", "watanabe", "other", ""],

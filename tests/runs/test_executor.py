@@ -150,12 +150,8 @@ def test_only_the_runs_of_an_earlier_comparison_are_removed(tmp_path):
         (tmp_path / "runs" / name).mkdir(parents=True)
     runs.clear(tmp_path, [ours])
     left = {str(p.relative_to(tmp_path / "runs")) for p in tmp_path.rglob("seed_*")}
-    assert left == {
-        swept,
-        "prednet/float32/seed_0",
-        "many/seed_0",
-        "prednet/mine/seed_0",
-    }
+    others = {"prednet/float32/seed_0", "many/seed_0", "prednet/mine/seed_0"}
+    assert left == {swept, *others}
 
 
 @pytest.mark.fault

@@ -19,12 +19,8 @@ DRIVER = Path(__file__).with_name("on_ray_driver.py")
 
 
 def sweep(root, **changes):
-    options = {
-        "tasks": (PREDNET,),
-        "arms": ("float32", "reduction_order"),
-        "seeds": (0, 1),
-        "updates": 5,
-    }
+    options = {"tasks": (PREDNET,), "arms": ("float32", "reduction_order")}
+    options |= {"seeds": (0, 1), "updates": 5}
     return sweeps.Sweep(root=root, script=str(SCRIPT), **options | changes)
 
 
@@ -49,11 +45,8 @@ def test_every_combination_is_one_run(tmp_path):
     changed = jobs[1].chosen
     assert (jobs[1].setting, changed["window"]) == (texts[1], "5")
     assert changed["init_weights"] == os.path.abspath("runs/first")
-    assert {(j.arm.name, j.threads) for j in jobs} == {
-        ("float32", 1),
-        ("threads_4", 4),
-        ("gpu", None),
-    }
+    threads = {"float32": 1, "threads_4": 4, "gpu": None}
+    assert {job.arm.name: job.threads for job in jobs} == threads
     assert jobs[0].chosen["threads"] == "1"
 
 

@@ -120,7 +120,5 @@ def test_octopus_types_and_finite_gradients_everywhere():
         assert gradients.dtype == dtype
         assert np.isfinite(gradients).all()
         assert fn(jnp.zeros(DIM, dtype)).dtype == dtype
-    default = saddles.octopus(3, smoothness=1.5)
-    assert default(jnp.full(3, 4 * math.e)) == pytest.approx(
-        -3 * (37 * 1.5 + 13) * math.e**2 / 6
-    )
+    found = saddles.octopus(3, smoothness=1.5)(jnp.full(3, 4 * math.e))
+    assert found == pytest.approx(-3 * (37 * 1.5 + 13) * math.e**2 / 6)

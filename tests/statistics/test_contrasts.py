@@ -96,12 +96,8 @@ def test_the_margin_is_a_fraction_of_the_mean_over_the_seeds():
 
 
 def brute(d):
-    patterns = list(itertools.product([-1, 1], repeat=len(d)))
-    extreme = sum(
-        abs(sum(s * x for s, x in zip(signs, d, strict=True))) >= abs(sum(d))
-        for signs in patterns
-    )
-    return extreme / len(patterns)
+    sums = np.array(list(itertools.product([-1, 1], repeat=len(d)))) @ np.array(d)
+    return np.mean(np.abs(sums) >= abs(sum(d)))
 
 
 @settings(max_examples=60, deadline=None)
@@ -114,13 +110,8 @@ def test_equals_brute_enumeration(d):
     assert sign_flip.two_sided(np.asarray(d)) == brute(d)
 
 
-def test_equals_scipy_and_survives_rounding_of_ties():
-    d = np.random.default_rng(0).normal(0.4, 1, size=11)
-    reference = stats.permutation_test(
-        (d,), np.mean, permutation_type="samples", n_resamples=2**11
-    )
-    assert sign_flip.two_sided(d) == pytest.approx(reference.pvalue, abs=1e-12)
-    # Tenths do not add exactly: patterns that tie in arithmetic must still tie.
+def test_ties_survive_rounding():
+    """Tenths do not add exactly: patterns that tie in arithmetic must still tie."""
     tenths = np.asarray([1, 2, 3, -1, -2, 4, 5, -3]) / 10
     assert sign_flip.two_sided(tenths) == brute((10 * tenths).round().tolist())
 

@@ -32,9 +32,8 @@ def drawn(seed, n=12, runs=(4, 4), effect=0.0, size=0.01):
 def test_part_c_of_the_study():
     losses = records.read_json(STUDY / "verdict.json")["losses"]["prednet"]
     found = redraws.gather(losses, "reduction_order")
-    assert (len(found.seeds), len(found.treatment[0]), len(found.control[0])) == (
-        (40, 2, 4)
-    )
+    sizes = len(found.seeds), len(found.treatment[0]), len(found.control[0])
+    assert sizes == (40, 2, 4)
     effect = redraws.effect(found)
     shown = [effect.estimate, effect.low, effect.high, effect.as_dict()["raw"]]
     # A computation of its own, with NumPy alone, gave the same.
@@ -74,9 +73,8 @@ def test_a_planted_effect_is_found_exactly():
     assert ends == pytest.approx([0.03] * 4)
     assert redraws.answer(effect, 0.5) == redraws.RAISES
     assert redraws.word(redraws.RAISES) == "refuted"
-    down = redraws.effect(
-        dataclasses.replace(planted, treatment=runs.control, control=planted.treatment)
-    )
+    swapped = {"treatment": runs.control, "control": planted.treatment}
+    down = redraws.effect(dataclasses.replace(planted, **swapped))
     assert redraws.answer(down, 0.5) == redraws.LOWERS
     assert redraws.word(redraws.LOWERS) == "supported"
 
@@ -112,9 +110,8 @@ def test_runs_that_do_not_scatter_answer_nothing():
     effect = redraws.effect(groups([[0.1, 0.3]], [[0.0, 0.1]]))
     assert effect.estimate == pytest.approx(math.expm1(0.15))
     record = effect.as_dict()
-    assert [record[k] for k in ("low", "high", "low_90", "high_90", "raw_low")] == (
-        [None] * 5
-    )
+    ends = [record[k] for k in ("low", "high", "low_90", "high_90", "raw_low")]
+    assert ends == [None] * 5
     one = groups([[0.1]], [[0.0]])
     assert math.isnan(one.scatter)
     assert redraws.answer(redraws.effect(one), 0.5) == redraws.CANNOT_TELL
@@ -209,10 +206,8 @@ def test_a_small_repetition_falls_where_it_is_predicted():
     assert math.log1p(high) - math.log1p(low) == pytest.approx(width, rel=0.15)
     wider = scatter.predicted(study, seeds=3, treatment=1, control=1)
     assert wider[1] - wider[0] > 1.2 * (high - low)
-    again = [
-        redraws.effect(drawn(seed, n=3, runs=(2, 2), effect=0.03)).estimate
-        for seed in range(100, 200)
-    ]
+    few = [drawn(seed, n=3, runs=(2, 2), effect=0.03) for seed in range(100, 200)]
+    again = [redraws.effect(runs).estimate for runs in few]
     assert np.mean([low <= value <= high for value in again]) > 0.88
     # More runs than the study has are drawn with replacement.
     assert scatter.predicted(study, seeds=1, treatment=9, control=1)[0] < high

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,12 +106,8 @@ def test_split_moves_twins_apart_by_twice_delta():
     assert found == pytest.approx(2 * delta, rel=0.1)
     # Opposite: their mean has not moved.
     other = symmetric.exchange(moved, SMALL)
-    jax.tree.map(
-        lambda a, b, w: np.testing.assert_allclose((a + b) / 2, w, 3e-7, 1e-9),
-        moved,
-        other,
-        params,
-    )
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, moved, other)
+    chex.assert_trees_all_close(mean, params, rtol=3e-7, atol=1e-9)
     # The smallest one moves last places of some weights.
     moved = symmetric.split(params, SMALL, 1e-7, jax.random.key(1))
     weights = sum(leaf.size for leaf in jax.tree.leaves(params))

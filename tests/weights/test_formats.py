@@ -31,17 +31,9 @@ def network(variant):
     return config, prednet_jax.init_params(config, jax.random.key(3))
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    [
-        ("w.npz", "watanabe"),
-        ("w.hdf5", "lotter"),
-        ("w.safetensors", "watanabe"),
-        ("directory", "watanabe"),
-    ],
-)
-def test_round_trip_keeps_every_bit(tmp_path, name, variant):
-    config, params = network(variant)
+@pytest.mark.parametrize("name", ["w.npz", "w.hdf5", "w.safetensors", "directory"])
+def test_round_trip_keeps_every_bit(tmp_path, name):
+    config, params = network("lotter" if name == "w.hdf5" else "watanabe")
     path = tmp_path / name
     weights.writer(path)(path, config, params)
     again, restored = weights.load(path, **SIZE)
@@ -67,10 +59,9 @@ def test_keras_file_is_laid_out_as_keras_writes_it(tmp_path):
         assert list(mine.attrs["layer_names"]) == [b"input_1", layer.encode()]
     model = json.loads(path.with_suffix(".json").read_text())
     theirs = json.loads((GOLDEN / "A_model.json").read_text())
+    theirs["config"]["layers"][1]["config"]["output_mode"] = "prediction"
     ours, expected = (m["config"]["layers"][1] for m in (model, theirs))
-    assert ours == expected | {
-        "config": expected["config"] | {"output_mode": "prediction"}
-    }
+    assert ours == expected
     shape = model["config"]["layers"][0]["config"]["batch_input_shape"]
     assert shape == [None, None, 24, 32, 3]
 
@@ -187,10 +178,8 @@ def test_broken_orbax_directories_are_refused(tmp_path):
     wrongs = (np.float32(np.nan), "not finite"), (np.complex64(1), "complex64")
     for wrong, message in wrongs:
         other = tmp_path / message[:6].strip()
-        bad = params | {
-            "features_0": {n: np.asarray(x) + wrong for n, x in leaves.items()}
-        }
-        weights.save_orbax(other, config, bad)
+        bad = {name: np.asarray(x) + wrong for name, x in leaves.items()}
+        weights.save_orbax(other, config, params | {"features_0": bad})
         with pytest.raises(UserError, match=rf"features_0/\w+ .*{message}"):
             weights.load_orbax(other)
     (folder / "network.json").write_text('{"channels": 3}')
