@@ -60,14 +60,10 @@ def network(x):
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        noise.ReductionOrder(granularity="element", shortest=1),
-        noise.StochasticRounding(),
-    ],
-    ids=["element", "stochastic rounding"],
+    "spec", ["reduction_order:granularity=element,shortest=1", "stochastic_rounding"]
 )
 def test_mapped_over_keys_the_barrier_and_the_bits_stay(spec):
+    spec = noise.parse(spec)
     one = jax.jit(noise.inject(network, spec)).lower(KEYS[0], X).compile()
     mapped = jax.jit(jax.vmap(noise.inject(network, spec), (0, None)))
     mapped = mapped.lower(KEYS, X).compile()

@@ -91,32 +91,26 @@ def test_as_a_process_in_the_current_directory(folder):
     ("command", "expected"),
     [
         ("coverage {}:loss --args=mixed.npz", "{}.py:10 in loss"),
-        ("localize {}:named --args=one.npz --draws=2", "{}.py:15 in named"),
-        ("decisions {}:loss --args=mixed.npz --draws=2", "argmax"),
-        ("digits {}:named --args=one.npz --draws=2", "['y'] float32[4]"),
-        ("tolerance {}:named --args=one.npz --draws=2", "['y']  rtol"),
-        ("invariance {}:named --args=one.npz --draws=2", "rows in reverse"),
-        (
-            "devices {}:loss --args=positional.npz --draws=2 --mesh=data=2 "
-            "--specs=data;-",
-            "not modelled",
-        ),
-        (
-            "devices {}:loss --args=positional.npz --draws=2 --mesh=data=1,2 "
-            "--specs=data;-",
-            "norm of the rest",
-        ),
+        ("localize {}:named --args=one.npz", "{}.py:15 in named"),
+        ("decisions {}:loss --args=mixed.npz", "argmax"),
+        ("digits {}:named --args=one.npz", "['y'] float32[4]"),
+        ("tolerance {}:named --args=one.npz", "['y']  rtol"),
+        ("invariance {}:named --args=one.npz", "rows in reverse"),
+        ("devices {}:loss --args=positional.npz --mesh=data=2", "not modelled"),
+        ("devices {}:loss --args=positional.npz --mesh=data=1,2", "norm of the rest"),
         ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
         (
-            "first_difference {}:other --args=one.npz --recording=sum.npz --draws=2",
+            "first_difference {}:other --args=one.npz --recording=r.npz",
             "{}.py:19 in other",
         ),
     ],
 )
 def test_text_and_json(folder, capsys, command, expected):
-    if "sum.npz" in command:
-        asked(capsys, "record", f"{folder}:named", "--args=one.npz", "--output=sum.npz")
+    if "r.npz" in command:
+        asked(capsys, "record", f"{folder}:named", "--args=one.npz", "--output=r.npz")
     argv = command.format(folder).split()
+    argv += ["--specs=data;-"] * (argv[0] == "devices")
+    argv += ["--draws=2"] * (argv[0] not in ("coverage", "record"))
     status, text, _ = asked(capsys, *argv)
     assert status == 0
     assert expected.format(folder) in text
@@ -140,40 +134,27 @@ def test_text_and_json(folder, capsys, command, expected):
         ("coverage {}:loss --args=absent.npz", "expected a file of arrays"),
         ("coverage {}:named --args=texts.npz", "expected numbers"),
         ("coverage {}:model --args=folders.npz", "inside of another array"),
-        ("coverage {}:named --args=one.npz --noise=zap", "unknown kind 'zap'"),
-        ("decisions {}:named --args=one.npz --labels=one.npz", "of type float32"),
-        ("localize {}:named --args=one.npz --parts=inner", "nothing in 'inner'"),
-        ("invariance {}:named --args=one.npz --batch=x", "--batch=x: expected pos"),
-        ("explain {}:named --args=one.npz", "arguments are required: --a, --b"),
-        ("explain {}:named --args=one.npz --a=a.npz --b=a.npz", "the 1 leaves"),
-        (
-            "coverage {}:named --args=one.npz --failure=0.1",
-            "--failure=0.1: coverage takes --args, --json, --noise",
-        ),
-        ("devices {}:named --args=one.npz --mesh=data", "--mesh=data: expected sizes"),
-        (
-            "devices {}:named --args=one.npz --mesh=data=2;data=3 --specs=data",
-            "--mesh=data=2;data=3: expected sizes of axes, each once",
-        ),
-        (
-            "devices {}:named --args=one.npz --mesh=data=2 --specs=data --draws=1",
-            "draws=1: expected an integer of at least 2",
-        ),
-        ("localize {}:named --args=one.npz --draws=0", "--draws=0: expected an int"),
-        ("digits {}:named --args=one.npz --seed=99999999999999999999", "--seed=99999"),
-        (
-            "explain {}:named --args=one.npz --a=one.npz --b=one.npz --noise=ulp",
-            "--noise=ulp: explain takes",
-        ),
-        (
-            "first_difference {}:named --args=one.npz --recording=one.npz",
-            "one.npz: expected a recording",
-        ),
+        ("coverage {one} --noise=zap", "unknown kind 'zap'"),
+        ("decisions {one} --labels=one.npz", "of type float32"),
+        ("localize {one} --parts=inner", "nothing in 'inner'"),
+        ("invariance {one} --batch=x", "--batch=x: expected pos"),
+        ("explain {one}", "arguments are required: --a, --b"),
+        ("explain {one} --a=a.npz --b=a.npz", "the 1 leaves"),
+        ("coverage {one} --failure=0.1", "coverage takes --args, --json, --noise"),
+        ("devices {one} --mesh=data", "--mesh=data: expected sizes"),
+        ("devices {one} --mesh=data=2;data=3 --specs=data", "sizes of axes, each once"),
+        ("devices {one} --mesh=data=2 --specs=data --draws=1", "draws=1: expected"),
+        ("localize {one} --draws=0", "--draws=0: expected an int"),
+        ("digits {one} --seed=99999999999999999999", "--seed=99999"),
+        ("explain {one} --a=one.npz --b=one.npz --noise=ulp", "ulp: explain takes"),
+        ("first_difference {one} --recording=one.npz", "one.npz: expected a recording"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(folder, capsys, command, message):
     try:
-        status = main(command.format(folder).split())
+        status = main(
+            command.format(folder, one=f"{folder}:named --args=one.npz").split()
+        )
     except SystemExit as stopped:
         status = stopped.code
     out, error = capsys.readouterr()

@@ -48,19 +48,15 @@ wrong_vjp.defvjp(lambda x: (wrong_vjp(x), x), lambda x, g: (3 * g * x,))
 
 def closed_call(x):
     closed = jax.make_jaxpr(layer)(x)
-    call = linear_util.wrap_init(
-        core.jaxpr_as_fun(closed), debug_info=closed.jaxpr.debug_info
-    )
+    function, about = core.jaxpr_as_fun(closed), closed.jaxpr.debug_info
+    call = linear_util.wrap_init(function, debug_info=about)
     bind = core.primitives.closed_call_p.bind
     return bind(x, subfuns=(call,), call_jaxpr=closed)[0]
 
 
 def until_three(x):
-    return lax.while_loop(
-        lambda state: state[0] < 3,
-        lambda state: (state[0] + 1, layer(state[1])),
-        (0, x),
-    )[1]
+    step = lambda state: (state[0] + 1, layer(state[1]))  # noqa: E731
+    return lax.while_loop(lambda state: state[0] < 3, step, (0, x))[1]
 
 
 def nested(x):
@@ -191,9 +187,8 @@ def test_an_unknown_higher_order_primitive_names_itself():
         return lax.scan(lambda c, _: (c + unknown(x), None), 0.0, None, length=2)[0]
 
     for spec in (ORDER, noise.UlpPerturbation()):
-        with pytest.raises(
-            noise.UnsupportedPrimitiveError, match=r"'linear_.*at '.*scan"
-        ):
+        refused = noise.UnsupportedPrimitiveError
+        with pytest.raises(refused, match=r"'linear_.*at '.*scan"):
             noise.inject(inside, spec)(KEYS[0], X)
     # Without noise there is nothing to enter.
     assert noise.inject(unknown, noise.Identity())(KEYS[0], X) == unknown(X)

@@ -189,9 +189,8 @@ def linen_step():
     def step(params, state, x, y):
         def micro(carry, batch):
             params, state = carry
-            gradient = jax.grad(lambda p: square(network.apply(p, batch[0]), batch[1]))(
-                params
-            )
+            x, y = batch
+            gradient = jax.grad(lambda p: square(network.apply(p, x), y))(params)
             updates, state = optimizer.update(gradient, state, params)
             return (optax.apply_updates(params, updates), state), None
 
@@ -217,33 +216,15 @@ def diffrax_solution():
     @jax.jit
     def solve(w, start):
         term = diffrax.ODETerm(lambda t, y, w: jnp.tanh(w @ y))
+        times = (0.0, 1.0, 0.25)
         return diffrax.diffeqsolve(
-            term, diffrax.Heun(), 0.0, 1.0, 0.25, start, w, max_steps=8
+            term, diffrax.Heun(), *times, start, w, max_steps=8
         ).ys
 
     return solve, (jax.random.normal(KEY, (16, 16)) / 4, ROWS[0])
 
 
-def transformer_block():
-    """bfloat16 products; partial sums are kept in bfloat16, or noise would be lost."""
-
-    class Block(linen.Module):
-        @linen.compact
-        def __call__(self, x):
-            half = functools.partial(linen.Dense, dtype=jnp.bfloat16)
-            h = linen.LayerNorm(dtype=jnp.float32)(x)
-            q, k, v = (half(16)(h) for _ in range(3))
-            weights = jax.nn.softmax((q @ k.T).astype(jnp.float32) / 4.0)
-            x = x + half(16)(weights.astype(jnp.bfloat16) @ v)
-            return x + half(16)(linen.gelu(half(32)(x)))
-
-    block = Block()
-    params = block.init(KEY, ROWS)
-    gradient = jax.grad(lambda p, x: jnp.mean(block.apply(p, x) ** 2))
-    return jax.jit(gradient), (params, ROWS)
-
-
-PROGRAMS = [linen_step, equinox_step, diffrax_solution, transformer_block]
+PROGRAMS = [linen_step, equinox_step, diffrax_solution]
 
 
 def numbers(tree):
@@ -253,16 +234,13 @@ def numbers(tree):
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 def test_program(make):
     fn, args = make()
-    half = make is transformer_block
-    spec = noise.ReductionOrder(partials=3, shortest=1, accumulate="operand")
-    spec = spec if half else SHORT
     # New arrays for each call, which may donate them.
     plain, same, noisy = (
         called(*jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, args))
         for called in (
             fn,
             functools.partial(noise.inject(fn, noise.Identity()), KEY),
-            functools.partial(noise.inject(fn, spec), KEY),
+            functools.partial(noise.inject(fn, SHORT), KEY),
         )
     )
     assert jax.tree.structure(noisy) == jax.tree.structure(plain)
@@ -272,5 +250,5 @@ def test_program(make):
     assert [x for x in jax.tree.leaves(noisy) if not eqx.is_array(x)] == others
     # Of all leaves together: some gradients are zero but for rounding.
     a, b = (np.concatenate([x.ravel() for x in numbers(t)]) for t in (plain, noisy))
-    assert 0 < np.linalg.norm(a - b) <= (0.1 if half else 1e-3) * np.linalg.norm(a)
-    assert noise.coverage(fn, spec)(*args).perturbed
+    assert 0 < np.linalg.norm(a - b) <= 1e-3 * np.linalg.norm(a)
+    assert noise.coverage(fn, SHORT)(*args).perturbed

@@ -1,7 +1,7 @@
 """The orders themselves: drawn, distributed, fresh or fixed.
 
-Over many keys the values have the support, the shares and the moments of NumPy's sums
-in orders that are equally likely.
+Over many keys the values have the support and the shares of NumPy's sums in orders that
+are equally likely.
 """
 
 import collections
@@ -21,19 +21,11 @@ from prednet_jax.noise.order import permutations
 
 GRANULARITIES = ("shared", "tile", "element")
 KEYS = jax.random.split(jax.random.key(7), 12)
-PARTIALS, TILE = 4, 2
 
 
 def spec(granularity, **options):
-    return noise.ReductionOrder(
-        partials=PARTIALS, granularity=granularity, tile=TILE, shortest=1, **options
-    )
-
-
-def listed(orders, n):
-    """Which partial sum comes when: int [*shape, n]."""
-    ids = [jnp.full(orders[0].shape, i, jnp.int32) for i in range(n)]
-    return np.stack(permutations.permute(orders, ids), axis=-1)
+    options |= {"partials": 4, "granularity": granularity, "tile": 2, "shortest": 1}
+    return noise.ReductionOrder(**options)
 
 
 # Outputs of a row of six: the second is in the tile of the first, the third is not.
@@ -42,7 +34,7 @@ TOGETHER = {"shared": (1, 2), "tile": (1,), "element": ()}
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_distribution_agrees_with_brute_force(granularity):
-    """Support, shares and moments, against NumPy adding in every order.
+    """Support and shares, against NumPy adding in every order.
 
     Six outputs of the same terms: whether they agree tells whether their orders are
     one or independent.
@@ -65,16 +57,11 @@ def test_distribution_agrees_with_brute_force(granularity):
     found = np.asarray(jax.jit(jax.vmap(noisy, (0, None)))(keys, columns))
     # Every bound is five standard errors over the draws.
     shares = counts / counts.sum()
-    exact = expected.astype(np.float64)
     for column in found.T.astype(np.float64):
         assert set(np.unique(column)) == set(values.astype(np.float64))
         seen = np.array([np.mean(column == v) for v in values])
         error = 5 * np.sqrt(shares * (1 - shares) / draws)
         assert np.all(np.abs(seen - shares) < error)
-        assert abs(column.mean() - exact.mean()) < 5 * exact.std() / np.sqrt(draws)
-        kurtosis = np.mean(((exact - exact.mean()) / exact.std()) ** 4)
-        error = 5 * exact.std() / 2 * np.sqrt((kurtosis - 1) / draws)
-        assert abs(column.std() - exact.std()) < error
     alike = np.sum(shares**2)
     for other in (1, 2):
         agreeing = np.mean(found[:, 0] == found[:, other])
@@ -127,12 +114,10 @@ def test_partial_sums_in_the_operands_precision(dtype):
     """Three pieces, each rounded, and rounded after each addition: a NumPy oracle."""
     x, y = halves(dtype)
     spec = noise.ReductionOrder(partials=3, accumulate="operand", granularity="element")
-    pieces = [
-        np.asarray(
-            (x[:, a:b].astype(jnp.float32) @ y[a:b].astype(jnp.float32)).astype(dtype)
-        )
-        for a, b in ((0, 171), (171, 342), (342, 512))
-    ]
+    wide = x.astype(jnp.float32), y.astype(jnp.float32)
+    cuts = ((0, 171), (171, 342), (342, 512))
+    pieces = [wide[0][:, a:b] @ wide[1][a:b] for a, b in cuts]
+    pieces = [np.asarray(piece.astype(dtype)) for piece in pieces]
     # Rounded by NumPy's own types for halves after each addition.
     orders = [
         np.asarray((pieces[i] + pieces[j]) + pieces[k])
@@ -150,21 +135,17 @@ def test_partial_sums_in_the_operands_precision(dtype):
         assert 0.15 < np.mean(match[differ]) < 0.55
 
 
-# The draws, for every number of partial sums.
 DRAWS = 20_000
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4, 5, 8])
-def drawn(request):
-    """The number of partial sums, what was drawn, and the orders it stands for."""
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+def test_every_order_is_as_likely(n):
     words = random_bits.words(jax.random.key(1))
-    draw = jax.jit(lambda w: permutations.draw_orders(w, (DRAWS,), request.param, (7,)))
+    draw = jax.jit(lambda w: permutations.draw_orders(w, (DRAWS,), n, (7,)))
     found = draw(words)
-    return request.param, found, listed(found, request.param)
-
-
-def test_every_order_is_as_likely(drawn):
-    n, _, orders = drawn
+    # Which partial sum comes when: int [DRAWS, n].
+    ids = [jnp.full(found[0].shape, i, jnp.int32) for i in range(n)]
+    orders = np.stack(permutations.permute(found, ids), axis=-1)
     assert (np.sort(orders, axis=1) == np.arange(n)).all()
     # Any three places: of 8! orders most are never seen.
     places = min(n, 3)

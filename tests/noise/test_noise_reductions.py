@@ -39,14 +39,22 @@ def transposed(fn, like):
 
 
 # Groups, strides, dilation and uneven padding at once.
-GENERAL = {
-    "strides": (2, 1),
-    "padding": ((2, 1), (0, 3)),
-    "rhs_dilation": (1, 2),
-    "feature_group_count": 2,
-}
+GENERAL = {"strides": (2, 1), "padding": ((2, 1), (0, 3))}
+GENERAL |= {"rhs_dilation": (1, 2), "feature_group_count": 2}
 X, K, K_GENERAL = (2, 5, 6, 8), (3, 3, 8, 4), (3, 3, 4, 8)
 Y, Y_GENERAL = (2, 5, 6, 4), (2, 3, 5, 8)
+
+
+def input_gradient(**options):
+    return lambda y, k: transposed(lambda x: convolution(x, k, **options), X)(y)
+
+
+def filter_gradient(like, **options):
+    return lambda y, x: transposed(lambda k: convolution(x, k, **options), like)(y)
+
+
+def einsum(indices):
+    return functools.partial(jnp.einsum, indices)
 
 
 def scatter_add(a, b):
@@ -76,17 +84,9 @@ def cotangents(a, b):
 
 CASES = {
     "dot_general": (lambda a, b: a @ b, (7, 96), (96, 5)),
-    "dot_general batch": (
-        lambda a, b: jnp.einsum("bijk,bjkl->bil", a, b),
-        (2, 3, 2, 40),
-        (2, 2, 40, 5),
-    ),
+    "dot_general batch": (einsum("bijk,bjkl->bil"), (2, 3, 2, 40), (2, 2, 40, 5)),
     # No contracted axis holds three pieces.
-    "dot_general twos": (
-        lambda a, b: jnp.einsum("bihjk,bkhjl->bil", a, b),
-        (3, 9, 2, 2, 2),
-        (3, 2, 2, 2, 5),
-    ),
+    "dot_general twos": (einsum("bihjk,bkhjl->bil"), (3, 9, 2, 2, 2), (3, 2, 2, 2, 5)),
     "conv": (convolution, X, K),
     "conv general": (functools.partial(convolution, **GENERAL), X, K_GENERAL),
     # Cut along a window that is dilated, each piece with its own padding.
@@ -96,33 +96,17 @@ CASES = {
         (1, 6, 2, 3),
     ),
     "conv transposed": (functools.partial(convolution, lhs_dilation=(2, 1)), X, K),
-    "conv input gradient": (
-        lambda y, k: transposed(lambda x: convolution(x, k), X)(y),
-        Y,
-        K,
-    ),
-    "conv input gradient general": (
-        lambda y, k: transposed(lambda x: convolution(x, k, **GENERAL), X)(y),
-        Y_GENERAL,
-        K_GENERAL,
-    ),
-    "conv filter gradient": (
-        lambda y, x: transposed(lambda k: convolution(x, k), K)(y),
-        Y,
-        X,
-    ),
+    "conv input gradient": (input_gradient(), Y, K),
+    "conv input gradient general": (input_gradient(**GENERAL), Y_GENERAL, K_GENERAL),
+    "conv filter gradient": (filter_gradient(K), Y, X),
     "conv filter gradient general": (
-        lambda y, x: transposed(lambda k: convolution(x, k, **GENERAL), K_GENERAL)(y),
+        filter_gradient(K_GENERAL, **GENERAL),
         Y_GENERAL,
         X,
     ),
     "reduce_sum": (lambda a, b: jnp.sum(a * b, axis=(0, 2)), (2, 6, 100), (2, 6, 100)),
     "cumsum": (lambda a, b: jnp.cumsum(a * b, axis=0), (64, 4), (64, 4)),
-    "cumsum reverse": (
-        lambda a, b: lax.cumsum(a * b, axis=1, reverse=True),
-        (4, 50),
-        (4, 50),
-    ),
+    "cumsum reverse": (lambda a, b: lax.cumsum(a * b, 1, True), (4, 50), (4, 50)),
     "reduce_window_sum": (
         lambda a, b: lax.reduce_window(
             a * b, 0.0, lax.add, (8, 2), (3, 1), ((4, 2), (0, 1)), (1, 2), (2, 1)

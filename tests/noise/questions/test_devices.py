@@ -1,12 +1,14 @@
 import itertools
 import json
 
+import chex
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
 from jax import numpy as jnp
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from prednet_jax import noise
@@ -125,9 +127,7 @@ def test_any_mesh_computes_the_same_function(n, kind):
     for fn in (step, averaged):
         run = noise.devices(fn, mesh={"data": n}, in_specs=SPECS, spec=order(kind))
         found = run(KEY, PARAMS, X)
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, 2e-5, 2e-6), found, whole
-        )
+        chex.assert_trees_all_close(found, whole, rtol=2e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["ring", "tree", "sequential"])
@@ -244,41 +244,11 @@ def test_a_mutable_module_trains_as_without_devices():
     np.testing.assert_allclose(many.kernel[...], one.kernel[...], 1e-5, 1e-6)
 
 
-REAL = r"""
-import json
-import sys
-
-import jax
-import numpy as np
-from jax import lax
-from jax import numpy as jnp
-from jax.sharding import AxisType, PartitionSpec as P
-
-from prednet_jax import noise
-from tests.noise.questions import test_devices as t
-
-mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-KINDS = [("random", "element"), ("tree", "tile"), ("ring", "tile")]
-GROUPS = [[0, 2, 4, 6], [1, 3, 5, 7]]
-
-
-def scattered(x):
-    return (
-        lax.psum_scatter(x, "data", scatter_dimension=1, tiled=True),
-        lax.psum_scatter(x[0, :8], "data")[None],
-        lax.psum(x, "data", axis_index_groups=GROUPS),
-        lax.psum_scatter(x, "data", axis_index_groups=GROUPS, tiled=True),
-        lax.all_gather(x, "data").sum(0),
-        lax.psum(x.astype(jnp.bfloat16), "data"),
-    )
-
-
-outs = (P("data"), P("data"), P("data"), P("data"), P("data"), P())
-programs = {
-    "step": (t.averaged, (t.PARAMS, t.X), t.SPECS, P(), True),
-    "unchecked": (t.averaged, (t.PARAMS, t.X), t.SPECS, P(), False),
-    "scattered": (scattered, (t.terms(32, 16),), P("data"), outs, False),
-}
+def on_devices(count, function):
+    """What a function of this file gives in a process with so many CPU devices."""
+    module = "tests.noise.questions.test_devices"
+    code = f"import json, {module} as t; print(json.dumps(t.{function.__name__}()))"
+    return json.loads(python("-c", code, devices=count).stdout.splitlines()[-1])
 
 
 def same(a, b):
@@ -286,176 +256,159 @@ def same(a, b):
     return all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in leaves)
 
 
-found = {}
-for name, (fn, args, ins, out, check) in programs.items():
-    real = jax.shard_map(fn, mesh=mesh, in_specs=ins, out_specs=out, check_vma=check)
-    here = jax.shard_map(fn, in_specs=ins, out_specs=out, check_vma=check)
-    one = noise.devices(here, mesh={"data": 8})(t.KEY, *args)
-    found[f"{name}, XLA"] = same(jax.jit(real)(*args), one)
-    for kind, granularity in KINDS if check else KINDS[:1]:
-        spec = t.order(kind, granularity=granularity)
-        noisy = noise.inject(real, spec)(t.KEY, *args)
-        one = noise.devices(here, mesh={"data": 8}, spec=spec)(t.KEY, *args)
-        found[f"{name}, {kind}"] = same(noisy, one)
-    # What each device draws for itself is what it draws on the mesh.
-    spec = noise.StochasticRounding(primitives=("dot_general", "psum"))
-    noisy = noise.inject(real, spec)(t.KEY, *args)
-    one = noise.devices(here, mesh={"data": 8}, spec=spec)(t.KEY, *args)
-    found[f"{name}, rounding"] = same(noisy, one)
-
-explicit = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+def scattered(x):
+    groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
+    return (
+        lax.psum_scatter(x, "data", scatter_dimension=1, tiled=True),
+        lax.psum_scatter(x[0, :8], "data")[None],
+        lax.psum(x, "data", axis_index_groups=groups),
+        lax.psum_scatter(x, "data", axis_index_groups=groups, tiled=True),
+        lax.all_gather(x, "data").sum(0),
+        lax.psum(x.astype(jnp.bfloat16), "data"),
+    )
 
 
-def compiled(fn, specs, *args):
-    with jax.set_mesh(explicit):
-        placed = [
-            jax.device_put(x, jax.NamedSharding(explicit, spec))
-            for x, spec in zip(args, specs, strict=True)
-        ]
-        return jax.device_get(jax.jit(fn)(*placed))
+def compared():
+    """Whether eight real devices give the bits of one."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    kinds = [("random", "element"), ("tree", "tile"), ("ring", "tile")]
+    outs = (*[P("data")] * 5, P())
+    programs = {
+        "step": (averaged, (PARAMS, X), SPECS, P(), True),
+        "unchecked": (averaged, (PARAMS, X), SPECS, P(), False),
+        "scattered": (scattered, (terms(32, 16),), P("data"), outs, False),
+    }
+    found = {}
+    for name, (fn, args, ins, out, check) in programs.items():
+        options = {"in_specs": ins, "out_specs": out, "check_vma": check}
+        real = jax.shard_map(fn, mesh=mesh, **options)
+        here = jax.shard_map(fn, **options)
+        one = noise.devices(here, mesh={"data": 8})(KEY, *args)
+        found[f"{name}, XLA"] = same(jax.jit(real)(*args), one)
+        specs = [order(kind, granularity=g) for kind, g in kinds[: 3 if check else 1]]
+        # What each device draws for itself is what it draws on the mesh.
+        specs.append(noise.StochasticRounding(primitives=("dot_general", "psum")))
+        for spec in specs:
+            noisy = noise.inject(real, spec)(KEY, *args)
+            one = noise.devices(here, mesh={"data": 8}, spec=spec)(KEY, *args)
+            found[f"{name}, {spec}"] = same(noisy, one)
+    explicit = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
 
+    def compiled(fn, specs, *args):
+        with jax.set_mesh(explicit):
+            placed = [
+                jax.device_put(x, jax.NamedSharding(explicit, spec))
+                for x, spec in zip(args, specs, strict=True)
+            ]
+            return jax.device_get(jax.jit(fn)(*placed))
 
-# One operand alone is sharded: gathered if it is no larger than the result.
-for m, k, n in ((64, 16, 8), (8, 128, 8), (64, 64, 64), (16, 64, 256)):
-    for specs in ((P(None, "data"), P()), (P(), P("data"))):
-        args = t.terms(m, k), t.terms(k, n)
-        one = noise.devices(jnp.matmul, mesh={"data": 8}, in_specs=specs)(t.KEY, *args)
-        found[f"{m}, {k}, {n}, {specs}"] = same(compiled(jnp.matmul, specs, *args), one)
-real = compiled(t.step, t.SPECS, t.PARAMS, t.X)
-one = noise.devices(t.step, mesh={"data": 8}, in_specs=t.SPECS)(t.KEY, t.PARAMS, t.X)
-close = [np.allclose(a, b, 1e-5, 1e-6) for a, b in zip(
-    jax.tree.leaves(real), jax.tree.leaves(one), strict=True)]
-found["explicit, close"] = all(close)
-print(json.dumps(found))
-"""
+    # One operand alone is sharded: gathered if it is no larger than the result.
+    for m, k, n in ((64, 16, 8), (8, 128, 8), (64, 64, 64), (16, 64, 256)):
+        for specs in ((P(None, "data"), P()), (P(), P("data"))):
+            args, run = (
+                (terms(m, k), terms(k, n)),
+                noise.devices(jnp.matmul, mesh={"data": 8}, in_specs=specs),
+            )
+            real = compiled(jnp.matmul, specs, *args)
+            found[f"{m}, {k}, {n}, {specs}"] = same(real, run(KEY, *args))
+    real = compiled(step, SPECS, PARAMS, X)
+    one = noise.devices(step, mesh={"data": 8}, in_specs=SPECS)(KEY, PARAMS, X)
+    near = jax.tree.map(lambda a, b: bool(np.allclose(a, b, 1e-5, 1e-6)), real, one)
+    return found | {"explicit, close": all(jax.tree.leaves(near))}
 
 
 def test_eight_real_devices_give_the_same_bits():
-    printed = python("-c", REAL, devices=8).stdout
-    found = json.loads(printed.splitlines()[-1])
+    found = on_devices(8, compared)
     assert len(found) == 20
     assert [name for name, right in found.items() if not right] == []
 
 
-PROGRAM = r"""
-import json
+def perturbed():
+    """Noise on four real devices: what it perturbs, and results beside the plain."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
+    element = noise.ReductionOrder(granularity="element", partials=4)
+    keys = jax.random.split(KEY, 8)
+    x, w = terms(64, 5), terms(5, 5)
+    found = {}
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.sharding import PartitionSpec as P
-
-from prednet_jax import noise
-
-mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-order = noise.ReductionOrder(granularity="element", partials=4)
-keys = jax.random.split(jax.random.key(0), 8)
-x = jnp.asarray(np.random.default_rng(0).standard_normal((64, 5)), jnp.float32)
-same = jnp.tile(x[:16], (4, 1))
-
-
-def mapped(check):
     def local(x):
         rows = jnp.sum(x, axis=0)
         return lax.psum(rows, "i"), rows[None]
 
-    return jax.shard_map(
-        local, mesh=mesh, in_specs=P("i"), out_specs=(P(), P("i")), check_vma=check
-    )
+    for check in (True, False):
+        options = {"in_specs": P("i"), "out_specs": (P(), P("i")), "check_vma": check}
+        fn = jax.shard_map(local, mesh=mesh, **options)
+        run = jax.jit(noise.inject(fn, element))
+        derivative = jax.grad(lambda x, fn=fn: jnp.sum(jnp.sin(fn(x)[0])))
+        gradient = jax.jit(noise.inject(derivative, element))(keys[0], x)
+        rows = jax.device_get(run(keys[0], np.tile(x[:16], (4, 1))))[1]
+        totals = np.stack([run(key, x)[0] for key in keys])
+        copies = run(keys[1], x)[0].addressable_shards
+        names = {e.primitive for e in noise.coverage(fn, element)(x).perturbed}
+        found[str(check)] = {
+            "devices": len({row.tobytes() for row in rows}),
+            "keys": len({total.tobytes() for total in totals}),
+            "replicated": len({np.asarray(c.data).tobytes() for c in copies}),
+            "copies": len(copies),
+            "gradient": bool(np.allclose(gradient, derivative(x), 1e-5, 1e-5)),
+            "perturbed": sorted(name.split("_inv")[0] for name in names),
+        }
 
+    # A data-parallel step with recomputation, where JAX checks what varies.
+    def recomputed(w, x):
+        def loss(w):
+            hidden = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))(w, x)
+            return lax.pmean(jnp.sum(hidden), "i")
 
-found = {}
-for check in (True, False):
-    fn = mapped(check)
-    run = jax.jit(noise.inject(fn, order))
-    total, rows = jax.device_get(run(keys[0], same))
-    totals = np.stack([run(key, x)[0] for key in keys])
-    gradient = jax.jit(
-        noise.inject(jax.grad(lambda x: jnp.sum(jnp.sin(fn(x)[0]))), order)
-    )
-    plain = jax.grad(lambda x: jnp.sum(jnp.sin(fn(x)[0])))(x)
-    copies = [
-        np.asarray(shard.data) for shard in run(keys[1], x)[0].addressable_shards
+        return jax.grad(loss)(w)
+
+    fn = jax.shard_map(recomputed, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+    found["recomputed"] = [
+        bool(np.allclose(noise.inject(fn, spec)(keys[0], w, x), fn(w, x), 1e-4, 1e-5))
+        for spec in (element, noise.UlpPerturbation())
     ]
-    report = noise.coverage(fn, order)(x)
-    found[str(check)] = {
-        "devices": len({row.tobytes() for row in rows}),
-        "keys": len({total.tobytes() for total in totals}),
-        "replicated": len({copy.tobytes() for copy in copies}),
-        "copies": len(copies),
-        "gradient": bool(np.allclose(gradient(keys[0], x), plain, 1e-5, 1e-5)),
-        "perturbed": sorted({e.primitive.split("_inv")[0] for e in report.perturbed}),
+
+    # Explicit shardings: types, differing bits, and what one device gives.
+    explicit = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Explicit,))
+    spread = jax.device_put(x, jax.NamedSharding(explicit, P("i")))
+    functions = {
+        "sum": lambda x: jnp.sum(x, 0),
+        "dot": lambda x: x @ w,
+        "gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w) ** 2)),
+        "cumsum": lambda x: jnp.cumsum(x, 1),
     }
+    found["explicit"] = {}
+    for granularity in ("tile", "element", "shared"):
+        spec = noise.ReductionOrder(granularity=granularity, tile=2, partials=4)
+        for name, fn in functions.items():
+            with jax.set_mesh(explicit):
+                run = jax.jit(noise.inject(fn, spec))
+                one, *others = [run(key, spread) for key in keys]
+                same_type = jax.typeof(one) == jax.typeof(jax.jit(fn)(spread))
+            found["explicit"][f"{name} {granularity}"] = [
+                same_type,
+                any(bool(np.any(one != other)) for other in others),
+                bool(np.allclose(one, fn(x), 1e-4, 1e-5)),
+            ]
 
-# A data-parallel step with recomputation, in the forms that JAX checks what varies in.
-w = jnp.asarray(np.random.default_rng(1).standard_normal((5, 5)), jnp.float32)
-
-
-def step(w, x):
-    def loss(w):
-        hidden = jax.checkpoint(lambda w, x: jnp.tanh(x @ w))(w, x)
-        return lax.pmean(jnp.sum(hidden), "i")
-
-    return jax.grad(loss)(w)
-
-
-step = jax.shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
-found["recomputed"] = [
-    bool(np.allclose(noise.inject(step, spec)(keys[0], w, x), step(w, x), 1e-4, 1e-5))
-    for spec in (order, noise.UlpPerturbation())
-]
-
-# Explicit shardings: results, their types, and the bits that all on one device gives.
-explicit = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
-spread = jax.device_put(x, jax.NamedSharding(explicit, P("i")))
-functions = {
-    "sum": lambda x: jnp.sum(x, 0),
-    "dot": lambda x: x @ w,
-    "gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w) ** 2)),
-    "cumsum": lambda x: jnp.cumsum(x, 1),
-}
-found["explicit"] = {}
-for granularity in ("tile", "element", "shared"):
-    spec = noise.ReductionOrder(granularity=granularity, tile=2, partials=4)
-    for name, fn in functions.items():
-        with jax.set_mesh(explicit):
-            run = jax.jit(noise.inject(fn, spec))
-            one, *others = [run(key, spread) for key in keys]
-            same_type = jax.typeof(one) == jax.typeof(jax.jit(fn)(spread))
-        found["explicit"][f"{name} {granularity}"] = [
-            same_type,
-            any(bool(np.any(one != other)) for other in others),
-            bool(np.allclose(one, fn(x), 1e-4, 1e-5)),
-        ]
-
-# Explicit axes of which a shard_map makes some manual.
-kinds = (jax.sharding.AxisType.Explicit,) * 2
-both = jax.make_mesh((2, 2), ("i", "j"), axis_types=kinds)
-
-
-def rows(x):
-    return lax.psum(jnp.sum(x @ w, 0), "i")
-
-
-partly = jax.shard_map(
-    rows, mesh=both, in_specs=P("i"), out_specs=P(), axis_names={"i"}
-)
-found["partly manual"] = []
-for over in (P("i"), P(("i", "j"))):
-    with jax.set_mesh(both):
-        placed = jax.device_put(x, jax.NamedSharding(both, over))
-        total = jax.jit(noise.inject(partly, order))(keys[0], placed)
-    right = np.allclose(total, (x @ w).sum(0), 1e-4, 1e-4)
-    found["partly manual"].append(bool(right))
-print(json.dumps(found))
-"""
+    # Explicit axes of which a shard_map makes some manual.
+    both = jax.make_mesh((2, 2), ("i", "j"), axis_types=(AxisType.Explicit,) * 2)
+    options = {"in_specs": P("i"), "out_specs": P(), "axis_names": {"i"}}
+    total = lambda x: lax.psum(jnp.sum(x @ w, 0), "i")  # noqa: E731
+    partly = jax.shard_map(total, mesh=both, **options)
+    found["partly manual"] = []
+    for over in (P("i"), P(("i", "j"))):
+        with jax.set_mesh(both):
+            placed = jax.device_put(x, jax.NamedSharding(both, over))
+            summed = jax.jit(noise.inject(partly, element))(keys[0], placed)
+        right = np.allclose(summed, (x @ w).sum(0), 1e-4, 1e-4)
+        found["partly manual"].append(bool(right))
+    return found
 
 
 @pytest.fixture(scope="module")
 def found():
-    printed = python("-c", PROGRAM, devices=4).stdout
-    return json.loads(printed.splitlines()[-1])
+    return on_devices(4, perturbed)
 
 
 @pytest.mark.parametrize("check_vma", ["True", "False"])
@@ -464,12 +417,8 @@ def test_sums_within_and_over_devices(found, check_vma):
     # Without check_vma JAX does not say what varies, and all devices draw the same.
     assert (measured.pop("devices") > 1) == (check_vma == "True")
     assert measured.pop("keys") > 1
-    assert measured == {
-        "replicated": 1,
-        "copies": 4,
-        "gradient": True,
-        "perturbed": ["psum", "reduce_sum"],
-    }
+    assert measured.pop("perturbed") == ["psum", "reduce_sum"]
+    assert measured == {"replicated": 1, "copies": 4, "gradient": True}
 
 
 def test_recomputation_on_a_mesh(found):

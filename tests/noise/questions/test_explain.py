@@ -40,10 +40,8 @@ def test_the_report_of_a_tree():
     x = noise_programs.normal(0, 16, 300)
     w = noise_programs.normal(1, 300, 4)
     here = fn(x, w)
-    there = {
-        "product": noisy(lambda x, w: x @ w, "bf16", 1, (x, w)),
-        "sum": [jnp.sum(x[:, :-1]), x[0]],
-    }
+    there = {"product": noisy(jnp.matmul, "bf16", 1, (x, w))}
+    there["sum"] = [jnp.sum(x[:, :-1]), x[0]]
     report = noise.explain(fn, here, there, draws=3)(KEY, x, w)
     expected = {"product": "bf16", "sum": ["beyond", "identical"]}
     assert report.rung == expected
@@ -102,9 +100,10 @@ def test_the_nearer_of_two_is_named_and_by_how_much():
         expected = np.linalg.norm(far) / np.linalg.norm(truth)
         assert found == pytest.approx(expected, rel=1e-6)
     (leaf,) = report.leaves
-    assert leaf.ulps == pytest.approx(
-        (report.error_a * 2**23, report.error_b * 2**23), rel=1e-6
-    )
+    ulps = report.error_a * 2**23, report.error_b * 2**23
+    assert leaf.ulps == pytest.approx(ulps, rel=1e-6)
+    swapped = noise.explain(fn, plain, low, draws=2)(KEY, *args)
+    assert (swapped.closer, swapped.error_a) == ("a", report.error_b)
     broken = noise.explain(fn, plain, plain.at[0, 0].set(jnp.nan), draws=2)
     report = broken(KEY, *args)
     assert (report.closer, report.error_b) == ("a", None)
@@ -116,13 +115,8 @@ def test_signs_of_vectors_are_free_and_nothing_else_is():
     def fn(m):
         values, vectors = jnp.linalg.eigh(m)
         u, s, vt = jnp.linalg.svd(m)
-        return {
-            "values": values,
-            "vectors": vectors,
-            "first": vectors[:, 0],
-            "vt": vt,
-            "again": (u * s) @ vt,
-        }
+        free = {"vectors": vectors, "first": vectors[:, 0], "vt": vt}
+        return free | {"values": values, "again": (u * s) @ vt}
 
     m = noise_programs.normal(8, 12, 12)
     here = fn(m + m.T)
@@ -139,10 +133,8 @@ def test_signs_of_vectors_are_free_and_nothing_else_is():
     assert {name for name, rung in report.rung.items() if rung == "identical"} == free
     assert {report.rung["values"], report.rung["again"]} == {"beyond"}
     assert max(report.error_b[name] for name in free) < 1e-4
-    said = {
-        leaf.path[2:-2] for leaf in report.leaves if "signs are free" in leaf.reason
-    }
-    assert said == free
+    said = [leaf.path[2:-2] for leaf in report.leaves if "signs are" in leaf.reason]
+    assert set(said) == free
 
 
 def test_where_float64_is_no_better_it_says_so():

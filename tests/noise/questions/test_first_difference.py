@@ -1,6 +1,5 @@
 import json
 import os
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from benchmarks.noise_programs import line_of
 from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
 from prednet_jax.noise.questions.recording import WHOLE
@@ -20,22 +20,16 @@ W = jax.random.normal(jax.random.key(2), (16, 16)) / 4
 
 def layer(x, w, *, bug="", order=None):
     """A line each for a product, a residual, a normalisation and a gate."""
-    a = lax.reduce_precision(x, 8, 10) if bug == "tf32" else x
+    a = lax.reduce_precision(x, 8, 10) if bug == "tf32" else x  # narrow
     if order is not None:
         a, w = a[:, order], w[:, order]
-    h = a @ (w if bug == "transpose" else w.T)
+    h = a @ (w if bug == "transpose" else w.T)  # product
     if bug != "dropped":
         h = h + jnp.tanh(x)  # residual
     h = h - jnp.mean(h, axis=-1, keepdims=True)
     s = jnp.mean(h * h, axis=-1, keepdims=True)
     h = h * lax.rsqrt(s + (1e-3 if bug == "epsilon" else 1e-5))  # epsilon
     return jnp.tanh(h) * x
-
-
-def line(text):
-    """The line of this file that ends so."""
-    lines = Path(__file__).read_text().splitlines()
-    return next(i for i, one in enumerate(lines, 1) if text in one)
 
 
 def compare(fn, recording, *args, **options):
@@ -54,19 +48,16 @@ def test_the_same_program_has_the_same_bits(recording):
     assert "beyond noise: none" in str(report)
 
 
-@pytest.mark.parametrize(
-    ("bug", "blamed"),
-    [
-        ("tf32", "a = lax.reduce_precision("),
-        ("dropped", "# residual"),
-        ("epsilon", "# epsilon"),
-        ("transpose", 'if bug == "transpose"'),
-    ],
-)
-def test_a_planted_line_comes_first(bug, blamed, recording):
+# The line that each wrong program has wrong.
+BLAMED = {"tf32": "narrow", "dropped": "residual", "epsilon": "epsilon"}
+BLAMED |= {"transpose": "product"}
+
+
+@pytest.mark.parametrize("bug", BLAMED)
+def test_a_planted_line_comes_first(bug, recording):
     report = compare(lambda x, w: layer(x, w, bug=bug), recording, X, W)
     first = report[0]
-    assert first.source == f"test_first_difference.py:{line(blamed)} in layer"
+    assert first.source == f"{line_of(layer, BLAMED[bug])}layer"
     assert first.difference > 10 * first.expected
     assert bool(report.parted) == (bug != "epsilon")
     if bug in ("dropped", "epsilon"):
@@ -126,7 +117,7 @@ def test_the_first_step_of_a_loop():
     report = compare(loop, known, X[0], 1e-3)
     assert report[0].primitive == "select_n"
     assert report[0].step == (3,)
-    assert report[0].source == f"test_first_difference.py:{line('# fault')} in step"
+    assert report[0].source == f"{line_of(loop, 'fault')}step"
     # What comes earlier in the loop differs a step later.
     sine = next(one for one in report if one.primitive == "sin")
     assert sine.step == (4,)
@@ -149,7 +140,7 @@ def test_a_late_step_of_a_long_loop_is_blamed_on_the_loop(kind):
     report = compare(lambda x: loop(x, 0.6), known, X[0])
     report = [one for one in report if one.primitive != "argument"]
     assert report[0].primitive == kind
-    assert report[0].source == f"test_first_difference.py:{line('# long')} in loop"
+    assert report[0].source == f"{line_of(loop, 'long')}loop"
 
 
 def test_every_execution_is_seen_up_to_a_limit(monkeypatch):

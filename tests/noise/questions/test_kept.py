@@ -84,10 +84,8 @@ def test_what_is_kept_is_not_measured_again(tmp_path):
     one(fn, X, draws=3)
     assert one(lambda x: {"a": x @ x}, X, draws=3).tolerances["a"].rtol > 0
     (file,) = tmp_path.iterdir()
-    assert [list(e["leaves"]) for e in json.loads(file.read_text())["test_b"]] == [
-        ["result"],
-        ["['a']"],
-    ]
+    entries = json.loads(file.read_text())["test_b"]
+    assert [list(e["leaves"]) for e in entries] == [["result"], ["['a']"]]
 
 
 def test_another_result_or_noise_asks_to_be_renewed(tmp_path):
