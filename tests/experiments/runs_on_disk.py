@@ -5,14 +5,8 @@ import os
 
 from tensorboardX.proto import event_pb2
 
-TINY = (
-    "--channels=3,4",
-    "--height=8",
-    "--width=8",
-    "--window=4",
-    "--updates=6",
-    "--convolution=xla",
-)
+TINY = ("--channels=3,4", "--height=8", "--width=8", "--window=4", "--updates=6")
+TINY += ("--convolution=xla",)
 
 
 def snapshot(folder):

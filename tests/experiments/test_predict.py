@@ -88,9 +88,8 @@ def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
     shown = np.load(tmp_path / "out" / "predictions.npz")["frames"]
     whole = data.open_source(str(mine), height=24, width=32, crop="resize").read(0, 4)
     np.testing.assert_allclose(shown, whole / np.float32(255), rtol=2e-7)
-    assert "are cut to its 24x32" in predict(
-        tmp_path, f"--data={mine}", "--frames=4", "--crop=center"
-    )
+    cut = (f"--data={mine}", "--frames=4", "--crop=center")
+    assert "are cut to its 24x32" in predict(tmp_path, *cut)
     said = predict(tmp_path)
     assert "frames of walk are made to its 24x32" in said
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
@@ -176,27 +175,19 @@ def test_moving_mnist_ten_to_ten(tmp_path, forked):
     np.savez(made, frames=shown, boundaries=np.arange(0, 60, 20))
     config = prednet_jax.PredNetConfig(channels=(1, 2), height=32, width=32)
     flags = ("--split=all", "--frames=20", "--extrapolate_from=10", "--sequences=0")
-    params, record, said = scored(
-        forked, tmp_path, config, made, *flags, "--ssim_range=2"
-    )
+    flags = (forked, tmp_path, config, made, *flags)
+    params, record, said = scored(*flags, "--ssim_range=2")
     truth = frames[..., None] / np.float32(255)  # [T, B, H, W, C]
     found, _ = sequences.predict_sequence(params, config, truth, extrapolate_from=10)
     wrong = (found - truth)[10:]
     of = record["extrapolated"]
     # np.mean(wrong ** 2, axis=(frames, sequences)).sum(), likewise of |wrong|.
-    assert of["squared_error"] == pytest.approx(
-        np.square(wrong).mean(axis=(0, 1)).sum(), rel=1e-4
-    )
-    assert of["absolute_error"] == pytest.approx(
-        np.abs(wrong).mean(axis=(0, 1)).sum(), rel=1e-4
-    )
-    ssim = [
-        structural_similarity(
-            truth[t, b], found[t, b], data_range=2, channel_axis=-1, win_size=7
-        )
-        for t in range(10, 20)
-        for b in range(3)
-    ]
+    for name, size in (("squared", np.square(wrong)), ("absolute", np.abs(wrong))):
+        expected = size.mean(axis=(0, 1)).sum()
+        assert of[f"{name}_error"] == pytest.approx(expected, rel=1e-4)
+    options = {"data_range": 2, "channel_axis": -1, "win_size": 7}
+    pairs = [(truth[t, b], found[t, b]) for t in range(10, 20) for b in range(3)]
+    ssim = [structural_similarity(*pair, **options) for pair in pairs]
     assert of["ssim"] == pytest.approx(np.mean(ssim), rel=1e-4)
     copied = np.square(truth[9] - truth[10:]).mean(axis=(0, 1)).sum()
     assert of["copy_squared_error"] == pytest.approx(copied, rel=1e-4)
@@ -206,7 +197,7 @@ def test_moving_mnist_ten_to_ten(tmp_path, forked):
     assert of["psnr"] == pytest.approx(-10 * np.log10(of["mse"]))
     assert (record["sequences"], record["frames"], record["split"]) == (3, 20, "all")
     assert "extrapolated: mse" in said
-    _, last, said = scored(forked, tmp_path, config, made, *flags, "--skip=2")
+    _, last, said = scored(*flags, "--skip=2")
     wrong = float(np.square(found[1:10, 2] - truth[1:10, 2]).mean())
     assert (last["sequences"], last["skip"]) == (1, 2)
     assert last["observed"]["mse"] == pytest.approx(wrong, rel=1e-4)

@@ -175,10 +175,8 @@ def test_weights_that_cannot_be_written_are_refused_and_nothing_is_touched(
     tmp_path, refused
 ):
     config, path = PredNetConfig(channels=(3, 4), height=8, width=12), "start.npz"
-    model = tmp_path / path
-    weights.save_chainer(
-        model, config, prednet_jax.init_params(config, jax.random.key(0))
-    )
+    params = prednet_jax.init_params(config, jax.random.key(0))
+    weights.save_chainer(tmp_path / path, config, params)
     (tmp_path / "w.json").write_text("mine")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for source, target, message in (
@@ -268,12 +266,9 @@ def test_the_curvature_of_a_network_is_probed(forked, tmp_path, model):
 
 
 def test_the_table_of_escapes_shows_who_leaves(forked, tmp_path):
-    words = (
-        "--functions=quadratic_quartic",
-        "--optimizers=gradient_descent,heavy_ball",
-    )
-    words += ("--precision=float32", "--noise=gradient_gaussian:scale=1e-3")
-    words += ("--keys=8", "--steps=150", f"--workdir={tmp_path}")
+    words = ("--functions=quadratic_quartic", "--precision=float32", "--keys=8")
+    words += ("--optimizers=gradient_descent,heavy_ball", "--steps=150")
+    words += ("--noise=gradient_gaussian:scale=1e-3", f"--workdir={tmp_path}")
     done = forked("saddle_escape.py", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     groups = json.loads((tmp_path / "saddle_escape.json").read_text())["groups"]
@@ -336,9 +331,8 @@ def test_an_interrupt_while_a_script_imports_is_one_line(tmp_path, early):
 def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
     folder = tmp_path / "\x1b[31mred\x07"
     folder.mkdir()
-    done = refused(
-        r"\x1b[31mred\x07", "train.py", f"--workdir={tmp_path}/run", f"--data={folder}"
-    )
+    words = ("train.py", f"--workdir={tmp_path}/run", f"--data={folder}")
+    done = refused(r"\x1b[31mred\x07", *words)
     assert "\x1b" not in done.stderr
 
 

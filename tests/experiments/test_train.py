@@ -87,10 +87,10 @@ def test_a_preset_sets_what_is_not_given_and_the_last_line_says_how_far_it_got(
     flags = manifest(folder)["flags"]
     assert (flags["window"], flags["updates"], flags["height"]) == (20, 2, 8)
     last = next(line for line in done.stdout.splitlines() if "predict.py" in line)
-    assert re.search(
-        r"loss \d+\.\d\d of copying the last frame's while training, \d+\.\d\d frozen",
-        last,
+    said = (
+        r"loss \d+\.\d\d of copying the last frame's while training, \d+\.\d\d frozen"
     )
+    assert re.search(said, last)
     assert f"predict.py --weights={folder}" in last
     # The run goes on as it was begun, not as the preset says.
     again = train("--resume", f"--workdir={folder}")

@@ -176,12 +176,8 @@ WINDOWS = (
 def windowed(train, tmp_path_factory):
     """Six updates, checkpoints at 2, 4 and 6, scores at 2, 4 and 6; with noise."""
     folder = tmp_path_factory.mktemp("windows") / "run"
-    keep = (
-        "--checkpoint_every=2",
-        "--validate_every=2",
-        "--noise=gradient_gaussian:scale=1e-3",
-    )
-    train(*WINDOWS, *keep, f"--workdir={folder}")
+    keep = ("--checkpoint_every=2", "--validate_every=2", f"--workdir={folder}")
+    train(*WINDOWS, *keep, "--noise=gradient_gaussian:scale=1e-3")
     return folder
 
 

@@ -63,11 +63,8 @@ def reference(x, kernel, dz, upsampled):
 def draw(seed, *, size=3, upsampled=False, height=5, width=7, dtype=np.float32):
     rng = np.random.default_rng(seed)
     scale = 2 if upsampled else 1
-    shapes = (
-        (2, height, width, 6),
-        (size, size, 6, 5),
-        (2, height * scale, width * scale, 5),
-    )
+    out = (2, height * scale, width * scale, 5)
+    shapes = ((2, height, width, 6), (size, size, 6, 5), out)
     return tuple(rng.normal(size=shape).astype(dtype) for shape in shapes)
 
 
@@ -169,9 +166,8 @@ def shape(width, channels, filter_size, upsampled):
 
 def test_auto_is_never_an_algorithm_that_cannot_do_the_shape():
     chosen = set()
-    for settings in itertools.product(
-        (2, 8, 32, 160), (1, 48, 192), (1, 3, 5), (False, True)
-    ):
+    sizes = (2, 8, 32, 160), (1, 48, 192), (1, 3, 5), (False, True)
+    for settings in itertools.product(*sizes):
         one = shape(*settings)
         name = convolution.fastest(one, "cpu")
         algorithm = convolution.ALGORITHMS[name]

@@ -29,9 +29,8 @@ def test_published_parameter_counts():
         ("watanabe", 120, 8_298_348),
         ("watanabe", 128, 8_390_508),
     ):
-        shapes = parameter_shapes(
-            PredNetConfig(variant=variant, height=height, width=160)
-        )
+        config = PredNetConfig(variant=variant, height=height, width=160)
+        shapes = parameter_shapes(config)
         leaves = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))
         assert sum(np.prod(shape) for shape in leaves) == count
 
@@ -150,9 +149,8 @@ def test_predictions_and_maps_are_those_of_one_scan(variant):
     whole = jnp.asarray(FRAMES)[:, None]
     names = ("prediction", "E1")
     for k in (12, None):
-        found, maps = sequences.predict_sequence(
-            params, config, FRAMES, extrapolate_from=k, maps=("E1",)
-        )
+        asked = {"extrapolate_from": k, "maps": ("E1",)}
+        found, maps = sequences.predict_sequence(params, config, FRAMES, **asked)
         expected, _ = prednet.outputs(params, config, whole, names, extrapolate_from=k)
         for name, value in (("prediction", found), ("E1", maps["E1"])):
             np.testing.assert_allclose(value, expected[name][:, 0], rtol=0, atol=1e-6)
@@ -171,9 +169,8 @@ def test_units_are_those_of_one_scan_for_every_sequence():
     expected, _ = prednet.outputs(params, CONFIG, frames, tuple(found))
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=1e-6)
-    swapped = sequences.units(
-        params, CONFIG, frames.swapaxes(0, 1), ("E0", "Ahat1"), layout="NTHWC"
-    )
+    other = frames.swapaxes(0, 1)
+    swapped = sequences.units(params, CONFIG, other, ("E0",), layout="NTHWC")
     np.testing.assert_array_equal(swapped["E0"].swapaxes(0, 1), found["E0"])
     parts = list(sequences.pieces(params, CONFIG, frames, ("E0", "Ahat1")))
     assert [len(part["E0"]) for part in parts] == [10, 3]

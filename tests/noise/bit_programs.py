@@ -133,11 +133,14 @@ def newton(x):
     return lax.while_loop(going, body, (0, x))[1]
 
 
-def over_devices(fn, *in_specs, out_specs):
+ROWS, WHOLE = PartitionSpec("d"), PartitionSpec()
+
+
+def over_devices(fn, out_specs):
     def run(x):
         # Made when called: only the recorder's process has four devices.
         mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
-        return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs)(x)
+        return jax.shard_map(fn, mesh=mesh, in_specs=(ROWS,), out_specs=out_specs)(x)
 
     return run
 
@@ -294,20 +297,9 @@ PROGRAMS: dict[str, Program] = {
     ),
     "mlp_gradient": Program(jax.value_and_grad(mlp), MLP),
     "attention_gradient": Program(jax.value_and_grad(attention), ATTENTION),
-    "psum": Program(
-        over_devices(
-            lambda x: lax.psum(x @ W, "d"),
-            PartitionSpec("d"),
-            out_specs=PartitionSpec(),
-        ),
-        (X,),
-    ),
+    "psum": Program(over_devices(lambda x: lax.psum(x @ W, "d"), WHOLE), (X,)),
     "shard_map": Program(
-        over_devices(
-            lambda x: (jnp.tanh(x).sum(1), lax.pmean(x, "d")),
-            PartitionSpec("d"),
-            out_specs=(PartitionSpec("d"), PartitionSpec()),
-        ),
+        over_devices(lambda x: (jnp.tanh(x).sum(1), lax.pmean(x, "d")), (ROWS, WHOLE)),
         (X,),
     ),
     "cholesky": Program(jnp.linalg.cholesky, (positive_definite(6),)),

@@ -70,9 +70,8 @@ def test_aligned_never_leaves_and_rotated_by_rounding_alone(octopus_runs):
     assert abs(np.median(times[0]) - np.median(times[1])) < 10
     assert stats.logrank(*times).pvalue > 0.01
     with jax.enable_x64(True):
-        double = saddles.escape_runs(
-            plain, OCTOPUS, DESCENT, seeds=12, steps=400, dtype="float64"
-        )
+        options = {"seeds": 12, "steps": 400, "dtype": "float64"}
+        double = saddles.escape_runs(plain, OCTOPUS, DESCENT, **options)
     assert not double.escaped[0, 0].any()
     assert double.escaped[0, 1].all()
     ratio = np.median(double.steps[0, 1]) / np.median(times[0])
@@ -81,7 +80,8 @@ def test_aligned_never_leaves_and_rotated_by_rounding_alone(octopus_runs):
 
 def test_escape_times_are_those_of_the_theory():
     """From a small projection: to a step without noise, within 5 % under noise."""
-    size, scale, slow = 1e-5, 1e-3, 0.005
+    size, scale = 1e-5, 1e-3
+    one, many = {"seeds": 1, "steps": 200}, {"seeds": 64, "steps": 2500}
     near = dataclasses.replace(
         OCTOPUS, start=lambda rng: OCTOPUS.start(rng) + size * OCTOPUS.escape[0]
     )
@@ -90,30 +90,18 @@ def test_escape_times_are_those_of_the_theory():
         return GRADIENT(x, rotation) + scale * jax.random.normal(key, x.shape, x.dtype)
 
     for rule, gradient, function, noisy, run in (
-        (saddles.gradient_descent(RATE), plain, near, 0.0, {"seeds": 1, "steps": 200}),
-        (saddles.heavy_ball(RATE), plain, near, 0.0, {"seeds": 1, "steps": 200}),
-        (
-            saddles.gradient_descent(slow),
-            shaken,
-            OCTOPUS,
-            scale,
-            {"seeds": 64, "steps": 2500},
-        ),
+        (saddles.gradient_descent(RATE), plain, near, 0.0, one),
+        (saddles.heavy_ball(RATE), plain, near, 0.0, one),
+        (saddles.gradient_descent(0.005), shaken, OCTOPUS, scale, many),
     ):
         runs = saddles.escape_runs(
             gradient, function, [rule], forms=("aligned",), **run
         )
-        growth = escape.growth(
-            OCTOPUS.curvature,
-            learning_rate=float(rule.learning_rate),
-            momentum=float(rule.momentum),
-        )
-        predicted = escape.escape_time(
-            0.0 if noisy else size,
-            OCTOPUS.radius,
-            growth,
-            noise=escape.noise_projection(noisy, growth),
-        )
+        rate, momentum = float(rule.learning_rate), float(rule.momentum)
+        of = {"learning_rate": rate, "momentum": momentum}
+        growth = escape.growth(OCTOPUS.curvature, **of)
+        start, spread = 0.0 if noisy else size, escape.noise_projection(noisy, growth)
+        predicted = escape.escape_time(start, OCTOPUS.radius, growth, noise=spread)
         tolerance = 0.05 * predicted if noisy else 1.0
         assert abs(np.median(runs.steps) - predicted) <= tolerance
 

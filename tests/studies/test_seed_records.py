@@ -73,6 +73,7 @@ def test_parts_share_no_seed_and_controls_come_first():
         part.of_seed(1)
 
 
+SHORT = "reduction_order:shortest=1"
 TINY = Part(
     name="tiny",
     network=PredNetConfig(channels=(3,), height=8, width=8),
@@ -81,11 +82,9 @@ TINY = Part(
     seeds=(11,),
     treatments=(
         Treatment(arm="float32"),
-        Treatment(arm="reduction_order", noise="reduction_order:shortest=1"),
-        Treatment(arm="reduction_order", noise="reduction_order:shortest=1", draw=1),
-        Treatment(
-            arm="order_1e6", noise="reduction_order:shortest=1", dose=(1e6, "order")
-        ),
+        Treatment(arm="reduction_order", noise=SHORT),
+        Treatment(arm="reduction_order", noise=SHORT, draw=1),
+        Treatment(arm="order_1e6", noise=SHORT, dose=(1e6, "order")),
     ),
 )
 
@@ -237,10 +236,8 @@ def test_what_comes_before_a_later_rate_is_trained_once(runs, monkeypatch):
     seed_trainings._before_fork.cache_clear()
     again = [seed_trainings.train(PART, t, 5) for t in (PART.treatments[0], LATE)]
     assert made == [1, 2, 3, 4, 3, 4]
-    assert [run.sha256 for run in again] == [
-        runs["float32", 0].sha256,
-        runs["late", 0].sha256,
-    ]
+    whole = runs["float32", 0], runs["late", 0]
+    assert [run.sha256 for run in again] == [run.sha256 for run in whole]
 
 
 TERMS = jax.random.normal(jax.random.key(0), (4096, 6))

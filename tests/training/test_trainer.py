@@ -2,6 +2,7 @@ import dataclasses
 import math
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,9 +65,8 @@ def test_a_loop_of_ones_own_is_that_of_the_scripts_and_of_train_windows(params):
     trained, reported = train_windows(params, CONFIG, VIDEO, window=5)
     same(state.params, trained)
     np.testing.assert_array_equal(np.concatenate(losses)[1:], reported)
-    source = data.FrameSource(
-        "video", 8, 8, 3, 23, (0,), lambda a, b: VIDEO[a:b], "none"
-    )
+    read = lambda a, b: VIDEO[a:b]  # noqa: E731
+    source = data.FrameSource("video", 8, 8, 3, 23, (0,), read, "none")
     schedule = data.schedule(23, (0,), 5, 4)
     steps = loop.train(trainer, trainer.init(params), source, schedule, seed=0)
     after = [after for after, _ in steps]
@@ -151,11 +151,7 @@ def test_mse_is_that_of_predict_from_the_zero_state():
         return task.loss(params, before, window, jnp.asarray(True), method)[0]
 
     expected, found = (jax.jit(jax.value_and_grad(f))(params) for f in (plain, trained))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8),
-        expected,
-        found,
-    )
+    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-8)
 
 
 RNG = np.random.default_rng(0)

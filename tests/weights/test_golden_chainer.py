@@ -58,17 +58,14 @@ def test_first_window_gradient_and_predictions():
     @jax.jit
     def run(params):
         state = prednet.initial_state(config, 1)
-        first = jnp.asarray(True)
-        grads, _ = jax.grad(objectives.window_loss, has_aux=True)(
-            params, config, state, window, first
-        )
+        gradient = jax.grad(objectives.window_loss, has_aux=True)
+        grads, _ = gradient(params, config, state, window, jnp.asarray(True))
         return grads, prednet.predict(params, config, x[:WINDOW])[0]
 
     grads, predictions = run(params)
     # predictions[t] is of frame t; Chainer's [i] is of frame i + 1.
-    np.testing.assert_allclose(
-        predictions[1:, 0], trace["predictions"][: WINDOW - 1], rtol=0, atol=1e-5
-    )
+    expected = trace["predictions"][: WINDOW - 1]
+    np.testing.assert_allclose(predictions[1:, 0], expected, rtol=0, atol=1e-5)
     for name, found in chainer.to_chainer(config, grads).items():
         expected = trace[f"first_window_grad/{name}"]
         error = np.linalg.norm(found - expected)

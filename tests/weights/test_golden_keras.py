@@ -59,9 +59,8 @@ def test_every_output_mode(name):
     for kind in ("R", "E", "A", "Ahat"):
         for layer in range(config.layers):
             mode = f"{kind}{layer}"
-            np.testing.assert_allclose(
-                found[mode][-1], gold[f"last/{mode}"], rtol=0, atol=1e-5
-            )
+            last = gold[f"last/{mode}"]
+            np.testing.assert_allclose(found[mode][-1], last, rtol=0, atol=1e-5)
             if name == "B":
                 expected = np.swapaxes(gold[f"seq/{mode}"], 0, 1)
                 np.testing.assert_allclose(found[mode], expected, rtol=0, atol=1e-5)
@@ -73,19 +72,14 @@ def test_extrapolation():
 
     modes = ("prediction", "error", "A0")
 
-    @jax.jit
-    def run(params, frames):
-        found, _ = prednet.outputs(
-            params, config, frames, modes, extrapolate_from=start
-        )
-        return [found[mode] for mode in modes]
-
-    predictions, errors, target = run(params, frames)
+    options = {"names": modes, "extrapolate_from": start}
+    run = jax.jit(lambda p, x: prednet.outputs(p, config, x, **options)[0])
+    found = run(params, frames)
+    predictions, errors, target = (found[mode] for mode in modes)
     expected = np.swapaxes(gold["extrap/prediction"], 0, 1)
     np.testing.assert_allclose(predictions, expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(
-        errors, np.swapaxes(gold["extrap/error"], 0, 1), rtol=0, atol=1e-5
-    )
+    other = np.swapaxes(gold["extrap/error"], 0, 1)
+    np.testing.assert_allclose(errors, other, rtol=0, atol=1e-5)
     np.testing.assert_allclose(target[-1], gold["extrap/last_A0"], rtol=0, atol=1e-5)
     plain = np.swapaxes(gold["prediction"], 0, 1)
     assert np.abs(expected[start + 1 :] - plain[start + 1 :]).max() > 1e-4
@@ -112,9 +106,8 @@ def test_gradients(tag):
             window = jnp.concatenate([frames[:1], frames])
             state = prednet.initial_state(config, frames.shape[1])
             first = jnp.asarray(True)
-            return objectives.window_loss(params, config, state, window, first, method)[
-                0
-            ]
+            args = (params, config, state, window, first, method)
+            return objectives.window_loss(*args)[0]
         weights = tuple(float(w) for w in grad[f"{tag}/layer_loss_weights"])
         return objectives.error_loss(params, config, frames, layer_weights=weights)
 

@@ -61,15 +61,11 @@ def test_an_imported_port_is_a_network_like_any_other(tmp_path):
     again, same = weights.load(path)
     assert again == config
     jax.tree.map(np.testing.assert_array_equal, same, params)
-    for name in ("w.npz", "w.hdf5"):
-        with pytest.raises(UserError, match=f"variant='{port}': expected"):
-            weights.writer(name)(tmp_path / name, config, params)
     # It trains: the program of an update is there.
     trainer = Trainer(config)
     window = next(windows(np.load(GOLDEN / f"{port}.npz")["frames"], 3))
-    state, _ = jax.eval_shape(
-        lambda state: trainer.step(state, *window), trainer.init(params, batch=2)
-    )
+    start = trainer.init(params, batch=2)
+    state, _ = jax.eval_shape(lambda state: trainer.step(state, *window), start)
     assert jax.tree.structure(state.params) == jax.tree.structure(params)
 
 
@@ -154,9 +150,8 @@ def test_a_checkpoint_around_the_state_dict_is_read(tmp_path):
     stored = weights.pytorch.read_pth(tmp_path / "w.pth")
     renamed = {f"state_dict.module.{n}": x.copy() for n, x in stored.items()}
     save_file(renamed, tmp_path / "w.safetensors")
-    config, params = weights.load(
-        tmp_path / "w.safetensors", variant="watanabe_pytorch", **SIZE
-    )
+    path = tmp_path / "w.safetensors"
+    config, params = weights.load(path, variant="watanabe_pytorch", **SIZE)
     _, plain = load("watanabe_pytorch")
     jax.tree.map(np.testing.assert_array_equal, params, plain)
     assert config.layers == 3

@@ -253,10 +253,8 @@ def test_collectives_written_and_joined(compiler):
             hidden = jnp.tanh(x @ v)
             return jnp.sum((hidden @ w) ** 2)
 
-        spread = jax.shard_map(
-            summed, mesh=mesh, in_specs=spec, out_specs=PartitionSpec()
-        )
-        return spread(x), jax.grad(loss, (0, 1))(v, w)
+        options = {"mesh": mesh, "in_specs": spec, "out_specs": PartitionSpec()}
+        return jax.shard_map(summed, **options)(x), jax.grad(loss, (0, 1))(v, w)
 
     def found(fn, *args):
         report = noise.audit(fn, devices=8, advise=False)(*args)
@@ -302,14 +300,13 @@ def test_what_xla_does_not_compile_is_named(compiler):
         def kernel(x, y):
             y[...] = pltpu.roll(x[...], 1, 0)
 
-        return pallas.pallas_call(kernel, S(4), compiler_params=pltpu.CompilerParams())(
-            x
-        )
+        options = {"compiler_params": pltpu.CompilerParams()}
+        return pallas.pallas_call(kernel, S(4), **options)(x)
 
     equations = {
         **{asks: ("pure_callback", 2), says: ("debug_print", 1)},
         **{foreign: ("ffi_call", 2), of_cpus: ("hessenberg", 2)},
-        of_tpus: ("pallas_call", 4),
+        of_tpus: ("pallas_call", 5),
     }
     for fn, (name, number) in equations.items():
         with pytest.raises(NoiseError, match=name) as caught:
@@ -359,9 +356,8 @@ def test_the_command(compiler, tmp_path, monkeypatch, capsys):
 
 def test_the_page_prints_what_it_shows(compiler, capsys):
     page = (ROOT / "docs" / "noise" / "audit.md").read_text()
-    code, shown = re.search(
-        r"```python\n(.*?)```\n\nprints.*?```\n(.*?)```", page, re.DOTALL
-    ).groups()
+    block = r"```python\n(.*?)```\n\nprints.*?```\n(.*?)```"
+    code, shown = re.search(block, page, re.DOTALL).groups()
     with jax.numpy_dtype_promotion("standard"):  # as a user has it
         exec(compile(code, "audit.py", "exec"), {"__name__": "audit"})
     assert capsys.readouterr().out == shown

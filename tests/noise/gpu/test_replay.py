@@ -16,9 +16,7 @@ from tests.noise.gpu import reductions
 
 GOLDEN = reductions.golden()
 OLDER = ("gtx1080", "rtx2080ti")
-golden = pytest.mark.parametrize(
-    ("gpu", "case"), list(GOLDEN), ids=[f"{g}-{c.name}" for g, c in GOLDEN]
-)
+IDS = [f"{gpu}-{case.name}" for gpu, case in GOLDEN]
 
 
 @functools.cache
@@ -26,7 +24,7 @@ def order(gpu, case):
     return case.read(GOLDEN[gpu, case])
 
 
-@golden
+@pytest.mark.parametrize(("gpu", "case"), list(GOLDEN), ids=IDS)
 def test_the_order_is_read(gpu, case):
     """Its sums have the bits of the interpreted kernel, on other arrays too."""
     x = case.drawn(0)
@@ -208,10 +206,8 @@ def test_coverage_says_what_is_replayed_and_what_not():
     report = noise.coverage(fn, GTX)(*arrays)
     reasons = {e.primitive: e.reason for e in report.perturbed}
     assert reasons["reduce_sum"] == "in the order of gtx1080's kernel for this sum"
-    assert (
-        reasons["conv_general_dilated"]
-        == "by the model 'fused' (rising k, multiply-add)"
-    )
+    products = reasons["conv_general_dilated"]
+    assert products == "by the model 'fused' (rising k, multiply-add)"
     plain = noise.coverage(fn, noise.parse("gpu_order:gpu=gtx1080,products=plain"))
     reasons = {e.primitive: e.reason for e in plain(*arrays).untouched}
     assert "products=plain" in reasons["conv_general_dilated"]
@@ -257,19 +253,17 @@ def test_products_follow_the_stated_model(gpu, precision):
 
 
 def test_a_convolution_is_the_product_of_its_patches():
-    stride = 2
     x, w = numbers((2, 7, 6, 3)), numbers((3, 2, 3, 4), 1)
 
     def conv(x, w):
-        return lax.conv_general_dilated(
-            x, w, (stride, 1), [(1, 1), (0, 0)], dimension_numbers=NHWC
-        )
+        padding = [(1, 1), (0, 0)]
+        return lax.conv_general_dilated(x, w, (2, 1), padding, dimension_numbers=NHWC)
 
     result = noise.inject(conv, GTX)(jax.random.key(0), x, w)
     padded = np.pad(np.asarray(x), [(0, 0), (1, 1), (0, 0), (0, 0)])
     kernel = np.asarray(w).transpose(2, 0, 1, 3).reshape(-1, 4)
     for i in range(result.shape[1]):
         for j in range(result.shape[2]):
-            window = padded[:, i * stride : i * stride + 3, j : j + 2]
+            window = padded[:, 2 * i : 2 * i + 3, j : j + 2]
             rows = window.transpose(0, 3, 1, 2).reshape(2, -1)
             np.testing.assert_array_equal(result[:, i, j], rising_k(rows, kernel))
