@@ -118,6 +118,8 @@ class Escape(NamedTuple):
         nothing changes.
       early: the projections after `settle` - 1 and after `settle` steps.
       x: final variables.
+      still: whether the last step, made before the arrival, changed no bit of x: the
+        run has stopped for good, unless its gradient is noisy.
     """
 
     steps: Int[Array, ""]
@@ -126,6 +128,7 @@ class Escape(NamedTuple):
     arrived: Bool[Array, ""]
     early: Float[Array, "2"]
     x: Float[Array, "dim"]
+    still: Bool[Array, ""]
 
 
 def rotated_gradient(
@@ -208,6 +211,7 @@ def _run(
         x, state, record, last = carry
         noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
         moved, new_state = update(rule, x, gradient(noise_key, x, rotation), state)
+        still = jnp.all(moved == x) & ~record.arrived
         # Nothing changes after the arrival, as some functions are unbounded below.
         x, state = jax.tree.map(
             lambda new, old: jnp.where(record.arrived, old, new),
@@ -223,11 +227,12 @@ def _run(
             record.arrived | below,
             jnp.where(t + 1 == settle, jnp.stack([last, projection]), record.early),
             x,
+            still,
         )
         return (x, state, record, projection), None
 
     budget, no = jnp.int32(steps), jnp.array(False)
-    record = Escape(budget, no, budget, no, jnp.zeros(2, x.dtype), x)
+    record = Escape(budget, no, budget, no, jnp.zeros(2, x.dtype), x, no)
     rest = RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
     carry = (x, rest, record, observe(x)[0])
     (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))

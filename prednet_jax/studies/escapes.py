@@ -82,6 +82,7 @@ def measure(
                 "escaped": runs.escaped,
                 "arrival_steps": runs.arrival,
                 "arrived": runs.arrived,
+                "still": runs.still,
             }
             group: Group = dict(zip(CASE, case, strict=True))
             group["noise"] = text
