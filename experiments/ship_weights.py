@@ -22,14 +22,13 @@ from absl import flags
 from prednet_jax import data, process, records, weights
 from prednet_jax.errors import UserError, whole
 from prednet_jax.training import evaluation
-from prednet_jax.weights import shipped
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "Directory of a run of train.py.", required=True)
 flags.DEFINE_string("name", None, "What the network is called.", required=True)
 flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.")
 flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.")
-flags.DEFINE_string("folder", str(shipped.FOLDER), "Where to write.")
+flags.DEFINE_string("folder", str(weights.SHIPPED), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
 # The most bytes that the package carries for one network.
 _MOST = 3_000_000

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from prednet_jax.models.prednet import predict
     from prednet_jax.models.sequences import units
     from prednet_jax.training.trainer import Trainer, train_windows, windows
-    from prednet_jax.weights.shipped import pretrained
+    from prednet_jax.weights import pretrained
 
 from prednet_jax import errors
 
@@ -64,7 +64,7 @@ _DEFINED_IN = {
     "PredNetConfig": "config",
     "init_params": "models.parameters",
     "predict": "models.prednet",
-    "pretrained": "weights.shipped",
+    "pretrained": "weights",
     "units": "models.sequences",
     "Trainer": "training.trainer",
     "train_windows": "training.trainer",

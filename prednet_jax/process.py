@@ -9,7 +9,6 @@ setting is noted beside it; docs/measurements.md, section Speed, has the command
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import os
 import re
 import shutil
@@ -117,16 +116,6 @@ def join_launched(found: Launched) -> None:
 
     Call it before any array is made. Waits until all have joined.
     """
-    if found.launcher == "k8s" and importlib.util.find_spec("kubernetes") is None:
-        raise UserError(
-            "a Job of Kubernetes: expected pip install 'jax[k8s]', or --coordinator="
-            "host:port and --processes; --coordinator=none trains in this pod alone"
-        )
-    if found.launcher == "ompi" and "OMPI_MCA_orte_hnp_uri" not in os.environ:
-        raise UserError(
-            "Open MPI 5 does not say where process 0 is: expected --coordinator="
-            "host:port; --coordinator=none trains in each process alone"
-        )
     _join(f"processes of {found.launcher}", cluster_detection_method=found.launcher)
 
 
@@ -154,9 +143,13 @@ def _join(what: str, **options: Any) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**options)
-    except (RuntimeError, ValueError) as error:
+    # A launcher that does not say where process 0 is, or whose package is missing.
+    except (RuntimeError, ValueError, KeyError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
-        raise UserError(f"{what}: not joined ({first})") from None
+        raise UserError(
+            f"{what}: not joined ({first}); --coordinator=host:port says where process "
+            "0 is, --coordinator=none trains in each alone"
+        ) from None
 
 
 def largest(*values: int) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from prednet_jax.models.step import (
     step,
     to_pixels,
 )
-from prednet_jax.models.unroll import convolve, unroll
+from prednet_jax.models.unroll import unroll
 
 LAYOUTS = ("TBHWC", "NTHWC")
 
@@ -213,12 +213,11 @@ def attach_predictions(
     P_l = relu(conv(h_l) + b) needs only h_l and the mask P_l > 0; P_l + z -
     stop_gradient(z) has the value of P_l and the gradient of z.
     """
-    table = convolutions(config)
     attached = [state.prediction[0]]
     for layer in range(1, config.layers):
-        name = f"prediction_{layer}"
-        z = convolve(params[name]["kernel"], table[name], state.hidden[layer])
-        z = jnp.where(state.prediction[layer] > 0, z + params[name]["bias"], 0)
+        link, h = params[f"prediction_{layer}"], state.hidden[layer]
+        z = convolution.conv2d(h, link["kernel"], config.convolution)
+        z = jnp.where(state.prediction[layer] > 0, z + link["bias"], 0)
         attached.append(state.prediction[layer] + (z - jax.lax.stop_gradient(z)))
     return state._replace(prediction=tuple(attached))
 

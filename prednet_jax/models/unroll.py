@@ -35,11 +35,6 @@ class Reads:
     table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 
 
-def convolve(kernel: jax.Array, shape: Convolution, x: jax.Array) -> jax.Array:
-    """Convolves `[B, H, W, in]` outside a scan; half of H and W if upsampled."""
-    return convolution.conv2d(x, kernel, shape.algorithm, shape.upsampled)
-
-
 def unroll(
     body: Callable,
     kernels: Mapping[str, jax.Array],

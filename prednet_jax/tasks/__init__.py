@@ -5,10 +5,10 @@ is one file with a subclass of `Task`, perhaps outside this package: `train.py -
 and `compare_backends.py --models` take an instance as `module:object`.
 """
 
-import ast
 import importlib
 import importlib.machinery
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -66,28 +66,17 @@ def check_recorded(model: str) -> None:
         find = importlib.machinery.PathFinder.find_spec
         spec = find(".".join(parts[:end]), place)
         place = (spec and spec.submodule_search_locations) or []
+    loader: Any = spec and spec.loader
+    try:
+        source = loader.get_source(module) or ""
+    except (AttributeError, ImportError, SyntaxError, ValueError):  # It has no text.
+        source = ""
     package = __name__.partition(".")[0]
-    if package not in _imports(module, spec and spec.loader):
+    if not re.search(rf"^\s*(from|import)\b.*\b{package}\b", source, re.MULTILINE):
         raise UserError(
             f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
             f"that imports {package}; a record cannot have another one imported"
         )
-
-
-def _imports(module: str, loader: Any) -> set[str]:
-    """Packages that a module imports, wherever in its text; none if it has no text."""
-    try:
-        source = getattr(loader, "get_source", lambda _: None)(module)
-        tree = ast.parse(source or "")
-    except (SyntaxError, ValueError, ImportError):
-        return set()
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names.append(node.module or "")
-    return {name.partition(".")[0] for name in names}
 
 
 def load(name: str) -> Task:

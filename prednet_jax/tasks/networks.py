@@ -6,7 +6,6 @@ They are PredNet, in every published form, and the article's control experiment.
 import abc
 import dataclasses
 import math
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from prednet_jax import objectives, optimizers
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import autoencoder, prednet
-from prednet_jax.models.parameters import init_params
+from prednet_jax.models.parameters import init_params, parameter_shapes
 from prednet_jax.objectives import Method, WindowResult
 
 
@@ -149,6 +148,8 @@ class Configured(Task):
 
     def __init__(self, config: PredNetConfig | AutoencoderConfig):
         self.config = config
+        groups = parameter_shapes(config).values()
+        self.weights = sum(math.prod(s) for group in groups for s in group.values())
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.config == getattr(
@@ -189,16 +190,6 @@ class PredNetTask(Configured):
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
         self.fresh_windows = config.order == "lotter"
-        self.weights = 0
-        for name, conv in prednet.convolutions(config).items():
-            kind, layer = name.rsplit("_", 1)
-            self.weights += conv.filter_size**2 * conv.in_channels * conv.out_channels
-            if kind not in ("top_down", "cell"):  # those have no bias
-                self.weights += conv.out_channels
-            if kind == "gates" and config.peepholes:
-                self.weights += (
-                    3 * conv.height * conv.width * config.recurrent[int(layer)]
-                )
 
     def initial_carry(self, batch, dtype):
         """The zero state."""
@@ -251,9 +242,6 @@ class AutoencoderTask(Configured):
     def __init__(self, config: AutoencoderConfig):
         super().__init__(config)
         self.frame = config.height, config.width, config.channels
-        widths = (config.pixels, *config.hidden, config.pixels)
-        self.weights = sum(math.prod(pair) for pair in pairwise(widths))
-        self.weights += sum(widths[1:])
 
     def loss(self, params, carry, frames, first, method):
         """The squared errors of images `[T, B, H, W, C]`; T = 1 in the article.

@@ -1,4 +1,9 @@
-"""Weights of every kind: files of other programs and of this one, and runs."""
+"""Weights of every kind: files of other programs and of this one, runs, pretrained.
+
+Networks that come with the package lie in prednet_jax/pretrained/: NAME.npz has the
+arrays as a run's weights.npz has them, and NAME.json says what they are
+(`experiments/ship_weights.py`).
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -8,11 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from prednet_jax import files, records, tasks
+from prednet_jax import errors, files, records, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.weights import runs
+from prednet_jax.training import checkpoints
+from prednet_jax.weights.arrays import as_parameters
 from prednet_jax.weights.chainer import load_chainer, save_chainer
 from prednet_jax.weights.keras import load_keras, save_keras
 from prednet_jax.weights.pytorch import (
@@ -21,7 +27,6 @@ from prednet_jax.weights.pytorch import (
     is_pytorch_safetensors,
     load_pytorch,
 )
-from prednet_jax.weights.shipped import pretrained, pretrained_names
 from prednet_jax.weights.tensors import (
     is_orbax,
     is_safetensors,
@@ -33,12 +38,14 @@ from prednet_jax.weights.tensors import (
 
 __all__ = [
     "PORTS",
+    "SHIPPED",
     "is_orbax",
     "load",
     "load_chainer",
     "load_keras",
     "load_orbax",
     "load_pytorch",
+    "load_run",
     "load_safetensors",
     "load_task",
     "pretrained",
@@ -51,6 +58,8 @@ __all__ = [
     "written",
 ]
 
+#: Where the networks lie that come with the package.
+SHIPPED = Path(__file__).parents[1] / "pretrained"
 _ACCEPTED = (
     "a weight file of Chainer (npz), Keras (HDF5) or PyTorch (.pth of 1.6 or later), "
     "a safetensors file, a directory of orbax, or of a run"
@@ -107,11 +116,11 @@ def load_task(
     elif path.is_dir():
         if not (path / records.MANIFEST).exists():
             raise UserError(f"{path}: is a directory; expected {_ACCEPTED}")
-        return runs.load_run(path)
+        return load_run(path)
     elif str(path) in pretrained_names() and not path.exists():
         config, params = pretrained(str(path))
     elif path.name == records.WEIGHTS and (path.parent / records.MANIFEST).exists():
-        return runs.load_run(path.parent)
+        return load_run(path.parent)
     else:
         try:
             config, params = _load_file(path, variant, frame)
@@ -151,3 +160,74 @@ def written(path: str | os.PathLike) -> list[Path]:
     path = Path(path)
     keras = WRITERS.get(path.suffix) is save_keras
     return [path, path.with_suffix(".json")] if keras else [path]
+
+
+def load_run(folder: Path) -> tuple[Task, dict]:
+    """Network and weights of a run; of an unfinished one, of its newest checkpoint.
+
+    Which update that is of is said on stderr. Raises a UserError if the directory is no
+    run, has no weights yet, or they are damaged.
+    """
+    manifest = records.read_json(folder / records.MANIFEST)
+    try:
+        task = tasks.recorded(manifest["model"], manifest["network"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / records.MANIFEST}: not that of a run ({error!r})"
+        ) from None
+    digest = manifest.get("final_params_sha256")
+    if digest is None:
+        return task, _newest(folder, task)
+    path = folder / records.WEIGHTS
+    params = records.read_tree(path)
+    if records.fingerprint(params) != digest:
+        raise UserError(
+            f"{path}: damaged; its SHA-256 is not the one in {records.MANIFEST}"
+        )
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    if task.weights not in (0, count):
+        raise UserError(
+            f"{path}: {count} weights; expected {task.weights}, as the network in "
+            f"{records.MANIFEST} has"
+        )
+    return task, params
+
+
+def _newest(folder: Path, task: Task) -> dict:
+    for update in reversed(checkpoints.updates(folder)):
+        like = jax.eval_shape(lambda: task.init_params(jax.random.key(0)))
+        try:
+            params = checkpoints.restore_params(folder, update, like)
+        except checkpoints.DamagedError as error:
+            errors.say(f"{error}; not used")
+            continue
+        errors.say(f"{folder}: not finished; its weights after update {update}")
+        return params
+    raise UserError(
+        f"{folder}: the run is not finished and has no checkpoint; --resume goes on "
+        "with it"
+    )
+
+
+def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
+    """A trained network, ready to predict, and its float32 parameters.
+
+    `walk` was trained on walks through photographs; another is `moving_digits`. Raises
+    a UserError if there is no such network, or its file is damaged.
+    """
+    errors.one_of("name", name, pretrained_names())
+    about = records.read_json(SHIPPED / f"{name}.json")
+    path = SHIPPED / f"{name}.npz"
+    if files.digest(path) != about["sha256"]:
+        raise UserError(
+            f"{path}: damaged; its SHA-256 is not the one in {name}.json; expected the "
+            "file of this version: install the package again"
+        )
+    config = tasks.recorded(about["model"], about["network"]).config  # type: ignore[attr-defined]
+    # Its SHA-256 says that these are the arrays that were trained.
+    return config, as_parameters(config, records.read_tree(path))
+
+
+def pretrained_names() -> tuple[str, ...]:
+    """Names of the networks that come with the package."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))

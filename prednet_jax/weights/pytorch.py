@@ -15,7 +15,7 @@ round here, as `watanabe`, and so have the kernels that read them.
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
 arrays. Unpickling can run any program. So the unpickler here knows an ordered
 dictionary, the types of storages and what makes a tensor from one; a file that names
-anything else, or makes an object in another way, is refused.
+anything else is refused.
 """
 
 import functools
@@ -268,13 +268,6 @@ _KNOWN = {
 }
 
 
-# Other ways than REDUCE to make an object.
-_OTHER_WAYS = (
-    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX),
-    *(pickle.EXT1, pickle.EXT2, pickle.EXT4),
-)
-
-
 class _Unpickler(pickle._Unpickler):
     """Unpickles state dicts and nothing else, in Python's own language.
 
@@ -305,10 +298,9 @@ class _Unpickler(pickle._Unpickler):
         self.stack.pop()  # Of the dictionary: the versions of its modules.
 
     dispatch: ClassVar[dict[int, Any]] = {
-        code: load
-        for code, load in pickle._Unpickler.dispatch.items()
-        if bytes([code]) not in _OTHER_WAYS
-    } | {pickle.BUILD[0]: _forget_attributes}
+        **pickle._Unpickler.dispatch,
+        pickle.BUILD[0]: _forget_attributes,
+    }
 
 
 def _tensors(tree: Any) -> dict[str, np.ndarray]:

@@ -14,8 +14,7 @@ from runs_on_disk import (
     snapshot,
 )
 
-from prednet_jax import data, predict
-from prednet_jax.weights import runs
+from prednet_jax import data, predict, weights
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +206,7 @@ def test_the_records_say_what_was_trained_and_scored(windowed):
 
 def test_the_scores_are_those_of_predict(windowed):
     """Pooled over 16 held-out walks of 100 frames, and only then divided."""
-    task, params = runs.load_run(windowed)
+    task, params = weights.load_run(windowed)
     source = data.open_split("walk", "validation", height=8, width=8, channels=3)
     shown = np.stack([source.read(300 * i, 300 * i + 100) for i in range(16)], 1)
     frames = jax.numpy.asarray(shown, "f4") / 255

@@ -21,7 +21,7 @@ from prednet_jax import data, noise, records, weights
 from prednet_jax.data import images
 from prednet_jax.errors import UserError
 from prednet_jax.training.runs import begun
-from prednet_jax.weights.runs import load_run
+from prednet_jax.weights import load_run
 from tests.processes import ROOT, SCRIPTS
 
 TIMES = int(os.environ.get("FUZZ", "0"))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from prednet_jax.models import convolution
 from prednet_jax.models import unroll as unroll_lib
 from prednet_jax.models.shapes import Convolution
 
@@ -27,7 +28,8 @@ def body(conv, others, carry, x):
 def plain(kernels, others, carry, xs):
     def conv(inputs):
         return sum(
-            unroll_lib.convolve(kernels[n], xla[n], x) for n, x in inputs.items()
+            convolution.conv2d(x, kernels[n], "xla", xla[n].upsampled)
+            for n, x in inputs.items()
         )
 
     xla = {n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in SHAPES.items()}
