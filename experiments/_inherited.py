@@ -247,9 +247,8 @@ def trained() -> tuple[Task, dict]:
     if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
         FLAGS.crop = "resize"
     if not given:
-        done = "made"
-        if of_disk:
-            done = "scaled" if FLAGS.crop == "resize" else "cut"
+        cut = "scaled" if FLAGS.crop == "resize" else "cut"
+        done = cut if of_disk else "made"
         height, width, _ = network.frame
         print(
             f"no --weights: {name}, which comes with the package "

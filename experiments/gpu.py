@@ -22,7 +22,6 @@ from absl import flags
 
 from prednet_jax import noise, predict, records, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models import autoencoder
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
@@ -97,7 +96,7 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         pixels = truncated.to_pixels(frames, jnp.float32)
         if case["model"] == "prednet":
             return predict(params, network, pixels)[0]
-        return autoencoder.reconstruct(params, network, pixels[:, 0])
+        return tasks.of(network).predict(params, pixels[:, 0])
 
     if case["program"] == "prediction":
         return prediction, (params, frames)

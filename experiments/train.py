@@ -23,6 +23,7 @@ from pathlib import Path
 import _cli
 import _flags
 import _inherited
+import jax
 from absl import flags
 
 from prednet_jax import data, errors, noise, process, records
@@ -133,7 +134,7 @@ def main() -> None:
             _train_replicas(interruption)
         else:
             _train_seeds(interruption)
-        if FLAGS.plot and process.writes():
+        if FLAGS.plot and jax.process_index() == 0:
             _draw(Path(FLAGS.workdir))
 
 

@@ -1,4 +1,6 @@
-"""Frozen, validated settings of the two networks. This module does not import JAX.
+"""Frozen, validated settings of the two networks, and the convolutions of PredNet.
+
+This module does not import JAX.
 
 Sources: Lotter, Kreiman & Cox, arXiv 1605.08104 (variant `lotter`); the Chainer
 implementation quadjr/PredNet and eijwat/prednet_in_chainer_py3 (variant `watanabe`);
@@ -157,3 +159,56 @@ class AutoencoderConfig:
     def pixels(self) -> int:
         """Values in one image."""
         return self.height * self.width * self.channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """A convolution of a PredNet: odd k x k kernel, stride 1, zero 'same' padding.
+
+    Height and width are those of the output. `algorithm` is one of `CONVOLUTIONS`.
+
+    The gates of a layer see the hidden state of the layer above, enlarged x2 by its
+    nearest neighbours. Those convolutions are `upsampled`, and take the small map, so
+    that an algorithm may fold the enlargement into the kernel (`convolution.winograd`).
+    """
+
+    height: int
+    width: int
+    in_channels: int
+    out_channels: int
+    filter_size: int
+    upsampled: bool = False
+    algorithm: str = "auto"
+
+
+def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
+    """Shape and algorithm of each convolution, by the names of `models.step`."""
+    table = {}
+    for layer, (channels, recurrent) in enumerate(
+        zip(config.channels, config.recurrent, strict=True)
+    ):
+        height, width = config.size(layer)
+        r_filter = config.r_filters[layer]  # type: ignore[index]
+        # Filter size, input channels, output channels.
+        sizes = {
+            "gates": (r_filter, recurrent + 2 * channels, 4 * recurrent),
+            "prediction": (config.ahat_filters[layer], recurrent, channels),  # type: ignore[index]
+        }
+        if config.ported:
+            sizes["cell"] = (r_filter, recurrent, 3 * recurrent)
+        if layer + 1 < config.layers:
+            above = layer + 1
+            sizes["top_down"] = (r_filter, config.recurrent[above], 4 * recurrent)
+            a_filter = config.a_filters[layer]  # type: ignore[index]
+            sizes["features"] = (a_filter, 2 * channels, config.channels[above])
+        for kind, (filter_size, inputs, outputs) in sizes.items():
+            table[f"{kind}_{layer}"] = Convolution(
+                height=height,
+                width=width,
+                in_channels=inputs,
+                out_channels=outputs,
+                filter_size=filter_size,
+                upsampled=kind == "top_down",
+                algorithm=config.convolution,
+            )
+    return table

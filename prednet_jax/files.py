@@ -141,10 +141,6 @@ def reason(error: BaseException) -> str:
     return words if len(words) <= 160 else f"{words[:157]}..."
 
 
-class LockedError(UserError):
-    """Another process works in the directory."""
-
-
 def check_unlocked(folder: str | os.PathLike) -> None:
     """Refuses a directory in which another process works. Leaves no file."""
     # Of a directory that cannot be written something else will complain.
@@ -186,7 +182,7 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
         with contextlib.suppress(OSError):
             holder = path.read_text(errors="replace").strip()
         holder = f"process {holder}" if holder.isdigit() else "another process"
-        raise LockedError(
+        raise UserError(
             f"{folder}: in use by {holder}; expected another directory, or its end"
         ) from None
     except (OSError, NotImplementedError) as error:

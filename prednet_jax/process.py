@@ -160,11 +160,6 @@ def largest(*values: int) -> tuple[int, ...]:
     return tuple(np.max(everywhere, axis=0).tolist())
 
 
-def writes() -> bool:
-    """Whether this process writes what several have in common."""
-    return jax.process_index() == 0
-
-
 def meet(name: str) -> None:
     """Waits until all processes are here; `name` is the same in all of them."""
     if jax.process_count() > 1:

@@ -205,7 +205,7 @@ class MetricsWriter:
 
     def __init__(self, directory: str | os.PathLike, *, keep: int = 0):
         path = Path(directory) / METRICS
-        lines = _metrics_lines(path) if keep else []
+        lines = metrics_lines(path) if keep else []
         if len(lines) < keep:
             raise FileError(f"{path}: {len(lines)} lines; expected {keep}")
         write_bytes(path, "".join(lines[:keep]).encode())
@@ -224,12 +224,7 @@ class MetricsWriter:
         self._file.close()
 
 
-def count_metrics(directory: str | os.PathLike) -> int:
-    """Number of updates in `metrics.jsonl`, up to a torn or missing line."""
-    return len(_metrics_lines(Path(directory) / METRICS))
-
-
-def _metrics_lines(path: Path) -> list[str]:
+def metrics_lines(path: Path) -> list[str]:
     """The lines of updates 1, 2, ... up to the first that is torn or out of order."""
     found: list[str] = []
     for line, row in _whole_lines(path):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import files, records
+from prednet_jax.errors import UserError
 
 
 def test_fingerprint_sees_names_shapes_types_and_bytes():
@@ -132,7 +133,7 @@ def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, hol
     folder = tmp_path / "run"
     for refused in (lambda: files.check_unlocked(folder), files.hold(folder).__enter__):
         message = f"run: in use by process {holder.pid}"
-        with pytest.raises(files.LockedError, match=message):
+        with pytest.raises(UserError, match=message):
             refused()
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -146,7 +147,7 @@ def test_a_lock_refuses_the_second_process_and_dies_with_the_first(tmp_path, hol
 
 def test_all_are_held_or_none_and_a_refusal_makes_nothing(tmp_path, holder):
     new = tmp_path / "a" / "b"
-    with pytest.raises(files.LockedError), files.hold(new, tmp_path / "run"):
+    with pytest.raises(UserError), files.hold(new, tmp_path / "run"):
         pass
     assert not (tmp_path / "a").exists()
 

@@ -163,10 +163,7 @@ CASES = {
         (lambda: units(("E2",)), "layer='E2': expected R, A, .* number from 0 to 1"),
         (lambda: units("E0"), "layers='E0': expected a list such as"),
         (lambda: sequences.units(PARAMS, CONFIG, VIDEO), r"expected \[T, B, H, W, C\]"),
-        (lambda: convolve("fft", 3), "convolution='fft': expected auto or one of xla"),
-        (lambda: convolve("winograd4", 3), "convolution='winograd4': expected auto or"),
         (lambda: convolve("strip4", 5), "'strip4' with .* size 5: .* auto, xla, dir"),
-        (lambda: convolve("folded", 3), "not enlarged"),
     ],
     "saddles": [
         (lambda: escaped(learning_rate=0.0), "learning_rate=0.0"),

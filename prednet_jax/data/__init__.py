@@ -11,8 +11,7 @@ from typing import Any
 
 from prednet_jax import files
 from prednet_jax.data import arrays, digits, images, video, walk
-from prednet_jax.data.frames import CROPS, Fit
-from prednet_jax.data.source import FrameSource, joined
+from prednet_jax.data.frames import CROPS, Fit, FrameSource, joined
 from prednet_jax.data.splits import SPLITS, open_split
 from prednet_jax.data.windows import (
     Schedule,
@@ -20,7 +19,6 @@ from prednet_jax.data.windows import (
     order_fingerprint,
     random_windows,
     schedule,
-    single_schedule,
 )
 from prednet_jax.errors import UserError, whole
 
@@ -37,7 +35,6 @@ __all__ = [
     "own_size",
     "random_windows",
     "schedule",
-    "single_schedule",
 ]
 
 # The sources with a name, and their default height, width and channels.

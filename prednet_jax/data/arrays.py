@@ -11,8 +11,7 @@ import pathlib
 import numpy as np
 
 from prednet_jax import files
-from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import FrameSource
+from prednet_jax.data.frames import Fit, FrameSource
 from prednet_jax.errors import UserError
 
 _ACCEPTED = (
@@ -63,13 +62,9 @@ def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
             return np.load(path, mmap_mode="r", allow_pickle=False), one_sequence
         with files.open_npz(path) as arrays:
             names = [name for name in arrays.files if name != "boundaries"]
-            name = "frames" if "frames" in names else names[0] if names else ""
-            if name != "frames" and len(names) != 1:
-                shown = str(names[:8])[:200] + (" ..." if names[8:] else "")
-                raise UserError(
-                    f"data={path}: holds the arrays {shown}; accepted is an array "
-                    "'frames', uint8 [T, H, W, C], or one array alone"
-                )
+            name = names[0] if len(names) == 1 else "frames"
+            if name not in names:
+                raise UserError(f"data={path}: no array 'frames'; {_ACCEPTED}")
             boundaries = arrays.get("boundaries", one_sequence)
             return np.asarray(arrays[name]), np.asarray(boundaries)
     except UserError:

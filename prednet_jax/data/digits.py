@@ -27,12 +27,12 @@ from typing import NamedTuple
 import numpy as np
 
 from prednet_jax import files
-from prednet_jax.data.frames import to_channels
-from prednet_jax.data.source import (
+from prednet_jax.data.frames import (
     ENDLESS,
     FrameSource,
     fingerprint,
     generator,
+    to_channels,
 )
 from prednet_jax.errors import UserError
 

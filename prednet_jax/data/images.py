@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from prednet_jax import files
-from prednet_jax.data.frames import Fit
-from prednet_jax.data.source import FrameSource
+from prednet_jax.data.frames import Fit, FrameSource
 from prednet_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,13 +103,6 @@ def open_list(
     if not any(nested):
         return open_images(str(path), [entries], fit)
     sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
-    for entry, listed in sequences.items():
-        for file in listed:
-            if _suffix(file) not in IMAGE_SUFFIXES:
-                raise UserError(
-                    f"data={path}: its list {entry} names {file}, which is no image; "
-                    f"accepted are {' '.join(IMAGE_SUFFIXES)}"
-                )
     return open_images(str(path), [sequences[entry] for entry in entries], fit)
 
 
@@ -140,7 +132,8 @@ def _listed(path: str, root: str | None) -> list[str]:
                 f"{path}, line {number}: no file {line[:80]!r}, neither beside the "
                 "list nor in the working directory"
             )
-        if root is not None and os.path.commonpath((_real(entry), root)) != root:
+        real = os.path.realpath(entry)
+        if root is not None and os.path.commonpath((real, root)) != root:
             raise UserError(
                 f"{path}, line {number}: names a file outside {root}; accepted are "
                 "files below it, or any with --allow_outside"
@@ -151,15 +144,6 @@ def _listed(path: str, root: str | None) -> list[str]:
     return entries
 
 
-def _real(path: str) -> str:
-    """The path without links; that of a folder is looked up once."""
-    if os.path.islink(path):
-        return os.path.realpath(path)
-    folder, name = os.path.split(os.path.join(os.getcwd(), path))
-    return os.path.join(_real_folder(folder), name)
-
-
-_real_folder = functools.lru_cache(maxsize=1024)(os.path.realpath)
 _bytes = functools.partial(files.read_bytes, limit=_IMAGE_BYTES)
 
 

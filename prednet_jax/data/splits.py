@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.data import digits, scenery, walk
-from prednet_jax.data.source import (
+from prednet_jax.data import digits, walk
+from prednet_jax.data.frames import (
     Frames,
     FrameSource,
     fingerprint,
@@ -81,7 +81,7 @@ def _walks(
     split: str, count: int, size: dict[str, int], *, varied: bool
 ) -> FrameSource:
     held_out = HELD_OUT_PHOTOGRAPHS
-    others = tuple(name for name in scenery.PHOTOGRAPHS if name not in held_out)
+    others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
     return walk.open_walks(
         **size,
         seeds=range(FIRST_SEED[split], FIRST_SEED[split] + count),

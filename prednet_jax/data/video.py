@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import errors, files
-from prednet_jax.data.frames import Fit
+from prednet_jax.data.frames import Fit, FrameSource
 from prednet_jax.data.images import check_size
-from prednet_jax.data.source import FrameSource
 from prednet_jax.errors import UserError
 
 VIDEO_SUFFIXES = (

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from prednet_jax.data.source import FrameSource, generator
+from prednet_jax.data.frames import FrameSource, generator
 from prednet_jax.errors import UserError, whole
 
 T = TypeVar("T")
@@ -51,10 +51,6 @@ class Schedule(NamedTuple):
         """The schedule that remains after a number of updates."""
         return self._replace(start=self.start[updates:], first=self.first[updates:])
 
-    def of_streams(self, streams: Sequence[int]) -> "Schedule":
-        """The windows of some streams alone."""
-        return self._replace(start=self.start[:, list(streams)])
-
 
 def schedule(
     length: int,
@@ -68,28 +64,19 @@ def schedule(
     """The windows of the first `updates` updates, cycling over the sequences.
 
     `boundaries` are the first frames of the sequences of `length` frames, `window` is T
-    and `batch` B of the formulas. If `fresh`, every window is a sequence of its own.
+    and `batch` B of the formulas; 0: each update sees one picture of every stream. If
+    `fresh`, every window is a sequence of its own.
     """
-    _check(window, updates)
+    # With T = 1 the published loop has no shorter first window.
+    whole("window", window or 2, 2)
+    whole("updates", updates, 0)
     first_frames, lengths = _streams(length, boundaries, batch)
-    windows = lengths // window
+    windows = lengths // (window or 1)
     if not windows.any():
         raise _too_short(window, lengths)
     sequence, k = _places(windows, np.arange(updates) % windows.sum())
-    start = first_frames[sequence] + (k * window - 1)[:, None]
-    return Schedule(start, (k == 0) | fresh, window)
-
-
-def single_schedule(
-    length: int, boundaries: Sequence[int], updates: int, *, batch: int = 1
-) -> Schedule:
-    """As `schedule`, with one picture per update and stream; the window is 0."""
-    _check(2, updates)
-    first_frames, lengths = _streams(length, boundaries, batch)
-    sequence, k = _places(lengths, np.arange(updates) % lengths.sum())
-    return Schedule(
-        first_frames[sequence] + k[:, None], np.zeros(updates, bool), window=0
-    )
+    start = first_frames[sequence] + (k * window - 1 if window else k)[:, None]
+    return Schedule(start, (window > 0) & ((k == 0) | fresh), window)
 
 
 def random_windows(
@@ -99,7 +86,8 @@ def random_windows(
 
     Every window is a sequence of its own. A longer schedule begins with a shorter one.
     """
-    _check(window, updates)
+    whole("window", window, 2)
+    whole("updates", updates, 0)
     whole("batch", batch, 1)
     first_frames, lengths = _streams(source.length, source.boundaries, 1)
     windows = np.maximum(lengths - window + 1, 0)
@@ -204,9 +192,3 @@ def read_chunks(
                     out[0] = out[1]
                 last[b] = (start + size - 1, out[-1])
         yield frames, first if schedule.window else np.ones_like(first)
-
-
-def _check(window: int, updates: int) -> None:
-    # With T = 1 the published loop has no shorter first window.
-    whole("window", window, 2)
-    whole("updates", updates, 0)

@@ -24,8 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.models.shapes import convolutions
+from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
 
 # How many numbers are drawn in one call. The generator's unrolled rounds take a third
 # of a second to compile per shape, so all parameters are drawn in blocks of one shape.

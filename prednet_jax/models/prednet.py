@@ -12,10 +12,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from prednet_jax.config import PredNetConfig
+from prednet_jax.config import PredNetConfig, convolutions
 from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.models import convolution
-from prednet_jax.models.shapes import convolutions
 from prednet_jax.models.step import (
     Conv,
     Params,
@@ -38,16 +37,6 @@ def algorithms(config: PredNetConfig, dtype: DTypeLike = jnp.float32) -> dict[st
     }
 
 
-def split_kernels(params: Params) -> tuple[dict[str, jax.Array], Params]:
-    """Separates the convolution kernels from the other parameters."""
-    kernels = {name: group["kernel"] for name, group in params.items()}
-    others = {
-        name: {leaf: value for leaf, value in group.items() if leaf != "kernel"}
-        for name, group in params.items()
-    }
-    return kernels, others
-
-
 def scan_frames(
     params: Params,
     config: PredNetConfig,
@@ -66,7 +55,11 @@ def scan_frames(
 
     Returns the state after the last frame, and the stacked outputs.
     """
-    kernels, others = split_kernels(params)
+    kernels = {name: group["kernel"] for name, group in params.items()}
+    others = {
+        name: {leaf: value for leaf, value in group.items() if leaf != "kernel"}
+        for name, group in params.items()
+    }
 
     def body(conv: Conv, others: Params, carry: PredNetState, x: tuple) -> tuple:
         frame, zeroed, index = x

@@ -20,8 +20,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from prednet_jax.config import Convolution
 from prednet_jax.models import convolution
-from prednet_jax.models.shapes import Convolution
 from prednet_jax.models.step import Maps
 
 Kernels = dict[str, jax.Array]

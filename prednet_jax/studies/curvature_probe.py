@@ -197,7 +197,7 @@ def _probe_set(
     windows = [source.read(start, start + schedule.window + 1) for start in starts]
     # [T + 1, samples, H, W, C]
     pixels = truncated.to_pixels(jnp.asarray(np.stack(windows, axis=1)), dtype)
-    objective = truncated.make_loss(task, Method())
+    objective = functools.partial(task.loss, method=Method())
 
     def loss_on(params: dict, frames: jax.Array) -> jax.Array:
         state = truncated.initial_train_state(

@@ -84,33 +84,11 @@ def updates(directory: str | os.PathLike) -> list[int]:
     return sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit())
 
 
-def restore(directory: str | os.PathLike, update: int, like: TrainState) -> TrainState:
-    """Reads a state back, of the structure, shapes and types of `like`."""
-    return _shaped(*_read(directory, update), like, types=True)
+def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
+    """Reads a state back, of the structure, shapes and types of `like`.
 
-
-def restore_params(directory: str | os.PathLike, update: int, like: dict) -> dict:
-    """Reads the parameters of a state alone, with any optimiser; as `restore`."""
-    path, leaves = _read(directory, update)
-    # The parameters are the first field of a state.
-    return _shaped(path, leaves[: len(jax.tree.leaves(like))], like, types=False)
-
-
-def _shaped(path: Path, leaves: list, like: Any, *, types: bool) -> Any:
-    def described(leaves: list) -> list:
-        return [(leaf.shape, str(leaf.dtype) if types else "") for leaf in leaves]
-
-    pairs = itertools.zip_longest(described(leaves), described(jax.tree.leaves(like)))
-    for one, other in pairs:
-        if one != other:
-            raise FileError(
-                f"{path}: not a state of this network (an array is {one}, expected "
-                f"{other})"
-            )
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
+    Where `like` is a tree of parameters these alone, of any type, with any optimiser.
+    """
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):
         raise FileError(
@@ -124,7 +102,21 @@ def _read(directory: str | os.PathLike, update: int) -> tuple[Path, list]:
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise FileError(f"{path}: not a state of this network ({first})") from None
-    return path, [np.asarray(tree[name]) for name in sorted(tree)]
+    leaves = [np.asarray(tree[name]) for name in sorted(tree)]
+    expected, whole = jax.tree.leaves(like), isinstance(like, TrainState)
+    if not whole:  # The parameters are the first field of a state.
+        leaves = leaves[: len(expected)]
+    described = (
+        [(leaf.shape, str(leaf.dtype) if whole else "") for leaf in each]
+        for each in (leaves, expected)
+    )
+    for one, other in itertools.zip_longest(*described):
+        if one != other:
+            raise FileError(
+                f"{path}: not a state of this network (an array is {one}, expected "
+                f"{other})"
+            )
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def newest(

@@ -11,14 +11,14 @@ the largest odd one that fits, averaged over pixels and colours.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from prednet_jax import errors, tasks
-from prednet_jax.data.source import FrameSource
+from prednet_jax.data.frames import FrameSource
 from prednet_jax.models import sequences
 from prednet_jax.models.step import to_pixels
 from prednet_jax.tasks import Network, PredNetTask, Task
@@ -29,26 +29,16 @@ _WINDOW = 7
 _BATCH, _LONGEST = 8, 100
 
 Frames = NDArray[np.floating[Any]]
-
-
-class Scores(NamedTuple):
-    """One number per frame, `[T]` each, of pixels in [0, 1]; frame 0 means nothing.
-
-    PSNR is infinite where the frame is exact.
-    """
-
-    mse: NDArray[np.float64]
-    mae: NDArray[np.float64]
-    psnr: NDArray[np.float64]
-    ssim: NDArray[np.float64]
+Scores = dict[str, NDArray[np.float64]]
 
 
 def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Scores:
-    """Scores of predicted frames.
+    """Scores of predicted frames by `METRICS`, `[T]` each; frame 0 means nothing.
 
-    Both are `[T, H, W, C]` in [0, 1], H and W at least 3. `data_range` is the range of
-    pixels in SSIM's constants. Some published figures have 2, which older versions of
-    scikit-image took for floating-point pictures.
+    PSNR is infinite where the frame is exact. Both are `[T, H, W, C]` in [0, 1], H and
+    W at least 3. `data_range` is the range of pixels in SSIM's constants. Some
+    published figures have 2, which older versions of scikit-image took for
+    floating-point pictures.
     """
     from skimage.metrics import structural_similarity
 
@@ -73,7 +63,8 @@ def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Sco
         )
         for a, b in zip(truth, predictions, strict=True)
     ]
-    return Scores(mse, np.abs(difference).mean((1, 2, 3)), psnr, np.asarray(ssim))
+    mae = np.abs(difference).mean((1, 2, 3))
+    return {"mse": mse, "mae": mae, "psnr": psnr, "ssim": np.asarray(ssim)}
 
 
 def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
@@ -92,12 +83,13 @@ def table(
     prediction: Scores, copy: Scores, extrapolate_from: int | None
 ) -> list[dict[str, Any]]:
     """A row per frame from 1 on: `frame`, `observed`, metrics and `copy_<metric>`."""
-    until = len(prediction.mse) if extrapolate_from is None else extrapolate_from
+    total = len(prediction["mse"])
+    until = total if extrapolate_from is None else extrapolate_from
     return [
         {"frame": t, "observed": t < until}
-        | {name: float(getattr(prediction, name)[t]) for name in METRICS}
-        | {f"copy_{name}": float(getattr(copy, name)[t]) for name in METRICS}
-        for t in range(1, len(prediction.mse))
+        | {name: float(prediction[name][t]) for name in METRICS}
+        | {f"copy_{name}": float(copy[name][t]) for name in METRICS}
+        for t in range(1, total)
     ]
 
 
@@ -141,6 +133,8 @@ def evaluate(
     over that of copying.
     """
     task = tasks.of(network)
+    if not task.windowed:
+        raise errors.UserError(f"model={task.name}: expected a network of frames")
     begins, steps = pieces(source, frames, count, skip)
     if extrapolate_from is not None:
         errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
@@ -151,11 +145,11 @@ def evaluate(
         # The last batch is filled up, so that one program serves all.
         filled = (chosen * batch)[:batch]
         shown = np.stack([source.read(at, at + steps) for at in filled], axis=1)
-        predictions = _predicted(task, params, shown, extrapolate_from)
+        predicted = predictions(task, params, shown, extrapolate_from)
         for i in range(len(chosen)):
             truth = shown[:, i].astype(np.float32) / np.float32(255)
             copied = last_seen(truth, extrapolate_from)
-            mine = score(truth, predictions[:, i], data_range=data_range)
+            mine = score(truth, predicted[:, i], data_range=data_range)
             theirs = score(truth, copied, data_range=data_range)
             for group, of in means(table(mine, theirs, extrapolate_from)).items():
                 found.setdefault(group, []).append(of)
@@ -165,16 +159,21 @@ def evaluate(
     }
 
 
-def _predicted(task: Task, params: dict, shown: np.ndarray, k: int | None) -> Any:
-    """Predictions of frames uint8 `[T, B, H, W, C]`, in the same shape."""
+def predictions(
+    task: Task, params: dict, shown: np.ndarray, extrapolate_from: int | None = None
+) -> np.ndarray:
+    """Predictions of frames `[T, B, H, W, C]`, uint8 or in [0, 1], in the same shape.
+
+    Each is made before the frame is seen, from the zero state; of single images they
+    are reconstructions.
+    """
     if isinstance(task, PredNetTask):
         return sequences.predict_sequence(
-            params, task.config, shown, extrapolate_from=k
+            params, task.config, shown, extrapolate_from=extrapolate_from
         )[0]
-    if k is not None or not task.windowed:
+    if extrapolate_from is not None:
         raise errors.UserError(
-            f"model={task.name}, extrapolate_from={k}: expected a prednet, or another "
-            "network of frames without extrapolation"
+            f"extrapolate_from={extrapolate_from}: expected none with model={task.name}"
         )
     return np.asarray(_program(task)(params, shown))
 
@@ -208,11 +207,9 @@ def pieces(
     errors.whole("skip", skip, 0)
     left = [begin for _, begin in sorted(found)[skip:]]
     if not left or (count is not None and not 1 <= count <= len(left)):
-        asked = "any" if count is None else count
-        after = f" after the first {skip}" if skip else ""
         raise errors.UserError(
-            f"{asked} sequences of {frames} frames of {source.name}{after}: it has "
-            f"{len(left)}"
+            f"{'any' if count is None else count} sequences of {frames} frames of "
+            f"{source.name}, after the first {skip}: it has {len(left)}"
         )
     return left[:count], frames
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from prednet_jax import data, process, records
 from prednet_jax.errors import RunError, say
-from prednet_jax.training import checkpoints, truncated
+from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.recipe import Recipe
@@ -37,51 +37,29 @@ _SECONDS = 300.0
 # Updates whose mean loss is shown; seconds between two lines, and the lines.
 _RECENT, _PAUSE = 100, 15.0
 _LINE = "{desc}: {n} of {total}, {rate_fmt}, {remaining} left{postfix}"
-# Updates in a row with a gradient of exactly zero, after which it is said.
-_ZEROS = 10
 ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
 # Examples end here in an endless source: beyond what any run trains on, where the walk
 # of seed 0 shows colours and moves.
 _END = 10**8 + 400
 
 
-class Guard:
-    """Watches the updates of one run and keeps its `warnings` for the manifest."""
+def check_finite(
+    name: object, record: UpdateRecord, state: Callable[[], TrainState], last: bool
+) -> None:
+    """Raises a RunError where loss or gradient is not finite, or the last state is not.
 
-    def __init__(self, name: object, updates: int):
-        self.warnings: list[str] = []
-        self._name, self._zeros = name, 0
-        self._limit = min(_ZEROS, max(2, updates // 2))
-
-    def see(
-        self, record: UpdateRecord, state: Callable[[], TrainState], last: bool
-    ) -> None:
-        """Looks at an update; `state` is called where something is wrong, and at last.
-
-        A RunError says that loss or gradient is not finite, or the last state is not.
-        """
-        finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
-        lost = None if finite and not last else first_not_finite(state())
-        if not finite or lost:
-            tensor = "every tensor is finite, the norm overflowed"
-            if lost:
-                tensor = f"the first tensor that is not finite is {lost}"
-            raise RunError(
-                f"{self._name}: update {record.update}: loss {record.loss}, norm of "
-                f"the gradient {record.grad_norm}; {tensor}; {ADVICE}"
-            )
-        if record.grad_norm != 0:
-            self._zeros = 0
-            return
-        self._zeros += 1
-        if self._zeros != self._limit:
-            return
-        self.warnings.append(
-            f"the gradient was exactly zero in {self._limit} updates up to "
-            f"{record.update}: the network no longer learns, or the frames are black "
-            "and teach nothing (--crop says what is cut)"
+    `state` is called where something is wrong, and at last.
+    """
+    finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
+    lost = None if finite and not last else first_not_finite(state())
+    if not finite or lost:
+        tensor = "every tensor is finite, the norm overflowed"
+        if lost:
+            tensor = f"the first tensor that is not finite is {lost}"
+        raise RunError(
+            f"{name}: update {record.update}: loss {record.loss}, norm of the gradient "
+            f"{record.grad_norm}; {tensor}; {ADVICE}"
         )
-        say(f"{self._name}: {self.warnings[-1]}; {ADVICE}")
 
 
 def first_not_finite(state: TrainState) -> str | None:
@@ -91,8 +69,7 @@ def first_not_finite(state: TrainState) -> str | None:
     optimiser's moments the gradient, and the parameters come last.
     """
     for field in ("carry", "optimizer_state", "params"):
-        leaves = jax.tree_util.tree_leaves_with_path(getattr(state, field))
-        for path, leaf in leaves:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(state, field)):
             if not np.isfinite(np.asarray(leaf)).all():
                 name = jax.tree_util.keystr(path, simple=True, separator="/")
                 return f"{field}/{name}"
@@ -119,7 +96,6 @@ class Keeper:
         # SummaryWriter does not wait for its thread, which loses events.)
         self._events = EventsWriter(str(folder / "events"))
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
-        self._guard = Guard(folder, recipe.updates)
         self._losses: list[float] = []
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
@@ -138,7 +114,7 @@ class Keeper:
         last = record.update == self._recipe.updates
         every = self._recipe.validate_every
         try:
-            self._guard.see(record, state, last)
+            check_finite(self.folder, record, state, last)
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
             if save:
@@ -205,9 +181,7 @@ class Keeper:
         if self._recipe.examples:
             self._write_examples(params, source)
         records.write_tree(self.folder / records.WEIGHTS, params)
-        end: dict[str, Any] = {"final_params_sha256": records.fingerprint(params)}
-        if self._guard.warnings:
-            end["warnings"] = self._guard.warnings
+        end = {"final_params_sha256": records.fingerprint(params)}
         whole = self._manifest | measured | end
         records.write_json(self.folder / records.MANIFEST, whole)
         after = f"its weights are {self.folder / records.WEIGHTS}"
@@ -226,22 +200,12 @@ class Keeper:
         total = min(source.length, task.warm_up + count)
         start = min(source.length, _END) - total
         frames = source.read(start, start + total)
-        dtype = jax.tree.leaves(params)[0].dtype
-        x = truncated.to_pixels(jax.numpy.asarray(frames), dtype)
-        predictions = _predictor(task)(params, x)
-        arrays = {
-            "frames": frames[-count:],
-            "predictions": np.asarray(predictions[-count:], np.float32),
-        }
+        predicted = evaluation.predictions(task, params, frames[:, None])[-count:, 0]
+        predicted = predicted.astype(np.float32)
+        arrays = {"frames": frames[-count:], "predictions": predicted}
         if task.windowed:  # images shown one by one have none before them
             arrays["before"] = frames[-count - 1 : -1]
         records.write_tree(self.folder / records.EXAMPLES, arrays, compressed=True)
-
-
-@functools.cache
-def _predictor(task: Any) -> Callable:
-    """Compiled once for all seeds of a network."""
-    return jax.jit(task.predict)
 
 
 def _asked_for(recipe: Recipe, update: int) -> bool:

@@ -83,13 +83,12 @@ def frame_schedule(
 ) -> data.Schedule:
     """Which frames each update sees, in the published order."""
     task = tasks.of(network)
-    whole = source.length, source.boundaries
-    if not task.windowed:
-        return data.single_schedule(*whole, updates, batch=batch)
+    window = window if task.windowed else 0
     # What the network made up in a window is not carried on.
     made_up = method is not None and method.extrapolate_from is not None
     fresh = task.fresh_windows or made_up
-    return data.schedule(*whole, window, updates, batch=batch, fresh=fresh)
+    frames = source.length, source.boundaries
+    return data.schedule(*frames, window, updates, batch=batch, fresh=fresh)
 
 
 def train(

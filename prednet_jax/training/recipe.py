@@ -249,7 +249,8 @@ def check_memory(
     size = np.dtype(dtype).itemsize
     height, width, _ = task.frame
     pixels = math.prod(task.frame)
-    carry = _bytes(jax.eval_shape(lambda: task.initial_carry(batch, dtype)))
+    state = jax.tree.leaves(jax.eval_shape(lambda: task.initial_carry(batch, dtype)))
+    carry = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state)
     steps = 1 + (window if task.windowed else 1)
     frames = steps * batch * pixels * (1 + size)
     weights = task.weights * size
@@ -283,8 +284,3 @@ def _allow_open_files(replicas: int) -> None:
         )
     with contextlib.suppress(OSError, ValueError):  # Some systems have a lower one.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _bytes(tree: Any) -> int:
-    leaves = jax.tree.leaves(tree)
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)

@@ -92,11 +92,6 @@ class Layout:
 
         return jax.tree.map(put, *trees)
 
-    def place_states(self, states: Sequence[TrainState]) -> TrainState:
-        """Stacks one state per local replica."""
-        fields = zip(zip(*states, strict=True), _STATE, strict=True)
-        return TrainState(*(self.place(parts, spec) for parts, spec in fields))
-
 
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
@@ -207,7 +202,8 @@ def train(
     """
     members = list(runs.values())
     done = int(members[0].state.update)
-    states = layout.place_states([run.state for run in members])
+    fields = zip(zip(*(run.state for run in members), strict=True), _STATE, strict=True)
+    states = TrainState(*(layout.place(parts, spec) for parts, spec in fields))
     noise = (jax.random.key_data(keys.stream(run.seed, "noise")) for run in members)
     key_data = layout.place(list(noise), BY_REPLICA)
     seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
@@ -241,8 +237,9 @@ def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
         one.source, one.schedule.window, len(runs) * len(streams)
     )
     readers = [
-        read_chunks(run.source, run.schedule.of_streams(streams).after(done), count)
+        read_chunks(run.source, left._replace(start=left.start[:, streams]), count)
         for run in runs
+        for left in [run.schedule.after(done)]
     ]
     for chunks in prefetch(zip(*readers, strict=True)):
         each = (zip(frames, first, strict=True) for frames, first in chunks)

@@ -105,7 +105,12 @@ def train(
         layout = replicas.layout(len(places), recipe.batch)
     held = list(paths) if layout is None else layout.held(0)
     written = {n: paths[n] for n in held if layout is None or layout.written(n)}
-    old = _look(recipe, paths, written)
+    for path in written.values():
+        files.check_unlocked(path)
+    old = {n: begun(path, recipe) for n, path in paths.items()}
+    for n, path in written.items():
+        if old[n].finished:
+            print(f"{path}: finished, {recipe.updates} updates; nothing to do")
     if layout is None:
         held = [n for n in held if not old[n].finished]
         written = {n: paths[n] for n in held}
@@ -255,19 +260,6 @@ def _write(
     return wall
 
 
-def _look(
-    recipe: Recipe, places: Mapping[int, Path], written: Mapping[int, Path]
-) -> dict[int, Begun]:
-    """What was begun in the directories; of finished runs it is said."""
-    for path in written.values():
-        files.check_unlocked(path)
-    found = {n: begun(path, recipe) for n, path in places.items()}
-    for n, path in written.items():
-        if found[n].finished:
-            print(f"{path}: finished, {recipe.updates} updates; nothing to do")
-    return found
-
-
 def _check_whole(paths: Mapping[int, Path], old: Mapping[int, Begun]) -> None:
     """Refuses to go on where some runs have checkpoints and another was never begun."""
     lost = [n for n, run in old.items() if not run.manifest]
@@ -414,7 +406,8 @@ def _enter(
             left.unlink(missing_ok=True)
     done, states = 0, {n: run.state for n, run in runs.items()}
     if all(run.begun.manifest for run in runs.values()):
-        lines = min(records.count_metrics(folder) for folder in folders.values())
+        metrics = [folder / records.METRICS for folder in folders.values()]
+        lines = min(len(records.metrics_lines(path)) for path in metrics)
         done, states = checkpoints.newest(folders, states, lines)
     # From here on the directories change, which all processes have read by now.
     process.same("the update to go on from", done)

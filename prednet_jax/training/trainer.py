@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Array, Float
 
 from prednet_jax import optimizers, tasks
-from prednet_jax.data.source import FrameSource
+from prednet_jax.data.frames import FrameSource
 from prednet_jax.errors import UserError, whole
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
@@ -230,7 +230,7 @@ def _program(
 @functools.lru_cache(maxsize=64)
 def _evaluation(task: Task) -> Callable:
     """`(params, carry, frames, first) -> (carry, frame_losses)`, compiled."""
-    loss = truncated.make_loss(task, Method())
+    loss = functools.partial(task.loss, method=Method())
 
     @jax.jit
     def run(params: dict, carry: Any, frames: jax.Array, first: jax.Array):

@@ -18,7 +18,7 @@ from prednet_jax import tasks
 from prednet_jax.models.step import to_pixels
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
-from prednet_jax.tasks import Network, Task
+from prednet_jax.tasks import Network
 
 
 class TrainState(NamedTuple):
@@ -55,13 +55,7 @@ class StepMetrics(NamedTuple):
         return (self.frame_losses * self.scored).sum() / self.scored.sum()
 
 
-def make_loss(network: Network, method: Method) -> Callable:
-    """The function `loss(params, carry, frames, first) -> (value, WindowResult)`."""
-    task = tasks.of(network)
-    task.check(method)
-    return partial(task.loss, method=method)
-
-
+@partial(jax.jit, static_argnames=("network", "optimizer", "batch"))
 def initial_train_state(
     network: Network,
     params: dict,
@@ -73,14 +67,8 @@ def initial_train_state(
 
     New arrays, since a step may be donated the state.
     """
-    return _initial_train_state(tasks.of(network), optimizer, batch, params)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _initial_train_state(
-    task: Task, optimizer: optax.GradientTransformation, batch: int, params: dict
-) -> TrainState:
-    carry = task.initial_carry(batch, jax.tree.leaves(params)[0].dtype)
+    dtype = jax.tree.leaves(params)[0].dtype
+    carry = tasks.of(network).initial_carry(batch, dtype)
     params = jax.tree.map(jnp.copy, params)
     return TrainState(params, optimizer.init(params), carry, jnp.zeros((), jnp.int32))
 
@@ -116,7 +104,9 @@ def make_step(
     Returns `step(state, frames, first, key) -> (state, metrics)`, arguments as in
     `Trainer.step`; `key` is folded here with the number of the update.
     """
-    gradient = jax.grad(make_loss(network, method or Method()), has_aux=True)
+    task, method = tasks.of(network), method or Method()
+    task.check(method)
+    gradient = jax.grad(partial(task.loss, method=method), has_aux=True)
 
     def descend(grads: dict, optimizer_state: object, params: dict):
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
@@ -153,7 +143,8 @@ def make_step(
             grads, frame_losses = jax.lax.pmean((grads, frame_losses), axis)
         if on_gradient is not None:
             grads = noise_lib.perturb_tree(on_gradient, on_gradients, grads)
-        grad_norm = global_norm(grads)
+        squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(grads)]
+        grad_norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
         if inside is None:
             params, moments = descend(grads, state.optimizer_state, state.params)
         else:
@@ -171,9 +162,3 @@ def _keys(key: jax.Array, update: jax.Array) -> tuple[jax.Array, ...]:
     """One for each place where noise can enter; the last two are of all updates."""
     each = jax.random.split(jax.random.fold_in(key, update), 3)
     return (*each, *jax.random.split(key))
-
-
-def global_norm(tree: dict) -> jax.Array:
-    """L2 norm of all the leaves together."""
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.sqrt(jnp.sum(jnp.stack(squares)))

@@ -28,7 +28,7 @@ from prednet_jax.weights.pytorch import (
     load_pytorch,
 )
 from prednet_jax.weights.tensors import (
-    is_orbax,
+    NETWORK,
     is_safetensors,
     load_orbax,
     load_safetensors,
@@ -39,7 +39,6 @@ from prednet_jax.weights.tensors import (
 __all__ = [
     "PORTS",
     "SHIPPED",
-    "is_orbax",
     "load",
     "load_chainer",
     "load_keras",
@@ -111,7 +110,7 @@ def load_task(
     Parameters of a run have the precision of its training.
     """
     path = Path(path)
-    if is_orbax(path):
+    if (path / NETWORK).is_file():
         config, params = load_orbax(path)
     elif path.is_dir():
         if not (path / records.MANIFEST).exists():
@@ -197,7 +196,7 @@ def _newest(folder: Path, task: Task) -> dict:
     for update in reversed(checkpoints.updates(folder)):
         like = jax.eval_shape(lambda: task.init_params(jax.random.key(0)))
         try:
-            params = checkpoints.restore_params(folder, update, like)
+            params = checkpoints.restore(folder, update, like)
         except checkpoints.DamagedError as error:
             errors.say(f"{error}; not used")
             continue

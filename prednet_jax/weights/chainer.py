@@ -13,7 +13,7 @@ The file says nothing of frame size but through the peepholes, which tie it.
 import io
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -61,20 +61,16 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
     """Parameters from arrays under Chainer's names without `predictor/`."""
-    shapes = parameter_shapes(config)
-
-    def each(make: Callable) -> dict[str, dict[str, np.ndarray]]:
-        return {g: {n: make(s) for n, s in of.items()} for g, of in shapes.items()}
-
-    # Before memory is taken, of arrays that have none.
-    empty = each(lambda shape: np.broadcast_to(np.float32(0), shape))
-    for name, view in _views(config, empty).items():
+    params = {
+        group: {leaf: np.empty(shape, np.float32) for leaf, shape in leaves.items()}
+        for group, leaves in parameter_shapes(config).items()
+    }
+    for name, view in _views(config, params).items():
+        # Before it is written: what is empty has taken no memory yet.
         if arrays[name].shape != view.shape:
             raise UserError(
                 f"{name} of shape {arrays[name].shape}: expected {view.shape}"
             )
-    params = each(lambda shape: np.empty(shape, np.float32))
-    for name, view in _views(config, params).items():
         view[...] = arrays[name]
     return as_parameters(config, params)
 

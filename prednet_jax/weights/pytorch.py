@@ -96,7 +96,10 @@ def load_pytorch(
     one_of("variant", variant, tuple(PORTS))
     scale = PORTS[variant] if pixel_max is None else pixel_max
     positive("pixel_max", scale)
-    arrays = _read(path)
+    stored = read_safetensors(path)[0] if is_safetensors(path) else read_pth(path)
+    arrays = of_one_network(path, stored, _NAME)
+    check_arrays(path, arrays)
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     frame: dict[str, Any] = {"height": height, "width": width}
     with reading(path, _EXPECTED):
         layers = range(sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays))))
@@ -170,14 +173,6 @@ def from_pytorch(
     return as_parameters(config, params)
 
 
-def _read(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The float32 arrays of one port, by name without what stands in front."""
-    stored = read_safetensors(path)[0] if is_safetensors(path) else read_pth(path)
-    arrays = of_one_network(path, stored, _NAME)
-    check_arrays(path, arrays)
-    return {name: array.astype(np.float32) for name, array in arrays.items()}
-
-
 def is_pth(path: str | os.PathLike) -> bool:
     """Whether a file is a zip as `torch.save` writes it."""
     with files.open_binary(path) as file:
@@ -227,15 +222,12 @@ def _read_zip(stream: io.BytesIO) -> Any:
 
         @functools.cache
         def storage(dtype: np.dtype, key: str, count: int) -> np.ndarray:
-            return _numbers(archive.read(f"{root}data/{key}"), dtype, count)
+            content = archive.read(f"{root}data/{key}")
+            if len(content) != count * dtype.itemsize:
+                raise ValueError(f"a storage of {len(content)} bytes for {count}")
+            return np.frombuffer(content, dtype)
 
         return _Unpickler(io.BytesIO(archive.read(name)), storage).load()
-
-
-def _numbers(content: bytes, dtype: np.dtype, count: int) -> np.ndarray:
-    if len(content) != count * dtype.itemsize:
-        raise ValueError(f"a storage of {len(content)} bytes for {count} numbers")
-    return np.frombuffer(content, dtype)
 
 
 class _Storage(NamedTuple):

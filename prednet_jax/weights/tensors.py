@@ -28,11 +28,6 @@ NETWORK = "network.json"
 _ARRAYS = "params"
 
 
-def is_orbax(path: str | os.PathLike) -> bool:
-    """Whether a directory holds a network that `save_orbax` wrote."""
-    return (Path(path) / NETWORK).is_file()
-
-
 def is_safetensors(path: str | os.PathLike) -> bool:
     """Whether a file begins as a safetensors file does: eight bytes, then JSON."""
     with files.open_binary(path) as file:

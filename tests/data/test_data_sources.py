@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from prednet_jax.data import open_source, open_split, scenery, walk
+from prednet_jax.data import open_source, open_split, walk
 from prednet_jax.data.digits import Stills, digits, open_moving
 from prednet_jax.data.splits import FIRST_SEED, HELD_OUT_PHOTOGRAPHS
 from prednet_jax.errors import UserError
@@ -105,9 +105,9 @@ def test_varied_scenes_are_of_other_pictures_and_the_same_each_time():
 
 
 def test_dead_leaves_hide_one_another_and_differ():
-    made = [scenery.variation("camera.png", 1, n).shape for n in range(4)]
+    made = [walk.variation("camera.png", 1, n).shape for n in range(4)]
     assert set(made) == {(512, 512, 1), (384, 384, 1)}
-    pictures = [scenery.dead_leaves(scenery.generator(n)) for n in range(2)]
+    pictures = [walk.dead_leaves(walk.generator(n)) for n in range(2)]
     assert {picture.shape for picture in pictures} == {(384, 384, 3)}
     assert len({picture.tobytes() for picture in pictures}) == 2
     for picture in pictures:

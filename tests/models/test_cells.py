@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax.models import cells
+from prednet_jax.models import step
 
 
 def plain_lstm(gates, cell, peephole):
@@ -43,7 +43,7 @@ NEAR = {"rtol": 1e-13, "atol": 1e-14}
 def test_lstm_gradients():
     inputs = draw((2, 3, 4, 8), (2, 3, 4, 2), (3, 3, 4, 2))
     cotangents = tuple(draw((2, 3, 4, 2), (2, 3, 4, 2), seed=1))
-    out, back = jax.vjp(cells.lstm, *inputs)
+    out, back = jax.vjp(step.lstm, *inputs)
     expected, expected_back = jax.vjp(plain_lstm, *inputs)
     for a, e in zip(out, expected, strict=True):
         np.testing.assert_array_equal(a, e)
@@ -63,7 +63,7 @@ def test_lstm_hessian_products():
         gradient = jax.grad(loss, argnums=(0, 1, 2))
         return jax.jvp(gradient, tuple(inputs), tuple(along))[1]
 
-    for a, e in zip(product(cells.lstm), product(plain_lstm), strict=True):
+    for a, e in zip(product(step.lstm), product(plain_lstm), strict=True):
         np.testing.assert_allclose(a, e, **NEAR)
 
 
@@ -72,7 +72,7 @@ def test_pool_gradient(tied):
     (x,) = draw((2, 4, 6, 3))
     if tied:  # Whole numbers from -1 to 1: ties of two, three and four; the first wins.
         x = jnp.clip(jnp.round(x), -1, 1)
-    out, back = jax.vjp(cells.max_pool, x)
+    out, back = jax.vjp(step.max_pool, x)
     expected, expected_back = jax.vjp(plain_pool, x)
     np.testing.assert_array_equal(out, expected)
     (dy,) = draw(out.shape, seed=1)
@@ -82,4 +82,4 @@ def test_pool_gradient(tied):
 def test_pool_hides_no_nan():
     for place in range(4):
         x = jnp.array([5.0, 1.0, 3.0, 2.0]).at[place].set(jnp.nan)
-        assert jnp.isnan(cells.max_pool(x.reshape(1, 2, 2, 1))).all()
+        assert jnp.isnan(step.max_pool(x.reshape(1, 2, 2, 1))).all()

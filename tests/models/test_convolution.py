@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from prednet_jax import noise
-from prednet_jax.config import CONVOLUTIONS
+from prednet_jax.config import CONVOLUTIONS, Convolution
 from prednet_jax.models import convolution
-from prednet_jax.models.shapes import Convolution
 
 # Of the largest entry. Float32 has 1.2e-7; sums of some hundred terms reach 5e-7.
 # F(4, 3) has coefficients up to 8 that cancel: 5e-6.

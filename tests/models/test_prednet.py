@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import PredNetConfig, init_params, predict
-from prednet_jax.models import cells, prednet, sequences
+from prednet_jax.models import prednet, sequences, step
 from prednet_jax.models.parameters import parameter_shapes
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6}
@@ -68,11 +68,11 @@ def test_predictions_are_clipped_and_gates_saturate():
     assert float(above.max()) > 0.25
     x = jnp.array([-2.5, -2.4999, 0.0, 2.5, 3.0, -3.0])
     expected = [0.0, 0.2 * -2.4999 + 0.5, 0.5, 1.0, 1.0, 0.0]
-    np.testing.assert_allclose(cells.hard_sigmoid(x), expected, atol=1e-7)
-    slope = jax.vmap(jax.grad(cells.hard_sigmoid))(x)
+    np.testing.assert_allclose(step.hard_sigmoid(x), expected, atol=1e-7)
+    slope = jax.vmap(jax.grad(step.hard_sigmoid))(x)
     np.testing.assert_allclose(slope, [0.2, 0.2, 0.2, 0.2, 0, 0])
     # At a tie the whole gradient passes, as in the published back ends.
-    assert jax.grad(lambda x: cells.clip_above(x, 1.0))(1.0) == 1.0
+    assert jax.grad(lambda x: step.clip_above(x, 1.0))(1.0) == 1.0
 
 
 def test_initialisers_have_the_published_spread():

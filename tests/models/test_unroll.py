@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from prednet_jax.config import Convolution
 from prednet_jax.models import convolution
 from prednet_jax.models import unroll as unroll_lib
-from prednet_jax.models.shapes import Convolution
 
 
 def shape(inputs, **options):

@@ -28,9 +28,8 @@ def state(**fields):
 def test_what_is_no_number_ends_the_run():
     """The loss, the gradient, and a tensor after the last update, which is named."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    guard = keeping.Guard("run", 9)
-    guard.see(FINE, lambda: state(params=bad), False)
-    guard.see(FINE, state, True)
+    keeping.check_finite("run", FINE, lambda: state(params=bad), False)
+    keeping.check_finite("run", FINE, state, True)
     for fields, after, message in (
         ({"loss": np.nan}, {}, "update 1: loss nan, .*; every tensor is finite, the"),
         ({"grad_norm": np.inf}, {"carry": bad}, "inf; .* is carry/b/kernel; try a"),
@@ -40,20 +39,7 @@ def test_what_is_no_number_ends_the_run():
     ):
         record = dataclasses.replace(FINE, **fields)
         with pytest.raises(RunError, match=message):
-            guard.see(record, lambda after=after: state(**after), True)
-
-
-def test_gradients_of_exactly_zero_are_said_once(capsys):
-    """Ten in a row; nine are no reason."""
-    zero = dataclasses.replace(FINE, grad_norm=0.0)
-    guard = keeping.Guard("run", 1000)
-    for one in [zero] * 9 + [FINE] + [zero] * 30:
-        guard.see(one, state, False)
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "exactly zero in 10 updates" in said
-    assert "no longer learns, or the frames are black" in said
-    assert "try a lower --learning_rate" in said
-    assert len(guard.warnings) == 1
+            keeping.check_finite("run", record, lambda a=after: state(**a), True)
 
 
 def test_clipping_is_optax_own_before_the_optimiser():

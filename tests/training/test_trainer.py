@@ -163,11 +163,11 @@ def test_scores_by_hand():
     guess[1] = 0.1
     guess[2, 0, 0, 0] = 0.72
     found = evaluation.score(truth, guess)
-    np.testing.assert_allclose(found.mse, [0, 0.01, 0.72**2 / 72])
-    np.testing.assert_allclose(found.mae, [0, 0.1, 0.01])
-    assert found.psnr[1] == pytest.approx(20)
-    assert found.psnr[0] == math.inf
-    assert found.ssim[0] == 1
+    np.testing.assert_allclose(found["mse"], [0, 0.01, 0.72**2 / 72])
+    np.testing.assert_allclose(found["mae"], [0, 0.1, 0.01])
+    assert found["psnr"][1] == pytest.approx(20)
+    assert found["psnr"][0] == math.inf
+    assert found["ssim"][0] == 1
 
 
 def test_observed_and_extrapolated_frames_are_told_apart():
@@ -181,8 +181,8 @@ def test_observed_and_extrapolated_frames_are_told_apart():
     assert [row["frame"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row["observed"] for row in rows] == [True, True, False, False, False]
     means = evaluation.means(rows)
-    assert means["observed"]["mse"] == pytest.approx(guess.mse[1:3].mean())
-    assert means["extrapolated"]["copy_ssim"] == pytest.approx(copy.ssim[3:].mean())
+    assert means["observed"]["mse"] == pytest.approx(guess["mse"][1:3].mean())
+    assert means["extrapolated"]["copy_ssim"] == pytest.approx(copy["ssim"][3:].mean())
     assert set(evaluation.means(evaluation.table(guess, copy, None))) == {"observed"}
 
 

@@ -1,7 +1,23 @@
-"""The interface of a convolution algorithm, and pieces that several of them share."""
+"""The interface of a convolution algorithm, and the plain algorithms.
+
+XLA's convolution, m neighbouring outputs at once, and matrix products.
+
+m outputs that lie side by side can be computed as further channels of one output: the
+kernel, placed at m neighbouring pixels, becomes a `[k, k + m - 1, in, m out]` kernel of
+stride m. This takes (k + m - 1)/k times as many multiplications, but with few channels
+only such a wide matrix product fills the processor's registers. The filter gradient can
+do the same: one product of the neighbourhoods of m outputs together, k rows of
+k + m - 1 pixels, with the m outputs. `direct` is XLA's convolution with this filter
+gradient for m = 2; `im2col` uses it with m = 1.
+
+`im2col` is one matrix product, of neighbourhoods of k k C values with the whole kernel
+(Chellapilla, Puri & Simard 2006; Caffe and Chainer do this). `shifted` adds k k
+products over C values, one per tap of the kernel.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -104,3 +120,106 @@ def contract(a: Float[Array, "*n I"], b: Float[Array, "*n O"]) -> Float[Array, "
     """Sums the outer products of channels over every other axis."""
     a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
     return lax.dot_general(a, b, (((0,), (0,)), ((), ())))
+
+
+def _widen(kernel: jax.Array, m: int) -> jax.Array:
+    """The kernel placed at m neighbouring pixels: `[k, k + m - 1, in, m out]`."""
+    places = [
+        jnp.pad(kernel, ((0, 0), (i, m - 1 - i), (0, 0), (0, 0))) for i in range(m)
+    ]
+    return jnp.concatenate(places, axis=-1)
+
+
+def _wide(x: jax.Array, kernel: jax.Array, m: int) -> jax.Array:
+    """Convolves with a kernel of `_widen`: m outputs along the width per stride."""
+    b, height, width, _ = x.shape
+    reach = kernel.shape[0] // 2
+    beyond = -width % m
+    y = convolve(x, kernel, ((reach, reach), (reach, reach + beyond)), (1, m))
+    return y.reshape(b, height, width + beyond, -1)[:, :, :width]
+
+
+def wide_filter_gradient(
+    x: jax.Array, dz: jax.Array, filter_size: int, m: int
+) -> jax.Array:
+    """The filter gradient `[k, k, Ci, Co]`, computed for m outputs together."""
+    k, reach = filter_size, filter_size // 2
+    if k == 1:
+        m = 1  # The neighbourhoods of a 1x1 kernel do not overlap.
+    images, height, width, inputs = x.shape
+    blocks = -(-width // m)
+    beyond = blocks * m - width
+    # A neighbourhood begins with a block of m pixels and ends `after` blocks later.
+    after = -(-(k - 1) // m)
+    end = after * m + beyond - reach
+    x = lax.pad(
+        x,
+        jnp.zeros((), x.dtype),
+        ((0, 0, 0), (reach, reach, 0), (reach, end, 0), (0, 0, 0)),
+    ).reshape(images, height + 2 * reach, blocks + after, m * inputs)
+    columns = [
+        x[:, :, i : i + blocks, : min(m, k + m - 1 - i * m) * inputs]
+        for i in range(after + 1)
+    ]
+    rows = jnp.concatenate(columns, -1)
+    neighbourhoods = jnp.concatenate([rows[:, i : i + height] for i in range(k)], -1)
+    dz = jnp.pad(dz, ((0, 0), (0, 0), (0, beyond), (0, 0)))
+    dz = dz.reshape(images, height, blocks, -1)
+    wide = contract(neighbourhoods, dz)
+    wide = wide.reshape(k, k + m - 1, inputs, m, -1)
+    places = [wide[:, i : i + k, :, i] for i in range(m)]
+    return sum(places[1:], places[0])
+
+
+def _xla_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.Array:
+    """XLA's own filter gradient, the transpose of its convolution."""
+    shape = (filter_size, filter_size, x.shape[-1], dz.shape[-1])
+    kernel = jax.ShapeDtypeStruct(shape, x.dtype)
+    (gradient,) = jax.linear_transpose(lambda k: convolve(x, k), kernel)(dz)
+    return gradient
+
+
+def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:
+    """The k k shifted, zero-padded copies of the maps, in the order of the taps."""
+    reach = filter_size // 2
+    _, height, width, _ = x.shape
+    padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
+    return [
+        padded[:, i : i + height, j : j + width]
+        for i in range(filter_size)
+        for j in range(filter_size)
+    ]
+
+
+def _im2col(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    views = _shifts(x, kernel.shape[0])
+    flat = kernel.reshape(-1, kernel.shape[-1])
+    return jnp.einsum("bhwi,io->bhwo", jnp.concatenate(views, -1), flat)
+
+
+def _shifted(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    views = _shifts(x, kernel.shape[0])
+    taps = kernel.reshape(-1, *kernel.shape[2:])
+    products = [
+        jnp.einsum("bhwi,io->bhwo", v, t) for v, t in zip(views, taps, strict=True)
+    ]
+    return sum(products[1:], products[0])
+
+
+def _shifted_filter_gradient(
+    x: jax.Array, dz: jax.Array, filter_size: int
+) -> jax.Array:
+    products = [contract(v, dz) for v in _shifts(x, filter_size)]
+    shape = (filter_size, filter_size, x.shape[-1], dz.shape[-1])
+    return jnp.stack(products).reshape(shape)
+
+
+XLA = by_turning(convolve, _xla_filter_gradient, in_chunks=False)
+DIRECT = by_turning(convolve, partial(wide_filter_gradient, m=2))
+WIDE4 = by_turning(
+    partial(_wide, m=4),
+    partial(wide_filter_gradient, m=4),
+    transform=partial(_widen, m=4),
+)
+IM2COL = by_turning(_im2col, partial(wide_filter_gradient, m=1))
+SHIFTED = by_turning(_shifted, _shifted_filter_gradient)

@@ -38,7 +38,6 @@ from jaxtyping import Array, Float
 
 from prednet_jax.models.convolution.algorithm import (
     Algorithm,
-    Transformed,
     by_turning,
     contract,
     convolve,
@@ -244,10 +243,6 @@ def _backward_kernel(kernel: Float[Array, "3 3 Ci Co"]) -> Float[Array, "4 4 Co 
     return widen(widen(turned).swapaxes(0, 1)).swapaxes(0, 1)
 
 
-def _folded_transform(kernel: jax.Array, backward: bool) -> Transformed:
-    return _backward_kernel(kernel) if backward else _phases(kernel)
-
-
 def _folded_forward(
     x: Float[Array, "B H W Ci"], kernel: Sequence[Sequence[jax.Array]]
 ) -> Float[Array, "B 2H 2W Co"]:
@@ -274,7 +269,7 @@ def _folded_input_gradient(
 
 
 FOLDED = Algorithm(
-    transform=_folded_transform,
+    transform=lambda kernel, back: (_backward_kernel if back else _phases)(kernel),
     forward=_folded_forward,
     input_gradient=_folded_input_gradient,
     filter_gradient=partial(_filter_gradient, f=ENLARGED),

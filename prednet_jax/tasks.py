@@ -1,12 +1,21 @@
-"""`Task`, the base class of every network that can be trained here, and two of them.
+"""Tasks: a network and how it is trained, as one object.
 
-They are PredNet, in every published form, and the article's control experiment.
+Training, comparison and studies know a network through its `Task` only. A new network
+is one file with a subclass of `Task`, perhaps outside this package: `train.py --model`
+and `compare_backends.py --models` take an instance as `module:object`. The networks of
+this package are PredNet, in every published form, and the article's control experiment.
 """
 
 import abc
 import dataclasses
+import importlib
+import importlib.machinery
 import math
-from typing import Any, NamedTuple
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +24,11 @@ import optax
 from prednet_jax import objectives, optimizers
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
-from prednet_jax.models import autoencoder, prednet
+from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
 from prednet_jax.objectives import Method, WindowResult
+
+__all__ = ["NAMED", "Adam", "AutoencoderTask", "Network", "PredNetTask", "Task"]
 
 
 class Adam(NamedTuple):
@@ -141,23 +152,16 @@ class Task(abc.ABC):
         return (f"--model={self.name}",)
 
 
+@dataclasses.dataclass(unsafe_hash=True)
 class Configured(Task):
     """A network of this package: its configuration says all about it."""
 
     config: Any
+    always: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: PredNetConfig | AutoencoderConfig):
-        self.config = config
-        groups = parameter_shapes(config).values()
+    def __post_init__(self) -> None:
+        groups = parameter_shapes(self.config).values()
         self.weights = sum(math.prod(s) for group in groups for s in group.values())
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.config == getattr(
-            other, "config", None
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.config))
 
     def init_params(self, key: jax.Array) -> dict:
         """The published initialisers."""
@@ -167,10 +171,11 @@ class Configured(Task):
         """The configuration."""
         return dataclasses.asdict(self.config)
 
-    def changed(self, *, always: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Flags of `train.py` for settings in `always` and those not at the default."""
-        default = type(self.config)(**{n: getattr(self.config, n) for n in always})
-        found = []
+    def flags(self) -> tuple[str, ...]:
+        """The sizes of a PredNet always, other settings where they are no default."""
+        always = {n: getattr(self.config, n) for n in self.always}
+        default = type(self.config)(**always)
+        found = [f"--model={self.name}"]
         for field in dataclasses.fields(self.config):
             value = getattr(self.config, field.name)
             if field.name in always or value != getattr(default, field.name):
@@ -184,9 +189,11 @@ class PredNetTask(Configured):
 
     config: PredNetConfig
     name = "prednet"
+    always = ("channels", "height", "width")
 
-    def __init__(self, config: PredNetConfig):
-        super().__init__(config)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        config = self.config
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
         self.fresh_windows = config.order == "lotter"
@@ -224,14 +231,16 @@ class PredNetTask(Configured):
         """The algorithm of each convolution; `auto` is resolved."""
         return prednet.algorithms(self.config, dtype)
 
-    def flags(self):
-        """Sizes always, other settings where they differ from the default."""
-        sizes = ("channels", "height", "width")
-        return (f"--model={self.name}", *self.changed(always=sizes))
-
 
 class AutoencoderTask(Configured):
-    """The dense autoencoder of `models.autoencoder`."""
+    """A dense autoencoder, the control experiment of arXiv 2109.01451.
+
+        y = sigmoid(W_n relu(... relu(W_1 x + b_1) ...) + b_n)
+
+    The article trains such a network on MNIST with one image per batch and reports no
+    difference between CPU and GPU. It does not give the widths, so they are settings
+    (`AutoencoderConfig.hidden`).
+    """
 
     config: AutoencoderConfig
     name = "autoencoder"
@@ -239,9 +248,9 @@ class AutoencoderTask(Configured):
     windowed = False
     warm_up = 0
 
-    def __init__(self, config: AutoencoderConfig):
-        super().__init__(config)
-        self.frame = config.height, config.width, config.channels
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.frame = self.config.height, self.config.width, self.config.channels
 
     def loss(self, params, carry, frames, first, method):
         """The squared errors of images `[T, B, H, W, C]`; T = 1 in the article.
@@ -259,10 +268,111 @@ class AutoencoderTask(Configured):
         return jnp.square(outputs - goal).mean(axis=(1, 2, 3, 4)).sum(), result
 
     def predict(self, params, frames):
-        """Reconstructions."""
-        return autoencoder.reconstruct(params, self.config, frames)
+        """Reconstructions `[B, H, W, C]` in (0, 1) of such images in [0, 1]."""
+        if frames.ndim != 4 or frames.shape[1:] != self.frame:
+            raise UserError(
+                f"images of shape {tuple(frames.shape)}: expected [B, H, W, C] with "
+                f"H, W, C = {self.frame}"
+            )
+        x = frames.reshape(frames.shape[0], self.config.pixels)
+        last = len(self.config.hidden)
+        for i in range(last + 1):
+            layer = params[f"dense_{i}"]
+            x = x @ layer["kernel"] + layer["bias"]
+            x = jax.nn.sigmoid(x) if i == last else jax.nn.relu(x)
+        return x.reshape(frames.shape)
 
     def flags(self):
-        """All settings but the channels, which come from the images."""
-        found = (f for f in self.changed() if not f.startswith("--channels="))
-        return (f"--model={self.name}", *found)
+        """As of any other, but for the channels, which come from the images."""
+        return tuple(f for f in super().flags() if not f.startswith("--channels="))
+
+
+Network = Task | PredNetConfig | AutoencoderConfig
+NAMED = {
+    "prednet": (PredNetTask, PredNetConfig),
+    "autoencoder": (AutoencoderTask, AutoencoderConfig),
+}
+
+
+def of(network: Network) -> Task:
+    """The task of a configuration; a task is returned as it is."""
+    if isinstance(network, Task):
+        return network
+    for task, config in NAMED.values():
+        if isinstance(network, config):
+            return task(network)
+    raise TypeError(
+        f"network of type {type(network).__name__}: expected a Task, PredNetConfig or "
+        "AutoencoderConfig"
+    )
+
+
+def recorded(model: str, network: Mapping[str, Any]) -> Task:
+    """The task that a manifest names, with settings as `Task.network` gave them."""
+    check_recorded(model)
+    if model not in NAMED:
+        return load(model)
+    if not isinstance(network, Mapping):
+        raise UserError(f"network={network!r}: expected the settings of {model}")
+    task, config = NAMED[model]
+    lists = {k: tuple(v) for k, v in network.items() if isinstance(v, list)}
+    return task(config(**{**network, **lists}))
+
+
+def check_recorded(model: str) -> None:
+    """Refuses the name of a task, from a manifest, if its module may not be imported.
+
+    A manifest may come from somebody else, and must not have any installed module run.
+    So the module has to import this package. Its source is read; nothing is imported.
+    """
+    if model in NAMED:
+        return
+    module, _ = _parts(model)
+    parts, place, spec = module.split("."), None, None
+    for end in range(1, len(parts) + 1):
+        # importlib.util.find_spec would import the packages above it.
+        find = importlib.machinery.PathFinder.find_spec
+        spec = find(".".join(parts[:end]), place)
+        place = (spec and spec.submodule_search_locations) or []
+    loader: Any = spec and spec.loader
+    try:
+        source = loader.get_source(module) or ""
+    except (AttributeError, ImportError, SyntaxError, ValueError):  # It has no text.
+        source = ""
+    package = __name__.partition(".")[0]
+    if not re.search(rf"^\s*(from|import)\b.*\b{package}\b", source, re.MULTILINE):
+        raise UserError(
+            f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
+            f"that imports {package}; a record cannot have another one imported"
+        )
+
+
+def load(name: str) -> Task:
+    """Imports a task, `module:object`, from Python's path or the working directory.
+
+    An error inside the module is raised unchanged.
+    """
+    module, attribute = _parts(name)
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(f"model={name!r}: no module {module}; {_ACCEPTED}") from None
+    if not isinstance(found, Task):
+        raise UserError(f"model={name!r}: found {found!r}; {_ACCEPTED}")
+    found.name = name
+    return found
+
+
+_ACCEPTED = f"expected {', '.join(NAMED)} or module:object, a prednet_jax.tasks.Task"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Module and object of a name; the working directory is looked at from now on."""
+    module, _, attribute = str(name).partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise UserError(f"model={name!r}: {_ACCEPTED}")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return module, attribute
