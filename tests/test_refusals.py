@@ -1,6 +1,6 @@
 """Wrong values of the package's functions are named in one line.
 
-Those of noise are in tests/noise/test_noise_refusals.py, those of scripts in
+Those of noise stand with its tests (tests/noise/), those of scripts in
 tests/experiments/test_scripts.py.
 """
 
