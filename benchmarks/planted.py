@@ -9,8 +9,6 @@ Nothing of the programs of `FAULTY` and of `ROWS` was looked at before the const
 the tools stood.
 """
 
-# ruff: noqa: D103 (programs say by their names what they compute)
-
 from collections.abc import Callable
 
 import jax
@@ -25,42 +23,50 @@ W = jax.random.normal(jax.random.key(0), (24, 24)) / 5
 
 
 def cancelled_constant(x):
+    """A large constant, added and taken away."""
     h = jnp.tanh(W @ x)
     h = (h + 8192.0) - 8192.0  # planted
     return jnp.tanh(W @ h)
 
 
 def variance_of_large_numbers(x):
+    """Variance as a difference of squares."""
     x = jnp.tanh(x)
     variance = jnp.mean((x + 500.0) ** 2) - jnp.mean(x + 500.0) ** 2  # planted
     return jnp.sqrt(jnp.abs(variance) + 1.0)
 
 
 def smaller_root(x):
+    """The smaller root of a quadratic equation, by the school formula."""
     b = 200.0 + jnp.sin(x)
     root = (-b + jnp.sqrt(b * b - 4.0 * x)) / 2.0  # planted
     return jnp.cos(root)
 
 
 def logarithm_near_one(x):
+    """log(1 + x) for small x."""
     small = jnp.tanh(x) * 1e-5
     y = jnp.log(1.0 + small) * 1e5  # planted
     return jnp.exp(-y)
 
 
 def exponential_minus_one(x):
+    """exp(x) - 1 for small x."""
     small = jnp.sin(x) * 1e-4
     y = (jnp.exp(small) - 1.0) / small  # planted
     return jnp.tanh(y) * jnp.cos(x)
 
 
 def finite_difference(x):
+    """A derivative by differences."""
     scale = jnp.cos(x)
     slope = (jnp.sin(x + 1e-3) - jnp.sin(x)) / 1e-3  # planted
     return jnp.tanh(slope * scale)
 
 
 def step_of_a_loop(x):
+    """The same inside a scan."""
+
     def step(h, row):
         h = jnp.tanh(h + row)
         h = (h * 3000.0 + 1e5) / 3000.0 - 1e5 / 3000.0  # planted
@@ -70,6 +76,8 @@ def step_of_a_loop(x):
 
 
 def branch(x):
+    """The same inside a branch."""
+
     def far(x):
         return jnp.sqrt(x * x + 1e8) - 1e4  # planted
 
@@ -80,6 +88,7 @@ def branch(x):
 
 
 def residual(x):
+    """A difference of near equal products."""
     b = jnp.sin(x)
     r = 1e4 * ((b * 1.001) - b)  # planted
     return jnp.mean(jnp.tanh(r * x))
@@ -91,6 +100,7 @@ def helper(x):
 
 
 def called_under_vmap_and_jit(x):
+    """The same in a function that is mapped and compiled."""
     y = jax.vmap(jax.jit(helper))(jnp.tanh(x) * x)
     return jnp.sum(y * W[0])
 
@@ -108,6 +118,7 @@ def _tf32(x: Array, fault: str) -> Array:
 
 
 def attention(p: Array, x: Array, fault: str) -> Array:
+    """One head, with a residual and an RMS norm."""
     m = jnp.mean(x**2, axis=-1, keepdims=True)
     h = x * lax.rsqrt(m + (1e-3 if fault == "epsilon" else 1e-6))  # epsilon
     q, k = h @ p[0], h @ p[1]
@@ -120,6 +131,7 @@ def attention(p: Array, x: Array, fault: str) -> Array:
 
 
 def kernel(p: Array, x: Array, fault: str) -> Array:
+    """A kernel density with a linear map of the points."""
     b = p[0] if fault == "transpose" else p[0].T  # transpose
     u = x @ b
     g = _tf32(u, fault) @ u.T
@@ -131,6 +143,8 @@ def kernel(p: Array, x: Array, fault: str) -> Array:
 
 
 def mixture(p: Array, x: Array, fault: str) -> Array:
+    """Two experts and a soft gate, the gradient of its loss."""
+
     def loss(p: Array) -> Array:
         gate = jax.nn.sigmoid(x @ p[0][:, :1])
         one = jnp.tanh(_tf32(x, fault) @ p[1])
@@ -145,6 +159,7 @@ def mixture(p: Array, x: Array, fault: str) -> Array:
 
 
 def filtered(p: Array, x: Array, fault: str) -> Array:
+    """A gated map and a convolution over rows and columns, normalised."""
     a = p[1] if fault == "transpose" else p[1].T  # transpose
     h = jax.nn.silu(_tf32(x, fault) @ a)
     y = lax.conv_general_dilated(h[None, None], p[:1, None, :3, :3], (1, 1), "SAME")
@@ -156,6 +171,8 @@ def filtered(p: Array, x: Array, fault: str) -> Array:
 
 
 def kalman(p: Array, x: Array, fault: str) -> Array:
+    """Means of a Kalman filter with a diagonal gain."""
+
     def step(carry: tuple[Array, Array], row: Array) -> tuple[tuple, Array]:
         m, c = carry
         f = p[0] if fault == "transpose" else p[0].T  # transpose
@@ -206,12 +223,14 @@ BATCH = whole(933, 40, 8 * 16).reshape(8, 16)
 
 
 def two_layers(x: Array, fault: str) -> Array:
+    """An MLP."""
     h = jax.nn.relu(x.astype(jnp.float32) @ WHOLE)
     h = _of_rows(h, x, fault)
     return jnp.tanh(h / 64) @ normal(934, h.shape[-1], 5)
 
 
 def scores(x: Array, fault: str) -> Array:
+    """Attention within a row."""
     q = x.astype(jnp.float32).reshape(len(x), 4, 4)
     s = jnp.einsum("bid,bjd->bij", q, q - 20)
     s = _of_rows(s, x, fault)
@@ -219,12 +238,14 @@ def scores(x: Array, fault: str) -> Array:
 
 
 def looked_up(x: Array, fault: str) -> Array:
+    """An embedding, a sum and a norm."""
     h = jnp.sum(TABLE[x], axis=1)
     h = _of_rows(h, x, fault)
     return layer_norm(h) * 3.0
 
 
 def recurrence(x: Array, fault: str) -> Array:
+    """Sums along a row, and a scan over what follows."""
     h = jnp.cumsum(x.astype(jnp.float32), axis=1)
     h = _of_rows(h, x, fault)
     step = lambda c, now: (jnp.sin(c + now), c)  # noqa: E731
@@ -232,6 +253,7 @@ def recurrence(x: Array, fault: str) -> Array:
 
 
 def filtered_rows(x: Array, fault: str) -> Array:
+    """A filter along a row."""
     h = x.astype(jnp.float32)[:, None]
     h = lax.conv_general_dilated(h, WHOLE[:1, None, :3], (1,), "SAME")[:, 0]
     h = _of_rows(h, x, fault)
@@ -239,6 +261,7 @@ def filtered_rows(x: Array, fault: str) -> Array:
 
 
 def ranked(x: Array, fault: str) -> Array:
+    """Sorted numbers, and probabilities."""
     h = jnp.sort(x.astype(jnp.float32) * 3 - 40, axis=1)
     h = _of_rows(h, x, fault)
     return jax.nn.log_softmax(h / 16, axis=1)

@@ -242,9 +242,14 @@ def open_split(task: Task, split: str, sequences: int | None = None) -> Any:
 
 
 def _frame_options(task: Task) -> dict[str, Any]:
+    offset = integers("offset")
+    if len(offset) != 2:
+        raise UserError(
+            f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
+        )
     sizes = dict(zip(("height", "width", "channels"), task.frame, strict=True))
     cut = {"crop": FLAGS.crop, "allow_outside": FLAGS.allow_outside}
-    return {**sizes, **cut, "offset": integers("offset")}
+    return {**sizes, **cut, "offset": offset}
 
 
 def parse_noise(text: str) -> Any:

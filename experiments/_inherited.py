@@ -34,7 +34,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 # The flags of a command, and those of a run that change no number of it: another value
 # may be given. More seeds are more runs.
 _OF_COMMAND = (
-    *("workdir", "resume", "overwrite", "progress", "plot"),
+    *("workdir", "resume", "overwrite", "progress", "profile", "plot"),
     *("coordinator", "process", "processes"),
 )
 _FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")

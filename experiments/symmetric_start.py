@@ -51,7 +51,7 @@ def main() -> None:
     with files.hold(folder, wait=True):
         write_manifest(folder, design)
     table = folder / "runs.csv"
-    done = {row[:4] for row in symmetric.read(table)} if table.exists() else ()
+    done = symmetric.done(table) if table.exists() else set()
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
     for run in left:

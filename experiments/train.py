@@ -38,7 +38,7 @@ FLAGS = flags.FLAGS
 FIELDS = (
     *("updates", "window", "draw", "learning_rate", "clip_gradient", "rate_floor"),
     *("sampling", "batch", "validate_every", "checkpoint_every", "keep_checkpoints"),
-    *("keep_best", "resume", "overwrite", "examples", "progress"),
+    *("keep_best", "resume", "overwrite", "examples", "profile", "progress"),
 )
 METHOD = (
     *("targets", "truncation_leak", "objective", "layer_weights"),

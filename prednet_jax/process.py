@@ -54,7 +54,7 @@ def limit_threads(count: int, first: int = 0) -> None:
     """Confines this process, and every thread it starts later, to `count` processors.
 
     Call it before any array is made: XLA sizes its thread pool by the affinity mask.
-    Two processes beside each other should have another `first`, counted round from 0.
+    Processes beside each other should each have a `first` of their own.
     """
     check_threads(count)
     allowed = sorted(os.sched_getaffinity(0))

@@ -119,7 +119,11 @@ def tree_bytes(tree: Mapping[str, Any], *, compressed: bool = False) -> bytes:
 def read_tree(path: str | os.PathLike) -> dict[str, Any]:
     """Reads what `write_tree` wrote; a FileError says why it cannot."""
     tree: dict[str, Any] = {}
-    for name, array in files.read_npz(path).items():
+    try:
+        stored = files.read_npz(path)
+    except FileError as error:
+        raise FileError(f"{error}; expected weights of a run") from None
+    for name, array in stored.items():
         *folders, leaf = name.split("/")
         place = tree
         for folder in folders:

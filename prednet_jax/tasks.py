@@ -7,12 +7,12 @@ this package are PredNet, in every published form, and the article's control exp
 """
 
 import abc
+import ast
 import dataclasses
 import importlib
 import importlib.machinery
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -334,27 +334,40 @@ def check_recorded(model: str) -> None:
         find = importlib.machinery.PathFinder.find_spec
         spec = find(".".join(parts[:end]), place)
         place = (spec and spec.submodule_search_locations) or []
-    loader: Any = spec and spec.loader
-    try:
-        source = loader.get_source(module) or ""
-    except (AttributeError, ImportError, SyntaxError, ValueError):  # It has no text.
-        source = ""
     package = __name__.partition(".")[0]
-    if not re.search(rf"^\s*(from|import)\b.*\b{package}\b", source, re.MULTILINE):
+    if package not in _imports(module, spec and spec.loader):
         raise UserError(
             f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
             f"that imports {package}; a record cannot have another one imported"
         )
 
 
+def _imports(module: str, loader: Any) -> set[str]:
+    """Packages that a module imports, wherever in its text; none if it has no text."""
+    try:
+        source = getattr(loader, "get_source", lambda _: None)(module)
+        tree = ast.parse(source or "")
+    except (SyntaxError, ValueError, ImportError):
+        return set()
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {name.partition(".")[0] for name in names}
+
+
 def load(name: str) -> Task:
     """Imports a task, `module:object`, from Python's path or the working directory.
 
-    An error inside the module is raised unchanged.
+    An error that the module raises when it runs is raised unchanged.
     """
     module, attribute = _parts(name)
     try:
         found = getattr(importlib.import_module(module), attribute, None)
+    except SyntaxError as error:
+        raise UserError(f"model={name!r}: {error}; expected Python") from None
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise

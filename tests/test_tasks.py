@@ -105,7 +105,10 @@ def test_a_task_from_elsewhere(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             tasks.load(name)
-    # What is wrong inside the module is its author's to see.
+    (tmp_path / "torn.py").write_text("def f(:")
+    with pytest.raises(UserError, match=r"'torn:X': invalid syntax .torn.py, line 1"):
+        tasks.load("torn:X")
+    # What goes wrong when the module runs is its author's to see.
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         tasks.load("broken_of_mine:MINE")
 
@@ -119,8 +122,18 @@ def test_a_record_names_no_module_that_was_not_written_for_this_package(
     (tmp_path / "folder").mkdir()
     for name in ("stranger.py", "folder/__init__.py", "folder/inner.py"):
         (tmp_path / name).write_text("raise SystemExit('imported')")
+    says = '"""\nfrom here we import the best of prednet_jax\n"""\n1 / 0'
+    (tmp_path / "says_so.py").write_text(says)
+    (tmp_path / "unfinished.py").write_text("import prednet_jax\ndef f(:")
     for name in (
-        *("stranger:X", "folder:X", "folder.inner:X", "folder.missing:X"),
+        *(
+            "says_so:X",
+            "unfinished:X",
+            "stranger:X",
+            "folder:X",
+            "folder.inner:X",
+            "folder.missing:X",
+        ),
         *("antigravity:fly", "os:system", "sys:exit", "not_there:X"),
     ):
         with pytest.raises(UserError, match=f"model='{name}': expected prednet"):

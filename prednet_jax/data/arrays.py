@@ -64,7 +64,10 @@ def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
             names = [name for name in arrays.files if name != "boundaries"]
             name = names[0] if len(names) == 1 else "frames"
             if name not in names:
-                raise UserError(f"data={path}: no array 'frames'; {_ACCEPTED}")
+                raise UserError(
+                    f"data={path}: holds the arrays {names[:8]}; accepted is an array "
+                    "'frames', uint8 [T, H, W, C], or one array alone"
+                )
             boundaries = arrays.get("boundaries", one_sequence)
             return np.asarray(arrays[name]), np.asarray(boundaries)
     except UserError:

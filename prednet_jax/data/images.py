@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import os
 import pathlib
 import re
@@ -100,9 +101,23 @@ def open_list(
     root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
     entries = _listed(str(path), root)
     nested = [_suffix(entry) not in IMAGE_SUFFIXES for entry in entries]
+    if any(nested) != all(nested):
+        raise UserError(
+            f"data={path}: the list names both images and other files "
+            f"({entries[nested.index(True)]}); accepted are lines that all name "
+            f"images ({' '.join(IMAGE_SUFFIXES)}) or all name lists"
+        )
     if not any(nested):
         return open_images(str(path), [entries], fit)
     sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
+    listed = itertools.chain.from_iterable(sequences.values())
+    if other := next(
+        (file for file in listed if _suffix(file) not in IMAGE_SUFFIXES), ""
+    ):
+        raise UserError(
+            f"data={path}: its lists name {other}, which is no image; accepted are "
+            f"{' '.join(IMAGE_SUFFIXES)}"
+        )
     return open_images(str(path), [sequences[entry] for entry in entries], fit)
 
 

@@ -1,9 +1,9 @@
 """Frames from a video file, decoded when they are read (with PyAV, that is FFmpeg).
 
 To open a video its packets are read without decoding; this counts the frames, whatever
-the header says. A read continues where the last one ended. A jump is one to the key
-frame before if the time stamps of the file can be trusted, else to the start. Unlike in
-the published frame maker no frame is dropped.
+the header says. A read continues where the last one ended. A jump starts
+decoding at the key frame before, if the time stamps of the file can be trusted, else at
+the start. Unlike in the published frame maker no frame is dropped.
 
 Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos to 8
 bits, which is said once; a frame with a transparent pixel is refused.
@@ -37,6 +37,8 @@ _OPTIONS = {
 
 # How many decoded frames must have the time stamps of the index for it to be trusted.
 _CHECKED = 32
+# A jump forward over so many frames decodes them: cheaper than from a key frame.
+_NEAR = 64
 
 
 def open_video(path: pathlib.Path, fit: Fit) -> FrameSource:
@@ -73,7 +75,7 @@ class Video:
 
     def _picture(self, number: int) -> np.ndarray:
         """A frame, uint8 `[h, w, 3]`."""
-        if number < self._next or (self.stamps and number > self._next):
+        if number < self._next or (self.stamps and number > self._next + _NEAR):
             self._frames = _numbered(self._path, self.stamps, number)
         frame = self._decode(number)
         channels = frame.format.components

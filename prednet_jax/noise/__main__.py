@@ -380,6 +380,8 @@ def _call(name: str, file: str | None) -> runs.Call:
         )
     try:
         fn: Any = importlib.import_module(module)
+    except SyntaxError as error:
+        raise NoiseError(f"{name!r}: {error}; expected Python") from None
     except ModuleNotFoundError as error:
         # Not of a module that this one imports.
         if not f"{module}.".startswith(f"{error.name}."):
@@ -388,17 +390,25 @@ def _call(name: str, file: str | None) -> runs.Call:
             f"{name!r}: {error}: expected one in the current directory, or installed"
         ) from None
     for part in attribute.split("."):
-        fn = getattr(fn, part, None)
+        if not hasattr(fn, part):
+            there = [n for n, x in vars(fn).items() if callable(x) and n[0] != "_"]
+            raise NoiseError(
+                f"{name!r}: no {part!r} there; expected one of {', '.join(there[:12])}"
+            )
+        fn = getattr(fn, part)
     if not callable(fn):
-        raise NoiseError(f"{name!r} is {fn!r}: expected a function")
+        raise NoiseError(f"{name!r} is {type(fn).__name__}: expected a function")
     args, kwargs = _read("args", file) if file else ((), {})
+    signature = None
+    with contextlib.suppress(ValueError):  # Some of C have no signature.
+        signature = inspect.signature(fn)
     try:
-        with contextlib.suppress(ValueError):  # Some of C have no signature.
-            inspect.signature(fn).bind(*args, **kwargs)
+        if signature is not None:
+            signature.bind(*args, **kwargs)
     except TypeError as error:
+        given = f"with the names {sorted(kwargs)} of --args={file}"
         raise NoiseError(
-            f"{name!r} at {len(args)} positional arguments and the names "
-            f"{sorted(kwargs)} of --args={file}: {error}"
+            f"{name}{signature} {given if file else 'without --args'}: {error}"
         ) from None
     return runs.Call(fn, args, kwargs)
 

@@ -5,8 +5,8 @@
 the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
 around it (`random_bits`): the same key gives the same bits, compiled or not, mapped or
 not, and each execution within one call has noise of its own. Orders of sums that
-outputs share (`tile`, `shared`) come from one draw for the whole program, so that they
-depend on which other sums it has too.
+outputs share (`tile`, `shared`) come from one draw for the whole program, so they
+also depend on which other sums the program has.
 
 Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass, as a
 GPU does. `grad(inject(f, spec))` is the plain derivative at the perturbed intermediate

@@ -199,21 +199,14 @@ class Row(NamedTuple):
     updates: int
 
 
+def done(path: Path) -> set[Run]:
+    """The runs of runs.csv; a diverged one is made, too."""
+    return {Run(*row[:4]) for row in _rows(path)}
+
+
 def read(path: Path) -> list[Row]:
-    """The rows of runs.csv; one that occurs twice, or diverged, is a UserError."""
-    rows = [
-        Row(
-            program=row["program"],
-            arm=row["arm"],
-            delta=float(row["delta"]),
-            seed=int(row["seed"]),
-            separated_at=int(row["separated_at"] or int(row["updates"]) + 1),
-            equal=not row["unequal_at"],
-            loss=float(row["final_loss"]),
-            updates=int(row["updates"]),
-        )
-        for row in records.read_csv(path)
-    ]
+    """The rows of runs.csv; one that is twice there, or diverged, is a UserError."""
+    rows = _rows(path)
     if diverged := [row for row in rows if not np.isfinite(row.loss)]:
         raise errors.UserError(
             f"{path}: {diverged[0]} diverged; expected finite losses"
@@ -222,6 +215,29 @@ def read(path: Path) -> list[Row]:
     if twice := {name for name in names if names.count(name) > 1}:
         raise errors.UserError(f"{path}: {sorted(twice)} twice; expected one row each")
     return rows
+
+
+def _rows(path: Path) -> list[Row]:
+    try:
+        return [_row(row) for row in records.read_csv(path)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise errors.UserError(
+            f"{path}: a row without a proper {error}; expected the rows that "
+            "symmetric_start.py wrote"
+        ) from None
+
+
+def _row(row: Mapping[str, str]) -> Row:
+    return Row(
+        program=row["program"],
+        arm=row["arm"],
+        delta=float(row["delta"]),
+        seed=int(row["seed"]),
+        separated_at=int(row["separated_at"] or int(row["updates"]) + 1),
+        equal=not row["unequal_at"],
+        loss=float(row["final_loss"]),
+        updates=int(row["updates"]),
+    )
 
 
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:

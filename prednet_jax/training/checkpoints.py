@@ -87,7 +87,8 @@ def updates(directory: str | os.PathLike) -> list[int]:
 def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
     """Reads a state back, of the structure, shapes and types of `like`.
 
-    Where `like` is a tree of parameters these alone, of any type, with any optimiser.
+    If `like` is a tree of parameters, only these are read; their types and the
+    optimiser may differ.
     """
     path = Path(directory).resolve() / FOLDER / str(update)
     if update not in updates(directory):

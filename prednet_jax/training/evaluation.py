@@ -207,9 +207,10 @@ def pieces(
     errors.whole("skip", skip, 0)
     left = [begin for _, begin in sorted(found)[skip:]]
     if not left or (count is not None and not 1 <= count <= len(left)):
+        after = f" after the first {skip}" if skip else ""
         raise errors.UserError(
             f"{'any' if count is None else count} sequences of {frames} frames of "
-            f"{source.name}, after the first {skip}: it has {len(left)}"
+            f"{source.name}{after}: it has {len(left)}"
         )
     return left[:count], frames
 

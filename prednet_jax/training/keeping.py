@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,11 +27,14 @@ from prednet_jax.errors import RunError, say
 from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.recipe import TRACE_AFTER, Recipe
 from prednet_jax.training.truncated import TrainState
 
+T = TypeVar("T")
 # What TensorBoard shows of each update.
 SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
+# Updates in a trace.
+_TRACED = 3
 # Between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
 # Updates whose mean loss is shown; seconds between two lines, and the lines.
@@ -235,7 +238,7 @@ def follow(
     bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     held, saved = None, time.monotonic()
     try:
-        for states, lines in steps:
+        for states, lines in traced(steps, recipe.profile):
             interruption.defer()
             update = next(iter(lines.values())).update
             late = time.monotonic() - saved > _SECONDS and not recipe.checkpoint_every
@@ -260,6 +263,23 @@ def follow(
         for keeper in keepers.values():
             keeper.close()
     return held
+
+
+def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
+    """The same steps, with a trace of the third to the fifth; None: no trace."""
+    if folder is None:
+        yield from steps
+        return
+    number = 0
+    for number, step in enumerate(steps, 1):
+        yield step
+        # What is asked for next is the step after this one.
+        if number == TRACE_AFTER:
+            jax.profiler.start_trace(folder, create_perfetto_trace=True)
+        if number == TRACE_AFTER + _TRACED:
+            jax.profiler.stop_trace()
+    if TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
+        jax.profiler.stop_trace()
 
 
 class Progress:

@@ -28,6 +28,8 @@ from prednet_jax.training.truncated import TrainState
 
 SAMPLINGS = ("stream", "windows")
 RATE_SCHEDULES = ("constant", "cosine")
+# Updates before a trace begins; they compile and warm up.
+TRACE_AFTER = 2
 #: Rate at the end of a cosine schedule, as a share of that at its start.
 RATE_FLOOR = 0.02
 # Bytes of an update in the plan of a run (`data.schedule`).
@@ -77,6 +79,8 @@ class Recipe:
             be more.
         overwrite: begin anew, whatever run is there.
         examples: frames to predict after training, kept in examples.npz.
+        profile: directory for a trace of updates 3 to 5, for TensorBoard, XProf or
+            Perfetto; None: no trace.
         progress: say on stderr how far the training is: a bar on a terminal, else a
             line every 15 seconds.
         flags: what the caller was asked for, for the manifest.
@@ -105,6 +109,7 @@ class Recipe:
     resume: bool = False
     overwrite: bool = False
     examples: int = 0
+    profile: str | None = None
     progress: bool = False
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -133,6 +138,11 @@ class Recipe:
         self._check_validation()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite: expected one of them, or neither")
+        if self.profile and self.updates <= TRACE_AFTER:
+            raise UserError(
+                f"updates={self.updates}: expected at least {TRACE_AFTER + 1} with "
+                "profile, whose trace begins then"
+            )
         self.task.check(self.method)
         unseen_from = self.method.extrapolate_from
         if unseen_from is not None and unseen_from > self.window:

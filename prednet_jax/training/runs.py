@@ -38,7 +38,7 @@ PARTS = (
 #: Weights that a run started from, where they came from a file or another run.
 INITIAL = "initial_weights.npz"
 # Fields of a manifest: of the machine (where one differs, the last bits may), written
-# at the end of a run, and taken anew where a run goes on.
+# at the end of a run (`warnings`: of older runs), and taken anew where it goes on.
 _MACHINE = ("versions", "device", "environment", "convolutions")
 _ENDS = ("final_params_sha256", "failure", "warnings")
 _CHANGING = ("updates", "flags", "data_order_sha256")

@@ -149,7 +149,7 @@ def test_lists_stay_in_their_folder(tmp_path, monkeypatch):
     outside = r"line 1: names a file outside.*--allow_outside"
     for text in ("../secret.txt", "../0.png", f"{tmp_path}/0.png", "away/secret.txt"):
         refused(text, outside, listed)
-    refused("list.txt", r"list\.txt: not a readable image", listed)
+    refused("list.txt", r"its lists name .*list\.txt, which is no image", listed)
     refused("a\0b.png", "line 1: no file", listed)
     refused("away.png".encode("utf-16"), "not UTF-8 at byte 0", listed)
     refused("away", "line 1: no file", listed)

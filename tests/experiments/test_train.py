@@ -43,7 +43,8 @@ def test_the_page_on_runs_in_python(runs, tmp_path, monkeypatch, capsys):
 
 def test_replicas_are_the_seeds(train, runs, tmp_path):
     """Losses and gradients to 1e-5 relative: another program of the same sums."""
-    train(*TINY, "--replicas=2", f"--workdir={tmp_path}/two")
+    folders = (f"--workdir={tmp_path}/two", f"--profile={tmp_path}/trace")
+    train(*TINY, "--replicas=2", *folders)
     for seed in ("seed_0", "seed_1"):
         one, other = runs / "many" / seed, tmp_path / "two" / seed
         for mine, theirs in zip(metrics(one), metrics(other), strict=True):
@@ -53,6 +54,7 @@ def test_replicas_are_the_seeds(train, runs, tmp_path):
         assert len(manifest(other)["final_params_sha256"]) == 64
         assert manifest(other)["layout"]["replicas"] == 2
         assert manifest(other)["layout"]["replica_mode"] == "map"
+    assert list((tmp_path / "trace").rglob("perfetto_trace.json.gz"))
 
 
 def test_records_hold_what_the_contract_names(runs):

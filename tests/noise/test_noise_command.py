@@ -124,11 +124,12 @@ def test_text_and_json(folder, capsys, command, expected):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("coverage {}:nothing --args=one.npz", "is None: expected a function"),
-        ("coverage {}:CONSTANT", "is 3: expected a function"),
+        ("coverage {}:nothing --args=one.npz", "no 'nothing' there; expected one of "),
+        ("coverage {}:CONSTANT", "is int: expected a function"),
         ("coverage no_such_module:f", "No module named 'no_such_module': expected one"),
         ("coverage ./{}:loss", "expected MODULE:FUNCTION, such as model:loss of ./"),
-        ("coverage {}:Model.nothing", "is None: expected a function"),
+        ("coverage {}:Model.nothing", "no 'nothing' there; expected one of"),
+        ("coverage {}:loss", "without --args: missing a required argument"),
         ("coverage {}:loss --args=one.npz", "missing a required argument: 'w'"),
         ("coverage {}:loss --args=odd.npz", "unexpected keyword argument 'other'"),
         ("coverage {}:loss --args=absent.npz", "expected a file of arrays"),

@@ -249,6 +249,10 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     path.write_text(f"{names}\n{line.replace('0.004', 'nan')}\n")
     with pytest.raises(UserError, match="diverged"):
         symmetric.read(path)
+    assert symmetric.done(path) == {Run(*expected[:4])}  # It is not made again.
     path.write_text(f"{names}\n{line}\n{line}\n")
     with pytest.raises(UserError, match="twice"):
         symmetric.read(path)
+    path.write_text("program,arm\nx\n")
+    with pytest.raises(UserError, match="a row without a proper 'delta'; expected"):
+        symmetric.done(path)
