@@ -151,6 +151,7 @@ def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
     stale |= dict.fromkeys(("estimate", "low", "high"), 0.0)
     stale |= dict.fromkeys(("published", "predicted"))
     verdict["claims"] = [helps, stale]
+    verdict["contrasts"][-1]["p_holm_family"] = None  # As that of the rule has it.
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
     page = report.build(tmp_path).read_text()
     text = text_of(page[page.index("<section><h2>Cl") : page.index("<section><h2>Wh")])
@@ -160,6 +161,7 @@ def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
         "Autoencoder same bits 0 % 0 % to 0 % - - yes",
     ):
         assert said in text, said
+    assert "over None" not in text_of(page)
 
 
 def test_every_text_is_escaped(verdict, tmp_path):
