@@ -123,7 +123,7 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
         picture = base64.b64encode(strips.strip(frames, None)).decode()
         drawn["frames"] = {
             "picture": f"data:image/png;base64,{picture}",
-            "caption": f"{name}. Mean squared error of a frame, median; pixels from 0 to 1.",
+            "caption": f"{name}. MSE: median over the frames, pixels in [0, 1].",
             "command": command,
         }
     return drawn | {
