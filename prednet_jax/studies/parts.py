@@ -331,5 +331,5 @@ _PARTS = (
     ),
 )
 PARTS = {part.name: part for part in _PARTS}
-#: The part that `make compare` repeats, and whose verdict is results/study/verdict.json.
+#: The part that `make compare` repeats; its verdict is results/study/verdict.json.
 ANSWER = PARTS["C"]
