@@ -73,17 +73,12 @@ class DigitsTable(NamedTuple):
 
     def __str__(self) -> str:
         head = ("significant digits", "worst", "median", "whole", "assured", "of")
-        rows = [
-            (
-                f"{r.path} {r.dtype}{list(r.shape)}",
-                *(
-                    f"{number:.1f}" if r.reached else "-"
-                    for number in (r.worst, r.median, r.whole, r.assured)
-                ),
-                f"{r.precision:.1f}",
-            )
-            for r in self.rows
-        ]
+        rows = []
+        for r in self.rows:
+            numbers = r.worst, r.median, r.whole, r.assured
+            known = [f"{number:.1f}" if r.reached else "-" for number in numbers]
+            leaf = f"{r.path} {r.dtype}{list(r.shape)}"
+            rows.append((leaf, *known, f"{r.precision:.1f}"))
         last = (
             f"{self.draws} draws; assured: of the whole leaf, in {ASSURED:.0%} of "
             f"runs, with {ASSURED:.0%} confidence, if errors are normal"
@@ -136,16 +131,11 @@ def digits_table(
         call = Call(fn, args, kwargs)
         tree, means, spreads = runs.moments(call.draw(noisy, key, draws))
         reaches = call.reaches(spec)
-        found, rows = [], []
-        for leaf, mean, spread, blind in zip(
-            runs.leaves(tree),
-            means,
-            spreads,
-            runs.not_reached(tree, reaches),
-            strict=True,
-        ):
+        columns = runs.leaves(tree), means, spreads, runs.not_reached(tree, reaches)
+        every, rows = [], []
+        for leaf, mean, spread, blind in zip(*columns, strict=True):
             elements = _digits(mean, z * spread, leaf.precision, blind)
-            found.append(elements)
+            every.append(elements)
             if not elements.size:
                 continue
             size, error = runs.rms(mean), z * runs.rms(spread)
@@ -155,7 +145,7 @@ def digits_table(
             median = float(np.median(elements))
             numbers = float(elements.min()), median, whole, assured
             rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind))
-        elements = jax.tree.unflatten(jax.tree.structure(tree), found)
+        elements = jax.tree.unflatten(jax.tree.structure(tree), every)
         return DigitsTable(tuple(rows), draws, elements, runs.notes(reaches))
 
     return measure
@@ -164,7 +154,7 @@ def digits_table(
 def _digits(mean: Any, error: Any, precision: float, blind: bool) -> np.ndarray:
     """-log10(error / |mean|), from 0 to the precision of the type; 0 if not known."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = -np.log10(np.divide(error, np.abs(mean)))
-    found = np.where(np.equal(error, 0), precision, found)
-    found = np.where(np.isnan(found) | np.isnan(mean) | blind, 0.0, found)
-    return np.asarray(np.clip(found, 0.0, precision), np.float64)
+        digits = -np.log10(np.divide(error, np.abs(mean)))
+    digits = np.where(np.equal(error, 0), precision, digits)
+    digits = np.where(np.isnan(digits) | np.isnan(mean) | blind, 0.0, digits)
+    return np.asarray(np.clip(digits, 0.0, precision), np.float64)

@@ -96,12 +96,10 @@ def reaching(spec: NoiseSpec) -> NoiseSpec:
 def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
     """For each leaf of a result, whether noise reaches none of its arithmetic."""
     # Only arrays come from equations; not a text, nor a Python number.
-    arrays, kinds = iter(reaches), (jax.Array, np.ndarray, np.generic)
-    found = [
-        next(arrays, Reach(True)) if isinstance(leaf, kinds) else Reach(True)
-        for leaf in jax.tree.leaves(tree)
-    ]
-    return [bool(here.missed) and not here.reached for here in found]
+    kinds = (jax.Array, np.ndarray, np.generic)
+    blind = (bool(r.missed) and not r.reached for r in reaches)
+    leaves = jax.tree.leaves(tree)
+    return [isinstance(leaf, kinds) and next(blind, False) for leaf in leaves]
 
 
 def notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
@@ -138,13 +136,13 @@ class Leaf(NamedTuple):
 
 def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     """The leaves of a pytree with their paths."""
-    found = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(jax.tree_util.keystr(path) or "result", x) for path, x in found]
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path) or "result", x) for path, x in leaves]
 
 
 def leaves(tree: Any) -> list[Leaf]:
     """The leaves of a result, described."""
-    found = []
+    described = []
     for path, x in named_leaves(tree):
         x, epsilon = _array(x), 0.0
         if jnp.issubdtype(x.dtype, jnp.inexact):
@@ -155,18 +153,15 @@ def leaves(tree: Any) -> list[Leaf]:
         else:
             integers = jnp.iinfo(x.dtype)
             bits = integers.bits - (integers.min < 0)
-        found.append(Leaf(path, str(x.dtype), x.shape, bits * math.log10(2), epsilon))
-    return found
+        precision = bits * math.log10(2)
+        described.append(Leaf(path, str(x.dtype), x.shape, precision, epsilon))
+    return described
 
 
 def values(tree: Any) -> Result:
     """The leaves of a result in float64 or complex128. What is no number is 0."""
     arrays = map(_array, jax.tree.leaves(tree))
-    complexes = jnp.complexfloating
-    return [
-        x.astype(complex if jnp.issubdtype(x.dtype, complexes) else float)
-        for x in arrays
-    ]
+    return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
 
 
 def _array(x: Any) -> np.ndarray:
@@ -180,16 +175,16 @@ def _array(x: Any) -> np.ndarray:
 
 def check_alike(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
     """The leaves of `b`, refusing an `a` of other structure or shapes."""
-    left: Any = jax.tree.structure(a)
-    right: Any = jax.tree.structure(b)
-    if left != right:
-        raise NoiseError(f"{name} is {left} and {other} {right}: expected the same")
+    mine: Any = jax.tree.structure(a)
+    yours: Any = jax.tree.structure(b)
+    if mine != yours:
+        raise NoiseError(f"{name} is {mine} and {other} {yours}: expected the same")
     described = leaves(b)
-    for mine, yours in zip(leaves(a), described, strict=True):
-        if mine.shape != yours.shape:
+    for leaf, expected in zip(leaves(a), described, strict=True):
+        if leaf.shape != expected.shape:
             raise NoiseError(
-                f"{yours.path}: {name} has shape {mine.shape} and {other} "
-                f"{yours.shape}: expected the same"
+                f"{expected.path}: {name} has shape {leaf.shape} and {other} "
+                f"{expected.shape}: expected the same"
             )
     return described
 
@@ -246,10 +241,6 @@ def cell(x: Any) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], align: str) -> list[str]:
     """Lines of columns; `align` has < or > for each, the last < is not padded."""
     every = [list(map(cell, row)) for row in (head, *rows)]
-    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
-    return [
-        "  ".join(
-            f"{c:{a}{w}}" for c, a, w in zip(row, align, widths, strict=True)
-        ).rstrip()
-        for row in every
-    ]
+    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+    columns = [f"{{:{a}{w}}}" for a, w in zip(align, widths, strict=True)]
+    return ["  ".join(columns).format(*row).rstrip() for row in every]

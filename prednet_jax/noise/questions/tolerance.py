@@ -115,10 +115,8 @@ def tolerance(
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         call = Call(fn, args, kwargs)
         results = call.result(), call._replace(fn=compiled).result(key)
-        errors = [
-            _Errors(np.stack(pair))
-            for pair in zip(*map(runs.values, results), strict=True)
-        ]
+        pairs = zip(*map(runs.values, results), strict=True)
+        errors = [_Errors(np.stack(pair)) for pair in pairs]
 
         def seen() -> Iterator[Any]:
             for result in call.draw(noisy, key, draws):
@@ -127,22 +125,18 @@ def tolerance(
                 yield result
 
         tree, means, spreads = runs.moments(seen())
-        found = [
-            errors_of.tolerance(leaf, mean, spread, failure)
-            for errors_of, leaf, mean, spread in zip(
-                errors, runs.leaves(tree), means, spreads, strict=True
-            )
-        ]
-        return jax.tree.unflatten(jax.tree.structure(tree), found)
+        described = zip(errors, runs.leaves(tree), means, spreads, strict=True)
+        tolerances = [e.tolerance(leaf, m, s, failure) for e, leaf, m, s in described]
+        return jax.tree.unflatten(jax.tree.structure(tree), tolerances)
 
     return measure
 
 
 def tolerance_table(tolerances: Any) -> str:
     """A line of text for each leaf of what `tolerance` gives."""
-    found = runs.named_leaves(tolerances)
-    width = max((len(name) for name, _ in found), default=0)
-    return "\n".join(f"{name:{width}}  {one}" for name, one in found)
+    leaves = runs.named_leaves(tolerances)
+    width = max((len(name) for name, _ in leaves), default=0)
+    return "\n".join(f"{name:{width}}  {one}" for name, one in leaves)
 
 
 class _Errors:
@@ -168,8 +162,8 @@ class _Errors:
 
     def see(self, x: np.ndarray) -> None:
         far = np.abs(x[self.finite] - self.references[0])
-        for balance, found in self.squares.items():
-            found.append(runs.rms(far / self.units(balance)) ** 2)
+        for balance, squares in self.squares.items():
+            squares.append(runs.rms(far / self.units(balance)) ** 2)
 
     def tolerance(
         self, leaf: Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
@@ -250,18 +244,14 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     """
     allowed = jax.tree.leaves(tolerances)
     described = runs.check_alike("actual", actual, "expected", expected)
-    if len(allowed) != len(described) or not all(
-        isinstance(t, Tolerance) for t in allowed
-    ):
+    typed = all(isinstance(one, Tolerance) for one in allowed)
+    if not typed or len(allowed) != len(described):
         raise NoiseError(
             f"tolerances={tolerances!r}: expected one Tolerance for each of "
             f"{len(described)} leaves"
         )
-    lines = []
-    for leaf, one, x, y in zip(
-        described, allowed, runs.values(actual), runs.values(expected), strict=True
-    ):
-        lines += _outside(leaf, one, x, y)
+    values = map(runs.values, (actual, expected))
+    lines = list(filter(None, map(_outside, described, allowed, *values)))
     if lines:
         head = f"{len(lines)} of {len(described)} leaves outside the noise"
         raise AssertionError("\n".join([head, *lines]))
@@ -300,15 +290,15 @@ def noise_reference(
     return Reference(Call(fn, args, {}).result(), tolerances)
 
 
-def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> list[str]:
-    """A line if an element is outside, none otherwise."""
+def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
+    """What is outside, in a line; "" if nothing is."""
     with np.errstate(invalid="ignore"):
         far = np.abs(runs.difference(x, y))
         far = np.where(np.isnan(far), np.inf, far)
         allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
     count = int(np.count_nonzero(far > allowed))
     if not count:
-        return []
+        return ""
     with np.errstate(divide="ignore", invalid="ignore"):
         times = np.where(far > allowed, far / allowed, 0.0)
     worst = np.unravel_index(int(np.argmax(times)), times.shape)
@@ -316,9 +306,9 @@ def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> list[s
     noise = "no noise was seen here"
     if one.noise:
         noise = f"{ratio / one.noise:.3g} times the expected noise"
-    place = ", ".join(map(str, worst))
-    return [
+    element = ", ".join(map(str, worst))
+    return (
         f"{leaf.path}: {noise}, {ratio:.3g} times the tolerance ({one}); worst element "
-        f"[{place}]: {x[worst]:.9g}, expected {y[worst]:.9g}; {count} of {x.size} "
+        f"[{element}]: {x[worst]:.9g}, expected {y[worst]:.9g}; {count} of {x.size} "
         "elements outside"
-    ]
+    )
