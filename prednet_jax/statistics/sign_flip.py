@@ -75,8 +75,9 @@ def upper_tail(d: Floats, mu: float) -> float:
 def _sorted_subset_sums(x: Floats) -> Floats:
     sums = np.zeros(1)
     for value in x:
-        sums = np.concatenate([sums, sums + value])
-    return np.sort(sums)
+        # Two sorted halves, which a stable sort merges in linear time.
+        sums = np.sort(np.concatenate([sums, sums + value]), kind="stable")
+    return sums
 
 
 def _on_grid(x: Floats) -> float:
