@@ -315,8 +315,7 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
     if not isinstance(network, Mapping):
         raise UserError(f"network={network!r}: expected the settings of {model}")
     task, config = NAMED[model]
-    lists = {k: tuple(v) for k, v in network.items() if isinstance(v, list)}
-    return task(config(**{**network, **lists}))
+    return task(config(**network))
 
 
 def check_recorded(model: str) -> None:

@@ -42,6 +42,7 @@ class Initializer(NamedTuple):
 
 
 Table = dict[str, dict[str, Initializer]]
+_signed_uniform = partial(jax.random.uniform, minval=-1, maxval=1)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -62,10 +63,6 @@ def _drawn(sampler: Callable, shape: tuple[int, ...], scale: float) -> Initializ
         return flat.reshape(shape) * np.float32(scale)
 
     return Initializer(shape, init)
-
-
-def _signed_uniform(key: jax.Array, shape: tuple[int, ...], dtype: type) -> jax.Array:
-    return jax.random.uniform(key, shape, dtype, -1, 1)
 
 
 def _normal(shape: tuple[int, ...], fan_in: int) -> Initializer:

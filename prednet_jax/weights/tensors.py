@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -126,11 +125,7 @@ def _checked(
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
     check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})
     try:
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in json.loads(text).items()
-        }
-        config = PredNetConfig(**fields)
+        config = PredNetConfig(**json.loads(text))
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path}: no network in its text ({files.reason(error)}); expected the "

@@ -138,15 +138,8 @@ def _filter_gradient(
     del filter_size
     x, dz = lax.optimization_barrier((x, dz))
     products = [
-        jnp.stack(
-            [
-                contract(d, e)
-                for d, e in zip(
-                    _input_tiles(d_i, 2, f), _output_tiles(e_i, 2, f), strict=True
-                )
-            ]
-        )
-        for d_i, e_i in zip(_input_tiles(x, 1, f), _output_tiles(dz, 1, f), strict=True)
+        jnp.stack(list(map(contract, _input_tiles(d, 2, f), _output_tiles(e, 2, f))))
+        for d, e in zip(_input_tiles(x, 1, f), _output_tiles(dz, 1, f), strict=True)
     ]
     g = jnp.asarray(f.g, x.dtype)
     return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
@@ -164,19 +157,11 @@ def _strip(f: Filtering) -> Algorithm:
 def _input_tiles(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
     """B^T d: one array per product, whose `axis` runs over tiles."""
     tiles = -(-x.shape[axis] // f.stride)
-    inputs = f.bt.shape[1]
-    blocks = _blocks(
-        x, axis, f.stride, before=1, tiles=tiles + (inputs - 1) // f.stride
-    )
-    return _combine(
-        f.bt,
-        [
-            lax.slice_in_dim(
-                blocks[j % f.stride], j // f.stride, j // f.stride + tiles, axis=axis
-            )
-            for j in range(inputs)
-        ],
-    )
+    # Input j of a tile: how many tiles later it lies, and in which block.
+    inputs = [divmod(j, f.stride) for j in range(f.bt.shape[1])]
+    blocks = _blocks(x, axis, f.stride, before=1, tiles=tiles + inputs[-1][0])
+    shifted = [lax.slice_in_dim(blocks[b], i, i + tiles, axis=axis) for i, b in inputs]
+    return _combine(f.bt, shifted)
 
 
 def _output_tiles(dz: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
@@ -248,30 +233,18 @@ def _folded_forward(
 ) -> Float[Array, "B 2H 2W Co"]:
     """Convolves the enlargement of x phase by phase, without making it."""
     batch, height, width, _ = x.shape
-    y = jnp.stack(
-        [
-            jnp.stack(
-                [convolve(x, k, ((1 - p, p), (1 - q, q))) for q, k in enumerate(row)],
-                3,
-            )
-            for p, row in enumerate(kernel)
-        ],
-        2,
-    )
+    rows = []
+    for p, row in enumerate(kernel):
+        phases = [convolve(x, k, ((1 - p, p), (1 - q, q))) for q, k in enumerate(row)]
+        rows.append(jnp.stack(phases, 3))
+    y = jnp.stack(rows, 2)
     return y.reshape(batch, 2 * height, 2 * width, y.shape[-1])
-
-
-def _folded_input_gradient(
-    dz: Float[Array, "B 2H 2W Co"], kernel: Float[Array, "4 4 Co Ci"]
-) -> Float[Array, "B H W Ci"]:
-    """One convolution of stride 2."""
-    return convolve(dz, kernel, ((1, 1), (1, 1)), (2, 2))
 
 
 FOLDED = Algorithm(
     transform=lambda kernel, back: (_backward_kernel if back else _phases)(kernel),
     forward=_folded_forward,
-    input_gradient=_folded_input_gradient,
+    input_gradient=partial(convolve, padding=((1, 1), (1, 1)), strides=(2, 2)),
     filter_gradient=partial(_filter_gradient, f=ENLARGED),
     only_3x3=True,
     enlarges=True,
