@@ -5,6 +5,7 @@ docs/noise/accuracy.md has the commands and what they found. Programs are those 
 """
 
 import argparse
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,9 +58,14 @@ def noisy(fn: Callable, args: Sequence[Any], text: str, seed: int) -> Any:
 
 
 def in_float64(fn: Callable, args: Sequence[Any]) -> Any:
-    """What a function gives when it is called again on wide arguments."""
+    """What a function gives when it is called again, float32 widened to float64."""
+
+    def wide(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        return jnp.asarray(x.astype(np.float64) if x.dtype == np.float32 else x)
+
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(np.asarray, fn(*programs.wide(args)))
+        return jax.tree.map(np.asarray, fn(*jax.tree.map(wide, args)))
 
 
 def digits_errors(name: str) -> list[float]:
@@ -68,20 +74,20 @@ def digits_errors(name: str) -> list[float]:
     Errors below one rounding are cut, as digits are.
     """
     fn, args = HELD_OUT[name]()
-    found = noise.digits(fn, noise.parse(BOTH))(jax.random.key(0), *args)
-    results = found, jax.jit(fn)(*args), in_float64(fn, args)
+    digits = noise.digits(fn, noise.parse(BOTH))(jax.random.key(0), *args)
+    results = digits, jax.jit(fn)(*args), in_float64(fn, args)
     errors = []
-    for one, x, truth in zip(*map(jax.tree.leaves, results), strict=True):
+    for estimate, x, truth in zip(*map(jax.tree.leaves, results), strict=True):
         assert truth.dtype == np.float64
         with np.errstate(divide="ignore"):
             real = -np.log10(np.abs(np.asarray(x, np.float64) - truth) / np.abs(truth))
-        errors.append(float(np.mean(np.abs(one - np.clip(real, 0, FLOAT32)))))
+        errors.append(float(np.mean(np.abs(estimate - np.clip(real, 0, FLOAT32)))))
     return errors
 
 
 def failure_rates(
     name: str, text: str, seeds: Iterable[int]
-) -> list[dict[str, str | float]]:
+) -> Iterator[dict[str, str | float]]:
     """How often fresh runs of a program are outside its tolerance.
 
     The tolerance of each of `seeds` is tried on the same `FRESH` runs, against the
@@ -92,51 +98,44 @@ def failure_rates(
     spec = noise.parse(text)
     noisy = noise.inject(fn, spec)
     keys = jax.random.split(jax.random.key(12345), FRESH)
-    runs = jax.jit(lambda k: jax.lax.map(lambda k: noisy(k, *args), k, batch_size=100))
-    drawn = [np.asarray(x) for x in jax.tree.leaves(runs(keys))]
+    every = jax.jit(lambda k: lax.map(lambda k: noisy(k, *args), k, batch_size=100))
+    drawn = [np.asarray(x) for x in jax.tree.leaves(every(keys))]
     plain = [jax.tree.leaves(f(*args)) for f in (fn, jax.jit(fn))]
-    rows: list[dict[str, str | float]] = []
+
     for failure in FAILURES:
         measure = noise.tolerance(fn, spec, failure=failure)
         rates, excess = [], [0.0]
         for seed in seeds:
-            found = jax.tree.leaves(measure(jax.random.key(seed), *args))
-            assert not any(one.extrapolated for one in found)
+            tolerances = jax.tree.leaves(measure(jax.random.key(seed), *args))
+            assert not any(tolerance.extrapolated for tolerance in tolerances)
             for expected in plain:
-                for x, y, one in zip(drawn, expected, found, strict=True):
-                    y = np.asarray(y)
-                    allowed = one.atol + one.rtol * np.abs(y)
-                    far = np.abs(x - y)
+                for x, y, tolerance in zip(drawn, expected, tolerances, strict=True):
+                    allowed = tolerance.atol + tolerance.rtol * np.abs(y)
+                    far = np.abs(x - np.asarray(y))
                     outside = (far > allowed).reshape(FRESH, -1).any(1)
                     rates.append(float(outside.mean()))
                     if far.any():
                         ratios = far / np.where(allowed > 0, allowed, 1)
                         excess.append(float(1 / ratios.max()))
-        rows.append(
-            {
-                "program": name,
-                "noise": text,
-                "failure": failure,
-                "worst": max(rates),
-                "mean": float(np.mean(rates)),
-                "excess": max(excess),
-            }
-        )
-    return rows
+        yield {
+            "program": name,
+            "noise": text,
+            "failure": failure,
+            "worst": max(rates),
+            "mean": float(np.mean(rates)),
+            "excess": max(excess),
+        }
 
 
 def _low(a):
     return a.astype(jnp.bfloat16).astype(jnp.float32)
 
 
-# Kernels in the place of `noise_programs.mlp`, and whether they are right.
-KERNELS: dict[str, tuple[Callable, bool]] = {
-    "a dropped term": (lambda x, w, v: jnp.tanh(x[:, :-1] @ w[:-1]) @ v, False),
-    "operands in bfloat16": (
-        lambda x, w, v: _low(jnp.tanh(_low(x) @ _low(w))) @ _low(v),
-        False,
-    ),
-    "another order": (lambda x, w, v: jnp.tanh(x[:, ::-1] @ w[::-1]) @ v, True),
+# Kernels in the place of `noise_programs.mlp`; but for the last they are wrong.
+KERNELS: dict[str, Callable] = {
+    "a dropped term": lambda x, w, v: jnp.tanh(x[:, :-1] @ w[:-1]) @ v,
+    "operands in bfloat16": lambda x, w, v: _low(jnp.tanh(_low(x) @ _low(w))) @ _low(v),
+    "another order": lambda x, w, v: jnp.tanh(x[:, ::-1] @ w[::-1]) @ v,
 }
 
 
@@ -152,7 +151,7 @@ def kernels_caught() -> dict[str, bool]:
             return True
         return False
 
-    return {name: caught(kernel) for name, (kernel, _) in KERNELS.items()}
+    return {name: caught(kernel) for name, kernel in KERNELS.items()}
 
 
 _ORDERS = ("reduction_order", "reduction_order:granularity=element,partials=12")
@@ -177,10 +176,7 @@ def cases(name: str, fn: Callable, args: Sequence[Any]) -> Iterator[tuple]:
 def _without_a_column(args: Sequence[Any]) -> Sequence[Any]:
     """The first argument with a zero in the place of its last column."""
     first, *rest = args
-    if isinstance(first, list | tuple):
-        dropped = [w.at[..., -1].set(0) for w in first]
-        return type(first)(dropped), *rest
-    return first.at[..., -1].set(0), *rest
+    return jax.tree.map(lambda x: x.at[..., -1].set(0), first), *rest
 
 
 def explained(names: Iterable[str]) -> Score:
@@ -230,9 +226,7 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
             (drawn("reduction_order", 5), drawn("reduction_order+ulp", 6)),
             (plain, plain * np.float32(1 + 1e-6)),
         ):
-            far = [
-                float(np.linalg.norm(np.asarray(v, np.float64) - truth)) for v in (a, b)
-            ]
+            far = [np.linalg.norm(np.asarray(x, np.float64) - truth) for x in (a, b)]
             expected = "a" if far[0] < far[1] else "b"
             if max(far) < NEARER * min(far):
                 expected = "neither"
@@ -261,12 +255,12 @@ def accuracies(draws: int = 16, fresh: int = 400) -> dict[str, float]:
         labels = np.ones(64, int)
         drawn = noise.inject(answers, spec)
         keys = jax.random.split(jax.random.key(8), fresh)
-        found = np.stack([np.asarray(drawn(key, x, w)) for key in keys])
+        given = np.stack([np.asarray(drawn(key, x, w)) for key in keys])
         for seed in range(4):
             search = noise.decisions(answers, spec, draws=draws, labels=labels)
             evaluation = search(jax.random.key(seed), x, w).evaluation
             assert evaluation is not None
-            far = np.abs(np.mean(found == 1, 1) - evaluation.accuracy)
+            far = np.abs(np.mean(given == 1, 1) - evaluation.accuracy)
             within.append(np.mean(far <= evaluation.moved + 1e-9))
     return {"within": float(np.mean(within)), "wanted": draws / (draws + 1)}
 
@@ -290,8 +284,8 @@ def write_recordings(folder: Path) -> None:
         watch = Watch(partial(program, fault=""), planted.arguments(0), {})
         for seed in range(RUNS):
             values = watch.run(jax.random.key(0), planted.arguments(seed))
-            made = Recording(program.__name__, machine, values)
-            made.save(_file(folder, program, seed))
+            recording = Recording(program.__name__, machine, values)
+            recording.save(_file(folder, program, seed))
 
 
 def first_lines(
@@ -319,10 +313,10 @@ def first_lines(
                     there = (good if fault else other).run(key, args)
                     recording = Recording(program.__name__, "", there)
                 drawn = (judge.run(k, args) for k in jax.random.split(key, 8))
-                found = against(recording, here.run(key, args), drawn)
-                first = found[0].source if found else ""
+                beyond = against(recording, here.run(key, args), drawn)
+                first = beyond[0].source if beyond else ""
                 line = planted.marked(program, fault) if fault else ""
-                right = first.startswith(line) if fault else not found
+                right = first.startswith(line) if fault else not beyond
                 score.add(right, program.__name__, fault, seed, first)
     return scores
 
@@ -338,7 +332,7 @@ def by_hand(fn: Callable, x: Any) -> dict[str, np.ndarray]:
         return np.concatenate([compiled(x[i : i + n]) for i in range(0, 8, n)])
 
     padded = jnp.concatenate([x, jnp.zeros_like(x)])
-    found = {
+    results = {
         "not compiled": fn(x),
         "all arguments as constants": jax.jit(lambda: fn(x))(),
         "one row at a time": in_chunks(1),
@@ -349,7 +343,7 @@ def by_hand(fn: Callable, x: Any) -> dict[str, np.ndarray]:
         "vmap over rows": jax.jit(jax.vmap(of_row))(x),
         "loop over rows": jax.jit(partial(lax.map, of_row))(x),
     }
-    return {name: np.asarray(result) for name, result in found.items()}
+    return {name: np.asarray(result) for name, result in results.items()}
 
 
 # In which ways of calling a fault of `planted.ROW_FAULTS` acts.
@@ -357,9 +351,7 @@ ALONE = ("one row at a time", "vmap over rows", "loop over rows")
 OTHER_SIZES = (*ALONE, "2 rows at a time", "4 rows at a time", "padded to 16 rows")
 
 
-def calls_compared(
-    programs: Sequence[Callable] = planted.ROWS,
-) -> dict[str, Score]:
+def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Score]:
     """What `invariance` says of each variant, against calls by hand and the fault.
 
     `bits`: which are the same. `rungs`: `beyond` where a fault moves the result by
@@ -376,10 +368,8 @@ def calls_compared(
                 same = truth[v.name].tobytes() == expected.tobytes()
                 # A norm may undo a factor.
                 far = runs.rms(truth[v.name] - expected) > 1e-4 * runs.rms(expected)
-                checks = {
-                    "bits": v.same_bits == same,
-                    "rungs": (v.rung == "beyond") == far,
-                }
+                beyond = v.rung == "beyond"
+                checks = {"bits": v.same_bits == same, "rungs": beyond == far}
                 if acts and not same:
                     line = planted.marked(program, fault)
                     checks["lines"] = v.source.startswith(line)
@@ -389,19 +379,13 @@ def calls_compared(
     return scores
 
 
-def all_rates() -> list[dict[str, str | float]]:
-    """`failure_rates` of the programs that nobody looked at, under each noise."""
-    return [
-        row
-        for name in LATER
-        for text in NOISES
-        for row in failure_rates(name, text, range(4))
-    ]
-
-
 MEASURES: dict[str, Callable[[], Any]] = {
     "digits": lambda: {name: digits_errors(name) for name in HELD_OUT},
-    "tolerance": all_rates,
+    "tolerance": lambda: [
+        row
+        for name, text in itertools.product(LATER, NOISES)
+        for row in failure_rates(name, text, range(4))
+    ],
     "kernels": kernels_caught,
     "explain": lambda: explained([*PRODUCTS, *programs.SUMS]),
     "closer": nearer,
@@ -414,8 +398,8 @@ MEASURES: dict[str, Callable[[], Any]] = {
 
 def accuracy() -> dict[str, Any]:
     """Tries every tool on every program."""
-    found = {"suite": "accuracy", "jax": jax.__version__}
-    return found | {name: measure() for name, measure in MEASURES.items()}
+    measured = {name: measure() for name, measure in MEASURES.items()}
+    return {"suite": "accuracy", "jax": jax.__version__, **measured}
 
 
 def main() -> None:

@@ -39,16 +39,6 @@ def whole(seed, below, count):
     return jnp.asarray(drawn, jnp.int32)
 
 
-def wide(tree: Any) -> Any:
-    """The same arguments with float64 in the place of float32; in x64 alone."""
-
-    def convert(x: Any) -> jax.Array:
-        x = np.asarray(x)
-        return jnp.asarray(x.astype(np.float64) if x.dtype == np.float32 else x)
-
-    return jax.tree.map(convert, tree)
-
-
 def line_of(program: Callable, mark: str) -> str:
     """The line of a function that ends in `# mark`, as the beginning of a source."""
     lines, first = inspect.getsourcelines(program)
@@ -190,9 +180,8 @@ def rotary(x, w):
     q = (x @ w).reshape(len(x), 4, 8, 2)
     angle = jnp.arange(4.0)[:, None] / jnp.arange(1.0, 9.0)
     turned = q[..., 0] * jnp.cos(angle) - q[..., 1] * jnp.sin(angle)
-    return jax.nn.softmax(jnp.einsum("bip,bjp->bij", turned, turned)).reshape(
-        len(x), 16
-    )
+    scores = jnp.einsum("bip,bjp->bij", turned, turned)
+    return jax.nn.softmax(scores).reshape(len(x), 16)
 
 
 @listed(LATER, normal(900, 12, 64), normal(902, 32, 64, scale=0.3))
@@ -239,9 +228,8 @@ def rms_gated(x, w):
 def wavelet(x, w):
     for _ in range(3):
         pairs = x.reshape(len(x), -1, 2)
-        x = jnp.concatenate(
-            [pairs.sum(2), pairs[:, :, 0] - pairs[:, :, 1]], 1
-        ) * np.float32(0.70710678)
+        bands = [pairs.sum(2), pairs[:, :, 0] - pairs[:, :, 1]]
+        x = jnp.concatenate(bands, 1) * np.float32(0.70710678)
     return x @ w
 
 

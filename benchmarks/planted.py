@@ -109,7 +109,6 @@ ILL_CONDITIONED = [cancelled_constant, variance_of_large_numbers, smaller_root, 
 ILL_CONDITIONED += [logarithm_near_one, exponential_minus_one, finite_difference]
 ILL_CONDITIONED += [step_of_a_loop, residual, called_under_vmap_and_jit]
 
-
 FAULTS = ("dropped", "epsilon", "transpose", "tf32")
 
 
@@ -197,8 +196,6 @@ def arguments(seed: int) -> tuple[Array, Array]:
 
 
 ROW_FAULTS = ("mixed", "counted", "order", "rounded")
-
-
 MAP = np.asarray(normal(930, 16, 3))
 
 

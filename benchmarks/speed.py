@@ -11,7 +11,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,8 @@ def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
         raise UserError(f"--torch_python={python}: expected a Python with PyTorch")
     script = Path(__file__).with_name("torch_prednet.py")
     numbers = (config.height, config.width, *sizes, *config.channels)
-    done = subprocess.run(
-        [python, str(script), *map(str, numbers)], capture_output=True, text=True
-    )
+    command = [python, str(script), *map(str, numbers)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"--torch_python={python}: {done.stderr.strip()[-300:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -140,7 +139,7 @@ def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]
 
 def compare(
     network: str, step: Callable[[str], Step], specs: Sequence[str], repeats: int
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Times noisy training steps against the clean step; one row per noise.
 
     All programs run in one process and take turns, so that other load slows all alike.
@@ -162,21 +161,18 @@ def compare(
         for _ in range(1 + repeats)
     ]
     times = {name: np.array([x[name] for x in rounds[1:]]) for name in programs}
-    rows = []
     for spec in specs:
         wall, processor = np.median(times[spec] / times["none"], axis=0)
-        rows.append(
-            {
-                "network": network,
-                "noise": spec,
-                "clean_seconds": float(np.median(times["none"][:, 0])),
-                "time_ratio": float(wall),
-                "processor_ratio": float(processor),
-                "compile_ratio": compile_ratios[spec],
-            }
-        )
-        print(json.dumps(rows[-1]), flush=True)
-    return rows
+        row = {
+            "network": network,
+            "noise": spec,
+            "clean_seconds": float(np.median(times["none"][:, 0])),
+            "time_ratio": float(wall),
+            "processor_ratio": float(processor),
+            "compile_ratio": compile_ratios[spec],
+        }
+        print(json.dumps(row), flush=True)
+        yield row
 
 
 def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
@@ -189,7 +185,7 @@ def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
     return lambda: program(*arguments), float(processor)
 
 
-def training_step(name: str) -> tuple[Callable, tuple]:
+def training_step(name: str) -> Step:
     """A training step of one of `NETWORKS`, and its arguments after a noise key."""
     random = np.random.default_rng(0)
     inputs: np.ndarray

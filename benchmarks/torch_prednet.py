@@ -121,13 +121,13 @@ def measure(layout, height, width, window, batch, repeats, *channels):
 def main(*sizes):
     """Times the windows, prints the JSON line."""
     layouts = {"first": torch.contiguous_format, "last": torch.channels_last}
-    found = {name: measure(layout, *sizes) for name, layout in layouts.items()}
-    medians = {name: statistics.median(seconds) for name, (seconds, _) in found.items()}
+    runs = {name: measure(layout, *sizes) for name, layout in layouts.items()}
+    medians = {name: statistics.median(seconds) for name, (seconds, _) in runs.items()}
     report = {
         "seconds_per_window": min(medians.values()),
         "channels": medians,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parameters": found["first"][1],
+        "parameters": runs["first"][1],
         "torch": torch.__version__,
     }
     print(json.dumps(report))

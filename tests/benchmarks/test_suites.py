@@ -20,7 +20,7 @@ def test_noises_are_compared_with_the_clean_step():
 
         return step, (np.ones(2, np.float32),)
 
-    rows = speed.compare("squares", program, ("ulp", "gaussian"), 3)
+    rows = list(speed.compare("squares", program, ("ulp", "gaussian"), 3))
     # Each noise directly after the clean step; the very first compilation is not used.
     turns = ["none", "ulp"] * 2 + ["none", "gaussian"] * 2
     assert compiled == ["none", *turns]

@@ -166,7 +166,7 @@ def decisions(
             return seen
 
         keys = random_bits.split(key, draws)
-        pairs = ((once(one, False), once(one, True)) for one in keys)
+        pairs = ((once(draw, False), once(draw, True)) for draw in keys)
         report = Decisions(_tallied(pairs, watched.labels, draws))
         if wanted is not None:
             report.evaluation = _evaluated(answers[::2], answers[1::2], wanted)
@@ -184,11 +184,11 @@ def _tallied(
     examples: dict[str, Counter[int]] = defaultdict(Counter)
     for clean, noisy in pairs:
         flipped: dict[str, set[int]] = defaultdict(set)
-        for place, x in clean.items():
-            path, _, width = place[0]
-            found = noisy.get(place, x)
-            other = np.flatnonzero((found != x) & ((found == found) | (x == x)))
-            counts[path] += [x.size, x.size * (place in noisy), other.size, 0]
+        for execution, x in clean.items():
+            path, _, width = execution[0]
+            y = noisy.get(execution, x)
+            other = np.flatnonzero((y != x) & ((y == y) | (x == x)))
+            counts[path] += [x.size, x.size * (execution in noisy), other.size, 0]
             if other.size:
                 flipped[path].update((other // width).tolist() if width else ())
         for path, rows in flipped.items():
@@ -219,29 +219,29 @@ def _evaluated(
 
 def _labels(labels: Any) -> np.ndarray:
     """The labels of an evaluation set, refusing what is none."""
-    found = np.asarray(labels)
-    if found.dtype.kind not in "biu" or found.ndim != 1 or not found.size:
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "biu" or labels.ndim != 1 or not labels.size:
         raise NoiseError(
-            f"labels of type {found.dtype} and shape {found.shape}: expected integers "
-            "or booleans [N]"
+            f"labels of type {labels.dtype} and shape {labels.shape}: expected "
+            "integers or booleans [N]"
         )
-    return found
+    return labels
 
 
 def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
     """What a result answers to each label."""
     leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
-    found = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
-    scores = jnp.issubdtype(found.dtype, jnp.floating)
-    if found.ndim == 1 + scores and found.shape[:1] == labels.shape:
+    answers = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
+    scores = jnp.issubdtype(answers.dtype, jnp.floating)
+    if answers.ndim == 1 + scores and answers.shape[:1] == labels.shape:
         if not scores:
-            return found
-        broken = np.flatnonzero(np.isnan(found).any(1))
+            return answers
+        broken = np.flatnonzero(np.isnan(answers).any(1))
         if broken.size:
             raise NoiseError(
                 f"the scores of example {broken[0]} hold NaN: expected numbers"
             )
-        return np.argmax(found, 1)
+        return np.argmax(answers, 1)
     shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
     count = list(labels.shape)
     raise NoiseError(
@@ -304,5 +304,5 @@ def _permutation(
     axis, keys = params["dimension"], params["num_keys"]
     if not any(floats[:keys]):
         keys = len(operands)
-    place = lax.broadcasted_iota(jnp.int32, operands[0].shape, axis)
-    return lax.sort((*operands, place), axis, True, keys)[-1]
+    positions = lax.broadcasted_iota(jnp.int32, operands[0].shape, axis)
+    return lax.sort((*operands, positions), axis, True, keys)[-1]

@@ -23,7 +23,6 @@ from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import Traced, evaluate
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import changed, ladder
-from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.rules import logical
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 
@@ -147,7 +146,7 @@ def devices_table(
         def over(sizes: Mapping[str, int]) -> Callable:
             return functools.partial(devices(fn, mesh=sizes, **options), key)
 
-        alone = Call(over(dict.fromkeys(mesh, 1)), args, kwargs)
+        alone = runs.Call(over(dict.fromkeys(mesh, 1)), args, kwargs)
         rungs, expected = ladder(alone, key, draws=draws), alone.result()
         rows = []
         for size in mesh[several[0]]:
@@ -172,15 +171,15 @@ def devices_table(
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:
     """A spec that orders sums over devices: by rank, if it says nothing of them."""
-    found = [
+    ordered = [
         dataclasses.replace(part, collectives=SUMS_BY_RANK.collectives)
         if isinstance(part, ReductionOrder) and part.collectives is None
         else part
         for part in parts(spec)
     ]
-    if not any(isinstance(part, ReductionOrder) for part in found):
-        found.insert(0, SUMS_BY_RANK)
-    return compose(*found)
+    if not any(isinstance(part, ReductionOrder) for part in ordered):
+        ordered.insert(0, SUMS_BY_RANK)
+    return compose(*ordered)
 
 
 def _mesh(sizes: Mapping[str, int], kind: AxisType) -> AbstractMesh:
@@ -207,7 +206,7 @@ def _placed(
             f"each of the {len(args)} positional arguments "
             f"({str(error).splitlines()[0]})"
         ) from None
-    found = []
+    layouts = []
     # JAX knows which arrays can be spread so.
     devices = _mesh(sizes, AxisType.Explicit)
     spread = jax.tree.leaves(specs, is_leaf=_is_spec)
@@ -227,8 +226,8 @@ def _placed(
                     f"args{jax.tree_util.keystr(path)} of shape {np.shape(x)} over "
                     f"mesh={dict(sizes)} as {spec}: {str(error).splitlines()[0]}"
                 ) from None
-            found.append(spec)
-    return tuple(found)
+            layouts.append(spec)
+    return tuple(layouts)
 
 
 def _traced(
@@ -247,20 +246,20 @@ def _traced(
         for x, spec in zip(whole, specs, strict=True)
     ]
 
-    def made(is_body: bool) -> Traced:
+    def trace(is_body: bool) -> Traced:
         over = _body(fn, specs, out_specs, spread) if is_body else fn
         return Traced(*jax.make_jaxpr(over, return_shape=True)(*spread))
 
     with jax.sharding.use_abstract_mesh(mesh):
         try:
-            program = made(out_specs is not None)
+            program = trace(out_specs is not None)
         except NameError as error:
             if "unbound axis name" not in str(error):
                 raise
-            program = made(True)
+            program = trace(True)
         except compat.ShardingTypeError as error:
             try:
-                program = made(True)
+                program = trace(True)
             except NoiseError:
                 raise NoiseError(
                     f"{str(error).splitlines()[0]}: expected out_sharding there, or "
@@ -283,7 +282,7 @@ def _traced(
 
 
 def _body(
-    fn: Callable, specs: Sequence[PartitionSpec], out_specs: Any, arrays: Sequence[Any]
+    fn: Callable, in_specs: tuple, out_specs: Any, arrays: Sequence[Any]
 ) -> Callable:
     """The shard_map of a body; without `out_specs`, of results that do not vary."""
     seen: list[Outcome] = []
@@ -292,7 +291,6 @@ def _body(
         seen.append(fn(*parts))
         return ()
 
-    in_specs = tuple(specs)
     jax.eval_shape(jax.shard_map(probe, in_specs=in_specs, out_specs=()), *arrays)
     (outcome,) = seen
     result = outcome.result()

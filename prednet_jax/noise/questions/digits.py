@@ -30,7 +30,6 @@ from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.specs import NoiseSpec
 
 
@@ -128,7 +127,7 @@ def digits_table(
     caution = math.log10(cautious / z * quantiles.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
-        call = Call(fn, args, kwargs)
+        call = runs.Call(fn, args, kwargs)
         tree, means, spreads = runs.moments(call.draw(noisy, key, draws))
         reaches = call.reaches(spec)
         columns = runs.leaves(tree), means, spreads, runs.not_reached(tree, reaches)

@@ -22,7 +22,6 @@ from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise.inject import inject, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.runs import Result
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import KERNELS
 from prednet_jax.noise.run import Call, Evaluation, at_words
@@ -31,7 +30,7 @@ from prednet_jax.noise.run import Call, Evaluation, at_words
 class Exact(NamedTuple):
     """A result in float64; `errors`: for each leaf, the RMS of its own rounding."""
 
-    values: Result
+    values: runs.Result
     errors: list[float]
 
 
@@ -45,7 +44,7 @@ _NOISE = runs.reaching(
 def exact(
     call: runs.Call,
     key: Array,
-    settled: Callable[[Result], Result] = lambda values: values,
+    settled: Callable[[runs.Result], runs.Result] = lambda values: values,
 ) -> Exact:
     """The result of a call in float64, as `settled` makes it comparable."""
     pure, arrays = call.pure()
@@ -55,7 +54,7 @@ def exact(
         made = plan(program.jaxpr, specs.Identity())
         return at_words(made, first_words(key), arrays, _Wide())
 
-    def values(fn: Callable, *given: Any) -> Result:
+    def values(fn: Callable, *given: Any) -> runs.Result:
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
         return settled(runs.values(jax.device_get(outcome).result()))
 

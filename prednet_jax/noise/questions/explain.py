@@ -36,7 +36,6 @@ from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import Exact, exact
-from prednet_jax.noise.questions.runs import Call, Leaf, Result
 from prednet_jax.noise.questions.signs import NOTE, Signs, signs
 
 RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
@@ -119,8 +118,8 @@ class Explanation(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Numbers and texts, leaf by leaf."""
-        found = {"leaves": self.leaves, "draws": self.draws, "notes": self.notes}
-        return found | {"not_modelled": NOT_MODELLED}
+        told = {"leaves": self.leaves, "draws": self.draws, "notes": self.notes}
+        return told | {"not_modelled": NOT_MODELLED}
 
 
 def explain(
@@ -145,7 +144,7 @@ def explain(
     runs.check_alike("a", a, "b", b)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:
-        call = Call(fn, args, kwargs)
+        call = runs.Call(fn, args, kwargs)
         rungs = ladder(call, key, draws=draws)
         try:
             truth = exact(call, key, rungs.signs.settled)
@@ -164,28 +163,25 @@ def place(
     """The difference of two results on a ladder; errors as for `explain`."""
     runs.check_alike("a", a, "b", b)
     described = runs.check_alike("b", b, "the result", rungs.tree)
-    found = []
+    leaves = []
     pair = (rungs.signs.settled(runs.values(x)) for x in (a, b))
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        is_plain = any(
-            not np.any(runs.difference(one, known[i]))
-            for one in (x, y)
-            for known in rungs.plain
-        )
+        is_plain = any(runs.same(v, p[i]).all() for v in (x, y) for p in rungs.plain)
         effects = {name: effect[i] for name, effect in rungs.formats.items()}
-        one = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
+        placed = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
         if truth is not None:
-            one = _judged(one, leaf, (x, y), truth.values[i], truth.errors[i])
+            placed = _judged(placed, leaf, (x, y), truth.values[i], truth.errors[i])
         if rungs.signs.is_free[i]:
-            one = one._replace(reason="; ".join(filter(None, [one.reason, NOTE])))
-        found.append(one)
+            reason = "; ".join(filter(None, [placed.reason, NOTE]))
+            placed = placed._replace(reason=reason)
+        leaves.append(placed)
     structure = jax.tree.structure(rungs.tree)
     notes = (*rungs.notes, *[note] * bool(note))
     rung, *columns = (
-        jax.tree.unflatten(structure, [getattr(one, name) for one in found])
+        jax.tree.unflatten(structure, [getattr(leaf, name) for leaf in leaves])
         for name in ("rung", "closer", "error_a", "error_b")
     )
-    return Explanation(rung, tuple(found), rungs.draws, notes, *columns)
+    return Explanation(rung, tuple(leaves), rungs.draws, notes, *columns)
 
 
 class Change(NamedTuple):
@@ -214,7 +210,7 @@ def changed(rungs: Ladder, a: Any, b: Any) -> Change:
 
 def _judged(
     one: ExplainedLeaf,
-    leaf: Leaf,
+    leaf: runs.Leaf,
     pair: tuple[np.ndarray, np.ndarray],
     truth: np.ndarray,
     error: float,
@@ -241,7 +237,7 @@ def _judged(
 
 
 def _place(
-    leaf: Leaf,
+    leaf: runs.Leaf,
     x: np.ndarray,
     y: np.ndarray,
     clouds: list[Cloud],
@@ -277,16 +273,12 @@ def _place(
     if near:
         overlap = [rung for rung, v in seen.items() if v and min(v) <= rms <= max(v)]
         return placed(_nearest(now, near, is_plain), *overlap)
-    sized = {
-        name: rms / scales[name]
-        for name in formats
-        if name in scales and WITHIN[0] <= rms / scales[name] <= WITHIN[1]
-    }
+    sized = [n for n in formats if WITHIN[0] <= (ratios[n] or 0.0) <= WITHIN[1]]
     alike = [name for name in sized if _same_pattern(difference, formats[name])]
     if alike:
-        return placed(min(alike, key=lambda name: abs(math.log(sized[name]))))
-    other = f"of the size of {' and '.join(sized)}, in another pattern" if sized else ""
-    return placed("beyond", reason=other or _between(ratios))
+        return placed(min(alike, key=lambda name: abs(math.log(rms / scales[name]))))
+    other = f"of the size of {' and '.join(sized)}, in another pattern"
+    return placed("beyond", reason=other if sized else _between(ratios))
 
 
 def _between(ratios: dict[str, float | None]) -> str:
@@ -353,22 +345,22 @@ class Ladder(NamedTuple):
     """
 
     tree: Any
-    plain: tuple[Result, Result]
+    plain: tuple[runs.Result, runs.Result]
     signs: Signs
     clouds: list[list[Cloud]]
-    formats: dict[str, Result]
+    formats: dict[str, runs.Result]
     draws: int
     notes: tuple[str, ...] = ()
 
 
-def ladder(call: Call, key: Array, *, draws: int) -> Ladder:
+def ladder(call: runs.Call, key: Array, *, draws: int) -> Ladder:
     """Runs a call under the noise of every rung; `draws` as for `explain`."""
     compiled = inject(call.fn, specs.UlpPerturbation(), only=())
     tree = call._replace(fn=compiled).result(key)
     clean = runs.values(tree)
     free = signs(call, clean)
 
-    def values(result: Any) -> Result:
+    def values(result: Any) -> runs.Result:
         return free.settled(runs.values(result))
 
     every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
@@ -378,26 +370,21 @@ def ladder(call: Call, key: Array, *, draws: int) -> Ladder:
         if _acts(spec, call):
             result = call._replace(fn=inject(call.fn, spec)).result(key)
             formats[name] = list(map(runs.difference, values(result), clean))
-    return Ladder(
-        tree,
-        (clean, values(call.result())),
-        free,
-        _clouds(call, values, clean, key, draws),
-        formats,
-        draws,
-        runs.notes(call.reaches(runs.reaching(every))),
-    )
+    plain = clean, values(call.result())
+    clouds = _clouds(call, values, clean, key, draws)
+    notes = runs.notes(call.reaches(runs.reaching(every)))
+    return Ladder(tree, plain, free, clouds, formats, draws, notes)
 
 
-def _acts(spec: specs.NoiseSpec, call: Call) -> bool:
+def _acts(spec: specs.NoiseSpec, call: runs.Call) -> bool:
     return bool(coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed)
 
 
 def _clouds(
-    call: Call, values: Callable, clean: Result, key: Array, draws: int
+    call: runs.Call, values: Callable, clean: runs.Result, key: Array, draws: int
 ) -> list[list[Cloud]]:
     """The clouds of every leaf, one for each noise that acts on the function."""
-    found: list[list[Cloud]] = [[] for _ in clean]
+    clouds: list[list[Cloud]] = [[] for _ in clean]
     for rung, spec in [(rung, s) for rung, noises in RANDOM.items() for s in noises]:
         spec = runs.reaching(spec)
         if not _acts(spec, call):
@@ -408,14 +395,14 @@ def _clouds(
         for result in call.draw(inject(call.fn, spec), key, draws):
             now = values(result)
             for others, samples in ((clean, single), (before, pairs)):
-                for x, y, kept in zip(now, others or [], samples, strict=False):
-                    one = sample(runs.difference(x, y))
-                    kept += [one] * bool(0 < one[0] < math.inf)
+                for x, y, of_leaf in zip(now, others or [], samples, strict=False):
+                    drawn = sample(runs.difference(x, y))
+                    of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
             before = now
-        for of_leaf, *samples in zip(found, single, pairs, strict=True):
+        for cloud, *samples in zip(clouds, single, pairs, strict=True):
             if any(samples):
-                of_leaf.append(Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples)))
-    return found
+                cloud.append(Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples)))
+    return clouds
 
 
 def sample(difference: np.ndarray) -> np.ndarray:

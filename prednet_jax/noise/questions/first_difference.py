@@ -112,18 +112,18 @@ class Differences(tuple[Difference, ...]):
 
     def __str__(self) -> str:
         lines = [f"compared {self.compared} values with {self.recording}"]
-        for title, found in (
+        for title, entries in (
             ("beyond noise", self),
             ("within noise, but not the same bits", self.differing),
         ):
-            lines.append(f"{title}: {len(found) or 'none'}")
-            if found:
+            lines.append(f"{title}: {len(entries) or 'none'}")
+            if entries:
                 lines.append(f"{'difference':>11}  {'of noise':>9}")
-            lines += [f"  {one}" for one in found[:SHOWN]]
-            lines += [f"  and {len(found) - SHOWN} more"] * (len(found) > SHOWN)
+            lines += [f"  {entry}" for entry in entries[:SHOWN]]
+            lines += [f"  and {len(entries) - SHOWN} more"] * (len(entries) > SHOWN)
         if self.parted:
             lines.append("the programs part:")
-            lines += [f"  {one}" for one in self.parted[:SHOWN]]
+            lines += [f"  {parting}" for parting in self.parted[:SHOWN]]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -273,9 +273,9 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     of them were compared.
     """
     known = {tuple(step): i for i, step in enumerate(a.steps.tolist())}
-    found = [known.get(tuple(step), -1) for step in b.steps.tolist()]
-    rows = np.flatnonzero(np.array(found, int) >= 0)
-    mine = np.array(found, int)[rows]
+    theirs = np.array([known.get(tuple(step), -1) for step in b.steps.tolist()], int)
+    rows = np.flatnonzero(theirs >= 0)
+    mine = theirs[rows]
     x, y = b.values[rows], a.values[mine]
     with np.errstate(all="ignore"):
         if _discrete(b):
@@ -344,34 +344,28 @@ def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
     if left == right:
         return [(i, i) for i in range(len(a))]
 
-    def alike(i: int, j: int) -> bool:
-        return left[i] == right[j] and near(a[i], b[j])
+    def score(i: int, j: int) -> int:
+        return 0 if left[i] != right[j] else 3 if near(a[i], b[j]) else 1
 
     shorter = min(len(a), len(b))
-    start = next((i for i in range(shorter) if not alike(i, i)), shorter)
+    start = next((i for i in range(shorter) if score(i, i) < 3), shorter)
     most = shorter - start
-    end = next((i for i in range(most) if not alike(-1 - i, -1 - i)), most)
+    end = next((i for i in range(most) if score(-1 - i, -1 - i) < 3), most)
     n, m = len(a) - end, len(b) - end
     if (n - start) * (m - start) > PAIRS:
         match = difflib.SequenceMatcher(None, left, right, autojunk=False)
         blocks = match.get_matching_blocks()
         return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
-    scores = [
-        [
-            0 if left[i] != right[j] else 3 if near(a[i], b[j]) else 1
-            for j in range(start, m)
-        ]
-        for i in range(start, n)
-    ]
+    scores = [[score(i, j) for j in range(start, m)] for i in range(start, n)]
     whole = [(i, i) for i in range(start)]
     whole += [(start + i, start + j) for i, j in _best(scores)]
     whole += [(n + k, m + k) for k in range(end)]
-    found = set(whole)
+    known = set(whole)
     # A far pair alone among equations without a counterpart is there by chance.
     return [
         (i, j)
         for i, j in whole
-        if {(i - 1, j - 1), (i + 1, j + 1)} & found or near(a[i], b[j])
+        if {(i - 1, j - 1), (i + 1, j + 1)} & known or near(a[i], b[j])
     ]
 
 
@@ -395,16 +389,16 @@ def _best(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
                 total[i][j + 1],
                 total[i + 1][j + 1] + scores[i][j] if scores[i][j] else 0,
             )
-    found, i, j = [], 0, 0
+    pairs, i, j = [], 0, 0
     while i < n and j < m:
         if scores[i][j] and total[i][j] == total[i + 1][j + 1] + scores[i][j]:
-            found.append((i, j))
+            pairs.append((i, j))
             i, j = i + 1, j + 1
         elif total[i][j] == total[i + 1][j]:
             i += 1
         else:
             j += 1
-    return found
+    return pairs
 
 
 def _inherited(
@@ -426,11 +420,9 @@ def _inherited(
         if j not in agree and (j not in readers or alive.intersection(readers[j])):
             alive.add(j)
     note = "what is computed of it agrees"
+    inherited = [f for f in beyond if f.pair[1] in alive]
     healed = [f for f in beyond if f.pair[1] not in alive]
-    return (
-        [f for f in beyond if f.pair[1] in alive],
-        [f._replace(entry=f.entry._replace(note=note)) for f in healed],
-    )
+    return inherited, [f._replace(entry=f.entry._replace(note=note)) for f in healed]
 
 
 def _blamed(
@@ -469,14 +461,10 @@ def _blamed(
                 continue
             listed.add((side, one))
             where = "here" if side else "in the recorded program"
-            entries.append(
-                entry._replace(
-                    path=value.path,
-                    primitive=value.primitive,
-                    source=value.source,
-                    note=f"only {where}; the difference is that of {entry.path}",
-                )
-            )
+            note = f"only {where}; the difference is that of {entry.path}"
+            numbers = entry.difference, entry.expected, entry.step
+            cause = value.path, value.primitive, value.source
+            entries.append(Difference(*cause, *numbers, note))
         entries.append(entry)
         earlier.add(pair[1])
     return entries

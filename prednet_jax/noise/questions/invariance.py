@@ -109,19 +109,19 @@ def invariance(
         # Neither is needed if all variants agree.
         rungs = functools.cache(lambda: ladder(call, jax.random.key(seed), draws=draws))
         lines = functools.cache(lambda: _followed(given))
-        found = []
+        variants = []
         for name, called in _ways(given, given.result).items():
             values = list(map(np.asarray, called()))
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
-                found.append(Variant(name, True, 0.0, "identical", (), ""))
+                variants.append(Variant(name, True, 0.0, "identical", (), ""))
                 continue
             change = changed(rungs(), _result(shapes, values), tree)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
             line = _first_line(given, name, lines())
-            found.append(Variant(name, *change, rows, line))
-        return Invariance(tuple(found), given.rows)
+            variants.append(Variant(name, *change, rows, line))
+        return Invariance(tuple(variants), given.rows)
 
     return measure
 
@@ -138,9 +138,9 @@ class _Given(NamedTuple):
 
     def result(self, batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """The arrays of the result, of PRNG keys their data."""
-        found = self.outcome(batches, others).arrays
-        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in found]
-        pairs = zip(found, is_key, strict=True)
+        arrays = self.outcome(batches, others).arrays
+        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
+        pairs = zip(arrays, is_key, strict=True)
         return [jax.random.key_data(x) if key else x for x, key in pairs]
 
     def shaped(self, rows: int) -> tuple[list[Any], list[Any]]:
@@ -270,14 +270,14 @@ class _Lines(Evaluation):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[Step, Any]] = []
+        self.seen: list[tuple[Step, Any]] = []
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         rule = registry.higher_order(step.name)
         if rule is None or not rule.joins:
             kinds = (getattr(x, "dtype", None) for x in results)
             pairs = zip(results, kinds, strict=True)
-            self.found += [(step, x) for x, kind in pairs if isinstance(kind, np.dtype)]
+            self.seen += [(step, x) for x, kind in pairs if isinstance(kind, np.dtype)]
         return results
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
@@ -311,16 +311,14 @@ def _followed(given: _Given) -> _Followed:
     """The lines that can be followed."""
 
     def lines(*arrays: Sequence[Any]) -> list[tuple[Step, Any]]:
-        found, program = _Lines(), traced(given.outcome, arrays)
-        evaluate(Identity(), jax.random.key(0), program, arrays, hooks=found)
-        return found.found
+        hooks, program = _Lines(), traced(given.outcome, arrays)
+        evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
+        return hooks.seen
 
     def of(rows: int) -> list[tuple[Step, Any]]:
-        found: list[tuple[Step, Any]] = []
-        jax.eval_shape(
-            lambda *arrays: found.extend(lines(*arrays)), *given.shaped(rows)
-        )
-        return found
+        seen: list[tuple[Step, Any]] = []
+        jax.eval_shape(lambda *xs: seen.extend(lines(*xs)), *given.shaped(rows))
+        return seen
 
     here, other = of(given.rows), of(given.rows + 1)
     paths = [step.path for step, _ in here]
@@ -334,11 +332,11 @@ def _followed(given: _Given) -> _Followed:
             followed.append((i, axis, fold))
 
     def values(batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        found = lines(batches, others)
-        if [step.path for step, _ in found] != paths:
+        seen = lines(batches, others)
+        if [step.path for step, _ in seen] != paths:
             raise _Otherwise
         rows = len(batches[0])
-        return [_by_row(found[i][1], rows, axis) for i, axis, _ in followed]
+        return [_by_row(seen[i][1], rows, axis) for i, axis, _ in followed]
 
     expected = list(map(np.asarray, jax.jit(values)(*given.arrays)))
     sources = [here[i][0].source for i, *_ in followed]
@@ -360,9 +358,8 @@ def _first_line(given: _Given, name: str, lines: _Followed) -> str:
         values = list(map(np.asarray, _ways(given, lines.values)[name]()))
     except _Otherwise:
         return ""
-    for source, fold, x, y in zip(
-        lines.sources, lines.folds, values, lines.expected, strict=True
-    ):
+    columns = lines.sources, lines.folds, values, lines.expected
+    for source, fold, x, y in zip(*columns, strict=True):
         if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
             return source
     return ""

@@ -104,20 +104,15 @@ class Keeper:
                 f"result is {paths} under {how['noise']}, failure {failure}: renew "
                 "them by pytest --noise-update"
             )
-        found = [_tolerance(leaf) for leaf in kept["leaves"].values()]
+        tolerances = map(_tolerance, kept["leaves"].values())
         structure = jax.tree.structure(expected)
-        return Reference(expected, jax.tree.unflatten(structure, found))
+        return Reference(expected, jax.tree.unflatten(structure, tolerances))
 
     def _write(self, position: int, how: dict[str, Any], reference: Reference) -> None:
         """Put an entry into the file; those of other tests stay."""
-        leaves = {
-            path: {**dataclasses.asdict(one), "size": runs.rms(x[np.isfinite(x)])}
-            for (path, one), x in zip(
-                runs.named_leaves(reference.tolerances),
-                runs.values(reference.expected),
-                strict=True,
-            )
-        }
+        sizes = [runs.rms(x[np.isfinite(x)]) for x in runs.values(reference.expected)]
+        named = zip(runs.named_leaves(reference.tolerances), sizes, strict=True)
+        leaves = {p: {**dataclasses.asdict(t), "size": size} for (p, t), size in named}
         held = read(self.file)
         entry = {**how, "leaves": leaves}
         held[self.test] = [*held.get(self.test, [])[:position], entry]
@@ -193,9 +188,9 @@ def compare(path: str) -> Comparison:
     root = Path(path)
     if not root.exists() or (root.is_file() and root.suffix != ".py"):
         raise NoiseError(f"{path!r}: expected a test file, or a folder of them")
-    found = {*root.rglob("test_*.py"), *root.rglob("*_test.py")}
+    tests = {*root.rglob("test_*.py"), *root.rglob("*_test.py")}
     written: list[Written] = []
-    for file in [root] if root.is_file() else sorted(found):
+    for file in [root] if root.is_file() else sorted(tests):
         try:
             module = ast.parse(file.read_text())
         except (SyntaxError, ValueError) as error:

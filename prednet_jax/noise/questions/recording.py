@@ -100,14 +100,9 @@ class Recording:
         `about` is a text in JSON: of each equation all attributes that are no arrays.
         `3/norms` are the norms of equation 3, from 0. NoiseError: it cannot be written.
         """
-        about = {
-            "version": VERSION,
-            "function": self.function,
-            "machine": self.machine,
-            "equations": [
-                {name: getattr(e, name) for name in _FACTS} for e in self.equations
-            ],
-        }
+        facts = [{name: getattr(e, name) for name in _FACTS} for e in self.equations]
+        about = {"version": VERSION, "function": self.function, "machine": self.machine}
+        text = json.dumps(about | {"equations": facts})
         arrays: dict[str, Any] = {
             f"{i}/{name}": getattr(e, name)
             for i, e in enumerate(self.equations)
@@ -117,7 +112,7 @@ class Recording:
         beside = f"{os.fspath(path)}.{os.getpid()}"
         try:
             with open(beside, "wb") as file:
-                np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
+                np.savez_compressed(file, about=np.array(text), **arrays)
             os.replace(beside, path)
         except OSError as error:
             raise NoiseError(
@@ -218,8 +213,8 @@ class Watch(Watched):
                 self._note(name, "argument", x)
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
                 self._note(f"constant {i}", "constant", jnp.asarray(x))
-            found = evaluate(spec or Identity(), key, program, arrays, hooks=self)
-            out = jax.tree.leaves(found)
+            outcome = evaluate(spec or Identity(), key, program, arrays, hooks=self)
+            out = jax.tree.leaves(outcome)
             names = _names("result", program.shapes.result(), len(out))
             for name, x in zip(names, out, strict=True):
                 self._note(name, "result", x, operands=(x,))
@@ -250,9 +245,9 @@ class Watch(Watched):
         place, x = self.place(words), numbers(value)
         from_ = [self._numbers[id(o)][1] for o in operands if id(o) in self._numbers]
         # A predicate is traced twice in a while loop.
-        fact = self.labels.setdefault(path, {"number": len(self.labels)})
-        if "path" not in fact:
-            fact |= {
+        if path not in self.labels:
+            self.labels[path] = {
+                "number": len(self.labels),
                 "path": path,
                 "primitive": primitive,
                 "source": step.source if step else "",
@@ -263,7 +258,7 @@ class Watch(Watched):
                 "starts": tuple(place.starts),
             }
         if primitive != "result":
-            self._numbers[id(value)] = value, fact["number"]
+            self._numbers[id(value)] = value, self.labels[path]["number"]
         small = x.size * place.most * x.dtype.itemsize <= LEAVES
         for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
             self.send((path, i), part, place)
@@ -272,14 +267,11 @@ class Watch(Watched):
         """All values of one run; at `arrays`, or those that were traced."""
         words = random_bits.words(key)
         seen = self.seen(lambda: self._compiled(words, *(arrays or self._arrays)))
-        found: dict[str, dict[int, dict[tuple, np.ndarray]]] = {}
-        for (label, *step), part in seen.items():
-            path, i = label
-            found.setdefault(path, {}).setdefault(i, {})[tuple(step)] = part
-        return tuple(
-            _recorded(fact, found.get(path, {0: {}}))
-            for path, fact in self.labels.items()
-        )
+        parts: dict[str, dict[int, dict[tuple, np.ndarray]]] = {}
+        for ((path, i), *step), part in seen.items():
+            parts.setdefault(path, {}).setdefault(i, {})[tuple(step)] = part
+        facts = self.labels.values()
+        return tuple(_recorded(f, parts.get(f["path"], {0: {}})) for f in facts)
 
 
 def _names(kind: str, tree: Any, count: int) -> list[str]:

@@ -79,11 +79,11 @@ def signs(call: runs.Call, known: runs.Result) -> Signs:
 
 def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """An array with the signs of its columns or rows that bring it nearest to `y`."""
-    found = [x]
+    candidates = [x]
     for axis in (-1, -2)[: x.ndim]:
         inner = np.sum(np.conj(x) * y, axis, keepdims=True)
         size = np.abs(inner)
         known = (size > 0) & np.isfinite(size)
         phase = np.where(known, inner / np.where(known, size, 1), 1)
-        found += [x * phase] if x.shape[axis] > 2 else []
-    return min(found, key=lambda one: runs.rms(runs.difference(one, y)))
+        candidates += [x * phase] if x.shape[axis] > 2 else []
+    return min(candidates, key=lambda turned: runs.rms(runs.difference(turned, y)))

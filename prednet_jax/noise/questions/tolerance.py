@@ -45,7 +45,6 @@ from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, integer, unit_interval
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.questions.runs import Call, Leaf
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 # Failure rates below this were not tested against draws.
@@ -113,7 +112,7 @@ def tolerance(
     noisy, compiled = inject(fn, spec), inject(fn, spec, only=())
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        call = Call(fn, args, kwargs)
+        call = runs.Call(fn, args, kwargs)
         results = call.result(), call._replace(fn=compiled).result(key)
         pairs = zip(*map(runs.values, results), strict=True)
         errors = [_Errors(np.stack(pair)) for pair in pairs]
@@ -166,7 +165,7 @@ class _Errors:
             squares.append(runs.rms(far / self.units(balance)) ** 2)
 
     def tolerance(
-        self, leaf: Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
+        self, leaf: runs.Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
     ) -> Tolerance:
         """What covers the errors but with probability `failure`."""
         settled = self.settled & (np.isfinite(mean) == self.finite)
@@ -287,10 +286,10 @@ def noise_reference(
     spec = ReductionOrder(granularity="element") if spec is None else spec
     measure = tolerance(fn, spec, draws=draws, failure=failure)
     tolerances = measure(jax.random.key(seed), *args)
-    return Reference(Call(fn, args, {}).result(), tolerances)
+    return Reference(runs.Call(fn, args, {}).result(), tolerances)
 
 
-def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
+def _outside(leaf: runs.Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
     """What is outside, in a line; "" if nothing is."""
     with np.errstate(invalid="ignore"):
         far = np.abs(runs.difference(x, y))

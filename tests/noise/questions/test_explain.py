@@ -16,10 +16,6 @@ from prednet_jax.noise.questions.runs import Call
 KEY = jax.random.key(4)
 
 
-def noisy(fn, text, seed, args):
-    return noise.inject(fn, noise.parse(text))(jax.random.key(seed), *args)
-
-
 def test_constructed_cases():
     assert accuracy.explained(["covariance"]) == {"cases": 10, "wrong": []}
 
@@ -40,7 +36,7 @@ def test_the_report_of_a_tree():
     x = noise_programs.normal(0, 16, 300)
     w = noise_programs.normal(1, 300, 4)
     here = fn(x, w)
-    there = {"product": noisy(jnp.matmul, "bf16", 1, (x, w))}
+    there = {"product": accuracy.noisy(jnp.matmul, (x, w), "bf16", 1)}
     there["sum"] = [jnp.sum(x[:, :-1]), x[0]]
     report = noise.explain(fn, here, there, draws=3)(KEY, x, w)
     expected = {"product": "bf16", "sum": ["beyond", "identical"]}
@@ -57,12 +53,6 @@ def test_the_report_of_a_tree():
     assert NOT_MODELLED in text
     assert all(path in text for path in by_path)
     json.dumps(plain_data(report), allow_nan=False)
-
-
-def in_float64(fn, args):
-    """The same function, called again on wide arguments: an oracle of its own."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(np.asarray, fn(*noise_programs.wide(args)))
 
 
 def test_every_kind_of_program_has_a_float64():
@@ -91,10 +81,10 @@ def test_every_kind_of_program_has_a_float64():
 def test_the_nearer_of_two_is_named_and_by_how_much():
     fn, args = noise_programs.mlp()
     plain = jax.jit(fn)(*args)
-    low = noisy(fn, "bf16", 1, args)
+    low = accuracy.noisy(fn, args, "bf16", 1)
     report = noise.explain(fn, low, plain, draws=2)(KEY, *args)
     assert report.closer == "b"
-    truth = in_float64(fn, args)
+    truth = accuracy.in_float64(fn, args)
     for found, x in ((report.error_a, low), (report.error_b, plain)):
         far = np.asarray(x, np.float64) - truth
         expected = np.linalg.norm(far) / np.linalg.norm(truth)
@@ -143,7 +133,7 @@ def test_where_float64_is_no_better_it_says_so():
         return lax.scan(step, x, length=200)[0]
 
     x = jnp.linspace(0.1, 0.8, 16)
-    a, b = (noisy(chaotic, "ulp", seed, (x,)) for seed in (1, 2))
+    a, b = (accuracy.noisy(chaotic, (x,), "ulp", seed) for seed in (1, 2))
     report = noise.explain(chaotic, a, b, draws=2)(KEY, x)
     assert report.closer == "neither"
     assert "float64 is no better" in report.leaves[0].reason
