@@ -51,8 +51,8 @@ def exact(
     program = traced(pure, arrays)
 
     def wide(*arrays: Array) -> list[Any]:
-        made = plan(program.jaxpr, specs.Identity())
-        return at_words(made, first_words(key), arrays, _Wide())
+        planned = plan(program.jaxpr, specs.Identity())
+        return at_words(planned, first_words(key), arrays, _Wide())
 
     def values(fn: Callable, *given: Any) -> runs.Result:
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
@@ -113,8 +113,8 @@ class _Wide(Evaluation):
             for v in opened.invars
         ]
         body = plan(value, specs.Identity())
-        made = jax.make_jaxpr(lambda *xs: at_words(body, words, xs, self))(*shapes)
-        return made if hasattr(value, "consts") else made.jaxpr
+        wide = jax.make_jaxpr(lambda *xs: at_words(body, words, xs, self))(*shapes)
+        return wide if hasattr(value, "consts") else wide.jaxpr
 
 
 def _wide_type(dtype: Any) -> Any:

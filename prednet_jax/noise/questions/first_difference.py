@@ -323,12 +323,12 @@ def _aligned(
     partings = []
     edges = [(-1, -1), *pairs, (len(there), len(here))]
     for (i, j), (k, n) in itertools.pairwise(edges):
-        left, right = there[i + 1 : k], here[j + 1 : n]
-        if left or right:
+        ours, theirs = here[j + 1 : n], there[i + 1 : k]
+        if ours or theirs:
             mine, other = (
-                f"{v[0].path} {v[0].source}" if v else "" for v in (right, left)
+                f"{v[0].path} {v[0].source}" if v else "" for v in (ours, theirs)
             )
-            partings.append(Parting(mine, other, (len(right), len(left))))
+            partings.append(Parting(mine, other, (len(ours), len(theirs))))
     return pairs, tuple(partings)
 
 
@@ -340,12 +340,12 @@ def _kind(value: Recorded) -> tuple:
 
 def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
     """Which values of two programs belong together: pairs of positions, in order."""
-    left, right = list(map(_kind, a)), list(map(_kind, b))
-    if left == right:
+    kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
+    if kinds_a == kinds_b:
         return [(i, i) for i in range(len(a))]
 
     def score(i: int, j: int) -> int:
-        return 0 if left[i] != right[j] else 3 if near(a[i], b[j]) else 1
+        return 0 if kinds_a[i] != kinds_b[j] else 3 if near(a[i], b[j]) else 1
 
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if score(i, i) < 3), shorter)
@@ -353,7 +353,7 @@ def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
     end = next((i for i in range(most) if score(-1 - i, -1 - i) < 3), most)
     n, m = len(a) - end, len(b) - end
     if (n - start) * (m - start) > PAIRS:
-        match = difflib.SequenceMatcher(None, left, right, autojunk=False)
+        match = difflib.SequenceMatcher(None, kinds_a, kinds_b, autojunk=False)
         blocks = match.get_matching_blocks()
         return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
     scores = [[score(i, j) for j in range(start, m)] for i in range(start, n)]

@@ -189,8 +189,8 @@ def _given(call: runs.Call, batch: Sequence[int]) -> _Given:
         )
 
     def outcome(batches: Sequence[Any], others: Sequence[Any]) -> Outcome:
-        left = {True: iter(batches), False: iter(others)}
-        return pure(*(next(left[kind]) for kind in is_batch))
+        arrays = {True: iter(batches), False: iter(others)}
+        return pure(*(next(arrays[kind]) for kind in is_batch))
 
     pairs = [(jnp.asarray(x), kind) for x, kind in zip(arrays, is_batch, strict=True)]
     batches, others = ([x for x, kind in pairs if kind is k] for k in (True, False))

@@ -65,10 +65,10 @@ class Call(NamedTuple):
 
 def acting(spec: NoiseSpec) -> NoiseSpec:
     """The part of a spec that acts on a computation. NoiseError: there is none."""
-    found = specs.at(spec, "computation")
-    if found is None:
+    on_computation = specs.at(spec, "computation")
+    if on_computation is None:
         raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
-    return found
+    return on_computation
 
 
 # Noise on library routines and kernels alone: their operands and results are rounded.
@@ -82,15 +82,15 @@ def reaching(spec: NoiseSpec) -> NoiseSpec:
 
     Without it a result would seem to have all digits, whatever the routine loses.
     """
-    found = [
+    rounding = [
         dataclasses.replace(part, routines=True)
         if isinstance(part, Elementwise)
         else part
         for part in specs.parts(acting(spec))
     ]
-    if not any(isinstance(part, Elementwise) for part in found):
-        found.append(_ROUTINES)
-    return specs.compose(*found)
+    if not any(isinstance(part, Elementwise) for part in rounding):
+        rounding.append(_ROUTINES)
+    return specs.compose(*rounding)
 
 
 def not_reached(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
