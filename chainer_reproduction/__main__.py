@@ -137,17 +137,17 @@ def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     out = Parser("chainer_reproduction", description=__doc__, formatter_class=raw)
     subparsers = out.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    made = {}
+    commands = {}
     for name, function in COMMANDS.items():
         said = function.__doc__ or ""
-        made[name] = subparsers.add_parser(
+        commands[name] = subparsers.add_parser(
             name, help=said.split("\n")[0], description=said, allow_abbrev=False
         )
-    add = made["interventions"].add_argument
+    add = commands["interventions"].add_argument
     add("--workdir", type=Path, default=Path("runs/chainer"))
     add("--record", type=Path, help="folder for the tables; default: workdir")
     add("--full", action="store_true", help="64x48, five seeds")
-    made["fingerprint"].add_argument("weights", metavar="WEIGHTS", type=Path)
+    commands["fingerprint"].add_argument("weights", metavar="WEIGHTS", type=Path)
     return out
 
 

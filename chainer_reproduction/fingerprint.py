@@ -6,11 +6,9 @@ predictions of frame t are compared with frame t and with frame t + 4 (`slope`),
 those of models whose targets are known (results/chainer/fingerprint.csv).
 """
 
-import functools
 import math
 from pathlib import Path
 
-import jax
 import numpy as np
 import pandas as pd
 
@@ -74,14 +72,9 @@ def errors_of(model: Path) -> dict[str, float]:
 def _errors(params: dict, config: PredNetConfig, seed: int) -> list[float]:
     source = open_source("walk", height=config.height, width=config.width, seed=seed)
     frames = source.read(0, _LENGTH).astype(np.float32) / 255
-    made = np.asarray(_predicted(params, config, frames[:, None]))[:, 0]
+    predictions = np.asarray(predict(params, config, frames[:, None])[0])[:, 0]
     stop = _LENGTH - 4
     return [
-        float(np.square(made[_SKIP:stop] - frames[_SKIP + k : stop + k]).mean())
+        float(np.square(predictions[_SKIP:stop] - frames[_SKIP + k : stop + k]).mean())
         for k in (0, 4)
     ]
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _predicted(params: dict, config: PredNetConfig, frames: jax.Array) -> jax.Array:
-    return predict(params, config, frames)[0]

@@ -83,8 +83,8 @@ def long_runs(runs: pd.DataFrame) -> str:
 
 def _pivot(rows: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame:
     """`DataFrame.pivot` with the rows in the order in which they stand."""
-    made = rows.pivot(index=index, columns=columns, values=values)
-    return made.loc[rows[index].unique()]
+    pivoted = rows.pivot(index=index, columns=columns, values=values)
+    return pivoted.loc[rows[index].unique()]
 
 
 def figures() -> dict[str, bytes]:

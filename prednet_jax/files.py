@@ -128,11 +128,11 @@ def read_npz(
     """The arrays of an .npz by name, in its order; those of `names`, None: all."""
     with open_npz(path) as arrays:
         wanted = [name for name in arrays.files if names is None or name in names]
-        found = {name: arrays[name] for name in wanted}
-        for name, array in found.items():
+        stored = {name: arrays[name] for name in wanted}
+        for name, array in stored.items():
             if not isinstance(array, np.ndarray):  # A member that is no .npy.
                 raise FileError(f"{path}: {name!r} is no array")
-        return found
+        return stored
 
 
 def reason(error: BaseException) -> str:

@@ -270,13 +270,13 @@ def memory_bytes() -> int | None:
     stats = jax.local_devices()[0].memory_stats() or {}
     if jax.default_backend() != "cpu":
         return stats.get("bytes_limit")
-    found = []
+    limits = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # "max": no limit
-            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
-    return min(found, default=None)
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(limits, default=None)
 
 
 @functools.cache

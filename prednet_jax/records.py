@@ -125,17 +125,17 @@ def read_tree(path: str | os.PathLike) -> dict[str, Any]:
         raise FileError(f"{error}; expected weights of a run") from None
     for name, array in stored.items():
         *folders, leaf = name.split("/")
-        place = tree
+        branch = tree
         for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
+            branch = branch.setdefault(folder, {})
+            if not isinstance(branch, dict):
                 break
-        if not isinstance(place, dict) or leaf in place:
+        if not isinstance(branch, dict) or leaf in branch:
             raise FileError(
                 f"{path}: {name!r} is both an array and a folder of arrays; expected "
                 "weights of a run"
             )
-        place[leaf] = array
+        branch[leaf] = array
     return tree
 
 
@@ -230,12 +230,12 @@ class MetricsWriter:
 
 def metrics_lines(path: Path) -> list[str]:
     """The lines of updates 1, 2, ... up to the first that is torn or out of order."""
-    found: list[str] = []
+    lines: list[str] = []
     for line, row in _whole_lines(path):
-        if not isinstance(row, dict) or row.get("update") != len(found) + 1:
+        if not isinstance(row, dict) or row.get("update") != len(lines) + 1:
             break
-        found.append(line.decode())
-    return found
+        lines.append(line.decode())
+    return lines
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
@@ -307,8 +307,8 @@ def check_comparable(runs: list[Run]) -> None:
     seen: dict[tuple, Run] = {}
     for run in runs:
         manifest = run.manifest
-        place = (manifest.get("model"), manifest.get("seed"))
-        other = seen.setdefault(place, run)
+        which = (manifest.get("model"), manifest.get("seed"))
+        other = seen.setdefault(which, run)
         for field in ("initial_params_sha256", "data_order_sha256"):
             mine, theirs = manifest.get(field), other.manifest.get(field)
             if mine is None or mine != theirs:

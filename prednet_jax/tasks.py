@@ -65,6 +65,11 @@ class Task(abc.ABC):
     warm_up: int = 10
     weights: int = 0
 
+    @property
+    def frame_size(self) -> dict[str, Any]:
+        """Height, width and channels of a frame, as sources of frames take them."""
+        return dict(zip(("height", "width", "channels"), self.frame, strict=True))
+
     @abc.abstractmethod
     def init_params(self, key: jax.Array) -> dict:
         """Draws float32 parameters: nested dictionaries of arrays."""
@@ -364,17 +369,17 @@ def load(name: str) -> Task:
     """
     module, attribute = _parts(name)
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        task = getattr(importlib.import_module(module), attribute, None)
     except SyntaxError as error:
         raise UserError(f"model={name!r}: {error}; expected Python") from None
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise UserError(f"model={name!r}: no module {module}; {_ACCEPTED}") from None
-    if not isinstance(found, Task):
-        raise UserError(f"model={name!r}: found {found!r}; {_ACCEPTED}")
-    found.name = name
-    return found
+    if not isinstance(task, Task):
+        raise UserError(f"model={name!r}: found {task!r}; {_ACCEPTED}")
+    task.name = name
+    return task
 
 
 _ACCEPTED = f"expected {', '.join(NAMED)} or module:object, a prednet_jax.tasks.Task"

@@ -183,10 +183,11 @@ def certify(
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)
     for count in (steps, 2 * steps):
-        made = hessian.capped_steps(params, count)
+        products = hessian.capped_steps(params, count)
         key, *start_keys = jax.random.split(key, starts + 1)
         runs = [
-            hessian.ritz_pairs(loss, params, scale, k, steps=made) for k in start_keys
+            hessian.ritz_pairs(loss, params, scale, k, steps=products)
+            for k in start_keys
         ]
         values = np.array([run.values for run in runs], float)
         if not np.isfinite(values).all():
@@ -199,7 +200,8 @@ def certify(
         rounding = math.sqrt(dimension) * eps * max(map(abs, best))
         # n steps span the whole space, so no value can move any more.
         low, high = (
-            made == dimension or abs(now - then) <= max(_SETTLED * abs(now), rounding)
+            products == dimension
+            or abs(now - then) <= max(_SETTLED * abs(now), rounding)
             for now, then in zip(best, before, strict=True)
         )
         if low and high:
@@ -210,7 +212,7 @@ def certify(
     return Certificate(
         pairs=pairs,
         dimension=dimension,
-        steps=made,
+        steps=products,
         converged=(low, high),
         rounding=rounding,
         finite_difference=finite_difference(

@@ -45,18 +45,18 @@ def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
     try:
         if name == "mnist":
             return _mnist(source, folder)
-        made = folder / (f"{name}.npz" if name == "moving_mnist_test" else name)
-        if made.exists():
-            raise UserError(f"{made}: is there already; expected another data_dir")
+        prepared = folder / (f"{name}.npz" if name == "moving_mnist_test" else name)
+        if prepared.exists():
+            raise UserError(f"{prepared}: is there already; expected another data_dir")
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = made.with_name(f".{made.name}.tmp")
+        temporary = prepared.with_name(f".{prepared.name}.tmp")
         try:
-            (moving_mnist if made.suffix else kitti)(source, temporary)
-            temporary.rename(made)
+            (moving_mnist if prepared.suffix else kitti)(source, temporary)
+            temporary.rename(prepared)
         finally:  # Nothing half-made is left.
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.unlink(missing_ok=True)
-        return made
+        return prepared
     except FileNotFoundError as error:
         raise UserError(
             f"{source}: no {error}. Bring {BRING[name]}. Nothing is downloaded here."
@@ -89,14 +89,14 @@ def kitti(source: pathlib.Path, made: pathlib.Path) -> None:
 
     Scaled to the height with Pillow's bilinear filter, and the middle columns.
     """
-    found = {
+    recordings = {
         pathlib.Path(path).parts[-3]: names
         for path, names in images.sequences_below(source, (".png",)).items()
         if pathlib.Path(path).parts[-2:] == ("image_03", "data")
     }
-    if not found:
+    if not recordings:
         raise FileNotFoundError("image_03/data/*.png")
-    for drive, names in found.items():
+    for drive, names in recordings.items():
         target = made / KITTI_HELD_OUT.get(drive, "train") / drive
         target.mkdir(parents=True)
         for name in names:

@@ -22,7 +22,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,12 +56,7 @@ class Stills(NamedTuple):
 
 
 def open_stills(
-    stills: Stills,
-    *,
-    height: int,
-    width: int,
-    channels: int,
-    seed: int,
+    stills: Stills, *, height: int, width: int, channels: int, seed: int
 ) -> FrameSource:
     """Shows the pictures in laps; each lap has every picture once, in a new order.
 
@@ -81,20 +76,12 @@ def open_stills(
         return out
 
     size = height, width, channels
-    digest = _fingerprint("stills", stills, seed, size)
+    digest = _fingerprint(stills, generator="stills", seed=seed, size=size)
     return FrameSource(stills.name, *size, ENDLESS, (0,), frames, digest)
 
 
-def _fingerprint(
-    kind: str, stills: Stills, seed: int, size: tuple[int, int, int]
-) -> str:
-    return fingerprint(
-        generator=kind,
-        version=VERSION,
-        pictures=stills.fingerprint,
-        seed=seed,
-        size=size,
-    )
+def _fingerprint(stills: Stills, **identity: Any) -> str:
+    return fingerprint(version=VERSION, pictures=stills.fingerprint, **identity)
 
 
 def open_moving(
@@ -129,12 +116,12 @@ def open_moving(
                     angle = 2 * math.pi * turn
                     left = round(triangle(x + way * math.cos(angle)) * (width - cols))
                     top = round(triangle(y + way * math.sin(angle)) * (height - rows))
-                    place = canvas[i - start, top : top + rows, left : left + cols]
-                    np.maximum(place, digit, out=place)
+                    patch = canvas[i - start, top : top + rows, left : left + cols]
+                    np.maximum(patch, digit, out=patch)
         return to_channels(canvas[..., None], channels)
 
     size = height, width, channels
-    digest = _fingerprint("moving", stills, seed, size)
+    digest = _fingerprint(stills, generator="moving", seed=seed, size=size)
     boundaries = tuple(range(0, length, SEQUENCE))
     return FrameSource(name, *size, length, boundaries, frames, digest)
 

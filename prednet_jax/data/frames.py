@@ -116,9 +116,9 @@ def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
     def frames(start: int, stop: int) -> np.ndarray:
         parts: list[np.ndarray] = []
         while start < stop or not parts:
-            place = min(int(np.searchsorted(ends, start, "right")), len(spans) - 1)
-            read, _, last = spans[place]
-            shift, end = last - int(ends[place]), min(stop, int(ends[place]))
+            span = min(int(np.searchsorted(ends, start, "right")), len(spans) - 1)
+            read, _, last = spans[span]
+            shift, end = last - int(ends[span]), min(stop, int(ends[span]))
             parts.append(read(start + shift, end + shift))
             start = end
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -230,9 +230,7 @@ class Fit:
         return picture[top : top + self.height, left : left + self.width]
 
     def frames(
-        self,
-        picture: Callable[[int], np.ndarray],
-        name_of: Callable[[int], str],
+        self, picture: Callable[[int], np.ndarray], name_of: Callable[[int], str]
     ) -> Frames:
         """The frames of pictures uint8 `[h, w, c]`, which messages call `name_of`."""
         shape = self.height, self.width, self.channels

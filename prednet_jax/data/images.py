@@ -111,11 +111,9 @@ def open_list(
         return open_images(str(path), [entries], fit)
     sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
     listed = itertools.chain.from_iterable(sequences.values())
-    if other := next(
-        (file for file in listed if _suffix(file) not in IMAGE_SUFFIXES), ""
-    ):
+    if others := [file for file in listed if _suffix(file) not in IMAGE_SUFFIXES]:
         raise UserError(
-            f"data={path}: its lists name {other}, which is no image; accepted are "
+            f"data={path}: its lists name {others[0]}, which is no image; accepted are "
             f"{' '.join(IMAGE_SUFFIXES)}"
         )
     return open_images(str(path), [sequences[entry] for entry in entries], fit)

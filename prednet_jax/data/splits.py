@@ -21,12 +21,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.data import digits, walk
-from prednet_jax.data.frames import (
-    Frames,
-    FrameSource,
-    fingerprint,
-    joined_spans,
-)
+from prednet_jax.data.frames import Frames, FrameSource, fingerprint, joined_spans
 from prednet_jax.errors import UserError, one_of, whole
 
 SPLITS = ("train", "validation", "test", "unseen")

@@ -90,12 +90,7 @@ class Scene(NamedTuple):
 
 
 def open_walk(
-    *,
-    height: int,
-    width: int,
-    channels: int = 3,
-    seed: int = 0,
-    varied: bool = False,
+    *, height: int, width: int, channels: int = 3, seed: int = 0, varied: bool = False
 ) -> FrameSource:
     """Open the walk; a varied one shows a `variation` in each scene.
 

@@ -179,8 +179,7 @@ def outputs(
     )
     if "prediction" in names and config.order == "watanabe":
         # The step at frame t predicts frame t + 1, so predictions shift by one.
-        shifted = jnp.concatenate([before[None], found["prediction"][:-1]])
-        found["prediction"] = shifted
+        found["prediction"] = jnp.concatenate([before[None], found["prediction"][:-1]])
     return found, state
 
 
@@ -216,9 +215,7 @@ def attach_predictions(
 
 
 def check_frames(
-    config: PredNetConfig,
-    frames: jax.Array | np.ndarray,
-    extrapolate_from: int | None,
+    config: PredNetConfig, frames: jax.Array | np.ndarray, extrapolate_from: int | None
 ) -> None:
     """Refuses (UserError) frames of another shape or dtype, and a start below 1."""
     expected = (config.height, config.width, config.channels[0])

@@ -19,7 +19,6 @@ from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 
 CHUNK = 10
-_PREDICTION = "prediction"
 
 
 def units(
@@ -79,7 +78,7 @@ def predict_sequence(
     found = _joined(params, config, shown, maps, extrapolate_from)
     if single:
         found = {name: value[:, 0] for name, value in found.items()}
-    return found.pop(_PREDICTION), found
+    return found.pop("prediction"), found
 
 
 def pieces(
@@ -130,7 +129,7 @@ def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
             params,
             config,
             frames,
-            (_PREDICTION, *maps),
+            ("prediction", *maps),
             state,
             extrapolate_from=unseen_from,
         )

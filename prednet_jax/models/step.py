@@ -151,9 +151,7 @@ def _bottom_up(
             # relu(max) equals max(relu), in value and gradient, for a quarter of the
             # work.
             pooled = max_pool(features)
-            if not config.ported:
-                pooled = jax.nn.relu(pooled)
-            targets.append(pooled)
+            targets.append(pooled if config.ported else jax.nn.relu(pooled))
     return tuple(targets), tuple(errors)
 
 
@@ -173,12 +171,9 @@ def _top_down(
             inputs[f"top_down_{layer}"] = hidden[layer + 1]
         gates = conv(inputs) + others[name]["bias"]
         old = state.cell[layer]
-        convolved = None
-        if config.ported:
-            convolved = conv({f"cell_{layer}": old})
-        hidden[layer], cells[layer] = lstm(
-            gates, old, others[name].get("peephole"), convolved
-        )
+        peephole = others[name].get("peephole")
+        convolved = conv({f"cell_{layer}": old}) if config.ported else None
+        hidden[layer], cells[layer] = lstm(gates, old, peephole, convolved)
     return tuple(hidden), tuple(cells)
 
 

@@ -122,7 +122,7 @@ def _unroll_bwd(body, static, residuals, cotangents):
     backward, (stacked, reads) = residuals
     dz, d_others, d_carry, d_xs = backward(cotangents)
     d_kernels = {}
-    how = {name: found for name, *found in static}
+    filters = {name: size_and_algorithm for name, *size_and_algorithm in static}
 
     def images(stack: jax.Array) -> jax.Array:
         """Time and batch as one axis, over which the filter gradient is summed."""
@@ -132,7 +132,7 @@ def _unroll_bwd(body, static, residuals, cotangents):
         for name, parts in zip(names, positions, strict=True):
             maps = tuple(images(stacked[i]) for i in parts)
             d_kernels[name] = convolution.filter_gradient(
-                maps, images(dz[names]), *how[name]
+                maps, images(dz[names]), *filters[name]
             )
     return d_kernels, d_others, d_carry, d_xs
 
@@ -163,7 +163,6 @@ def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
         x, by = stacked[first_map], scale[names[0]]
         batch, height, width, _ = x.shape
         outputs = kernels[names[0]].shape[-1]
-        taps[names] = jnp.zeros(
-            (length, batch, height * by, width * by, outputs), x.dtype
-        )
+        shape = length, batch, height * by, width * by, outputs
+        taps[names] = jnp.zeros(shape, x.dtype)
     return taps

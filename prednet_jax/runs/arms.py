@@ -199,10 +199,10 @@ def names(words: Sequence[str]) -> tuple[str, ...]:
 
     A spec has commas of its own: `noise:ulp:max_ulps=2,site=weights` is one name.
     """
-    found: list[str] = []
+    joined: list[str] = []
     for word in words:
-        if found and found[-1].startswith("noise:") and re.match(r"\w+=", word):
-            found[-1] += f",{word}"
+        if joined and joined[-1].startswith("noise:") and re.match(r"\w+=", word):
+            joined[-1] += f",{word}"
         else:
-            found.append(word)
-    return tuple(found)
+            joined.append(word)
+    return tuple(joined)

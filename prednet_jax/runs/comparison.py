@@ -133,11 +133,9 @@ class Judged:
             matched = statistics.match(self.losses, *names)
             kept = [str(seed) in matched.seeds for seed in control.job.seeds]
             same = treatment.final_bits() == control.final_bits()
-            found = {
-                "bitwise_equal": int(same[kept].sum()),
-                "n_excluded": len(matched.excluded),
-            }
-            rows.append(result.as_dict() | found | treatment.arm.as_dict())
+            counts = {"bitwise_equal": int(same[kept].sum())}
+            counts["n_excluded"] = len(matched.excluded)
+            rows.append(result.as_dict() | counts | treatment.arm.as_dict())
         return rows
 
     def excluded(self) -> list[dict[str, Any]]:
@@ -197,17 +195,12 @@ class Judged:
 
         With one image per update stale targets cannot have an effect.
         """
-        made = [statistics.noise_claim(one, study) for one in answers]
-        stale, measured = arms.STALE.name, self.losses
-        if self.task.windowed and statistics.comparable(
-            measured, stale, arms.CONTROL.name
-        ):
-            margin = answers[0].effect.margin
-            claim = statistics.stale_claim(
-                self.task.name, measured, stale, margin, study
-            )
-            made.insert(0, claim)
-        return made
+        claims = [statistics.noise_claim(answer, study) for answer in answers]
+        losses, stale, control = self.losses, arms.STALE.name, arms.CONTROL.name
+        if self.task.windowed and statistics.comparable(losses, stale, control):
+            about = self.task.name, losses, stale, answers[0].effect.margin, study
+            claims.insert(0, statistics.stale_claim(*about))
+        return claims
 
     def arms(self) -> list[dict[str, Any]]:
         """The table of arms; those that could not run come last."""
@@ -234,51 +227,54 @@ def judge(
             repeats it.
         others: claims that do not come from its runs.
     """
-    judged = {
+    networks = {
         task.name: Judged(
             design, task, read([job for job in design.runs() if job.task == task])
         )
         for task in design.tasks
     }
-    answers = {name: one.answers() for name, one in judged.items()}
+    answers = {name: judged.answers() for name, judged in networks.items()}
     claims = [
         claim
-        for name, one in judged.items()
-        for claim in one.claims(answers[name], (study or {}).get(name))
+        for name, judged in networks.items()
+        for claim in judged.claims(answers[name], (study or {}).get(name))
     ] + list(others)
     together = [claim.together() for claim in claims]
+    contrasts = []
+    for name, judged in networks.items():
+        of_log = f"log of the {design.metric_name(judged.task)}"
+        contrasts += judged.contrasts() + [a.contrast(of_log) for a in answers[name]]
+    first = next(iter(networks.values())).runs[0]
+    manifest = first.runs[0].manifest
     return {
-        "contrasts": [
-            row
-            for name, one in judged.items()
-            for row in (
-                *one.contrasts(),
-                *(
-                    answer.contrast(f"log of the {design.metric_name(one.task)}")
-                    for answer in answers[name]
-                ),
-            )
-        ],
+        "contrasts": contrasts,
         "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
         "details": {name: details(of) for name, of in answers.items()},
         "claims": [claim.as_dict() for claim in claims],
-        "together": [one for one in together if one is not None],
-        "losses": {name: one.losses for name, one in judged.items()},
+        "together": [row for row in together if row is not None],
+        "losses": {name: judged.losses for name, judged in networks.items()},
         "manipulation": {
             name: of[0].check._asdict()
             for name, of in answers.items()
             if of[0].check is not None
         },
-        "margins": {name: one.margin for name, one in judged.items()},
-        "arms": [row for one in judged.values() for row in one.arms()],
-        "excluded": [row for one in judged.values() for row in one.excluded()],
-        "design": _design(design, next(iter(judged.values())).runs[0]),
+        "margins": {name: judged.margin for name, judged in networks.items()},
+        "arms": [row for judged in networks.values() for row in judged.arms()],
+        "excluded": [row for judged in networks.values() for row in judged.excluded()],
+        "design": {
+            "seeds": list(first.job.seeds),
+            "metric": {task.name: design.metric_name(task) for task in design.tasks},
+            "last_updates": {t.name: design.metric_updates(t) for t in design.tasks},
+            **{name: manifest[name] for name in ("versions", "git_commit")},
+            "exclusion_rule": EXCLUSION_RULE,
+            "device": manifest["device"],
+        },
     }
 
 
 def details(answers: list[statistics.Answered]) -> dict[str, Any]:
     """What is known of the answers of one network, and in sentences."""
-    sentences = [one.sentence for one in answers]
+    sentences = [answer.sentence for answer in answers]
     if len(answers) == 1:
         sentences.append("This is about emulated noise only: no GPU was used.")
     return answers[0].as_dict() | {
@@ -288,26 +284,11 @@ def details(answers: list[statistics.Answered]) -> dict[str, Any]:
     }
 
 
-def _design(design: Design, first: ArmRuns) -> dict[str, Any]:
-    manifest = first.runs[0].manifest
-    return {
-        "seeds": list(first.job.seeds),
-        "metric": {task.name: design.metric_name(task) for task in design.tasks},
-        "last_updates": {t.name: design.metric_updates(t) for t in design.tasks},
-        "versions": manifest["versions"],
-        "git_commit": manifest["git_commit"],
-        "exclusion_rule": EXCLUSION_RULE,
-        "device": manifest["device"],
-    }
-
-
 def read(jobs: list[Job]) -> list[ArmRuns]:
     """The runs of jobs of one network; a FileError: the arms did not start alike."""
-    found = [
-        ArmRuns(job, tuple(verified(job, seed) for seed in job.seeds)) for job in jobs
-    ]
-    records.check_comparable([run for arm in found for run in arm.runs])
-    return found
+    runs = [ArmRuns(job, tuple(verified(job, n) for n in job.seeds)) for job in jobs]
+    records.check_comparable([run for of_arm in runs for run in of_arm.runs])
+    return runs
 
 
 def distance_over_travelled(
@@ -317,11 +298,11 @@ def distance_over_travelled(
 
     One number per place: the numbers of the runs that count, of `job.seeds`.
     """
-    found = []
+    ratios = []
     for place in places:
         seed = control.job.seeds[place]
         start = records.vector(loop.initial_params(control.job.task, seed))
         end = control.weights(place)
         apart = np.linalg.norm(treatment.weights(place) - end)
-        found.append(float(apart / np.linalg.norm(end - start)))
-    return found
+        ratios.append(float(apart / np.linalg.norm(end - start)))
+    return ratios

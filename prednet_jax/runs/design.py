@@ -199,16 +199,12 @@ def check_sources(setup: Setup) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"workdir={folder}: a file; expected a directory")
     for task in setup.tasks:
-        height, width, channels = task.frame
         window, updates = setup.window, setup.updates_of(task)
         check_memory(task, updates=updates, window=window, dtype=np.float32)
+        outside = setup.allow_outside
         try:
             source = data.open_source(
-                setup.data_of(task),
-                height=height,
-                width=width,
-                channels=channels,
-                allow_outside=setup.allow_outside,
+                setup.data_of(task), **task.frame_size, allow_outside=outside
             )
             loop.frame_schedule(task, source, window=window, updates=updates)
         except UserError as error:

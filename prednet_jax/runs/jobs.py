@@ -137,14 +137,9 @@ def _files(job: Job) -> dict[str, str]:
     name = chosen.get("data", job.task.data)
     # MNIST lies on disk too, below a folder that a variable may name.
     if name not in data.NAMES or name.endswith("mnist"):
-        height, width, channels = job.task.frame
+        crop, outside = chosen.get("crop", "auto"), chosen.get("allow_outside")
         digests["data"] = _frames(
-            name,
-            height=height,
-            width=width,
-            channels=channels,
-            crop=chosen.get("crop", "auto"),
-            allow_outside=chosen.get("allow_outside") == "true",
+            name, **job.task.frame_size, crop=crop, allow_outside=outside == "true"
         )
     if "init_weights" in chosen:
         digests["init_weights"] = _weights(chosen["init_weights"])

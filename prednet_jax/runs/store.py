@@ -74,8 +74,8 @@ def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
 
 def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuses, with a FileError, a run that is not whole, or has other facts."""
-    if (found := state(folder, facts, names)) != "kept":
-        raise FileError(f"{folder}: {found}; expected the run of this command, whole")
+    if (stored := state(folder, facts, names)) != "kept":
+        raise FileError(f"{folder}: {stored}; expected the run of this command, whole")
 
 
 def _digest(path: Path) -> str | None:
@@ -103,10 +103,7 @@ def has_arrays(path: Path, facts: Mapping[str, Any]) -> bool:
 
 def add_row(path: Path, row: Mapping[str, Any]) -> None:
     """Adds a run to a table, in one write that reaches the disk; others may add too."""
-    with (
-        files.hold(path.parent, wait=True),
-        open(path, "ab", buffering=0) as file,
-    ):
+    with files.hold(path.parent, wait=True), open(path, "ab", buffering=0) as file:
         text = records.csv_bytes([row])
         if os.fstat(file.fileno()).st_size:
             text = text.partition(b"\n")[2]  # Without the names of the columns.

@@ -140,17 +140,17 @@ def absolute(path: str) -> str:
 
 def setting_flags(text: str) -> tuple[str, ...]:
     """The flags of `train.py` that a setting stands for, each named once."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in text.split():
         name, _, value = word.partition("=")
-        known = name in _OWN or name in found
+        known = name in _OWN or name in values
         if known or not re.fullmatch(r"[a-z]\w*=\S+", word):
             raise UserError(
                 f"setting={text!r}: {word}; expected name=value of train.py, each "
                 f"once, none of {', '.join(_OWN)}"
             )
-        found[name] = absolute(value) if name in _PATHS else value
-    return tuple(f"--{name}={value}" for name, value in found.items())
+        values[name] = absolute(value) if name in _PATHS else value
+    return tuple(f"--{name}={value}" for name, value in values.items())
 
 
 class KilledError(RuntimeError):

@@ -72,10 +72,7 @@ def adam(
 
 
 def update(
-    rule: Rule,
-    x: Float[Array, "dim"],
-    gradient: Float[Array, "dim"],
-    state: RuleState,
+    rule: Rule, x: Float[Array, "dim"], gradient: Float[Array, "dim"], state: RuleState
 ) -> tuple[Float[Array, "dim"], RuleState]:
     """One step of the optimiser, whose leaves are scalars: variables and state."""
     r = Rule(*(jnp.asarray(value, x.dtype) for value in rule))

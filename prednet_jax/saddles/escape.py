@@ -76,11 +76,7 @@ class Growth(NamedTuple):
 
 
 def growth(
-    gamma: float,
-    *,
-    learning_rate: float,
-    momentum: float = 0.0,
-    averaged: bool = False,
+    gamma: float, *, learning_rate: float, momentum: float = 0.0, averaged: bool = False
 ) -> Growth:
     """The growth of the projection under an optimiser.
 

@@ -111,11 +111,11 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
         [(leaf.shape, str(leaf.dtype) if whole else "") for leaf in each]
         for each in (leaves, expected)
     )
-    for one, other in itertools.zip_longest(*described):
-        if one != other:
+    for stored, wanted in itertools.zip_longest(*described):
+        if stored != wanted:
             raise FileError(
-                f"{path}: not a state of this network (an array is {one}, expected "
-                f"{other})"
+                f"{path}: not a state of this network (an array is {stored}, expected "
+                f"{wanted})"
             )
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 

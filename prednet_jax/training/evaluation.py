@@ -57,12 +57,9 @@ def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Sco
     mse = np.square(difference).mean(axis=(1, 2, 3))
     with np.errstate(divide="ignore"):
         psnr = -10 * np.log10(mse)
-    ssim = [
-        structural_similarity(
-            a, b, win_size=window, data_range=data_range, channel_axis=-1
-        )
-        for a, b in zip(truth, predictions, strict=True)
-    ]
+    options = {"win_size": window, "data_range": data_range, "channel_axis": -1}
+    pairs = zip(truth, predictions, strict=True)
+    ssim = [structural_similarity(*pair, **options) for pair in pairs]
     mae = np.abs(difference).mean((1, 2, 3))
     return {"mse": mse, "mae": mae, "psnr": psnr, "ssim": np.asarray(ssim)}
 
@@ -139,7 +136,7 @@ def evaluate(
     if extrapolate_from is not None:
         errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
     batch = min(_BATCH, len(begins))
-    found: dict[str, list[dict[str, float]]] = {}
+    by_group: dict[str, list[dict[str, float]]] = {}
     for start in range(0, len(begins), batch):
         chosen = begins[start : start + batch]
         # The last batch is filled up, so that one program serves all.
@@ -152,10 +149,10 @@ def evaluate(
             mine = score(truth, predicted[:, i], data_range=data_range)
             theirs = score(truth, copied, data_range=data_range)
             for group, of in means(table(mine, theirs, extrapolate_from)).items():
-                found.setdefault(group, []).append(of)
+                by_group.setdefault(group, []).append(of)
     pixels = math.prod(task.frame)
     return {"sequences": len(begins), "frames": steps} | {
-        group: _pooled(of, pixels) for group, of in found.items()
+        group: _pooled(of, pixels) for group, of in by_group.items()
     }
 
 
@@ -216,15 +213,15 @@ def pieces(
 
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:
-    found: dict[str, float] = {}
+    pooled: dict[str, float] = {}
     for copy in ("", "copy_"):
         mse, mae, ssim = (
-            float(np.mean([row[f"{copy}{name}"] for row in of]))
+            float(np.mean([row[copy + name] for row in of]))
             for name in ("mse", "mae", "ssim")
         )
         psnr = -10 * math.log10(mse) if mse else math.inf
-        found |= {f"{copy}mse": mse, f"{copy}mae": mae, f"{copy}psnr": psnr}
-        found |= {f"{copy}ssim": ssim, f"{copy}squared_error": mse * pixels}
-        found |= {f"{copy}absolute_error": mae * pixels}
-    found["ratio"] = found["mse"] / found["copy_mse"] if found["copy_mse"] else math.inf
-    return found
+        scores = {"mse": mse, "mae": mae, "psnr": psnr, "ssim": ssim}
+        scores |= {"squared_error": mse * pixels, "absolute_error": mae * pixels}
+        pooled |= {copy + name: value for name, value in scores.items()}
+    copied = pooled["copy_mse"]
+    return pooled | {"ratio": pooled["mse"] / copied if copied else math.inf}

@@ -4,6 +4,7 @@ Every update is looked at for numbers that a training does not survive. Nothing 
 computed on the device for that: the loss and the norm of the gradient are on the host.
 """
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -270,16 +271,15 @@ def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
     if folder is None:
         yield from steps
         return
-    number = 0
-    for number, step in enumerate(steps, 1):
-        yield step
-        # What is asked for next is the step after this one.
-        if number == TRACE_AFTER:
-            jax.profiler.start_trace(folder, create_perfetto_trace=True)
-        if number == TRACE_AFTER + _TRACED:
-            jax.profiler.stop_trace()
-    if TRACE_AFTER <= number < TRACE_AFTER + _TRACED:
-        jax.profiler.stop_trace()
+    trace = jax.profiler.trace(folder, create_perfetto_trace=True)
+    with contextlib.ExitStack() as tracing:
+        for number, step in enumerate(steps, 1):
+            yield step
+            # What is asked for next is the step after this one.
+            if number == TRACE_AFTER:
+                tracing.enter_context(trace)
+            if number == TRACE_AFTER + _TRACED:
+                tracing.close()
 
 
 class Progress:

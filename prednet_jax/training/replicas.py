@@ -157,16 +157,13 @@ def compile_update(
     a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`, key_data `[N,
     2]`.
     """
-    shared = layout.mesh.shape[BATCH] > 1
-    step = truncated.make_step(
-        network, optimizer, method, noise=noise, axis=BATCH if shared else None
-    )
+    axis = BATCH if layout.mesh.shape[BATCH] > 1 else None
+    step = truncated.make_step(network, optimizer, method, noise=noise, axis=axis)
 
     def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
         *given, key_data = inputs
-        return step(
-            *given, jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
-        )
+        key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
+        return step(*given, key)
 
     def local(*inputs: Any) -> tuple[TrainState, StepMetrics]:
         if mode == "vmap":
@@ -232,10 +229,8 @@ def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
     share a source.
     """
     streams = layout.held(1)
-    one = runs[0]
-    count = loop.windows_per_chunk(
-        one.source, one.schedule.window, len(runs) * len(streams)
-    )
+    source, window = runs[0].source, runs[0].schedule.window
+    count = loop.windows_per_chunk(source, window, len(runs) * len(streams))
     readers = [
         read_chunks(run.source, left._replace(start=left.start[:, streams]), count)
         for run in runs

@@ -37,8 +37,10 @@ PARTS = (
 )
 #: Weights that a run started from, where they came from a file or another run.
 INITIAL = "initial_weights.npz"
-# Fields of a manifest: of the machine (where one differs, the last bits may), written
-# at the end of a run (`warnings`: of older runs), and taken anew where it goes on.
+# Fields of a manifest: which stay the same where a run goes on, of the machine (where
+# one differs, the last bits may), written at the end of a run (`warnings`: of older
+# runs), and taken anew where it goes on.
+_SAME = ("model", "network", "seed", "noise", "noise_draw", "initial_params_sha256")
 _MACHINE = ("versions", "device", "environment", "convolutions")
 _ENDS = ("final_params_sha256", "failure", "warnings")
 _CHANGING = ("updates", "flags", "data_order_sha256")
@@ -119,18 +121,20 @@ def train(
         process.same("what was begun", begun_there)
     if all(run.finished for run in old.values()):
         return
-    found = {n: prepare(recipe, seeds[n]) for n in held}
-    some = found[held[0]]
+    prepared = {n: prepare(recipe, seeds[n]) for n in held}
+    some = prepared[held[0]]
     if layout is None or mode is None:
-        way = _by_itself(recipe, seeds, found)
+        way = _by_itself(recipe, seeds, prepared)
     else:
         _check_whole(paths, old)
-        way = _together(recipe, seeds, found, layout, mode)
-    made = {n: _manifest(recipe, seeds[n], x, way.layout) for n, x in found.items()}
+        way = _together(recipe, seeds, prepared, layout, mode)
+    manifests = {
+        n: _manifest(recipe, seeds[n], run, way.layout) for n, run in prepared.items()
+    }
     shapes = jax.eval_shape(lambda: recipe.initial_state(seeds[held[0]], some.weights))
     way.trace(shapes, (some.schedule.window + 1, recipe.batch, *recipe.task.frame))
     for n, path in written.items():
-        _check_same(recipe, path, old[n], made[n], found[n].source)
+        _check_same(recipe, path, old[n], manifests[n], prepared[n].source)
     if written and some.source.done:  # to frames of another size
         print(f"data={some.source.name}: {some.source.done}", flush=True)
     with files.hold(*written.values()):
@@ -139,24 +143,20 @@ def train(
                 raise UserError(f"{path}: another process has just written there")
         for group in [[n] for n in held] if layout is None else [list(paths)]:
             # Of runs that other processes hold only the shapes of the state matter.
+            states = {
+                n: recipe.initial_state(seeds[n], prepared[n].weights)
+                for n in group
+                if n in prepared
+            }
             entries = {
-                n: Entry(
-                    paths[n],
-                    old[n],
-                    made.get(n, {}),
-                    recipe.initial_state(seeds[n], found[n].weights)
-                    if n in found
-                    else shapes,
-                )
+                n: Entry(paths[n], old[n], manifests.get(n, {}), states.get(n, shapes))
                 for n in group
             }
-            own = {n: found[n] for n in group if n in written}
-            name = f"{recipe.task.name} seed {seeds[group[0]]}"
-            if layout is not None:
-                name = f"{recipe.task.name} x {len(written)}"
-            seconds = _write(
-                recipe, entries, own, way, interruption or Interruption(), name
-            )
+            own = {n: prepared[n] for n in group if n in written}
+            alone = f"{recipe.task.name} seed {seeds[group[0]]}"
+            name = alone if layout is None else f"{recipe.task.name} x {len(written)}"
+            noted = interruption or Interruption()
+            seconds = _write(recipe, entries, own, way, noted, name)
     if layout is not None and written:
         print(
             f"{len(written)} x {recipe.updates} updates on {layout.mesh.size} devices "
@@ -164,7 +164,9 @@ def train(
         )
 
 
-def _by_itself(recipe: Recipe, seeds: list[int], found: Mapping[int, Prepared]) -> _Way:
+def _by_itself(
+    recipe: Recipe, seeds: list[int], prepared: Mapping[int, Prepared]
+) -> _Way:
     def trace(state: Any, window: tuple[int, ...]) -> None:
         frames = jax.ShapeDtypeStruct(window, np.uint8)
         # The trace is kept by JAX and used when the update is first called.
@@ -173,7 +175,7 @@ def _by_itself(recipe: Recipe, seeds: list[int], found: Mapping[int, Prepared]) 
 
     def steps(states: Mapping[int, TrainState]) -> Iterator:
         ((n, state),) = states.items()
-        source, schedule, _ = found[n]
+        source, schedule, _ = prepared[n]
         options = {"seed": seeds[n], "draw": recipe.draw}
         trained = loop.train(recipe.trainer, state, source, schedule, **options)
         return ((state, {n: record}) for state, record in trained)
@@ -184,7 +186,7 @@ def _by_itself(recipe: Recipe, seeds: list[int], found: Mapping[int, Prepared]) 
 def _together(
     recipe: Recipe,
     seeds: list[int],
-    found: Mapping[int, Prepared],
+    prepared: Mapping[int, Prepared],
     layout: Layout,
     mode: str,
 ) -> _Way:
@@ -205,7 +207,7 @@ def _together(
     def steps(states: Mapping[int, TrainState]) -> Iterator:
         members = {
             n: replicas.Replica(seeds[n], states[n], x.source, x.schedule)
-            for n, x in found.items()
+            for n, x in prepared.items()
         }
         return replicas.train(update, layout, members, recipe.method)
 
@@ -222,40 +224,32 @@ def _together(
 def _write(
     recipe: Recipe,
     entries: Mapping[int, Entry],
-    found: Mapping[int, Prepared],
+    prepared: Mapping[int, Prepared],
     way: _Way,
     interruption: Interruption,
     name: str,
 ) -> float:
-    """Trains runs together to their end and writes the records of those in `found`.
+    """Trains runs together to their end and writes the records of the `prepared`.
 
     Returns the seconds of the training.
     """
-    done, states, begin = _enter(entries, overwrite=recipe.overwrite, written=found)
-    for n in found:
+    done, states, begin = _enter(entries, overwrite=recipe.overwrite, written=prepared)
+    for n in prepared:
         # A run goes on when the file of its weights has moved.
         initial = entries[n].folder / INITIAL
         if recipe.weights is not None and not initial.exists():
             records.write_tree(initial, recipe.weights)
-    keepers = {n: Keeper(recipe, entries[n].folder, begin[n], done) for n in found}
+    keepers = {n: Keeper(recipe, entries[n].folder, begin[n], done) for n in prepared}
     start = time.perf_counter(), time.process_time()
-    end = follow(
-        recipe,
-        keepers,
-        way.steps(states),
-        way.state_of,
-        interruption,
-        done=done,
-        name=name,
-        whole=way.whole,
-    )
+    training = recipe, keepers, way.steps(states), way.state_of, interruption
+    end = follow(*training, done=done, name=name, whole=way.whole)
     wall = time.perf_counter() - start[0]
     parallelism = (time.process_time() - start[1]) / wall
     measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
     for n, keeper in keepers.items():
         # Where all updates were made before, as a killed process leaves them.
         state = states[n] if end is None else way.state_of(end, n)
-        keeper.finish(state.params, found[n].source, measured)
+        keeper.finish(state.params, prepared[n].source, measured)
     interruption.obey(f"{next(iter(entries.values())).folder} is finished")
     return wall
 
@@ -276,12 +270,12 @@ def begun(folder: Path, asked: Recipe) -> Begun:
 
     Raises a UserError if there is a run that was not asked for, or cannot go on.
     """
-    found = [name for name in PARTS if (folder / name).exists()]
-    if asked.overwrite or not found:
+    parts = [name for name in PARTS if (folder / name).exists()]
+    if asked.overwrite or not parts:
         return Begun({}, 0, False)
-    if records.MANIFEST not in found:
+    if records.MANIFEST not in parts:
         raise UserError(
-            f"{folder}: {found[0]} without {records.MANIFEST}; expected a whole run, "
+            f"{folder}: {parts[0]} without {records.MANIFEST}; expected a whole run, "
             "or none (--overwrite begins anew)"
         )
     manifest = records.read_json(folder / records.MANIFEST)
@@ -306,7 +300,7 @@ def begun(folder: Path, asked: Recipe) -> Begun:
 
 
 def _manifest(
-    recipe: Recipe, seed: int, found: Prepared, layout: Mapping[str, Any] | None
+    recipe: Recipe, seed: int, prepared: Prepared, layout: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
     validation = recipe.validation
@@ -323,14 +317,14 @@ def _manifest(
         **({"convolutions": algorithms} if algorithms else {}),
         "model": recipe.task.name,
         "seed": seed,
-        "data": found.source.name,
+        "data": prepared.source.name,
         **({"sampling": recipe.sampling} if recipe.sampling != "stream" else {}),
         **({"validation": validation.record} if validation else {}),
         "updates": recipe.updates,
         "noise": noise_lib.format(spec, defaults=True),
         "noise_draw": recipe.draw,
-        "initial_params_sha256": records.fingerprint(found.weights),
-        "data_order_sha256": data.order_fingerprint(found.source, found.schedule),
+        "initial_params_sha256": records.fingerprint(prepared.weights),
+        "data_order_sha256": data.order_fingerprint(prepared.source, prepared.schedule),
         **({"layout": layout} if layout else {}),
     }
 
@@ -350,17 +344,10 @@ def _check_same(
     if not old.manifest:
         return
     first = recipe.schedule(source, new["seed"], old.updates)
-    wanted = {
-        "model": new["model"],
-        "network": json.loads(json.dumps(new["network"])),
-        "seed": new["seed"],
-        # Early manifests have no noise, and no draw.
-        "noise": new["noise"],
-        "noise_draw": new["noise_draw"],
-        "initial_params_sha256": new["initial_params_sha256"],
-        "data_order_sha256": data.order_fingerprint(source, first),
-    }
+    wanted = json.loads(json.dumps({field: new[field] for field in _SAME}))
+    wanted["data_order_sha256"] = data.order_fingerprint(source, first)
     for field, value in wanted.items():
+        # Early manifests have no noise, and no draw.
         known = old.manifest.get(field, value if field.startswith("noise") else None)
         if known != value:
             raise UserError(

@@ -136,11 +136,7 @@ class Trainer:
         )
 
     def step(
-        self,
-        state: TrainState,
-        frames: Any,
-        first: Any,
-        key: jax.Array | None = None,
+        self, state: TrainState, frames: Any, first: Any, key: jax.Array | None = None
     ) -> tuple[TrainState, StepMetrics]:
         """One update; the state after it, and the losses of the window's frames.
 
@@ -173,8 +169,8 @@ class Trainer:
         run = _evaluation(self.task)
         if not self.task.windowed:
             losses = [run(params, None, x[None], True)[1] for x in frames]
-            found = np.concatenate(jax.device_get(losses))
-            return Evaluation(float(found.mean()), None, found)
+            frame_losses = np.concatenate(jax.device_get(losses))
+            return Evaluation(float(frame_losses.mean()), None, frame_losses)
         total = len(frames)
         if total < 2:
             raise UserError(f"frames of {total} time steps: expected at least 2")
@@ -185,10 +181,11 @@ class Trainer:
         for shown, first in windows(filled, window):
             carry, kept = run(params, carry, shown, first)
             losses.append(kept)
-        found = np.concatenate(jax.device_get(losses))[1:total]
+        frame_losses = np.concatenate(jax.device_get(losses))[1:total]
         scale = 255 if frames.dtype == np.uint8 else 1
         steps = np.diff(np.asarray(frames, np.float32), axis=0) / scale
-        return Evaluation(float(found.mean()), float(np.square(steps).mean()), found)
+        copied = float(np.square(steps).mean())
+        return Evaluation(float(frame_losses.mean()), copied, frame_losses)
 
 
 class Validation:
@@ -285,5 +282,5 @@ def train_windows(
     unscored = 1 if window > 1 else 0
     if isinstance(losses[0], jax.core.Tracer):
         return state.params, jnp.concatenate(losses)[unscored:]
-    found = np.concatenate(jax.device_get(losses))[unscored:]
-    return state.params, jax.device_put(found)
+    frame_losses = np.concatenate(jax.device_get(losses))[unscored:]
+    return state.params, jax.device_put(frame_losses)

@@ -55,15 +55,15 @@ def of_one_network(
 
     Several, told apart by what stands in front, are refused with a UserError.
     """
-    found = {name: match for name in stored if (match := pattern.search(name))}
-    prefixes = {name[: match.start("name")] for name, match in found.items()}
+    matches = {name: match for name in stored if (match := pattern.search(name))}
+    prefixes = {name[: match.start("name")] for name, match in matches.items()}
     if len(prefixes) > 1:
         first, second = sorted(prefixes)[:2]
         raise UserError(
             f"{path}: holds {len(prefixes)} networks, below {first!r} and {second!r}; "
             "expected one"
         )
-    return {match["name"]: stored[name] for name, match in found.items()}
+    return {match["name"]: stored[name] for name, match in matches.items()}
 
 
 def sizes(

@@ -10,7 +10,6 @@ Names, in front of each `predictor/`; convolutions are OIHW:
 The file says nothing of frame size but through the peepholes, which tie it.
 """
 
-import io
 import os
 import re
 from collections.abc import Mapping
@@ -89,7 +88,7 @@ def _views(
     config: PredNetConfig, params: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
     """The parts of parameters by Chainer's names, in its layout; none is a copy."""
-    found: dict[str, np.ndarray] = {}
+    views: dict[str, np.ndarray] = {}
     for group, leaves in params.items():
         kind, number = group.rsplit("_", 1)
         layer = int(number)
@@ -97,28 +96,24 @@ def _views(
         kernel = leaves["kernel"].transpose(3, 2, 0, 1)
         if kind == "gates":
             width = config.recurrent[layer]
-            for i, (gate, part) in enumerate(
-                zip(GATES, np.split(kernel, 4), strict=True)
-            ):
-                found[f"{cell}/h_{gate}/W"] = part[:, :width]
-                found[f"{cell}/x_{gate}0/W"] = part[:, width:]
-                found[f"{cell}/h_{gate}/b"] = np.split(leaves["bias"], 4)[i]
+            parts = np.split(kernel, 4), np.split(leaves["bias"], 4)
+            for gate, part, bias in zip(GATES, *parts, strict=True):
+                views[f"{cell}/h_{gate}/W"] = part[:, :width]
+                views[f"{cell}/x_{gate}0/W"] = part[:, width:]
+                views[f"{cell}/h_{gate}/b"] = bias
             for gate, peephole in zip("ifo", leaves["peephole"], strict=True):
-                found[f"{cell}/c_{gate}/W"] = peephole.transpose(2, 0, 1)[None]
+                views[f"{cell}/c_{gate}/W"] = peephole.transpose(2, 0, 1)[None]
         elif kind == "top_down":
             for gate, part in zip(GATES, np.split(kernel, 4), strict=True):
-                found[f"{cell}/x_{gate}1/W"] = part
+                views[f"{cell}/x_{gate}1/W"] = part
         else:
             link = f"ConvP{layer}" if kind == "prediction" else f"ConvA{layer + 1}"
-            found[f"{link}/W"], found[f"{link}/b"] = kernel, leaves["bias"]
-    return found
+            views[f"{link}/W"], views[f"{link}/b"] = kernel, leaves["bias"]
+    return views
 
 
 def save_chainer(
     path: str | os.PathLike, config: PredNetConfig, params: Mapping
 ) -> None:
     """Writes what Chainer's `serializers.load_npz` reads; `watanabe` only."""
-    arrays = to_chainer(config, params)
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    records.write_bytes(path, content.getvalue())
+    records.write_tree(path, to_chainer(config, params), compressed=True)

@@ -116,22 +116,21 @@ def _frames_of(model: dict) -> dict[str, Any]:
 
 def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
     """Parameters from arrays under Keras's names, such as `layer_a_0/kernel`."""
+
+    def link(name: str) -> dict[str, np.ndarray]:
+        return {leaf: arrays[f"layer_{name}/{leaf}"] for leaf in ("kernel", "bias")}
+
     params: dict = {}
     for layer in range(config.layers):
         own = config.recurrent[layer] + 2 * config.channels[layer]
-        kernel = np.concatenate(
-            [arrays[f"layer_{g}_{layer}/kernel"] for g in GATES], axis=3
-        )
-        bias = np.concatenate([arrays[f"layer_{g}_{layer}/bias"] for g in GATES])
+        gates = [link(f"{gate}_{layer}") for gate in GATES]
+        kernel = np.concatenate([gate["kernel"] for gate in gates], axis=3)
+        bias = np.concatenate([gate["bias"] for gate in gates])
         params[f"gates_{layer}"] = {"kernel": kernel[:, :, :own], "bias": bias}
-        params[f"prediction_{layer}"] = {
-            leaf: arrays[f"layer_ahat_{layer}/{leaf}"] for leaf in ("kernel", "bias")
-        }
+        params[f"prediction_{layer}"] = link(f"ahat_{layer}")
         if layer + 1 < config.layers:
             params[f"top_down_{layer}"] = {"kernel": kernel[:, :, own:]}
-            params[f"features_{layer}"] = {
-                leaf: arrays[f"layer_a_{layer}/{leaf}"] for leaf in ("kernel", "bias")
-            }
+            params[f"features_{layer}"] = link(f"a_{layer}")
     return as_parameters(config, params)
 
 

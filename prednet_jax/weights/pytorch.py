@@ -147,16 +147,9 @@ def from_pytorch(
         of_inputs = gates(arrays[cell + "weight_ih"])
         bias = gates(arrays[cell + "bias_ih"] + arrays[cell + "bias_hh"])
         bias[: -config.recurrent[layer]] += arrays[cell + "bias_ch"]
-        params[f"gates_{layer}"] = {
-            "kernel": np.concatenate(
-                [
-                    kernel(gates(arrays[cell + "weight_hh"])),
-                    over_errors(of_inputs[:, :errors], layer),
-                ],
-                axis=2,
-            ),
-            "bias": bias,
-        }
+        of_hidden = kernel(gates(arrays[cell + "weight_hh"]))
+        own = [of_hidden, over_errors(of_inputs[:, :errors], layer)]
+        params[f"gates_{layer}"] = {"kernel": np.concatenate(own, axis=2), "bias": bias}
         params[f"cell_{layer}"] = {"kernel": kernel(arrays[cell + "weight_ch"])}
         shown = np.float32(1 if layer else scale)
         params[f"prediction_{layer}"] = {
@@ -297,16 +290,16 @@ class _Unpickler(pickle._Unpickler):
 
 def _tensors(tree: Any) -> dict[str, np.ndarray]:
     """The arrays of nested dictionaries by name; of shared ones under one name."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
     seen: set[int] = set()
     while waiting:
-        place, node = waiting.pop()
+        path, node = waiting.pop()
         if isinstance(node, np.ndarray):
             bfloat16 = node.dtype == jnp.bfloat16
-            found[".".join(place)] = node.astype(np.float32) if bfloat16 else node
+            arrays[".".join(path)] = node.astype(np.float32) if bfloat16 else node
         # Each once: references to references would take for ever.
-        elif isinstance(node, dict) and id(node) not in seen and len(place) < _DEEPEST:
+        elif isinstance(node, dict) and id(node) not in seen and len(path) < _DEEPEST:
             seen.add(id(node))
-            waiting += [((*place, str(key)), value) for key, value in node.items()]
-    return found
+            waiting += [((*path, str(key)), value) for key, value in node.items()]
+    return arrays

@@ -45,8 +45,6 @@ from prednet_jax.models.convolution.algorithm import Algorithm, Transformed, of_
 # 8 % slower and needed 3 MB less:
 #     python experiments/benchmark.py --suite=step
 CHUNK_PIXELS = 12_000
-
-
 # `wide4` is the fastest up to this number of input and output channels.
 NARROW_CHANNELS = 16
 # From this number of channels on (the smaller of input and output), Winograd's
@@ -233,25 +231,21 @@ def filter_gradient(
     """
     images, height, width, out_channels = dz.shape
     parts = x if isinstance(x, tuple) else (x,)
-    chunk = _chunk(images, height * width)
+    # Images that are contracted at once, so that their maps stay in the cache.
+    divisors = [d for d in range(1, images + 1) if images % d == 0]
+    fitting = [d for d in divisors if d * height * width <= CHUNK_PIXELS]
+    chunk = max(fitting, default=1)
     if chunk == images or not algorithm.in_chunks:
         return algorithm.filter_gradient(side_by_side(parts), dz, filter_size)
 
     def add(total: jax.Array, chunk: tuple) -> tuple[jax.Array, None]:
-        *parts, dz = chunk
-        x = side_by_side(tuple(parts))
+        x, dz = side_by_side(chunk[:-1]), chunk[-1]
         return total + algorithm.filter_gradient(x, dz, filter_size), None
 
     in_channels = sum(part.shape[-1] for part in parts)
     shape = (filter_size, filter_size, in_channels, out_channels)
     chunks = [a.reshape(-1, chunk, *a.shape[1:]) for a in (*parts, dz)]
     return lax.scan(add, jnp.zeros(shape, dz.dtype), tuple(chunks))[0]
-
-
-def _chunk(images: int, pixels: int) -> int:
-    """How many images to contract at once, so that their maps stay in the cache."""
-    fitting = [d for d in range(1, images + 1) if images % d == 0]
-    return max([d for d in fitting if d * pixels <= CHUNK_PIXELS], default=1)
 
 
 @jax.named_scope("conv")
