@@ -94,10 +94,10 @@ def _decisions(asked: Asked) -> Answer:
 
 
 def _tolerance(asked: Asked) -> Answer:
-    found = asked.drawn(noise.tolerance, asked.spec, failure=asked.options.failure)
+    tolerances = asked.drawn(noise.tolerance, asked.spec, failure=asked.options.failure)
     notes = runs.notes(asked.call.reaches(runs.reaching(asked.spec)))
-    text = "\n".join([noise.tolerance_table(found), *notes])
-    return Answer(text, {"leaves": dict(runs.named_leaves(found)), "notes": notes})
+    text = "\n".join([noise.tolerance_table(tolerances), *notes])
+    return Answer(text, {"leaves": dict(runs.named_leaves(tolerances)), "notes": notes})
 
 
 def _explain(asked: Asked) -> Any:
@@ -135,9 +135,9 @@ def _devices(asked: Asked) -> Any:
 
 
 def _record(asked: Asked) -> Answer:
-    path, made = asked.options.output, asked.of(noise.record)
-    made.save(path)
-    return Answer(f"{made}: {path}", {"recording": str(made), "output": path})
+    path, recording = asked.options.output, asked.of(noise.record)
+    recording.save(path)
+    return Answer(f"{recording}: {path}", {"recording": str(recording), "output": path})
 
 
 def _first_difference(asked: Asked) -> Any:
@@ -245,9 +245,9 @@ def _parser() -> _Parser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
-        one = commands.add_parser(name, help=command.about, allow_abbrev=False)
+        subparser = commands.add_parser(name, help=command.about, allow_abbrev=False)
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
-        one.add_argument("function", metavar=about)
+        subparser.add_argument("function", metavar=about)
         own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
         own |= {"noise": command.noise} if command.noise else {}
         own |= {"draws": command.draws, "seed": 0} if command.draws else {}
@@ -255,17 +255,17 @@ def _parser() -> _Parser:
             default, about = FLAGS[flag]
             default = own.get(flag, default)
             if default is False:
-                one.add_argument(f"--{flag}", action="store_true", help=about)
+                subparser.add_argument(f"--{flag}", action="store_true", help=about)
                 continue
             said = default not in (None, ...)
-            one.add_argument(
+            subparser.add_argument(
                 f"--{flag}",
                 type=type(default) if said else str,
                 default=default if said else None,
                 required=default is ...,
                 help=f"{about}; default {default}" if said else about,
             )
-        one.add_argument("--json", action="store_true", help="one JSON object")
+        subparser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
@@ -324,15 +324,15 @@ def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     nested: dict[str, Any] = {}
     for name, array in arrays.items():
         *around, last = name.split("/")
-        place: Any = nested
+        branch: Any = nested
         for part in around:
-            place = place.setdefault(part, {}) if isinstance(place, dict) else None
-        if not isinstance(place, dict) or last in place:
+            branch = branch.setdefault(part, {}) if isinstance(branch, dict) else None
+        if not isinstance(branch, dict) or last in branch:
             raise NoiseError(
                 f"--{flag}={file}: {name} is inside of another array or around one: "
                 "expected names of which none is a folder of another"
             )
-        place[last] = array
+        branch[last] = array
     return positional, nested
 
 
@@ -340,8 +340,8 @@ def _result(flag: str, file: str, shapes: Any) -> Any:
     """A result of the shapes given: leaves by position, or nested by name."""
     positional, named = _read(flag, file)
     leaves, structure = jax.tree.flatten(shapes)
-    found: Any = jax.tree.structure(named)
-    if not positional and found == structure:
+    given: Any = jax.tree.structure(named)
+    if not positional and given == structure:
         return named
     if named or len(positional) != len(leaves):
         raise NoiseError(
@@ -422,20 +422,20 @@ def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], 
     axes = [part.partition("=") for part in mesh.split(";")]
     sizes = {axis.strip(): n.split(",") for axis, _, n in axes}
     whole = all(n.strip().isdecimal() for each in sizes.values() for n in each)
-    found = {axis: tuple(map(int, each)) for axis, each in sizes.items() if whole}
-    if len(found) < len(axes):
+    counts = {axis: tuple(map(int, each)) for axis, each in sizes.items() if whole}
+    if len(counts) < len(axes):
         raise NoiseError(
             f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
             "--mesh='data=8;model=2'"
         )
     if specs is None:
-        return found, None
+        return counts, None
 
     def entry(name: str) -> Any:
         names = tuple(part.strip() for part in name.split("+"))
         return None if names in (("-",), ("",)) else names
 
-    return found, tuple(
+    return counts, tuple(
         PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
     )
 

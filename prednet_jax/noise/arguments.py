@@ -14,7 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -57,18 +57,18 @@ class Static:
 
     def filled(self, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
         """The arguments with these arrays, and the new mutable objects among them."""
-        left = iter(arrays)
-        leaves = [next(left) if v is _ARRAY else v for v in self.values]
-        made = joined(self.definition, list(left))
-        objects = iter(made)
-        leaves = [next(objects) if v is _OBJECT else v for v in leaves]
-        return jax.tree.unflatten(self.tree, leaves), made
+        remaining = iter(arrays)
+        leaves = [next(remaining) if v is _ARRAY else v for v in self.values]
+        objects = joined(self.definition, list(remaining))
+        unused = iter(objects)
+        leaves = [next(unused) if v is _OBJECT else v for v in leaves]
+        return jax.tree.unflatten(self.tree, leaves), objects
 
     def call(self, fn: Callable) -> "Callable[..., Outcome]":
         """`fn` as a pure function of the arrays alone."""
 
         def of_arrays(*arrays: Array) -> Outcome:
-            (args, kwargs), found = self.filled(arrays)
+            (args, kwargs), objects = self.filled(arrays)
             try:
                 result = fn(*args, **kwargs)
             except Exception as error:
@@ -79,7 +79,7 @@ class Static:
                         f"it changes as an argument ({str(error).splitlines()[0]})"
                     ) from error
                 raise
-            return _outcome(result, found, self.definition)
+            return _outcome(result, objects, self.definition)
 
         return of_arrays
 
@@ -103,15 +103,15 @@ class Outcome:
 
     def result(self, given: Sequence[Any] = ()) -> Any:
         """The result; `given` are the caller's mutable objects, which it may hold."""
-        left = iter(self.arrays)
+        remaining = iter(self.arrays)
         leaves: list[Any] = []
         for value in self.rest.values:
             if value is _ARRAY:
-                leaves.append(next(left))
+                leaves.append(next(remaining))
             elif isinstance(value, _Given):
                 leaves.append(given[value.position] if given else None)
             elif isinstance(value, _Made):
-                arrays = [next(left) for _ in range(value.arrays)]
+                arrays = [next(remaining) for _ in range(value.arrays)]
                 leaves += joined(value.definition, arrays)
             else:
                 leaves.append(value)
@@ -120,8 +120,8 @@ class Outcome:
     def put(self, given: Sequence[Any]) -> None:
         """Brings the caller's mutable objects to the state after the call."""
         if given:
-            definition, _ = taken_apart(given)
-            state = jax.tree.unflatten(definition.tree, self.states)
+            (_, tree), _ = taken_apart(given)
+            state = jax.tree.unflatten(tree, self.states)
             sys.modules["flax.nnx"].update(list(given), state)
 
 
@@ -155,8 +155,8 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
         elif known:
             values.append(_Given(known[0]))
         else:
-            made, inside = taken_apart([leaf])
-            values.append(_Made(made, len(inside)))
+            own, inside = taken_apart([leaf])
+            values.append(_Made(own, len(inside)))
             arrays += inside
     after, states = taken_apart(given)
     if after != definition:
@@ -211,31 +211,28 @@ def pure(
     return static.call(fn), arrays
 
 
-class _Definition(NamedTuple):
-    """What objects are without their arrays."""
-
-    graph: Any
-    tree: Any
-
-
 def is_mutable(value: Any) -> bool:
     """Whether a value is an object of Flax NNX: a module, an optimiser, a variable."""
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable))
 
 
-def taken_apart(found: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The definition of objects, all together, and their arrays; None without any."""
-    if not found:
+def taken_apart(objects: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The definition of objects, all together, and their arrays; None without any.
+
+    A definition is the graph and the tree of arrays, as Flax has them.
+    """
+    if not objects:
         return None, []
-    graph, state = sys.modules["flax.nnx"].split(list(found))
+    graph, state = sys.modules["flax.nnx"].split(list(objects))
     arrays, tree = jax.tree.flatten(state)
-    return _Definition(graph, tree), arrays
+    return (graph, tree), arrays
 
 
 def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
     """New objects of a definition and arrays."""
     if definition is None:
         return []
-    state = jax.tree.unflatten(definition.tree, arrays)
-    return list(sys.modules["flax.nnx"].merge(definition.graph, state))
+    graph, tree = definition
+    state = jax.tree.unflatten(tree, arrays)
+    return list(sys.modules["flax.nnx"].merge(graph, state))

@@ -23,12 +23,11 @@ from jax._src.lax.parallel import all_gather_invariant as all_gather_invariant
 from jax._src.shard_map import shard_map_p as shard_map_p
 from jax.extend import core
 from jax.extend.core import primitives
+from jax.extend.core.primitives import get_p as get_p
+from jax.extend.core.primitives import swap_p as swap_p
 
 # Calls without a rule of their own; all one primitive, `eval_jaxpr`, since 0.11.
 CALLS = ("closed_call", "core_call", "call", "eval_jaxpr")
-
-# Primitives that round and are new in 0.11: log2(x) and 1 - x^2, as in tanh'.
-NEW_ARITHMETIC = ("log2", "one_minus_square")
 
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 
@@ -47,11 +46,6 @@ def is_jaxpr(value: Any) -> bool:
 def is_literal(atom: Any) -> bool:
     """Whether what an equation reads is a number of the program, not a variable."""
     return isinstance(atom, core.Literal)
-
-
-def read(values: Mapping[Any, Any], atom: Any) -> Any:
-    """What an equation reads, of the values by variable."""
-    return atom.val if is_literal(atom) else values[atom]
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
@@ -94,16 +88,6 @@ def bind(equation: Equation, *operands: Any) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
-def array_in(equation: Equation, ref: Any, indices: Sequence[Any]) -> Any:
-    """The part of a mutable array that an equation of `addupdate` adds to."""
-    return primitives.get_p.bind(ref, *indices, tree=equation.params["tree"])
-
-
-def put_array(equation: Equation, ref: Any, value: Any, indices: Sequence[Any]) -> None:
-    """Replaces that part."""
-    primitives.swap_p.bind(ref, value, *indices, tree=equation.params["tree"])
-
-
 def donated(jaxpr: Any) -> tuple[int, ...]:
     """Positions of the arguments that a program donates to a compiled call."""
     opened, _ = open_jaxpr(jaxpr)
@@ -113,7 +97,7 @@ def donated(jaxpr: Any) -> tuple[int, ...]:
         for atom, gives in zip(
             equation.invars, equation.params.get("donated_invars", ()), strict=False
         )
-        if gives and not isinstance(atom, core.Literal)
+        if gives and not is_literal(atom)
     }
     return tuple(i for i, var in enumerate(opened.invars) if var in given)
 

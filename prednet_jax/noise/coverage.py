@@ -97,13 +97,13 @@ class Reach(NamedTuple):
     routines: frozenset[Entry] = frozenset()
 
 
-def reach(made: Plan) -> list[Reach]:
+def reach(planned: Plan) -> list[Reach]:
     """What noise reaches of each result of a program.
 
     A loop or a branch counts as one operation, of which every result depends on every
     operand; a call is entered.
     """
-    report = report_of(made)
+    report = report_of(planned)
     acting = {entry.path: entry for entry in report.perturbed}
     missed = {entry.path: entry for entry in (*report.untouched, *report.single)}
 
@@ -138,24 +138,24 @@ def reach(made: Plan) -> list[Reach]:
             known.update(zip(step.equation.outvars, after, strict=True))
         return [of(atom) for atom in program.jaxpr.outvars]
 
-    return through(made, [Reach()] * len(made.jaxpr.invars))
+    return through(planned, [Reach()] * len(planned.jaxpr.invars))
 
 
-def report_of(made: Plan) -> Report:
+def report_of(planned: Plan) -> Report:
     """What a plan does to each equation."""
     perturbed: list[Entry] = []
     untouched: list[Entry] = []
     single: list[Entry] = []
-    for program in made.programs():
+    for program in planned.programs():
         for step in program.steps:
             if step.bodies:
                 continue
             if step.action.any:
                 perturbed.append(_perturbed(step))
-            elif reason := _left_alone(step, made.noise.results):
+            elif reason := _left_alone(step, bool(planned.noise.results)):
                 untouched.append(_entry(step, reason, not isinstance(reason, NoOrder)))
-            elif reason := _rounding(step, made.noise.results):
-                (untouched if made.noise.results else single).append(
+            elif reason := _rounding(step, bool(planned.noise.results)):
+                (untouched if planned.noise.results else single).append(
                     _entry(step, reason, has_order=False)
                 )
     return Report(tuple(perturbed), tuple(untouched), tuple(single))
@@ -172,28 +172,28 @@ def _line(entry: Entry) -> str:
 
 def _perturbed(step: Step) -> Entry:
     """What acts on a step."""
-    action, found = step.action, []
+    action, reasons = step.action, []
     pieces = None
     if action.operands is not None:
-        found.append(f"operands in {action.operands.format}")
+        reasons.append(f"operands in {action.operands.format}")
     if action.order is not None and action.cut is not None:
         pieces, order = action.cut.pieces, action.order
-        found.append(f"{pieces} pieces in random order, {order.granularity}")
+        reasons.append(f"{pieces} pieces in random order, {order.granularity}")
         if pieces != order.partials:
-            found.append(_fewer(order, action.cut))
+            reasons.append(_fewer(order, action.cut))
         types = [atom.aval.dtype for atom in step.atoms]
         kept = narrow_type(order.accumulate, types)
         if kept is not None:
-            found.append(f"partial sums in {kept}")
+            reasons.append(f"partial sums in {kept}")
     if action.replay is not None:
-        found.append(action.replay.reason)
+        reasons.append(action.replay.reason)
     if action.results is not None:
-        found += [type(part).__name__ for part in parts(action.results)]
+        reasons += [type(part).__name__ for part in parts(action.results)]
         if action.routine and any(
             isinstance(p, Elementwise) and p.routines for p in parts(action.results)
         ):
-            found.append("on the operands too")
-    return _entry(step, "; ".join(found))._replace(partials=pieces)
+            reasons.append("on the operands too")
+    return _entry(step, "; ".join(reasons))._replace(partials=pieces)
 
 
 def _fewer(order: ReductionOrder, cut: Cut) -> str:
@@ -207,9 +207,9 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
     return f"{asked}: no axis of the sum is cut into as many"
 
 
-def _left_alone(step: Step, results: NoiseSpec | None) -> str:
+def _left_alone(step: Step, acts: bool) -> str:
     """Why the order of floating-point arithmetic is not drawn; empty if it has none."""
-    rule = registry.find(step.name)
+    rule = registry.RULES.get(step.name)
     if not _has_floats(step):
         return ""
     if rule is None and step.name not in EXACT:
@@ -218,8 +218,8 @@ def _left_alone(step: Step, results: NoiseSpec | None) -> str:
         return ""
     if rule.cut is not None or rule.left_alone:
         return step.action.reason
-    acts = results is not None or not rule.rounds
-    if not acts and compat.is_written_by(step.equation, "associative_scan"):
+    unmoved = rule.rounds and not acts
+    if unmoved and compat.is_written_by(step.equation, "associative_scan"):
         return "a step of associative_scan, whose order the program fixes"
     return ""
 
@@ -230,14 +230,14 @@ def _has_floats(step: Step) -> bool:
     return has_floats(avals)
 
 
-def _rounding(step: Step, results: NoiseSpec | None) -> str:
+def _rounding(step: Step, acts: bool) -> str:
     """Why no noise acts on a single operation that rounds; empty if it does not."""
     avals = result_avals(step.equation)
     if not _has_floats(step) or not any(getattr(aval, "size", 1) for aval in avals):
         return ""
-    rule = registry.find(step.name)
+    rule = registry.RULES.get(step.name)
     if not (isinstance(rule, registry.FirstOrder) and rule.rounds):
         return rounds_to(step.equation)
-    if results is not None and not any(has_noise(aval.dtype) for aval in avals):
+    if acts and not any(has_noise(aval.dtype) for aval in avals):
         return f"arithmetic in {avals[0].dtype}, a type that has no noise"
     return "not among what the spec perturbs"

@@ -52,7 +52,7 @@ def held(
 
     `steps` are, in order, the equation, what it reads, and whether noise acts on it.
     """
-    found = []
+    holds = []
     # Variables that XLA would compute together with a noisy result.
     noisy: set[Any] = set()
     for equation, atoms, acts in steps:
@@ -66,8 +66,8 @@ def held(
             noisy.update(v for v, n in zip(outvars, counts, strict=True) if n == 1)
         elif joined and (name in PASSED_ON or _joined_body(equation) is not None):
             noisy.update(outvars)
-        found.append(tuple(hold and n > 1 for n in counts))
-    return found
+        holds.append(tuple(hold and n > 1 for n in counts))
+    return holds
 
 
 def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]:
@@ -76,17 +76,17 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
     What XLA fuses into its readers stands for them: an equation of `PASSED_ON`, or the
     body of a call. `of_results`: how often each result is read; None: once.
     """
-    found: Counter[Any] = Counter()
+    reads: Counter[Any] = Counter()
 
     def add(atoms: Sequence[Any], counts: Sequence[int]) -> None:
         for atom, count in zip(atoms, counts, strict=True):
             if not compat.is_literal(atom):
-                found[atom] += count
+                reads[atom] += count
 
     add(jaxpr.outvars, [1] * len(jaxpr.outvars) if of_results is None else of_results)
     for equation in reversed(jaxpr.eqns):
         name, atoms = equation.primitive.name, equation.invars
-        results = [found[var] for var in equation.outvars]
+        results = [reads[var] for var in equation.outvars]
         if name in PASSED_ON:
             # The results of a split are different parts: no element is read twice. (Of
             # slices that is not known.)
@@ -102,7 +102,7 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
         else:
             counts = [1] * len(atoms)
         add(atoms, counts)
-    return found
+    return reads
 
 
 def _joined_body(equation: compat.Equation) -> Any:

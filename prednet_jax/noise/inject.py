@@ -158,19 +158,19 @@ def evaluate(
 ) -> Any:
     """Plan a program and run it at `arrays`; errors as for `inject`."""
     closed, shapes = program
-    made = plan(closed, spec, only)
+    planned = plan(closed, spec, only)
     chosen = [p.primitives or () for p in parts(spec) if isinstance(p, Elementwise)]
     names = {name for primitives in chosen for name in primitives}
-    names -= {step.name for step in made.walk()}
+    names -= {step.name for step in planned.walk()}
     missing = sorted(names - known() if names else ())
-    missing += sorted(only - made.paths() if only else ())
+    missing += sorted(only - planned.paths() if only else ())
     if missing:
         raise NoiseError(
             f"nothing to perturb at {', '.join(map(repr, missing))}: expected paths "
             "that coverage lists, and names of primitives"
         )
     leaves = jax.tree.leaves(arrays)
-    out = run(made, key, leaves, run_key=run_key, evaluation=hooks)
+    out = run(planned, key, leaves, run_key=run_key, evaluation=hooks)
     weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
     out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), out)

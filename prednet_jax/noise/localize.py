@@ -77,8 +77,8 @@ class Findings(NamedTuple):
     @property
     def culprits(self) -> tuple[Culprit, ...]:
         """The members of all sets, the largest effect first."""
-        found = [culprit for one in self.sets for culprit in one]
-        return tuple(sorted(found, key=lambda c: -c.effect))
+        members = (culprit for each in self.sets for culprit in each)
+        return tuple(sorted(members, key=lambda c: -c.effect))
 
     def __str__(self) -> str:
         lines = [
@@ -125,46 +125,35 @@ def localize(
     acting = runs.acting(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
-        return _found(runs.Call(fn, args, kwargs), acting, key, share, samples, parts)
+        call = runs.Call(fn, args, kwargs)
+        entries = coverage(fn, acting)(*args, **kwargs).perturbed
+        *_, other = keys = random_bits.split(key, samples + 1)
+        paths = [entry.path for entry in entries]
+        measure = effect_of(call, acting, paths)
+        effect = functools.cache(functools.partial(measure, keys[:-1]))
+        every = frozenset(range(len(entries)))
+
+        def culprit(i: int) -> Culprit:
+            entry, own = entries[i], effect(frozenset([i]))
+            return Culprit(entry.path, entry.primitive, own, entry.source)
+
+        if parts is not None:
+            members = _members(parts, call, acting, paths)
+            chosen = list(members.values())
+            sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
+        else:
+            chosen = _minimal_sets(effect, every, share)
+            sets = [[culprit(i) for i in each] for each in chosen]
+        rest = every.difference(*chosen)
+        settled = True
+        if parts is None and chosen:
+            again = functools.partial(measure, random_bits.split(other, samples))
+            least = max(share * again(every), again(rest) if rest else 0.0)
+            settled = again(every - rest) >= least
+        ordered = tuple(tuple(sorted(each, key=lambda c: -c.effect)) for each in sets)
+        return Findings(ordered, effect(every), effect(rest), len(entries), settled)
 
     return search
-
-
-def _found(
-    call: runs.Call,
-    spec: NoiseSpec,
-    key: Array,
-    share: float,
-    samples: int,
-    parts: Sequence[str] | None,
-) -> Findings:
-    entries = coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed
-    *_, other = keys = random_bits.split(key, samples + 1)
-    paths = [entry.path for entry in entries]
-    measure = effect_of(call, spec, paths)
-    effect = functools.cache(functools.partial(measure, keys[:-1]))
-    every = frozenset(range(len(entries)))
-
-    def culprit(i: int) -> Culprit:
-        primitive, path, _, _, source, _ = entries[i]
-        return Culprit(path, primitive, effect(frozenset([i])), source)
-
-    if parts is not None:
-        members = _members(parts, call, spec, paths)
-        chosen = list(members.values())
-        sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
-    else:
-        chosen = _minimal_sets(effect, every, share)
-        sets = [[culprit(i) for i in found] for found in chosen]
-    left = every.difference(*chosen)
-    total, rest = effect(every), effect(left)
-    settled = True
-    if parts is None and chosen:
-        again = functools.partial(measure, random_bits.split(other, samples))
-        least = max(share * again(every), again(left) if left else 0.0)
-        settled = again(every - left) >= least
-    ordered = tuple(tuple(sorted(each, key=lambda c: -c.effect)) for each in sets)
-    return Findings(ordered, total, rest, len(entries), settled)
 
 
 def _minimal_sets(
@@ -172,18 +161,18 @@ def _minimal_sets(
 ) -> list[frozenset[int]]:
     """Disjoint sets that explain the change, until the rest has a smaller effect."""
     needed = share * effect(every)
-    found: list[frozenset[int]] = []
+    sets: list[frozenset[int]] = []
 
     def explains(chosen: Collection[int]) -> bool:
         return effect(frozenset(chosen)) >= needed
 
-    left = every
-    while needed > 0 and explains(left):
-        if found and effect(left) <= effect(every - left):
+    rest = every
+    while needed > 0 and explains(rest):
+        if sets and effect(rest) <= effect(every - rest):
             break
-        found.append(frozenset(minimise(sorted(left), explains)))
-        left -= found[-1]
-    return found
+        sets.append(frozenset(minimise(sorted(rest), explains)))
+        rest -= sets[-1]
+    return sets
 
 
 def effect_of(
@@ -241,7 +230,7 @@ def _members(
     """For each part the positions in `paths` of its equations."""
     steps = plan(call.program().jaxpr, spec).walk()
     scopes = {step.path: step.scope for step in steps}
-    found = {}
+    members = {}
     for part in parts:
         here = [_belongs(path, scopes[path], part) for path in paths]
         if not any(here):
@@ -249,8 +238,8 @@ def _members(
                 f"parts: noise acts on nothing in {part!r}: expected the beginning of "
                 "a path that coverage lists, or a named scope"
             )
-        found[part] = frozenset(np.flatnonzero(here).tolist())
-    return found
+        members[part] = frozenset(np.flatnonzero(here).tolist())
+    return members
 
 
 def _belongs(path: str, scope: str, part: str) -> bool:

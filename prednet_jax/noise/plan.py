@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, fusion, specs
@@ -25,6 +24,7 @@ from prednet_jax.noise.order import permutations, profiles
 from prednet_jax.noise.order.collectives import axes_of, cut_gathered
 from prednet_jax.noise.order.partials import Cut, NoOrder
 from prednet_jax.noise.rounding import elementwise
+from prednet_jax.noise.rounding.steps import is_wider
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINES
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
@@ -36,7 +36,7 @@ class Noise(NamedTuple):
     order: specs.ReductionOrder | None = None
     gpu: specs.GpuOrder | None = None
     operands: specs.ReducedPrecision | None = None
-    results: specs.NoiseSpec | None = None
+    results: tuple[specs.Elementwise, ...] = ()
     only: frozenset[str] | None = None
 
 
@@ -164,17 +164,16 @@ def plan(
         UnsupportedPrimitiveError: when a higher-order primitive has no rule.
     """
     acting = specs.at(spec, "computation")
-    found = () if acting is None else specs.parts(acting)
-    results = [part for part in found if isinstance(part, specs.Elementwise)]
+    parts = () if acting is None else specs.parts(acting)
 
     def first(kind: type[specs.NoiseSpec]) -> Any:
-        return next((part for part in found if isinstance(part, kind)), None)
+        return next((part for part in parts if isinstance(part, kind)), None)
 
     noise = Noise(
         order=first(specs.ReductionOrder),
         gpu=first(specs.GpuOrder),
         operands=first(specs.ReducedPrecision),
-        results=specs.compose(*results) if results else None,
+        results=tuple(p for p in parts if isinstance(p, specs.Elementwise)),
         only=None if only is None else frozenset(only),
     )
     if noise.gpu is not None:
@@ -257,10 +256,10 @@ def _paths(prefix: str, jaxpr: Any) -> list[str]:
 
 def _higher_order_rule(step: Step) -> HigherOrder | None:
     """The rule of an equation with programs inside; None for a first-order one."""
-    rule = registry.find(step.name)
+    rule = registry.RULES.get(step.name)
     if rule is None and compat.sub_jaxprs(step.equation.params):
         accepted = sorted(
-            n for n, r in registry.registered().items() if isinstance(r, HigherOrder)
+            n for n, r in registry.RULES.items() if isinstance(r, HigherOrder)
         )
         raise UnsupportedPrimitiveError(
             f"noise cannot enter the higher-order primitive {step.name!r} at "
@@ -282,7 +281,7 @@ def _action(
     `atoms` are what it reads, `gathers` the results of `all_gather` and their axes.
     """
     name, params = equation.primitive.name, equation.params
-    rule = registry.find(name)
+    rule = registry.RULES.get(name)
     if not isinstance(rule, FirstOrder):
         rule = FirstOrder(rounds=False)
     avals = result_avals(equation)
@@ -293,7 +292,8 @@ def _action(
     shapes = [atom.aval for atom in atoms]
     operands = None
     if noise.operands is not None and name in MATRIX_PRODUCTS:
-        wide = [elementwise.is_wider(shape.dtype, noise.operands) for shape in shapes]
+        narrow = noise.operands.format
+        wide = [is_wider(shape.dtype, narrow) for shape in shapes]
         operands = noise.operands if any(wide) else None
     cut_or_reason: Any = "not among what the spec perturbs"
     if noise.order is not None and has_floats(avals[:1]):
@@ -327,19 +327,16 @@ def _on_results(
     noise: Noise, name: str, avals: Sequence[Any], rule: FirstOrder
 ) -> specs.NoiseSpec | None:
     """The elementwise noises that act on the results of an equation."""
-    types = [getattr(aval, "dtype", bool) for aval in avals]
-    if noise.results is None or not any(map(elementwise.has_noise, types)):
+    types = [getattr(aval, "dtype", jnp.dtype(bool)) for aval in avals]
+    if not any(map(elementwise.has_noise, types)):
         return None
-    found = [
+    acting = [
         part
-        for part in specs.parts(noise.results)
-        if isinstance(part, specs.Elementwise)
-        and (
-            (name in part.primitives if part.primitives else rule.rounds)
-            or (part.routines and name in KERNELS)
-        )
+        for part in noise.results
+        if (name in part.primitives if part.primitives else rule.rounds)
+        or (part.routines and name in KERNELS)
     ]
-    return specs.compose(*found) if found else None
+    return specs.compose(*acting) if acting else None
 
 
 def result_avals(equation: compat.Equation) -> list[Any]:
@@ -353,11 +350,6 @@ def has_floats(avals: Sequence[Any]) -> bool:
     """Whether any of these shapes and types is of floating-point numbers."""
     types = (getattr(aval, "dtype", bool) for aval in avals)
     return any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types)
-
-
-def result_type(equation: compat.Equation) -> Any:
-    """Type of the first result; bool where there is none, or none with a type."""
-    return getattr(next(iter(result_avals(equation)), None), "dtype", np.dtype(bool))
 
 
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:

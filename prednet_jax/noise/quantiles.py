@@ -37,8 +37,8 @@ def tail(x: np.ndarray) -> np.ndarray:
     below_mean, x = x < 0, np.maximum(x, 0)
     root = np.sqrt(np.square(x) + 2 * math.pi)
     below = (1 - 1 / math.pi) * x + root / math.pi
-    found = np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
-    return np.where(below_mean, 1.0, found)
+    bound = np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
+    return np.where(below_mean, 1.0, bound)
 
 
 def interval(count: int, total: int) -> tuple[float, float]:

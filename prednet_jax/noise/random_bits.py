@@ -54,14 +54,14 @@ def words(key: Array) -> Array:
 def check(key: Any) -> None:
     """Refuses what is neither one typed PRNG key nor raw key data, by a NoiseError."""
     kind = getattr(key, "dtype", None)
-    found = f"key of type {type(key).__name__}"
+    given = f"key of type {type(key).__name__}"
     if kind is not None:
         typed = jnp.issubdtype(kind, jax.dtypes.prng_key) and key.ndim == 0
         if typed or (kind == jnp.uint32 and key.ndim == 1 and key.size):
             return
-        found = f"key of type {kind} and shape {key.shape}"
+        given = f"key of type {kind} and shape {key.shape}"
     raise NoiseError(
-        f"{found}: expected one PRNG key, such as jax.random.key(0), or its data, "
+        f"{given}: expected one PRNG key, such as jax.random.key(0), or its data, "
         "uint32 [n]; the arguments of the function come after it"
     )
 
@@ -89,8 +89,8 @@ def fold(state: Array, *data: int | Array) -> Array:
     return lax.concatenate([w0[None], w1[None]], 0)
 
 
-def mix(x: Array) -> Array:
-    """lowbias32, a bijection of 32 bits."""
+def mix(x: Any) -> Any:
+    """lowbias32, a bijection of 32 bits, of an array of JAX or NumPy."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
     return x ^ (x >> np.uint32(16))
@@ -100,17 +100,14 @@ def salt_words(salt: Salt) -> tuple[int, int]:
     """The two words of a salt, integers modulo 2^32, hashed in Python."""
     s0, s1 = _B, _GOLDEN
     for part in (salt,) if isinstance(salt, int) else tuple(salt):
-        s0 = _mix_python(s0 ^ (part * _GOLDEN + _A))
-        s1 = _mix_python(s1 + s0 + part)
+        s0 = _mixed(s0 ^ (part * _GOLDEN + _A))
+        s1 = _mixed(s1 + s0 + part)
         s0 = (s0 + s1) & _MASK
     return s0, s1
 
 
-def _mix_python(x: int) -> int:
-    x &= _MASK
-    x = ((x ^ (x >> 16)) * _A) & _MASK
-    x = ((x ^ (x >> 15)) * _B) & _MASK
-    return x ^ (x >> 16)
+def _mixed(x: int) -> int:
+    return int(mix(np.array([x & _MASK], np.uint32))[0])
 
 
 def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.order import permutations
-from prednet_jax.noise.plan import Plan, Step, result_type
+from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words, first_words, on_device, path_salt
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import logical, registry
@@ -45,7 +45,7 @@ class Evaluation:
 
     def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
         """What an equation reads, of the values by variable."""
-        return compat.read(values, atom)
+        return atom.val if compat.is_literal(atom) else values[atom]
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Is told what an equation gave, and may give something else."""
@@ -198,8 +198,7 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
         start = 0
         for path, grid in grids:
             stop = start + math.prod(grid)
-            parts = [lax.reshape(word[start:stop], grid) for word in flat]
-            drawn[path] = tuple(parts)
+            drawn[path] = tuple(lax.reshape(word[start:stop], grid) for word in flat)
             start = stop
     return drawn
 
@@ -272,9 +271,10 @@ def _accumulated(
 
     (moved,) = elementwise.perturb_operands(spec, step.name, [addend], here, salt)
     compat.bind(step.equation, ref, chosen(moved, addend), *indices)
-    value = compat.array_in(step.equation, ref, indices)
+    tree = step.equation.params["tree"]
+    value = compat.get_p.bind(ref, *indices, tree=tree)
     noisy = elementwise.apply(spec, value, (), here, salt, primitive=step.name)
-    compat.put_array(step.equation, ref, chosen(noisy, value), indices)
+    compat.swap_p.bind(ref, chosen(noisy, value), *indices, tree=tree)
     return []
 
 
@@ -284,7 +284,7 @@ def _ordered(
     spec, cut = step.action.order, step.action.cut
     assert spec is not None
     assert cut is not None
-    dtype, salt = result_type(step.equation), path_salt(step.path)
+    dtype, salt = step.equation.outvars[0].aval.dtype, path_salt(step.path)
     # Indices of a scatter are integers, and none of these.
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 

@@ -54,9 +54,8 @@ def digest(x: Array) -> list[Array]:
     def table(flat: Array) -> Array:
         return jnp.pad(flat, (0, rows * COLUMNS - x.size)).reshape(rows, COLUMNS)
 
-    number = random_bits.mix(lax.iota(jnp.uint32, rows * COLUMNS)).reshape(
-        rows, COLUMNS
-    )
+    number = random_bits.mix(lax.iota(jnp.uint32, rows * COLUMNS))
+    number = number.reshape(rows, COLUMNS)
     words = _as_words(x).reshape(x.size, -1)
     hashed = number
     for i in range(words.shape[1]):

@@ -12,13 +12,11 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from prednet_jax.noise import errors
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu.targets import CARDS
-
-Site = Literal["computation", "gradient", "weights"]
 
 SITES = ("computation", "gradient", "weights")
 FORMATS = ("tf32", "bf16", "fp16")
@@ -51,7 +49,7 @@ def integer(default: Any, low: int, high: int) -> Any:
 class NoiseSpec:
     """Base of all specs. `site` says where the noise acts."""
 
-    site: ClassVar[Site] = "computation"
+    site: ClassVar[str] = "computation"
     # Whether a composition holds at most one of this kind.
     alone: ClassVar[bool] = False
 
@@ -237,7 +235,7 @@ class ReducedPrecision(NoiseSpec):
 class GradientGaussian(NoiseSpec):
     """Add normal noise, of deviation `scale` x RMS of the whole gradient, to it."""
 
-    site: ClassVar[Site] = "gradient"
+    site: ClassVar[str] = "gradient"
     scale: float = option(dataclasses.MISSING, errors.positive)
 
 
@@ -252,7 +250,7 @@ class BitFlip(NoiseSpec):
         index: flat index of the weight in that leaf; None: drawn.
     """
 
-    site: ClassVar[Site] = "weights"
+    site: ClassVar[str] = "weights"
     alone: ClassVar[bool] = True
     bit: int = integer(0, 0, 63)
     leaf: str | None = option(None, errors.text, what="None or part of a path")
@@ -288,8 +286,8 @@ class Composition(NoiseSpec):
         alone = {type(spec): "at most one of a kind" for spec in specs if spec.alone}
         orders = {ReductionOrder | GpuOrder: "one order for a sum"}
         for kind, expected in (alone | orders).items():
-            found = [spec for spec in specs if isinstance(spec, kind)]
-            errors.expect(len(found) < 2, "specs", found, expected)
+            same = [spec for spec in specs if isinstance(spec, kind)]
+            errors.expect(len(same) < 2, "specs", same, expected)
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:
@@ -312,5 +310,5 @@ def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
 def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
     """The part of `spec` that acts at `site` (one of `SITES`), or None."""
     errors.choice("site", site, SITES)
-    found = [part for part in parts(spec) if part.site == site]
-    return compose(*found) if found else None
+    acting = [part for part in parts(spec) if part.site == site]
+    return compose(*acting) if acting else None

@@ -16,7 +16,7 @@ Several primitives are joined by "|": `ulp:primitives=add|mul`. Examples:
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prednet_jax.noise import specs
@@ -114,32 +114,29 @@ def _value(name: str, kind: str, text: str) -> Any:
         return None
     if kind.startswith("tuple"):
         return _primitives(name, tuple(part.strip() for part in text.split("|")))
-    about = {"bool": "true or false", "int": "an integer", "float": "a number"}
+    readers: dict[str, tuple[Callable[[str], Any], str]] = {
+        "bool": (lambda x: {"true": True, "false": False}[x.lower()], "true or false"),
+        "int": (int, "an integer"),
+        "float": (float, "a number"),
+    }
+    read, expected = readers.get(kind.partition(" ")[0], (str, "a text"))
     try:
-        match kind.partition(" ")[0]:
-            case "bool":
-                return {"true": True, "false": False}[text.lower()]
-            case "int":
-                return int(text)
-            case "float":
-                return float(text)
+        return read(text)
     except (ValueError, KeyError):
-        expected = about[kind.partition(" ")[0]]
         raise NoiseError(f"{name}={text!r}: expected {expected}") from None
-    return text
 
 
-def _primitives(name: str, found: tuple[str, ...]) -> tuple[str, ...]:
+def _primitives(name: str, given: tuple[str, ...]) -> tuple[str, ...]:
     """Names of primitives, which in a text have to be there: a slip is noticed."""
     known = primitives.known()
-    for primitive in found:
+    for primitive in given:
         if primitive not in known:
             close = difflib.get_close_matches(primitive, sorted(known), 3)
             some = ", ".join(close or ("add", "mul", "dot_general"))
             raise NoiseError(
                 f"{name}: no primitive {primitive!r}: expected names such as {some}"
             )
-    return found
+    return given
 
 
 def _text(spec: NoiseSpec, defaults: bool) -> str:

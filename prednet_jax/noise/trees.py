@@ -52,15 +52,13 @@ def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
 
 def _floats(tree: object) -> dict[int, Array]:
     """The floating-point leaves that have elements, by position."""
-    leaves = {i: jnp.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
-    found = {
-        i: x
-        for i, x in leaves.items()
-        if jnp.issubdtype(x.dtype, jnp.floating) and x.size
+    leaves = enumerate(map(jnp.asarray, jax.tree.leaves(tree)))
+    floats = {
+        i: x for i, x in leaves if jnp.issubdtype(x.dtype, jnp.floating) and x.size
     }
-    if not found:
+    if not floats:
         raise NoiseError("tree has no floating-point element: expected at least one")
-    return found
+    return floats
 
 
 def _replace(tree: Tree, new: dict[int, Array]) -> Tree:
@@ -77,15 +75,11 @@ def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
     wide = jnp.dtype(jnp.float64 if doubles else jnp.float32)
     # One vector, not a kernel for each leaf: inverting the normal distribution takes
     # long to compile. Computed once, not in each reader of the new gradient.
-    values = materialised(
-        lax.concatenate(
-            [jnp.ravel(lax.convert_element_type(x, wide)) for x in floats.values()], 0
-        )
-    )
-    random = lax.concatenate(
-        [random_bits.bits(state, (x.size,), i) for i, x in floats.items()], 0
-    )
-    normal = lax.convert_element_type(random_bits.gauss(random), wide)
+    flat = [jnp.ravel(lax.convert_element_type(x, wide)) for x in floats.values()]
+    values = materialised(lax.concatenate(flat, 0))
+    random = [random_bits.bits(state, (x.size,), i) for i, x in floats.items()]
+    normal = random_bits.gauss(lax.concatenate(random, 0))
+    normal = lax.convert_element_type(normal, wide)
     sigma = steps.rms(values, zero) * np.asarray(spec.scale, wide)
     noisy = materialised(values + guard(sigma * normal, zero))
     new, start = {}, 0
@@ -134,18 +128,15 @@ def _select(spec: BitFlip, tree: object) -> dict[int, Array]:
     floats = _floats(tree)
     if spec.leaf is None:
         return floats
-    paths = [
-        jax.tree_util.keystr(path)
-        for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]
-    ]
-    found = [i for i in floats if spec.leaf in paths[i]]
-    if len(found) != 1:
+    paths = [jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(tree)]
+    matches = {i: x for i, x in floats.items() if spec.leaf in paths[i]}
+    if len(matches) != 1:
         names = ", ".join(paths[i] for i in floats)
         raise NoiseError(
-            f"leaf={spec.leaf!r} matches {len(found)} leaves: expected a part of the "
+            f"leaf={spec.leaf!r} matches {len(matches)} leaves: expected a part of the "
             f"path of exactly one of {names}"
         )
-    leaf = floats[found[0]]
+    (leaf,) = matches.values()
     if spec.index is not None and spec.index >= leaf.size:
         raise NoiseError(f"index={spec.index!r}: expected 0 to {leaf.size - 1}")
-    return {found[0]: leaf}
+    return matches

@@ -24,14 +24,6 @@ from prednet_jax.noise.run import Call, Evaluation
 _PART = 8192
 
 
-class Around(NamedTuple):
-    """An equation around: how many counters and labels there were before it."""
-
-    step: Step
-    counters: int
-    labels: int
-
-
 class Place(NamedTuple):
     """Where a value is computed.
 
@@ -65,13 +57,14 @@ class Watched(Evaluation):
         super().__init__()
         self.limit = limit
         self.labels: dict[str, Any] = {}
-        self._around: list[Around] = []
+        # Equations around: how many counters and labels there were before each.
+        self._around: list[tuple[Step, int, int]] = []
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
         """As `Evaluation`; notes what stands around."""
-        around = Around(call.step, len(words.steps or ()), len(self.labels))
-        self._around.append(around)
+        counters, labels = len(words.steps or ()), len(self.labels)
+        self._around.append((call.step, counters, labels))
         try:
             return super().higher_order(call, words, operands)
         finally:
@@ -81,7 +74,7 @@ class Watched(Evaluation):
         """Where the program is; without words, outside of all loops."""
         place = Place([], [], 1, [])
         steps = (words.steps if words else None) or ()
-        after = [*(around.counters for around in self._around[1:]), len(steps)]
+        after = [*(counters for _, counters, _ in self._around[1:]), len(steps)]
         for (step, before, labels), stop in zip(self._around, after, strict=False):
             params = step.equation.params
             if step.name == "shard_map":

@@ -173,8 +173,7 @@ def test_a_composition_acts_on_operands_order_and_results():
     assert entry.reason == (
         "operands in tf32; 3 pieces in random order, tile; UlpPerturbation"
     )
-    run = noise.inject(jnp.matmul, spec)
-    found = run(KEYS[0], A, B)
+    found = noise.inject(jnp.matmul, spec)(KEYS[0], A, B)
     exact = rounded(A, 10) @ rounded(B, 10)
     # A hundred ulps of each result, and 40 of the largest for the order.
     bound = 101 * 2.0**-23 * np.abs(exact) + 40 * 2.0**-23 * np.abs(exact).max()

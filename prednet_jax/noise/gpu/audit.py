@@ -178,46 +178,46 @@ def audit(
             steps = _steps(closed)
         compilation.found_wheels()
 
-        def compiled(deterministic: bool) -> tuple[Compiled, tuple[Entry, ...]]:
+        def build(deterministic: bool) -> tuple[Compiled, tuple[Entry, ...]]:
             with _refusing(steps):
                 with _spread(mesh):
                     module = compilation.lower(
                         program, *shapes, donate=compat.donated(closed)
                     )
-                (made,) = compilation.compiled_for(
+                (compiled,) = compilation.compiled_for(
                     [module],
                     gpu,
                     devices=devices,
                     deterministic=deterministic,
                     time_limit=time_limit,
                 )
-            return made, entries_of(made, steps, capability, deterministic)
+            return compiled, entries_of(compiled, steps, capability, deterministic)
 
-        made, entries = compiled(deterministic)
-        advice = _advice(compiled, entries, deterministic) if advise else ()
-        kernels = sum(1 for x in made.launches if x.kernel or is_call(x.kind))
-        used = made.memory
+        compiled, entries = build(deterministic)
+        advice = _advice(build, entries, deterministic) if advise else ()
+        kernels = sum(1 for x in compiled.launches if x.kernel or is_call(x.kind))
+        used = compiled.memory
         memory = used["argument"], used["output"] - used["alias"], used["temp"]
         name = gpu if gpu in CARDS else "described"
         about = kernels, Memory(*memory), name, devices, deterministic
-        return Report(entries, *about, advice, made)
+        return Report(entries, *about, advice, compiled)
 
     return report
 
 
 def _advice(
-    compiled: Callable, entries: Sequence[Entry], deterministic: bool
+    build: Callable, entries: Sequence[Entry], deterministic: bool
 ) -> tuple[Advice, ...]:
     """What would help, tried by compiling again."""
     advice = []
     if not deterministic and any(e.varies == "call" for e in entries):
-        left = [e for e in compiled(True)[1] if e.varies == "call"]
+        left = [e for e in build(True)[1] if e.varies == "call"]
         advice.append(Advice(_FLAG, tuple(left)))
         names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
         advice += [Advice(_OTHERS[x], None) for x in names if x in _OTHERS]
     if any(e.kind == "reduced_precision" for e in entries):
         with jax.default_matmul_precision("highest"):
-            again = compiled(deterministic)[1]
+            again = build(deterministic)[1]
         left = [e for e in again if e.kind == "reduced_precision"]
         advice.append(Advice(_HIGHEST, tuple(left)))
     return tuple(advice)

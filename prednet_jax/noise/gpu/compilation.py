@@ -204,9 +204,9 @@ def found_wheels() -> list[str]:
     beside = [str(folder)] if folder.is_dir() else []
     path: dict[str, Any] = {"path": beside} if beside else {}
     for name, wanted in WHEELS.items():
-        each = next(iter(importlib.metadata.distributions(name=name, **path)), None)
-        if each is None or each.version != wanted:
-            state = "is not installed" if each is None else f"is {each.version}"
+        wheel = next(iter(importlib.metadata.distributions(name=name, **path)), None)
+        if wheel is None or wheel.version != wanted:
+            state = "is not installed" if wheel is None else f"is {wheel.version}"
             raise NoiseError(
                 f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
                 f"expected what this installs: {sys.executable} -m pip install "

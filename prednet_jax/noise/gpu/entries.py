@@ -40,25 +40,25 @@ class Entry(NamedTuple):
 
 
 def entries_of(
-    made: Compiled,
+    compiled: Compiled,
     steps: Sequence[Step],
     capability: tuple[int, int],
     deterministic: bool,
 ) -> tuple[Entry, ...]:
     """All entries of a program compiled from equations `steps`, the worst first."""
-    program, tf32 = hlo.read(made.hlo), capability >= (8, 0)
-    launched = {x.instruction: x for x in made.launches}
+    program, tf32 = hlo.read(compiled.hlo), capability >= (8, 0)
+    launched = {x.instruction: x for x in compiled.launches}
     # XLA launches some collectives under a name that its program does not have.
     for x in program.instructions.values():
         if _opcode(x) in _COLLECTIVES:
             launched.setdefault(x.name, Launch("", x.name, "", (), ()))
-    found: list[Entry] = []
-    unseen = dict(made.ptx)
+    entries: list[Entry] = []
+    unseen = dict(compiled.ptx)
     for name, launch in launched.items():
         instruction, kernel = program.instructions.get(name), launch.kernel
         if instruction is None:
             continue
-        text = made.ptx.get(kernel, "")
+        text = compiled.ptx.get(kernel, "")
         unseen.pop(kernel, None)
         trees = cache(partial(_trees, program, instruction, launch, text))
         atomics = _ATOMIC.findall(text)
@@ -67,25 +67,26 @@ def entries_of(
             place = _where(program, each, instruction, steps)
             if each.opcode == "scatter" and atomics:
                 explained = True
-                found.append(_atomic(atomics, _combines(program, each), place, kernel))
+                combines = _combines(program, each)
+                entries.append(_atomic(atomics, combines, place, kernel))
             for kind, varies, detail in (
                 *_reduction(program, each, text, deterministic, trees),
                 *_called(each, deterministic),
                 *_reduced(program, each, text, tf32),
             ):
-                found.append(Entry(kind, *place, varies, detail, kernel or name))
+                entries.append(Entry(kind, *place, varies, detail, kernel or name))
             if _opcode(each) in _COLLECTIVES:
                 places = [] if place[1] else _joined(program, each, steps)
-                found += [_collective(program, each, x) for x in places or [place]]
+                entries += [_collective(program, each, x) for x in places or [place]]
         if atomics and not explained:
             place = _where(program, instruction, instruction, steps)
-            found.append(_atomic(atomics, None, place, kernel))
+            entries.append(_atomic(atomics, None, place, kernel))
     for kernel, text in unseen.items():
         if atomics := _ATOMIC.findall(text):
-            found.append(_atomic(atomics, None, ("", ""), kernel))
+            entries.append(_atomic(atomics, None, ("", ""), kernel))
     order = {x: i for i, x in enumerate((*VARIES, *KINDS))}
     return tuple(
-        sorted(dict.fromkeys(found), key=lambda e: (order[e.varies], order[e.kind]))
+        sorted(dict.fromkeys(entries), key=lambda e: (order[e.varies], order[e.kind]))
     )
 
 
@@ -107,8 +108,6 @@ _EXPECTED = {
     "all-reduce": "psum|pmax|pmin|dot|conv|scatter|reduce|cum|sum|mean|arg",
     "reduce-scatter": "reduce_scatter|psum|dot|conv|scatter|reduce|sum|mean",
 }
-# Primitives that XLA writes anew without their names.
-_REWRITTEN = "^cum|^reduce_window"
 
 
 def _where(
@@ -127,7 +126,9 @@ def _where(
     for name, instruction in zip(names, (each, around), strict=True):
         if source := program.source(instruction.frame):
             return _fitting(name, source, expected, steps), source
-    rewritten = {(x.name, x.source) for x in steps if re.search(_REWRITTEN, x.name)}
+    # XLA writes these primitives anew, without their names.
+    anew = ("cum", "reduce_window")
+    rewritten = {(x.name, x.source) for x in steps if x.name.startswith(anew)}
     if each.opcode == "reduce-window" and len(rewritten) == 1:
         return rewritten.pop()
     known = {step.name for step in steps}
@@ -161,7 +162,7 @@ def _joined(
     def operands(x: hlo.Instruction) -> list[hlo.Instruction]:
         return [by_name[name] for name in x.operands if name in by_name]
 
-    found: dict[Place, None] = {}
+    places: dict[Place, None] = {}
     for neighbours in (users, operands):
         todo = [each]
         # The list grows while it is read.
@@ -174,8 +175,8 @@ def _joined(
                 name = _fitting(name, source, expected, steps)
                 written = re.search(expected, name) is not None
             if near.operation and source and written:
-                found[name, source] = None
-    return list(found)
+                places[name, source] = None
+    return list(places)
 
 
 _FLOAT = re.compile(r"\b(?:f\d+|bf16|c64|c128)\w*\[")
@@ -284,43 +285,38 @@ class Library(NamedTuple):
     """
 
     name: str
-    varies: str
-    deterministic: str
     promise: str
     # Where its documentation says so, below docs.nvidia.com.
     page: str = ""
+    varies: str = "device"
+    deterministic: str = "device"
 
 
 _CUBLAS = Library(
     "cuBLAS",
-    "compilation",
-    "device",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
     "cuda/cublas, Results Reproducibility",
+    "compilation",
 )
 _PAGE = "deeplearning/cudnn, Reproducibility (Determinism)"
 _REPEATS = "some backward algorithms do not repeat their bits"
-_CUDNN = Library("cuDNN", "call", "device", _REPEATS, _PAGE)
+_CUDNN = Library("cuDNN", _REPEATS, _PAGE, "call")
 _FORWARD = "forward algorithms repeat on one architecture"
-_CUDNN_FORWARD = Library("cuDNN", "compilation", "device", _FORWARD, _PAGE)
+_CUDNN_FORWARD = Library("cuDNN", _FORWARD, _PAGE, "compilation")
 _CUSOLVER = Library(
     "cuSOLVER",
-    "device",
-    "device",
     "deterministic results are its default",
     "cuda/cusolver, cusolverDnSetDeterministicMode",
 )
 _CUFFT = Library(
     "cuFFT",
-    "device",
-    "device",
     "the same bits for one plan, version and GPU model",
     "cuda/cufft, Accuracy and Performance",
 )
 _OWN = "each routine has a promise of its own"
-_CUSPARSE = Library("cuSPARSE", "call", "call", _OWN, "cuda/cusparse, of each routine")
-_UNKNOWN = Library("", "call", "call", "not known to audit: nothing is promised")
+_CUSPARSE = Library("cuSPARSE", _OWN, "cuda/cusparse, of each routine", "call", "call")
+_UNKNOWN = Library("", "not known to audit: nothing is promised", "", "call", "call")
 # By the beginning of an opcode, or of the target of a custom call; the first that fits.
 # None: calls that move data, sort or work on integers.
 _LIBRARIES: dict[str, Library | None] = {
@@ -353,14 +349,14 @@ def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
         return
     target = each.attribute("custom_call_target") or each.opcode
     fits = (x for beginning, x in _LIBRARIES.items() if target.startswith(beginning))
-    found = next(fits, _UNKNOWN)
-    if found is None:
+    library = next(fits, _UNKNOWN)
+    if library is None:
         return
-    varies = found.deterministic if deterministic else found.varies
+    varies = library.deterministic if deterministic else library.varies
     chosen = "" if deterministic or varies == "device" else "; autotuning chooses one"
-    name = f"{found.name} {target}".strip()
-    source = f" [docs.nvidia.com/{found.page}]" if found.page else ""
-    yield "library", varies, f"{name}: {found.promise}{chosen}{source}"
+    name = f"{library.name} {target}".strip()
+    source = f" [docs.nvidia.com/{library.page}]" if library.page else ""
+    yield "library", varies, f"{name}: {library.promise}{chosen}{source}"
 
 
 _COLLECTIVES = {

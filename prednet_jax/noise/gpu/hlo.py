@@ -41,12 +41,12 @@ class Instruction(NamedTuple):
     @property
     def arrays(self) -> list[tuple[str, int]]:
         """Type, such as `f32`, and bytes of the result, or of each of several."""
-        found = []
+        arrays = []
         for name, sizes in re.findall(r"(\w+)\[([\d,]*)\]", self.type):
             bits = re.search(r"\d+", name)
             count = math.prod(int(n) for n in sizes.split(",") if n)
-            found.append((name, count * (int(bits[0]) if bits else 8) // 8))
-        return found
+            arrays.append((name, count * (int(bits[0]) if bits else 8) // 8))
+        return arrays
 
     def attribute(self, name: str) -> str:
         """The value of an attribute up to the next comma or blank; "" without it."""
@@ -109,7 +109,7 @@ def read(text: str) -> Program:
             table[int(row[1])] = row[2]
         elif head := _HEAD.match(line):
             computations[name].append(_instruction(head, line[head.end() :]))
-    return Program(computations, _frames(*tables.values()))
+    return Program(computations, _frames(tables))
 
 
 _BOUNDARY = os.path.join(os.path.dirname(__file__), "compilation.py")
@@ -146,23 +146,21 @@ def _closing(text: str, start: int) -> int:
 
 
 def _frames(
-    files: Mapping[int, str],
-    functions: Mapping[int, str],
-    locations: Mapping[int, str],
-    frames: Mapping[int, str],
+    tables: Mapping[str, Mapping[int, str]],
 ) -> dict[int, tuple[str, int, str, int]]:
     """Stack frames; the number of the frame around each is one less than its text."""
 
     def numbers(text: str) -> dict[str, int]:
         return {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", text)}
 
-    found = {}
-    for frame, text in frames.items():
+    files, functions, locations, texts = (tables[name] for name in _TABLES)
+    frames = {}
+    for frame, text in texts.items():
         fields = {"file_name_id": 0, "function_name_id": 0, "parent_frame_id": 0}
         fields |= numbers(text)
         fields |= numbers(locations[fields["file_location_id"]])
         file = files.get(fields["file_name_id"], "").strip('"')
         function = functions.get(fields["function_name_id"], "").strip('"')
         name, around = function.rpartition(".")[2], fields["parent_frame_id"] - 1
-        found[frame] = file, fields.get("line", 0), name, around
-    return found
+        frames[frame] = file, fields.get("line", 0), name, around
+    return frames

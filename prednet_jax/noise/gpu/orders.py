@@ -65,10 +65,12 @@ def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
         if types[0].name not in TYPES:
             return f"not replayed: a sum in {types[0]}"
         key = _sum(spec, equation)
-        found = too_few(key.terms) if key.terms < 3 else order_of(key)
-        if isinstance(found, str):
-            return found if key.terms < 3 else f"not replayed: {found}"
-        evaluate = functools.partial(in_order, found, key.axes)
+        if key.terms < 3:
+            return too_few(key.terms)
+        order = order_of(key)
+        if isinstance(order, str):
+            return f"not replayed: {order}"
+        evaluate = functools.partial(in_order, order, key.axes)
         return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
     if name in ("dot_general", "conv_general_dilated"):
         return _replayed_product(spec, name, params, types)
@@ -121,14 +123,13 @@ def _read_orders(keys: Sequence[Sum]) -> None:
         fn = functools.partial(lax.reduce_sum, axes=key.axes)
         shape = jax.ShapeDtypeStruct(key.shape, key.dtype)
         modules.append(compilation.lower(fn, shape))
-    compiled = compilation.compiled_for(modules, missing[0].gpu)
-    for key, made in zip(missing, compiled, strict=True):
-        found: Schedule | str
+    programs = compilation.compiled_for(modules, missing[0].gpu)
+    for key, compiled in zip(missing, programs, strict=True):
         try:
-            found = replay.read(replay.assemble(made), key.shape, key.axes)
+            program = replay.assemble(compiled)
+            known[str(key)] = replay.read(program, key.shape, key.axes)
         except PtxError as error:
-            found = str(error)
-        known[str(key)] = found
+            known[str(key)] = str(error)
 
 
 def committed() -> dict[str, Schedule]:

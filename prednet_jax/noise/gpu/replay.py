@@ -201,18 +201,18 @@ class _Sums:
     def rounds(self, root: int) -> tuple[Array, list[Array]]:
         """The tags of a sum's terms, and the rounds that add them in this order."""
         left, right = (np.zeros(self.count, np.int64) for _ in range(2))
-        needed, made = (np.zeros(self.count, bool) for _ in range(2))
+        needed, summed = (np.zeros(self.count, bool) for _ in range(2))
         needed[root] = True
         batches: list[Array] = []
         for first, a, b in reversed(self.additions):
-            made[first : first + a.size] = True
+            summed[first : first + a.size] = True
             here = first + np.flatnonzero(needed[first : first + a.size])
             left[here], right[here] = a[here - first], b[here - first]
             needed[left[here]] = needed[right[here]] = True
             if here.size:
                 batches.insert(0, here)
-        made[self.zero] = True
-        terms = kept = np.flatnonzero(needed & ~made)
+        summed[self.zero] = True
+        terms = kept = np.flatnonzero(needed & ~summed)
         # Of one term there is nothing to add.
         rounds = [] if batches else [np.zeros((1, 1), np.int32)]
         while batches:
@@ -258,8 +258,8 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
         raise PtxError("sum: an output that lacks some of its terms")
     schedule = Schedule((np.where(first < 0, first, places[first]), *rest))
     ordered = sums.values[1 + np.lexsort((owner, place))]
-    found = schedule.sum(ordered.reshape(places.size, -1)).astype(result.dtype)
-    if found.tobytes() != result.tobytes():
+    recomputed = schedule.sum(ordered.reshape(places.size, -1)).astype(result.dtype)
+    if recomputed.tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
 
@@ -285,7 +285,7 @@ def trees(
         values = memory.view(*variable)
         values[:] = np.resize(numbers, values.size)
     ptx.run(launch, memory, sums.combine, sample=True)
-    found = {}
+    schedules = {}
     for variable in floats:
         root = int(memory.tags_of(*variable)[0])
         terms, rounds = sums.rounds(root)
@@ -293,8 +293,8 @@ def trees(
         with np.errstate(all="ignore"):
             added = schedule.sum(sums.values[terms, None])[0]
         if root and added == sums.values[root]:
-            found[terms.size] = schedule
-    return found
+            schedules[terms.size] = schedule
+    return schedules
 
 
 _NONE = -9

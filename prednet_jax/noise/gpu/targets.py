@@ -113,7 +113,7 @@ def described(gpu: str) -> tuple[str, tuple[int, int]]:
         choice("gpu", gpu, list(CARDS))
         return CARDS[gpu].config(), CARDS[gpu].capability
     numbers = r"cuda_compute_capability\s*{\s*major:\s*(\d+)(?:\s*minor:\s*(\d+))?"
-    found = re.search(numbers, gpu)
-    if found is None:
+    version = re.search(numbers, gpu)
+    if version is None:
         raise NoiseError("gpu: expected a description with cuda_compute_capability")
-    return gpu, (int(found[1]), int(found[2] or 0))
+    return gpu, (int(version[1]), int(version[2] or 0))

@@ -99,8 +99,8 @@ def cut_gathered(
 
 def axes_of(params: Params) -> tuple[Any, ...]:
     """The mesh axes that a collective names."""
-    found = params.get("axes", params.get("axis_name", ()))
-    return tuple(found) if isinstance(found, tuple | list) else (found,)
+    names = params.get("axes", params.get("axis_name", ()))
+    return tuple(names) if isinstance(names, tuple | list) else (names,)
 
 
 def gathered(x: Array, axes: Sequence[str], *, invariant: bool) -> Array:
@@ -142,7 +142,7 @@ def add_terms(
     if kind == "random":
         grid = tile_grid(shape, spec.granularity, spec.tile)
         order = jnp.argsort(random_bits.bits(words, (n, *grid), salt), axis=0)
-        places = jax.vmap(lambda one: spread(one, shape, spec.tile))(order)
+        places = jax.vmap(lambda ranks: spread(ranks, shape, spec.tile))(order)
         return _in_sequence(jnp.take_along_axis(terms, places, axis=0), add)
     if kind == "sequential":
         return _in_sequence(terms, add)

@@ -92,15 +92,15 @@ def cut_axes(sizes: Sequence[int], n: int, first: Collection[int] = ()) -> list[
     At most n, but four where a box of twos has to be cut into three. Axes of `first`
     that hold all n pieces come before longer ones.
     """
-    left, counts = n, [1] * len(sizes)
+    remaining, counts = n, [1] * len(sizes)
 
     def order(d: int) -> tuple[bool, int]:
         return not (d in first and sizes[d] >= n), -sizes[d]
 
     for d in sorted(range(len(sizes)), key=order):
-        if left > 1 or math.prod(counts) < 3:
-            counts[d] = min(sizes[d], max(left, 2))
-            left //= counts[d]
+        if remaining > 1 or math.prod(counts) < 3:
+            counts[d] = min(sizes[d], max(remaining, 2))
+            remaining //= counts[d]
     return list(itertools.product(*map(bounds, sizes, counts)))
 
 
@@ -163,7 +163,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         )
     ]
 
-    def one(x: Array, piece: Piece) -> Array:
+    def piece_sums(x: Array, piece: Piece) -> Array:
         sizes = []
         for d, (start, stop) in enumerate(piece):
             count = (x.shape[d] - (window[d] - 1) * steps[d] - 1) // strides[d] + 1
@@ -184,7 +184,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     def split(x: Array) -> Sums:
         x = widen(x)
         x = lax.pad(x, np.zeros((), x.dtype), padding)
-        return None, [one(x, piece) for piece in pieces]
+        return None, [piece_sums(x, piece) for piece in pieces]
 
     return Cut(len(pieces), split, terms)
 

@@ -11,12 +11,12 @@ Derivatives pass straight through: the noise is a constant of the operation, so
 import functools
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.typing import DTypeLike
 
 from prednet_jax.noise import random_bits, specs
 from prednet_jax.noise.errors import NoiseError
@@ -117,14 +117,10 @@ def _inexact(
     return _bounded(spec, position, label, x, state) if _is_float(x) else x
 
 
-def has_noise(dtype: DTypeLike) -> bool:
+def has_noise(dtype: Any) -> bool:
     """Whether `apply` perturbs results of this type."""
-    return jnp.dtype(dtype).name in (*FLOATS, "complex64", "complex128")
-
-
-def is_wider(dtype: DTypeLike, spec: specs.ReducedPrecision) -> bool:
-    """Whether `round_operand` changes operands of this type."""
-    return jnp.dtype(dtype).name in FLOATS and steps.is_wider(dtype, spec.format)
+    # By name: the types of PRNG keys are not NumPy's.
+    return dtype.name in (*FLOATS, "complex64", "complex128")
 
 
 def round_operand(spec: specs.ReducedPrecision, x: Array) -> Array:
@@ -141,7 +137,6 @@ def _is_complex(x: Array) -> bool:
 
 
 def _is_float(x: Array) -> bool:
-    # By name: the types of PRNG keys are not NumPy's.
     return x.dtype.name in FLOATS
 
 

@@ -48,7 +48,6 @@ Draw = Callable[[int], Array]
 
 # Exponent and mantissa bits of the narrower formats of tensor cores.
 FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10)}
-_EXPONENT_BITS = {"float16": 5, "bfloat16": 8, "float32": 8, "float64": 11}
 # Ranges of at most this many integers are drawn by a 16-bit multiplication, whose
 # probabilities are off by less than 2^-12; others by a remainder, off by 2^-11 at most.
 _FEW = 16
@@ -207,10 +206,11 @@ def rms(x: Array, zero: Array) -> Array:
 
 
 def is_wider(dtype: jax.typing.DTypeLike, name: str) -> bool:
-    """Whether a floating-point type has numbers that the format has not."""
-    exponent, mantissa = FORMATS[name]
-    own = _EXPONENT_BITS[jnp.dtype(dtype).name]
-    return own > exponent or format_of(dtype).mantissa > mantissa
+    """Whether a type is a floating-point one with numbers that the format has not."""
+    if jnp.dtype(dtype).name not in error_free.FLOATS:
+        return False
+    info, (exponent, mantissa) = jnp.finfo(dtype), FORMATS[name]
+    return info.nexp > exponent or info.nmant > mantissa
 
 
 def to_format(name: str, x: Array) -> Array:
@@ -224,9 +224,8 @@ def to_format(name: str, x: Array) -> Array:
     if not is_wider(x.dtype, name):
         return x
     exponent, mantissa = FORMATS[name]
-    own = _EXPONENT_BITS[jnp.dtype(x.dtype).name]
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
-    out = lax.reduce_precision(wide, min(own, exponent), mantissa)
+    out = lax.reduce_precision(wide, min(jnp.finfo(x.dtype).nexp, exponent), mantissa)
     if name == "fp16":
         # reduce_precision flushes what binary16 holds as a denormal number.
         last = np.asarray(2.0**-24, wide.dtype)

@@ -132,7 +132,7 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
         pairs = [(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1)
     else:
         return []
-    found: list[dict[int, Any]] = [{}, {}]
+    sharded: list[dict[int, Any]] = [{}, {}]
     for i, j in pairs:
         names = specs[0][i] or specs[1][j]
         one_sided = bool(specs[0][i]) != bool(specs[1][j])
@@ -141,8 +141,8 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
             one_sided
             and _local_size(equation.outvars[0].aval) < _local_size(whole, names)
         ):
-            found[0][i] = found[1][j] = names
-    return [{d: names for d, names in dims.items() if names} for dims in found]
+            sharded[0][i] = sharded[1][j] = names
+    return [{d: names for d, names in dims.items() if names} for dims in sharded]
 
 
 def _local_size(aval: Any, but: Sequence[str] = ()) -> int:
@@ -251,7 +251,7 @@ def run_on_devices(
     """
     results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
     waiting: dict[Any, None] = {}
-    made: set[Any] = set()
+    pending: set[Any] = set()
 
     def variables(step: Any) -> list[Any]:
         return [atom for atom in step.atoms if not compat.is_literal(atom)]
@@ -259,9 +259,9 @@ def run_on_devices(
     def catch_up() -> None:
         others = (variables(step) for step in plan.steps if step not in waiting)
         read = [v for step in waiting for v in variables(step)]
-        names = [v for v in dict.fromkeys(read) if v not in made]
+        names = [v for v in dict.fromkeys(read) if v not in pending]
         later = [v for reads in (*others, results) for v in reads]
-        wanted = [v for v in dict.fromkeys(later) if v in made]
+        wanted = [v for v in dict.fromkeys(later) if v in pending]
         steps = list(waiting)
 
         @jax.custom_batching.sequential_vmap
@@ -273,17 +273,17 @@ def run_on_devices(
         now = alone(words, dict(drawn), [values[v] for v in names])
         values.update(zip(wanted, now, strict=True))
         waiting.clear()
-        made.clear()
+        pending.clear()
 
     for step in plan.steps:
         reads = variables(step)
-        waits = not made.isdisjoint(reads)
+        waits = not pending.isdisjoint(reads)
         differs = not told or any(
             isinstance(values.get(v), compat.BatchTracer) for v in reads
         )
         if not step.communicates and (waits or differs):
             waiting[step] = None
-            made.update(step.equation.outvars)
+            pending.update(step.equation.outvars)
             continue
         if waits:
             catch_up()
@@ -294,9 +294,9 @@ def run_on_devices(
 
 def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]:
     """An array as the parts of all devices, [*devices, *part], and the axes it has."""
-    order, shape, whole = _layout(np.shape(x), spec, sizes)
+    order, shape = _layout(np.shape(x), spec, sizes)
     named = [axis for axis in sizes if axis in order]
-    target = [*(order.index(a) for a in named), *(order.index(d) for d in whole)]
+    target = [order.index(axis) for axis in (*named, *range(np.ndim(x)))]
     return lax.transpose(lax.reshape(x, shape), target), named
 
 
@@ -307,11 +307,11 @@ def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
         math.prod(sizes[a] for a in names) for names in axis_names(spec, len(local))
     ]
     whole = tuple(n * c for n, c in zip(local, counts, strict=True))
-    order, _, dims = _layout(whole, spec, sizes)
+    order, _ = _layout(whole, spec, sizes)
     for i, axis in reversed(list(enumerate(sizes))):
         if axis not in order:
             x = lax.index_in_dim(x, 0, i, keepdims=False)
-    now = [*(axis for axis in sizes if axis in order), *dims]
+    now = [*(axis for axis in sizes if axis in order), *range(len(whole))]
     return lax.reshape(lax.transpose(x, [now.index(o) for o in order]), whole)
 
 
@@ -325,11 +325,11 @@ def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
 
 def _layout(
     shape: Sequence[int], spec: Any, sizes: Mapping[str, int]
-) -> tuple[list[Any], tuple[int, ...], list[int]]:
+) -> tuple[list[Any], tuple[int, ...]]:
     """How an array lies on the mesh.
 
     For each axis of the array the mesh axes that it is spread over, then its own
-    number; the sizes of these; and the numbers.
+    number; and the sizes of these.
     """
     order: list[Any] = []
     split: list[int] = []
@@ -337,4 +337,4 @@ def _layout(
         counts = [sizes[a] for a in names]
         order += [*names, d]
         split += [*counts, shape[d] // math.prod(counts)]
-    return order, tuple(split), list(range(len(shape)))
+    return order, tuple(split)

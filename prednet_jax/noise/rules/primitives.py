@@ -105,9 +105,9 @@ ROUNDING = frozenset(
         "psum psum_invariant reduce_scatter fft cholesky cholesky_update lu qr ormqr "
         "geqrf geqp3 householder_product eig eigh svd schur hessenberg tridiagonal "
         "symmetric_product triangular_solve tridiagonal_solve spsolve random_gamma "
-        "igamma_grad_a random_gamma_grad"
+        "igamma_grad_a random_gamma_grad log2 one_minus_square"
     ).split()
-).union(compat.NEW_ARITHMETIC)
+)
 
 # No floating-point number that these give is rounded: copies, choices, comparisons,
 # bits, integers, tokens, devices. (Drawn numbers are what they are.)
@@ -145,21 +145,18 @@ EXACT = frozenset(
 COMBINERS = frozenset({"sort", "scatter", "scatter-min", "scatter-max"})
 
 for _name in sorted(ROUNDING | CUTS.keys() | LEFT_ALONE.keys() | COMBINERS):
-    registry.add(
-        _name,
-        registry.FirstOrder(
-            rounds=_name in ROUNDING,
-            cut=CUTS.get(_name),
-            left_alone=LEFT_ALONE.get(_name, ""),
-        ),
+    registry.RULES[_name] = registry.FirstOrder(
+        rounds=_name in ROUNDING,
+        cut=CUTS.get(_name),
+        left_alone=LEFT_ALONE.get(_name, ""),
     )
-for _name, _rule in control_flow.HIGHER_ORDER.items():
-    registry.add(_name, _rule)
+assert not registry.RULES.keys() & control_flow.HIGHER_ORDER
+registry.RULES.update(control_flow.HIGHER_ORDER)
 
 
 def known() -> frozenset[str]:
     """Names of all primitives that JAX has or that have a rule."""
-    return frozenset(registry.registered()) | compat.primitive_names()
+    return frozenset(registry.RULES) | compat.primitive_names()
 
 
 def rounds_to(equation: compat.Equation) -> str:

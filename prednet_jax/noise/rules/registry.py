@@ -44,13 +44,13 @@ class FirstOrder:
 
 def labelled(equation: compat.Equation) -> dict[str, Any]:
     """The jaxprs of an equation by label: parameter or number in brackets; "" alone."""
-    found = {}
+    jaxprs = {}
     for name, value in equation.params.items():
         if compat.is_jaxpr(value):
-            found[f"[{name}]"] = value
+            jaxprs[f"[{name}]"] = value
         elif isinstance(value, tuple | list):
-            found |= {f"[{i}]": v for i, v in enumerate(value) if compat.is_jaxpr(v)}
-    return {"": next(iter(found.values()))} if len(found) == 1 else found
+            jaxprs |= {f"[{i}]": v for i, v in enumerate(value) if compat.is_jaxpr(v)}
+    return {"": next(iter(jaxprs.values()))} if len(jaxprs) == 1 else jaxprs
 
 
 @dataclass(frozen=True)
@@ -83,29 +83,14 @@ class HigherOrder:
 
 Rule = FirstOrder | HigherOrder
 
-_RULES: dict[str, Rule] = {}
-
-
-def find(name: str) -> Rule | None:
-    """The rule of the primitive of that name, or None."""
-    return _RULES.get(name)
+# By name of the primitive.
+RULES: dict[str, Rule] = {}
 
 
 def higher_order(name: str) -> HigherOrder | None:
     """The rule of the primitive of that name, if it runs other programs."""
-    rule = _RULES.get(name)
+    rule = RULES.get(name)
     return rule if isinstance(rule, HigherOrder) else None
-
-
-def registered() -> Mapping[str, Rule]:
-    """All rules, by name of the primitive."""
-    return _RULES
-
-
-def add(name: str, rule: Rule) -> None:
-    """Enter a rule of this package."""
-    assert name not in _RULES, f"{name} has two rules"
-    _RULES[name] = rule
 
 
 def register_rule(primitive: core.Primitive, rule: Rule) -> None:
@@ -141,12 +126,10 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
         >>> noisy(jax.random.key(0), jnp.ones(4)).shape
         (4,)
     """
-    for name, value, kind, accepted in (
-        ("primitive", primitive, core.Primitive, "a jax.extend.core.Primitive"),
-        ("rule", rule, Rule, "a noise.FirstOrder or a noise.HigherOrder"),
-    ):
-        expect(isinstance(value, kind), name, value, accepted)
-    unknown = primitive.name not in _RULES
+    accepted = "a jax.extend.core.Primitive"
+    expect(isinstance(primitive, core.Primitive), "primitive", primitive, accepted)
+    accepted = "a noise.FirstOrder or a noise.HigherOrder"
+    expect(isinstance(rule, Rule), "rule", rule, accepted)
     accepted = "one without a rule, and this name has one already"
-    expect(unknown, "primitive", primitive, accepted)
-    _RULES[primitive.name] = rule
+    expect(primitive.name not in RULES, "primitive", primitive, accepted)
+    RULES[primitive.name] = rule
