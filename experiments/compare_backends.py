@@ -28,24 +28,14 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import (
-    errors,
-    files,
-    process,
-    records,
-    report,
-    runs,
-    tasks,
-)
+from prednet_jax import errors, files, process, records, report, runs, tasks
 from prednet_jax.runs import comparison, executor
 from prednet_jax.studies import again, symmetric
 
 FLAGS = flags.FLAGS
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 _flags.define_setup_flags(
-    models=list(tasks.NAMED),
-    updates=again.PART.updates,
-    workdir="results/compare",
+    models=list(tasks.NAMED), updates=again.PART.updates, workdir="results/compare"
 )
 flags.DEFINE_list(
     "arms",

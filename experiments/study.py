@@ -29,9 +29,7 @@ flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
 flags.DEFINE_string(
-    "compare_with",
-    None,
-    "Published records, beside which each run is shown.",
+    "compare_with", None, "Published records, beside which each run is shown."
 )
 flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
 
@@ -79,9 +77,9 @@ def compare(again: dict, published: dict) -> None:
     """Prints each run of a seed beside the published one."""
     for new, old in zip(again["runs"], published["runs"], strict=True):
         same = new["final_params_sha256"] == old["final_params_sha256"]
-        losses = (one.get("last_frame_loss") for one in (new, old))
-        found = "same bits" if same else "loss {}, published {}".format(*losses)
-        print(f"seed {again['seed']}, {new['arm']} {new['draw']}: {found}")
+        losses = (run.get("last_frame_loss") for run in (new, old))
+        finding = "same bits" if same else "loss {}, published {}".format(*losses)
+        print(f"seed {again['seed']}, {new['arm']} {new['draw']}: {finding}")
 
 
 if __name__ == "__main__":

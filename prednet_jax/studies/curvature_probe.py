@@ -184,11 +184,7 @@ def _norm(tree: Any) -> float:
 
 
 def _probe_set(
-    task: Task,
-    source: data.FrameSource,
-    schedule: Schedule,
-    dtype: Any,
-    samples: int,
+    task: Task, source: data.FrameSource, schedule: Schedule, dtype: Any, samples: int
 ) -> tuple[Callable, Callable]:
     """Mean loss over the samples, and the moments of their gradients."""
     even = np.linspace(0, len(schedule.start) - 1, samples).astype(int)

@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import errors, statistics
+from prednet_jax.studies import parts
 from prednet_jax.studies.endpoints import PARITY_WIDTH
-from prednet_jax.studies.parts import (
-    ABOVE_ZERO,
-    CONTROL,
-    FIXED,
-    NULL,
-    RANDOM,
-    STALE,
-    Part,
-)
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, RANDOM, STALE, Part
 from prednet_jax.studies.seed_records import Run, SeedRecord
 
 #: Records of the seeds of a part, of `seed_records.read`.
@@ -143,7 +136,7 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
         details["known_answers"] = known = known_answers(part, seeds)
         if failed := [row["arm"] for row in known if not row["holds"]]:
             details["status"] += f"; unconfirmed, by {', '.join(failed)}"
-    return _described(seeds, PRIMARY, answered) | {
+    return describe(seeds, PRIMARY, answered) | {
         "verdict": {MODEL: details["verdict"]},
         "claims": [claim.as_dict() for claim in claims],
         "details": {MODEL: details},
@@ -156,20 +149,20 @@ def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
     for arm, expected in part.known_answers.items():
         answered = ask(seeds, treatment=arm)
         above = bool(answered.effect.low > 0)
-        holds = above if expected == ABOVE_ZERO else answered.answer == expected
+        holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected
         row = {"arm": arm, "expected": expected, "answer": answered.answer}
         rows.append(row | answered.effect.three | {"holds": holds})
     return rows
 
 
-def describe(seeds: Records, endpoint: str) -> dict[str, Any]:
-    """What verdict_<endpoint>.json holds: contrasts and losses, without a verdict."""
-    return _described(seeds, endpoint, ask(seeds, endpoint))
-
-
-def _described(
-    seeds: Records, endpoint: str, answered: statistics.Answered
+def describe(
+    seeds: Records, endpoint: str, answered: statistics.Answered | None = None
 ) -> dict[str, Any]:
+    """What verdict_<endpoint>.json holds: contrasts and losses, without a verdict.
+
+    `answered` is the answer by the endpoint (None: not asked yet).
+    """
+    answered = answered or ask(seeds, endpoint)
     checks = {" - ".join(QUESTION): answered.check}
     checks |= {" - ".join(pair): manipulation(seeds, *pair) for pair in DESCRIBED[0]}
     moved = {name: check and check._asdict() for name, check in checks.items()}

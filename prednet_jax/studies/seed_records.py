@@ -171,10 +171,9 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
 def _design(part: Part, seed: int) -> dict[str, Any]:
     """What all seeds of a part must have in common."""
     design = dataclasses.asdict(part)
-    shared = {name: design[name] for name in DECIDES if name in design}
     return (
         {"part": part.name}
-        | shared
+        | {n: design[n] for n in DECIDES if n in design}
         | {
             "threads": THREADS,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),

@@ -20,7 +20,7 @@ from prednet_jax.studies import dose
 from prednet_jax.studies.endpoints import CURVES, Trajectory
 from prednet_jax.studies.parts import Part, Treatment
 from prednet_jax.training import loop, truncated
-from prednet_jax.training.trainer import Evaluation, Trainer, Validation
+from prednet_jax.training.trainer import Trainer, Validation
 
 # Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
@@ -80,7 +80,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
         run = _before_fork(part, _before_rate(treatment), seed)
         run = _advance(part, treatment, seed, run, part.updates)
         return Trajectory(
-            curves={name: np.asarray(found) for name, found in run.curves.items()},
+            curves={name: np.asarray(curve) for name, curve in run.curves.items()},
             weights=run.weights,
             held_out_loss=_held_out(part, run.state.params),
             sha256=records.fingerprint(jax.device_get(run.state.params)),
@@ -122,8 +122,8 @@ def _advance(
         draw=treatment.draw,
     )
     finite = np.isfinite(curves["loss"]).all()
-    left = updates - len(curves["loss"]) if finite else 0
-    for state, record in itertools.islice(steps, left):
+    remaining = updates - len(curves["loss"]) if finite else 0
+    for state, record in itertools.islice(steps, remaining):
         for name in CURVES:
             curves[name].append(getattr(record, name))
         if record.update in part.snapshots:
@@ -192,16 +192,11 @@ def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     )
 
 
-def held_out(part: Part, params: Any) -> Evaluation:
-    """Frozen weights of a part of random windows on sequences of the split `test`."""
-    source = data.open_split(part.data, "test", **part.network.frame_size)
-    return Validation(Trainer(part.network), source).score(params)
-
-
 def _held_out(part: Part, params: Any) -> float:
-    if part.random_windows is not None:
-        return held_out(part, params).loss
     size = part.network.frame_size
+    if part.random_windows is not None:
+        source = data.open_split(part.data, "test", **size)
+        return Validation(Trainer(part.network), source).score(params).loss
     source = data.open_source(part.data, seed=HELD_OUT_SEED, **size)
     frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
     dtype = jax.tree.leaves(params)[0].dtype

@@ -18,22 +18,8 @@ from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.redraws import SEPARATED
 from prednet_jax.studies import judgement, machines, seed_records
-from prednet_jax.studies.judgement import (
-    CONTROL,
-    ENDPOINTS,
-    FIXED,
-    MODEL,
-    MOMENTS,
-    NULL,
-    PRIMARY,
-    RANDOM,
-    STALE,
-    Records,
-    contrasts,
-    losses,
-    manipulation,
-)
-from prednet_jax.studies.parts import PARTS
+from prednet_jax.studies.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, PARTS, RANDOM, STALE
 
 JUDGED = tuple(name for name, part in PARTS.items() if part.status)
 DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
@@ -60,7 +46,7 @@ def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]
 
     That of the primary endpoint is verdict.json, the others verdict_<endpoint>.json.
     """
-    others = (*ENDPOINTS[1:], *MOMENTS)
+    others = (*judgement.ENDPOINTS[1:], *MOMENTS)
     return {
         name: {PRIMARY: judgement.judge(PARTS[name], parts[name])}
         | {endpoint: judgement.describe(parts[name], endpoint) for endpoint in others}
@@ -271,10 +257,10 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
     loss decides both means, but only one of these); `over`, the same of the means;
     `distance`; `over_copy`, mean over the arm's runs; and `diverged`, their number.
     """
-    measured = losses(seeds, PRIMARY)
+    losses = judgement.losses(seeds, PRIMARY)
     rows = []
     for arm, control in pairs(seeds):
-        runs, moved = _runs(seeds, arm), manipulation(seeds, arm, control)
+        runs, moved = _runs(seeds, arm), judgement.manipulation(seeds, arm, control)
         ended = [run.over_copy for run in runs if run.diverged_at is None]
         row: dict[str, Any] = {
             "treatment": arm,
@@ -289,7 +275,7 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
         for result in contrasts(seeds, PRIMARY, [(arm, control)]):
             row |= result.as_dict()
             row["over"] = result.treatment_mean / result.control_mean
-            both = statistics.match(measured, arm, control)
+            both = statistics.match(losses, arm, control)
             row["ratios"] = tuple((both.treatment / both.control).tolist())
         rows.append(row)
     return rows
@@ -370,7 +356,7 @@ def other_endpoints(seeds: Records) -> str:
     """The endpoints that do not decide, in percent of the control's mean."""
     table = pd.DataFrame(index=pd.Index(pairs(seeds)))
     table["arm"] = [" - ".join(pair) for pair in table.index]
-    for name in (*ENDPOINTS[1:], *MOMENTS):
+    for name in (*judgement.ENDPOINTS[1:], *MOMENTS):
         cells = {
             (contrast.treatment, contrast.control): in_percent(contrast.as_dict())
             for contrast in contrasts(seeds, name, list(table.index))

@@ -219,25 +219,24 @@ def read(path: Path) -> list[Row]:
 
 def _rows(path: Path) -> list[Row]:
     try:
-        return [_row(row) for row in records.read_csv(path)]
+        return [
+            Row(
+                program=row["program"],
+                arm=row["arm"],
+                delta=float(row["delta"]),
+                seed=int(row["seed"]),
+                separated_at=int(row["separated_at"] or int(row["updates"]) + 1),
+                equal=not row["unequal_at"],
+                loss=float(row["final_loss"]),
+                updates=int(row["updates"]),
+            )
+            for row in records.read_csv(path)
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise errors.UserError(
             f"{path}: a row without a proper {error}; expected the rows that "
             "symmetric_start.py wrote"
         ) from None
-
-
-def _row(row: Mapping[str, str]) -> Row:
-    return Row(
-        program=row["program"],
-        arm=row["arm"],
-        delta=float(row["delta"]),
-        seed=int(row["seed"]),
-        separated_at=int(row["separated_at"] or int(row["updates"]) + 1),
-        equal=not row["unequal_at"],
-        loss=float(row["final_loss"]),
-        updates=int(row["updates"]),
-    )
 
 
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
