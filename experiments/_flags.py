@@ -193,25 +193,20 @@ def prednet_config() -> PredNetConfig:
 
 def task() -> Task:
     """The network that --model and the flags beside it describe."""
-    if FLAGS.model == "prednet":
-        return tasks.of(prednet_config())
-    if FLAGS.model == "autoencoder":
-        sides = {side: getattr(FLAGS, side) for side in _SIZES}
-        channels = data.own_size(FLAGS.data or "digits")[2]
-        hidden = integers("hidden")
-        given = {side: n for side, n in sides.items() if n is not None}
-        return tasks.of(AutoencoderConfig(channels=channels, hidden=hidden, **given))
-    found = tasks.load(FLAGS.model)
+    if FLAGS.model in tasks.NAMED:
+        given = {n: FLAGS[n].value for n in _SIZES if FLAGS[n].value is not None}
+        return small_task(FLAGS.model, images=FLAGS.data, **given)
+    network = tasks.load(FLAGS.model)
     for name in ("channels", "r_channels", "height", "width", "hidden"):
         if FLAGS[name].present:
-            raise UserError(f"--{name}: expected none; {found.name} has its own")
-    return found
+            raise UserError(f"--{name}: expected none; {network.name} has its own")
+    return network
 
 
-def small_task(name: str, *, images: str | None = None) -> Task:
+def small_task(name: str, *, images: str | None = None, **sides: int) -> Task:
     """A network of several by name, of which PredNet has the sizes of the flags.
 
-    The autoencoder sees `images`; None: digits.
+    The autoencoder sees `images` (None: digits) of these `sides`, height and width.
     """
     if name == "prednet":
         return tasks.of(prednet_config())
@@ -219,7 +214,7 @@ def small_task(name: str, *, images: str | None = None) -> Task:
         return tasks.load(name)
     hidden = {"hidden": integers("hidden")} if "hidden" in FLAGS else {}
     channels = data.own_size(images or "digits")[2]
-    return tasks.of(AutoencoderConfig(channels=channels, **hidden))
+    return tasks.of(AutoencoderConfig(channels=channels, **hidden, **sides))
 
 
 def open_source(task: Task, seed: int) -> data.FrameSource:

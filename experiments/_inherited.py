@@ -77,7 +77,7 @@ def read_flags(workdir: Path, names: list[str]) -> None:
     try:
         recorded = dict(manifests[0]["flags"])
         # A seed may be ahead of another, where one was interrupted.
-        recorded["updates"] = max(int(found["updates"]) for found in manifests)
+        recorded["updates"] = max(int(manifest["updates"]) for manifest in manifests)
     except (KeyError, TypeError, ValueError, OverflowError):
         raise UserError(f"{path}: not the manifest of a run of train.py") from None
     if not FLAGS["model"].present:
@@ -203,23 +203,13 @@ def inherit_frames(path: str) -> None:
 
 
 def define_weights() -> None:
-    """Declares --weights, which `prednet` reads."""
+    """Declares --weights, which `trained` reads."""
     flags.DEFINE_string(
         "weights",
         None,
         "Weight file, run directory of train.py, or a name of prednet_jax.pretrained. "
         "Default: of these, moving_digits for grey data, else walk.",
     )
-
-
-def prednet() -> tuple[Task, dict]:
-    """The PredNet of --weights, as `trained`."""
-    network, params = trained()
-    if network.name != "prednet":
-        raise UserError(
-            f"--weights={FLAGS.weights}: of {network.name}; expected prednet"
-        )
-    return network, params
 
 
 def trained() -> tuple[Task, dict]:

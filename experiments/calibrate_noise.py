@@ -41,18 +41,18 @@ def main() -> None:
     others = calibration.in_other_processes(FLAGS.processes, small)
     here = process.description()
     print(f"{here['kind']} ({here['platform']}), shapes {FLAGS.shapes}")
-    rows, cells = [], [("V_c of", *calibration.DISTANCES, *calibration.PROFILES)]
-    for number, (name, reduction) in enumerate(
-        calibration.reductions(small=small).items()
-    ):
-        apart = [outputs[number] for outputs in others]
+    cells = [("V_c of", *calibration.DISTANCES, *calibration.PROFILES)]
+    rows, varying = [], []
+    reductions = calibration.reductions(small=small)
+    for (name, reduction), *apart in zip(reductions.items(), *others, strict=True):
         row = calibration.measure(reduction, apart, repeats=FLAGS.repeats)
         rows.append({"primitive": name} | row)
-        found = [row[distance] for distance in calibration.DISTANCES]
-        found += row["emulated"].values()
-        cells.append((name, *(f"{of['v_c']:.3g}" if of else "-" for of in found)))
+        measured = [row[distance] for distance in calibration.DISTANCES]
+        if any(of and of["v_c"] > 0 for of in measured):
+            varying.append(name)
+        shown = (*measured, *row["emulated"].values())
+        cells.append((name, *(f"{of['v_c']:.3g}" if of else "-" for of in shown)))
     print(documents.columns(cells, right=range(1, 7)))
-    varying = [row["primitive"] for row in rows if calibration.varies(row)]
     print(f"vary from run to run: {', '.join(varying) or 'none'}")
     path = Path(FLAGS.workdir) / "calibration.json"
     result = {

@@ -83,8 +83,7 @@ def main() -> None:
         _cli.write(Path(FLAGS.output), record)
     print(f"{source.name}: {found['sequences']} sequences of {found['frames']} frames")
     for group in ("observed", "extrapolated"):
-        if group in found:
-            of = found[group]
+        if of := found.get(group):
             # The network's score, and that of copying in brackets.
             cells = (
                 f"{metric} {of[metric]:.4g} ({of['copy_' + metric]:.4g})"

@@ -81,26 +81,25 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """The function of a case and the shapes of its arguments."""
     if case["model"] == "autoencoder":
         network: Any = AutoencoderConfig()
-        shape, count = (network.height, network.width, network.channels), 10
-        method = Method()
+        count, method = 10, Method()
     else:
-        sizes = SIZES[case["size"]]
-        variant, convolution = case["variant"], case["convolution"]
-        network = PredNetConfig(**sizes, variant=variant, convolution=convolution)
-        shape, count = (network.height, network.width, network.channels[0]), 11
+        settings = {name: case[name] for name in ("variant", "convolution")}
+        network = PredNetConfig(**SIZES[case["size"]], **settings)
+        count = 11
         method = Method(targets=case["targets"], truncation_leak=case["leak"])
-    frames = jax.ShapeDtypeStruct((count, 1, *shape), jnp.uint8)
+    task = tasks.of(network)
+    frames = jax.ShapeDtypeStruct((count, 1, *task.frame), jnp.uint8)
     params = jax.eval_shape(lambda: loop.initial_params(network, 0))
 
     def prediction(params: Any, frames: Any) -> Any:
         pixels = truncated.to_pixels(frames, jnp.float32)
         if case["model"] == "prednet":
             return predict(params, network, pixels)[0]
-        return tasks.of(network).predict(params, pixels[:, 0])
+        return task.predict(params, pixels[:, 0])
 
     if case["program"] == "prediction":
         return prediction, (params, frames)
-    optimizer = tasks.of(network).optimizer(100)
+    optimizer = task.optimizer(100)
     spec = noise.parse(case["noise"]) if case["noise"] != "none" else None
     step = truncated.make_step(network, optimizer, method, noise=spec)
     state = jax.eval_shape(
@@ -114,13 +113,8 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     """What the audit of a case says, as the record has it."""
     function, arguments = built(case)
     start = time.perf_counter()
-    ask = noise.audit(
-        function,
-        gpu=case["gpu"],
-        deterministic=case["deterministic"],
-        advise=False,
-    )
-    report = ask(*arguments)
+    of_card = {"gpu": case["gpu"], "deterministic": case["deterministic"]}
+    report = noise.audit(function, **of_card, advise=False)(*arguments)
     calls = Counter(
         e.detail.partition(": ")[0] for e in report.entries if e.kind == "library"
     )

@@ -61,7 +61,9 @@ def main() -> None:
     k = FLAGS.extrapolate_from
     if k is not None:
         errors.whole("--extrapolate_from", k, 1, FLAGS.frames - 1)
-    task, params = _inherited.prednet()
+    task, params = _inherited.trained()
+    if task.name != "prednet":
+        raise UserError(f"--weights={FLAGS.weights}: of {task.name}; expected prednet")
     for name in FLAGS.layers:
         try:
             prednet.place_of_map(task.config, name)

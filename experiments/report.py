@@ -16,9 +16,7 @@ from prednet_jax import records, report
 from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
-ROOT = Path(__file__).resolve().parent.parent
-PLACES = (ROOT / "results" / "compare", ROOT / "results" / "published")
-
+RESULTS = Path(__file__).resolve().parent.parent / "results"
 flags.DEFINE_string(
     "directory",
     None,
@@ -29,7 +27,8 @@ flags.DEFINE_string(
 def main() -> None:
     """Finds the records, writes the report, prints the table and the page's path."""
     chosen = FLAGS.directory
-    places = PLACES if chosen is None else (Path(chosen),)
+    usual = RESULTS / "compare", RESULTS / "published"
+    places = usual if chosen is None else (Path(chosen),)
     directory = next((p for p in places if (p / report.VERDICT).is_file()), None)
     if directory is None:
         raise UserError(

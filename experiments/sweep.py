@@ -67,7 +67,7 @@ def main() -> None:
         return
     print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
     with files.hold(sweep.root):
-        kept = [job for job in jobs if job not in missing]
+        kept = (job for job in jobs if job not in missing)
         rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
         errors: list[Exception] = []
 
@@ -82,7 +82,7 @@ def main() -> None:
 
         if missing:
             running = sweeps.execute(missing, address=FLAGS.address)
-            runs.follow(running, len(jobs), len(kept), line)
+            runs.follow(running, len(jobs), len(rows), line)
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:
@@ -118,8 +118,8 @@ def make_sweep() -> sweeps.Sweep:
 def check_settings() -> None:
     """Refuses flags that train.py does not know, or that are given too."""
     # Every flag stands in these files as a word in quotes.
-    files = (TRAIN, *TRAIN.parent.glob("_*.py"))
-    known = {n for file in files for n in re.findall(r'"(\w+)"', file.read_text())}
+    sources = (TRAIN, *TRAIN.parent.glob("_*.py"))
+    known = {n for file in sources for n in re.findall(r'"(\w+)"', file.read_text())}
     for text in FLAGS.setting:
         for word in sweeps.setting_flags(text):
             name = word.removeprefix("--").partition("=")[0]

@@ -18,8 +18,6 @@ WANTED = {
     "reduction_order:granularity=element": (2.5, 4.0),
     "ulp": (1.5, 4.0),
 }
-
-
 GPUS = ("gtx1080", "rtx2080ti", "h100")
 #: What a line varies by, worst first, as `noise.audit` has it: colour and words.
 VARIES = {

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: A function that makes a cell from the fields of its row.
 Cell = Callable[[Mapping[str, Any]], str]
+#: How the cells of each column are made, as `rows` takes it.
+Cells = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
 
 _TABLE = re.compile(
     r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n)"
@@ -91,20 +93,14 @@ def fill(document: str, made: Mapping[str, str]) -> str:
     return _VALUE.sub(value, _TABLE.sub(table, document))
 
 
-def markdown(
-    frame: "pd.DataFrame",
-    cells: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
-) -> str:
+def markdown(frame: "pd.DataFrame", cells: Cells = None) -> str:
     """A table in Markdown, with `cells` as in `rows`."""
     heading, *lines = rows(frame, cells)
     ruled = (heading, ["---"] * len(heading), *lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
-def rows(
-    frame: "pd.DataFrame",
-    cells: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None,
-) -> list[list[str]]:
+def rows(frame: "pd.DataFrame", cells: Cells = None) -> list[list[str]]:
     """The headings of a table, and its cells by row.
 
     `cells` says how those of each column are made, by the column's heading (or in pairs

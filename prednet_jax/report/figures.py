@@ -199,11 +199,8 @@ def losses(results: Results, model: str) -> Curves | None:
     roles = {str(a.get("name")): str(a.get("role", "")) for a in results.arms(model)}
     first = {role: arm for arm, role in reversed(roles.items())}
     carry = [first[role] for role in _CARRY if role in first]
-    pairs = [
-        (contrast["treatment"], contrast["control"])
-        for contrast in results.contrasts(model)
-    ]
-    named = [arm for pair in pairs for arm in pair]
+    sides = ("treatment", "control")
+    named = [pair[side] for pair in results.contrasts(model) for side in sides]
     names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
     length = min(len(curve) for arm in names for curve in arms[arm].values())
     width = max(1, min(50, round(length / 10)))
@@ -257,23 +254,22 @@ def relative_losses(results: Results, model: str) -> Curves | None:
 def seeds(verdict: Record) -> Dots:
     """A dot per seed of every contrast whose two arms were run, a panel per model."""
     panels, of_models = [], []
+    colours: dict[str, str] = {}
     for model, arms in verdict["losses"].items():
-        chosen = comparisons.contrasts(verdict, model)
-        rows = {
-            label(contrast): (str(contrast.get("role")), _ratios(arms, contrast))
-            for contrast in chosen
-            if {contrast["treatment"], contrast["control"]} <= arms.keys()
-        }
+        chosen, rows = comparisons.contrasts(verdict, model), {}
+        for contrast in chosen:
+            if {contrast["treatment"], contrast["control"]} <= arms.keys():
+                rows[label(contrast)] = _ratios(arms, contrast)
+                colour = ROLES.get(str(contrast.get("role")), MUTED)
+                colours.setdefault(label(contrast), colour)
         title = f"{display_name(model)}, % of the same seed's control"
         margin = 100 * (relative(next(iter(chosen), None), "margin") or 0)
-        values = [ratios for _, ratios in rows.values()]
-        panels.append(charts.around_zero(title, values, margin))
+        panels.append(charts.around_zero(title, list(rows.values()), margin))
         of_models.append(rows)
-    drawn = []
-    for name in dict.fromkeys(name for rows in of_models for name in rows):
-        role = next(rows[name][0] for rows in of_models if name in rows)
-        found = [rows[name][1] if name in rows else [] for rows in of_models]
-        drawn.append(Row(name, ROLES.get(role, MUTED), found))
+    drawn = [
+        Row(name, colour, [rows.get(name, []) for rows in of_models])
+        for name, colour in colours.items()
+    ]
     alt_text = (
         "A dot per seed: how much the final loss of each arm differs from its "
         "control's. Grey zone: counts as none. Triangles: beyond the ends."
@@ -282,10 +278,7 @@ def seeds(verdict: Record) -> Dots:
 
 
 def _ratios(arms: Record, contrast: Record) -> list[float]:
-    """Relative differences in percent by common seed, draws averaged first.
-
-    Seeds with a run that diverged are left out.
-    """
+    """Differences in percent of the control by seed, without seeds that diverged."""
     treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
     ratios = [
         np.mean(np.asarray(treated[seed], np.float64))
@@ -310,22 +303,19 @@ def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
     if not examples:
         return {}
     first = next(iter(examples.values()))
-    shown = {"true frame": first.frames}
-
-    def add(name: str, images: NDArray) -> None:
-        errors = np.mean((images - first.frames) ** 2, axis=(1, 2, 3))
-        error = float(np.median(errors))
-        shown[f"{name}, MSE {significant(error)}"] = images
-
+    predicted = {arm: example.predictions for arm, example in examples.items()}
     for arm, example in examples.items():
         if not np.array_equal(example.frames, first.frames):
             raise FileError(
                 f"{results.directory / 'runs' / model}: examples.npz of {arm} holds "
                 "different frames; expected the same ones in every arm"
             )
-        add(arm, example.predictions)
     if first.before is not None:
-        add("copy of the frame before", first.before)
+        predicted["copy of the frame before"] = first.before
+    shown = {"true frame": first.frames}
+    for name, images in predicted.items():
+        errors = np.mean((images - first.frames) ** 2, axis=(1, 2, 3))
+        shown[f"{name}, MSE {significant(float(np.median(errors)))}"] = images
     return shown
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 MISSING = "-"
-# From here down (and from 1e5 up) a decimal fraction is harder to read than a power.
-_SMALLEST, _LARGEST = 1e-4, 1e5
 
 
 def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
@@ -24,7 +22,7 @@ def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> 
     if value == 0 or math.isinf(value):
         return f"{value:g}".replace("-0", "0")
     power = f"{value:{'+' if sign else ''}.{digits - 1}e}"
-    if not _SMALLEST <= abs(value) < _LARGEST:
+    if not 1e-4 <= abs(value) < 1e5:  # Harder to read as a decimal fraction.
         return power
     decimals = digits - 1 - int(power.partition("e")[2])
     return f"{value:{'+' if sign else ''}.{max(0, decimals)}f}"

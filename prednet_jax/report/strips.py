@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-_MOST = 10  # Frames of a strip.
 # Pixels: width of a strip's frame, of a line of text, between frames, height of a film.
 _STRIP_WIDTH, _LINE, _GAP, _FILM_HEIGHT = 160, 16, 4, 160
-_MILLISECONDS = 200  # Of a film's frame.
 _MARK = "#D55E00"
 
 
@@ -24,7 +22,7 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
     """
     length, _, width, _ = next(iter(rows.values())).shape
     first = length if extrapolate_from is None else extrapolate_from
-    shown = np.linspace(0, length - 1, min(_MOST, length)).round().astype(int)
+    shown = np.linspace(0, length - 1, min(10, length)).round().astype(int)
     factor = max(1, round(_STRIP_WIDTH / width))
     pictures = [
         [_picture(images[t], factor) for t in shown] for images in rows.values()
@@ -49,7 +47,7 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
 
 
 def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
-    """All frames, the rows side by side, with their numbers."""
+    """All frames, the rows side by side, with their numbers, 200 ms each."""
     stacked = np.concatenate(list(rows.values()), axis=2)
     first = len(stacked) if extrapolate_from is None else extrapolate_from
     factor = max(1, round(_FILM_HEIGHT / stacked.shape[1]))
@@ -63,7 +61,7 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
         ImageDraw.Draw(canvas).text((2, 2), text, fill=colour)
         pictures.append(canvas)
     buffer = io.BytesIO()
-    times = {"duration": _MILLISECONDS, "loop": 0, "append_images": pictures[1:]}
+    times = {"duration": 200, "loop": 0, "append_images": pictures[1:]}
     pictures[0].save(buffer, format="GIF", save_all=True, **times)
     return buffer.getvalue()
 

@@ -6,13 +6,11 @@ All functions take the content of verdict.json, or an entry of it.
 import textwrap
 
 from prednet_jax.report import numbers
-from prednet_jax.report import results as comparisons
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import MISSING, significant
-from prednet_jax.report.results import Record, identical, label, relative
+from prednet_jax.report.results import Record, contrasts, identical, label, relative
 
 WIDTH = 100
-_MODELS = {"prednet": "PredNet", "autoencoder": "Autoencoder"}
 _ANSWERS = {
     "noise lowers the loss": "yes, it lowers it",
     "noise raises the loss": "yes, it raises it",
@@ -23,7 +21,7 @@ _ANSWERS = {
 
 def display_name(model: str) -> str:
     """A model's name as a heading has it."""
-    return _MODELS.get(model, model)
+    return {"prednet": "PredNet", "autoencoder": "Autoencoder"}.get(model, model)
 
 
 def text_table(verdict: Record) -> str:
@@ -39,7 +37,7 @@ def text_table(verdict: Record) -> str:
 
 
 def _text_of_model(verdict: Record, model: str, word: str) -> str:
-    chosen = comparisons.contrasts(verdict, model)
+    chosen = contrasts(verdict, model)
     lines = [f"{model}: {word.upper()}"]
     if chosen:
         first = chosen[0]

@@ -154,9 +154,9 @@ def ask(
     margin: float = MARGIN_FRACTION,
 ) -> Answered:
     """The answer about a noise by the losses of a model; see `Answered`."""
-    found = redraws.effect(redraws.gather(arms, treatment, control), margin)
+    effect = redraws.effect(redraws.gather(arms, treatment, control), margin)
     return Answered(
-        model=model, treatment=treatment, control=control, effect=found, check=check
+        model=model, treatment=treatment, control=control, effect=effect, check=check
     )
 
 
@@ -173,11 +173,11 @@ def noise_claim(answered: Answered, study: Arms | None = None) -> Claim:
     effect, arm = answered.effect, answered.treatment
     name = "a GPU's own noise" if arm == "gpu" else "random order of sums"
     runs = _gathered(study, arm, answered.control)
-    found = _claim(f"{name} changes the loss", answered.model, effect, runs)
-    answer = dataclasses.replace(answered, effect=found.both or effect).answer
+    claim = _claim(f"{name} changes the loss", answered.model, effect, runs)
+    answer = dataclasses.replace(answered, effect=claim.both or effect).answer
     if effect.contrast.max_abs_difference == effect.runs.scatter == 0:
         answer = "same bits"
-    return dataclasses.replace(found, answer=answer)
+    return dataclasses.replace(claim, answer=answer)
 
 
 def stale_claim(
@@ -190,11 +190,11 @@ def stale_claim(
     """The claim that the mistake of the published script, in `arm`, raises the loss."""
     effect = redraws.effect(redraws.gather(arms, arm), margin)
     runs = _gathered(study, arm, redraws.FIXED_ORDERS)
-    found = _claim("stale targets raise the loss", model, effect, runs)
-    both, answer = found.both or effect, "cannot tell"
+    claim = _claim("stale targets raise the loss", model, effect, runs)
+    both, answer = claim.both or effect, "cannot tell"
     if both.contrast.p_value < both.contrast.alpha:
         answer = "yes" if both.estimate > 0 else "no"
-    return dataclasses.replace(found, answer=answer)
+    return dataclasses.replace(claim, answer=answer)
 
 
 def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Claim:

@@ -6,7 +6,7 @@ kernel), and compared with what `ReductionOrder` emulates: that between its keys
 """
 
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -142,8 +142,3 @@ def _all_outputs(small: bool) -> list[np.ndarray]:
     process.prepare()
     jax.config.update("jax_enable_compilation_cache", False)
     return [outputs(reduction, 1)[0] for reduction in reductions(small=small).values()]
-
-
-def varies(row: Mapping[str, Any]) -> bool:
-    """Whether a reduction varied between calls, compilations or processes."""
-    return any(row[name] and row[name]["v_c"] > 0 for name in DISTANCES)

@@ -24,8 +24,6 @@ from prednet_jax.tasks import Adam, Task
 from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
-# Second derivatives take long to compile; this is the fastest for small networks.
-_CONVOLUTION = "xla"
 B1, B2 = 0.9, 0.999
 Row = dict[str, Any]
 
@@ -46,7 +44,8 @@ def fresh(
     `samples` windows or images are in the probe set; `options` are those of `probe`.
     """
     dtype = process.set_precision(precision)
-    task = task.with_convolution(_CONVOLUTION)
+    # Second derivatives take long to compile; this is the fastest for small networks.
+    task = task.with_convolution("xla")
     height, width, channels = task.frame
     source = data.open_source(
         task.data, seed=seed, height=height, width=width, channels=channels
@@ -101,7 +100,7 @@ def probe(
     ones, other = jax.tree.map(jnp.ones_like, state.params), jax.random.fold_in(key, 1)
     certify = functools.partial(curvature.certify, loss, state.params, **search)
     raw, scaled = certify(key=key, scale=ones), certify(key=other, scale=scale)
-    norm = _norm(mean)
+    norm = math.sqrt(sum(float(jnp.vdot(x, x)) for x in jax.tree.leaves(mean)))
     row: Row = {
         "update": update,
         "parameters": raw.dimension,
@@ -177,10 +176,6 @@ def _escape(
         "updates_saved": escape.updates_saved(c, c_sigma, growth),
         "noise_for_one_update": noise * c / useful,
     }
-
-
-def _norm(tree: Any) -> float:
-    return math.sqrt(sum(float(jnp.vdot(x, x)) for x in jax.tree.leaves(tree)))
 
 
 def _probe_set(

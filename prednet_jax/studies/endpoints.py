@@ -73,15 +73,6 @@ def endpoints(
     }
 
 
-def distances(run: Trajectory, control: Trajectory) -> dict[str, float]:
-    """Distance from the control, relative to the control's way, by update."""
-    return {
-        str(update): apart(run, control, control, update)
-        for update in run.weights
-        if update and update in control.weights
-    }
-
-
 def apart(a: Trajectory, b: Trajectory, control: Trajectory, update: int) -> float:
     """Distance of two trainings, relative to the control's way from its start."""
     travelled = np.linalg.norm(control.weights[update] - control.weights[0])

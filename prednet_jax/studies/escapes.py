@@ -76,7 +76,7 @@ def measure(
     groups = []
     for i, name in enumerate(optimizers):
         for j, form in enumerate(forms):
-            case = (function.name, name, form, precision)
+            case = (function.name, name, form, precision, text)
             measured = {
                 "escape_steps": runs.steps,
                 "escaped": runs.escaped,
@@ -84,8 +84,7 @@ def measure(
                 "arrived": runs.arrived,
                 "still": runs.still,
             }
-            group: Group = dict(zip(CASE, case, strict=True))
-            group["noise"] = text
+            group: Group = dict(zip((*CASE, "noise"), case, strict=True))
             group |= {field: of[i, j].tolist() for field, of in measured.items()}
             group["predicted_steps"] = [
                 _predict(function, group, rules[i], pair) for pair in runs.early[i, j]
@@ -101,10 +100,10 @@ def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
 
     def noisy(key: jax.Array, *inputs: Any) -> Any:
         inner, outer = jax.random.split(key)
-        found = inject(inner, *inputs)
+        result = inject(inner, *inputs)
         if on_gradient is None:
-            return found
-        return noise.perturb_tree(on_gradient, outer, found)
+            return result
+        return noise.perturb_tree(on_gradient, outer, result)
 
     return noisy
 
@@ -146,9 +145,8 @@ def compare(groups: list[Group]) -> list[Group]:
     compared, tested = [], []
     for old in groups:
         expected = [p for p in old["predicted_steps"] if p is not None]
-        group = old | {
-            "predicted_median": float(np.median(expected)) if expected else None
-        }
+        median = float(np.median(expected)) if expected else None
+        group = old | {"predicted_median": median}
         for event, happened in EVENTS.items():
             times = np.where(group[happened], group[f"{event}_steps"], math.inf)
             group[f"{event}_median"] = float(np.median(times))
@@ -193,8 +191,7 @@ def text_table(groups: list[Group]) -> str:
     """
     rows = [(*CASE, "noise", "left after", "theory", "p", "passed all", "p")]
     for group in groups:
-        ps = (group[f"{event}_p_holm"] for event in EVENTS)
-        left, passed = ("-" if p is None else probability(p) for p in ps)
+        left, passed = (probability(group[f"{event}_p_holm"]) for event in EVENTS)
         times = (_steps(group[f"{name}_median"]) for name in ("escape", "predicted"))
         done = f"{sum(group['arrived'])} of {len(group['arrived'])}"
         rows.append((*_case(group), group["noise"], *times, left, done, passed))

@@ -154,8 +154,6 @@ _RUN = _draws(FIXED, "reduction_order:schedule=run", range(2))
 # Orders that differ between any two channels. Those of `_ORDER` differ between blocks
 # of 32, more channels than most layers of the small network have.
 _FINE = _draws("reduction_order_tile_1", "reduction_order:tile=1", range(2))
-
-
 #: On how many seeds part I has twelve machines.
 TWELVE = 6
 

@@ -94,7 +94,7 @@ def read(part: Part, folder: Path) -> list[SeedRecord]:
     paths = finished(part, folder)
     stored = {seed: records.read_json(path) for seed, path in paths.items()}
     names = [field.name for field in dataclasses.fields(Run)]
-    found = []
+    seeds = []
     for seed, record in stored.items():
         # Some arms are trained on the first seeds of a part only.
         most = max(stored, key=lambda seed: len(stored[seed]["programs"]))
@@ -107,8 +107,8 @@ def read(part: Part, folder: Path) -> list[SeedRecord]:
         if [(run.arm, run.draw) for run in runs] != expected:
             raise errors.UserError(f"{paths[seed]}: other runs than {expected}")
         updates = record["updates"]
-        found.append(SeedRecord(seed=seed, updates=updates, runs=runs, about=record))
-    return found
+        seeds.append(SeedRecord(seed=seed, updates=updates, runs=runs, about=record))
+    return seeds
 
 
 def check(name: str, about: Mapping[str, Any], path: Path) -> None:
@@ -170,40 +170,35 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
 
 def _design(part: Part, seed: int) -> dict[str, Any]:
     """What all seeds of a part must have in common."""
-    design = dataclasses.asdict(part)
-    return (
-        {"part": part.name}
-        | {n: design[n] for n in DECIDES if n in design}
-        | {
-            "threads": THREADS,
-            "xla_flags": os.environ.get("XLA_FLAGS", ""),
-            "programs": programs(part, seed),
-        }
-    )
+    design = dataclasses.asdict(part) | {"part": part.name, "threads": THREADS}
+    design["xla_flags"] = os.environ.get("XLA_FLAGS", "")
+    shared = {name: design[name] for name in DECIDES if name in design}
+    return shared | {"programs": programs(part, seed)}
 
 
 def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]:
     """What the record says of each training: its treatment, and the fields of `Run`."""
     by_arm = {treatment.arm: run for treatment, run in reversed(done.items())}
-    rows = []
+    rows, last = [], part.updates
     for treatment, run in done.items():
         control = by_arm[treatment.control]
-        others = {
-            f"{other.arm}.{other.draw}": trajectory
-            for other, trajectory in done.items()
-            if treatment.only_noise and other.only_noise
-        }
         rows.append(
             dataclasses.asdict(treatment)
             | {"control": treatment.control}
-            | endpoints.endpoints(run, control, part.updates)
+            | endpoints.endpoints(run, control, last)
             | {
                 "final_params_sha256": run.sha256,
-                "distance_over_travelled": endpoints.distances(run, control),
+                "distance_over_travelled": {
+                    str(update): endpoints.apart(run, control, control, update)
+                    for update in run.weights
+                    if update and update in control.weights
+                },
                 "final_distance_from": {
-                    name: endpoints.apart(run, other, control, part.updates)
-                    for name, other in others.items()
-                    if all(part.updates in r.weights for r in (run, other, control))
+                    f"{t.arm}.{t.draw}": endpoints.apart(run, other, control, last)
+                    for t, other in done.items()
+                    if treatment.only_noise
+                    and t.only_noise
+                    and all(last in r.weights for r in (run, other, control))
                 },
                 "seconds": run.seconds,
             }

@@ -104,9 +104,7 @@ def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
 def _before_rate(treatment: Treatment) -> Treatment:
     """The treatment as it is before a rate that changes late, without its name."""
     kind = dataclasses.replace(treatment, arm="", seeds=None)
-    if not kind.rate_from:
-        return kind
-    return dataclasses.replace(kind, rate=1.0, rate_from=0)
+    return dataclasses.replace(kind, rate=1.0, rate_from=0) if kind.rate_from else kind
 
 
 def _advance(

@@ -16,6 +16,7 @@ from prednet_jax import records, statistics
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
+from prednet_jax.report.verdict_text import effect
 from prednet_jax.statistics.redraws import SEPARATED
 from prednet_jax.studies import judgement, machines, seed_records
 from prednet_jax.studies.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
@@ -126,7 +127,7 @@ def values(
         ("D", RANDOM, "D.random"),
     ):
         (contrast,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
-        made[name] = in_percent(contrast.as_dict())
+        made[name] = effect(contrast.as_dict())
     runs = pd.DataFrame(
         {"seed": seed.seed, **vars(run)} for seed in parts["C"] for run in seed.runs
     )
@@ -170,13 +171,6 @@ def _in_units(record: Record) -> pd.DataFrame:
     """Contrasts of a verdict file but those of a logarithm, also in percent."""
     frame = pd.DataFrame(c for c in record["contrasts"] if c.get("scale") != "log")
     return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
-
-
-def in_percent(contrast: Record) -> str:
-    """A contrast's difference and interval in percent of the control's mean."""
-    scale, ends = 100 / contrast["control_mean"], ("ci_low", "ci_high")
-    low, high = (None if contrast[e] is None else scale * contrast[e] for e in ends)
-    return change(scale * contrast["mean_difference"], low, high)
 
 
 def _reached(endpoint: str, seeds: Records) -> str:
@@ -358,7 +352,7 @@ def other_endpoints(seeds: Records) -> str:
     table["arm"] = [" - ".join(pair) for pair in table.index]
     for name in (*judgement.ENDPOINTS[1:], *MOMENTS):
         cells = {
-            (contrast.treatment, contrast.control): in_percent(contrast.as_dict())
+            (contrast.treatment, contrast.control): effect(contrast.as_dict())
             for contrast in contrasts(seeds, name, list(table.index))
         }
         table[name] = [cells.get(pair, MISSING) for pair in table.index]
