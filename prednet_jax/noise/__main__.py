@@ -60,9 +60,6 @@ class Answer(NamedTuple):
     text: Any
     data: Any
 
-    def __str__(self) -> str:
-        return str(self.text)
-
 
 def _coverage(asked: Asked) -> Any:
     return asked.of(noise.coverage, asked.spec)
@@ -292,14 +289,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         one_line = " ".join(str(error).split())
         print(f"python -m prednet_jax.noise: {one_line}", file=sys.stderr)
         return 2
+    shown, data = answer if isinstance(answer, Answer) else (answer, answer)
     if options.json:
         head = {"command": options.command, "function": options.function}
         if options.command != "audit":
             head["noise"] = text
-        data = answer.data if isinstance(answer, Answer) else answer
         print(json.dumps(head | plain_data(data), allow_nan=False))
     else:
-        print(answer)
+        print(shown)
     return 0
 
 

@@ -195,9 +195,8 @@ def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
         _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf
         for leaf in leaves
     )
-    pairs = list(zip(leaves, values, strict=True))
-    arrays = [leaf for leaf, value in pairs if value is _ARRAY]
-    objects = [leaf for leaf, value in pairs if value is _OBJECT]
+    arrays = [x for x, value in zip(leaves, values, strict=True) if value is _ARRAY]
+    objects = [leaf for leaf in leaves if is_mutable(leaf)]
     definition, states = taken_apart(objects)
     kinds = tuple(map(_kind, values))
     return Static(tree, values, kinds, definition), arrays + states, objects

@@ -26,9 +26,6 @@ from jax.extend.core import primitives
 from jax.extend.core.primitives import get_p as get_p
 from jax.extend.core.primitives import swap_p as swap_p
 
-# Calls without a rule of their own; all one primitive, `eval_jaxpr`, since 0.11.
-CALLS = ("closed_call", "core_call", "call", "eval_jaxpr")
-
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 
 

@@ -171,7 +171,6 @@ def _line(entry: Entry) -> str:
 
 
 def _perturbed(step: Step) -> Entry:
-    """What acts on a step."""
     action, reasons = step.action, []
     pieces = None
     if action.operands is not None:

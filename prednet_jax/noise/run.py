@@ -72,7 +72,7 @@ class Evaluation:
 
 
 class Call(NamedTuple):
-    """A higher-order equation while it is evaluated; see `registry.Call`."""
+    """A higher-order equation while it is evaluated; see `HigherOrder.run`."""
 
     step: Step
     drawn: Drawn

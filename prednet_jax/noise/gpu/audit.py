@@ -243,15 +243,12 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         for step in steps:
-            named = step.name in _NOT_XLAS or f"'{step.name}'" in said
-            if named or "callback" in step.name:
+            # Some equations call Python, or have kernels that XLA does not write.
+            others = step.name in ("debug_print", "pallas_call", "ffi_call")
+            if others or "callback" in step.name or f"'{step.name}'" in said:
                 said = f"{said}; {step.path} [{step.source}] is not XLA's own"
                 break
         raise NoiseError(f"for a GPU that is not there: {said}") from error
-
-
-# Equations that call Python, or whose kernels XLA does not write.
-_NOT_XLAS = ("debug_print", "pallas_call", "ffi_call")
 
 
 def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:

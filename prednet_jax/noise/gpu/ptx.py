@@ -47,7 +47,6 @@ class Kernel:
     `labels` the positions in `code` that branches go to.
     """
 
-    name: str
     parameters: tuple[str, ...]
     registers: Mapping[str, str]
     shared: int
@@ -67,7 +66,7 @@ def parse(text: str) -> dict[str, Kernel]:
     def read(found: re.Match[str]) -> str:
         name, parameters, body = found.groups()
         names = tuple(part.split()[-1] for part in parameters.split(",") if part)
-        kernels[name] = _kernel(name, names, body)
+        kernels[name] = _kernel(names, body)
         return ""
 
     text = re.sub(r"//[^\n]*|\.(pragma|version|target|address_size)[^\n]*", "", text)
@@ -82,7 +81,7 @@ _ENTRY = re.compile(
 )
 
 
-def _kernel(name: str, parameters: tuple[str, ...], body: str) -> Kernel:
+def _kernel(parameters: tuple[str, ...], body: str) -> Kernel:
     registers, symbols, labels = dict[str, str](), dict[str, int](), dict[str, int]()
     code: list[Instruction] = []
     shared = 0
@@ -107,7 +106,7 @@ def _kernel(name: str, parameters: tuple[str, ...], body: str) -> Kernel:
             code.append(Instruction(found[2], operands, found[1] or "", statement))
         else:
             raise PtxError(f"ptx={statement!r}: not understood")
-    return Kernel(name, parameters, registers, shared, symbols, tuple(code), labels)
+    return Kernel(parameters, registers, shared, symbols, tuple(code), labels)
 
 
 def _operand(text: str) -> Any:
@@ -255,6 +254,8 @@ class _Threads:
     def run(self) -> None:
         # By position in the code, the threads that stand there; those at a barrier.
         ready, waiting = {0: np.ones(self.block.size, bool)}, dict[int, Array]()
+        special = {"ld": self._move, "st": self._move, "shfl": self._shuffle}
+        special |= {"mov": self._copy, "cvta": self._copy}
         while ready or waiting:
             if not ready:
                 ready, waiting = waiting, {}
@@ -277,21 +278,11 @@ class _Threads:
                 waiting[here + 1] = acting
             elif name != "ret":
                 goes = [(here + 1, mask)]
-                if acting.any():
-                    self._execute(name, instruction, acting)
+                # Kernels run one after another here: they do not wait for each other.
+                if acting.any() and name != "griddepcontrol":
+                    special.get(name, self._calculate)(instruction, acting)
             for position, some in goes:
                 ready[position] = ready.get(position, False) | some
-
-    def _execute(self, name: str, instruction: Instruction, mask: Array) -> None:
-        if name in ("ld", "st"):
-            self._move(instruction, mask)
-        elif name == "shfl":
-            self._shuffle(instruction, mask)
-        elif name in ("mov", "cvta"):
-            self._copy(instruction, mask)
-        # Kernels run one after another here: they need not wait for each other.
-        elif name != "griddepcontrol":
-            self._calculate(instruction, mask)
 
     def read(self, operand: Any, kind: str) -> Register:
         dtype = TYPES[kind]

@@ -18,6 +18,7 @@ bfloat16 and float16 are rounded at each addition, but in the sequential sum, wh
 promotes on a CPU. docs/noise/devices.md says in what NCCL differs.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,13 +29,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.partials import Cut, Params, Sums, too_few, unstack, widen
-from prednet_jax.noise.order.permutations import (
-    narrow_type,
-    rounding_to,
-    spread,
-    tile_grid,
-)
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 
@@ -130,19 +126,20 @@ def add_terms(
     be in a wider type.
     """
     n, shape, kind = terms.shape[0], terms.shape[1:], spec.collectives
-    kept = None if kind == "sequential" else narrow_type("operand", [terms.dtype])
+    kept = permutations.narrow_type("operand", [terms.dtype])
     add: Callable[[Array, Array], Array] = lax.add
-    if kept is not None:
-        rounded = rounding_to(kept)
+    if kept is not None and kind != "sequential":
+        rounded = permutations.rounding_to(kept)
 
         def add(x: Array, y: Array) -> Array:
             return rounded(x + y)
 
     terms = widen(terms)
     if kind == "random":
-        grid = tile_grid(shape, spec.granularity, spec.tile)
+        grid = permutations.tile_grid(shape, spec.granularity, spec.tile)
         order = jnp.argsort(random_bits.bits(words, (n, *grid), salt), axis=0)
-        places = jax.vmap(lambda ranks: spread(ranks, shape, spec.tile))(order)
+        spread = functools.partial(permutations.spread, shape=shape, tile=spec.tile)
+        places = jax.vmap(spread)(order)
         return _in_sequence(jnp.take_along_axis(terms, places, axis=0), add)
     if kind == "sequential":
         return _in_sequence(terms, add)

@@ -32,8 +32,6 @@ Piece = Sequence[tuple[int, int]]
 class NoOrder(str):
     """Why a reduction has no order at all: every order gives the same bits."""
 
-    __slots__ = ()
-
 
 class Cut(NamedTuple):
     """A planned reduction.

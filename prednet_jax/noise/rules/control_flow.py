@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.custom_derivatives import SymbolicZero
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend import core
 from jax.sharding import PartitionSpec, Sharding
 
@@ -236,16 +236,10 @@ def _solve(call: Call, words: Words, operands: list) -> list:
             right = [r - c for r, c in zip(right, change, strict=True)]
         dots = call.bind(*constants, *right)[: len(b)]
         # What a solver tells beside x has no derivative.
-        return results, [*dots, *map(_nothing, results[len(b) :])]
+        return results, [*dots, *zero_from_primal(results[len(b) :])]
 
     solved.defjvp(rule, symbolic_zeros=True)
     return list(solved(words, *operands))
-
-
-def _nothing(x: Any) -> Any:
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return jnp.zeros_like(x)
-    return np.zeros(x.shape, jax.dtypes.float0)
 
 
 # Primitives of sparse arrays, by the module of `jax.experimental.sparse` that has them.
@@ -283,7 +277,8 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
     {
         "jit": _JIT,
         "pjit": _JIT,
-        **dict.fromkeys(compat.CALLS, _CALL),
+        # All one primitive, `eval_jaxpr`, since JAX 0.11.
+        **dict.fromkeys(("closed_call", "core_call", "call", "eval_jaxpr"), _CALL),
         "scan": HigherOrder(_scan),
         "while": HigherOrder(
             _while,

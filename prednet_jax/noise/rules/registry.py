@@ -21,8 +21,6 @@ from prednet_jax.noise.errors import expect
 from prednet_jax.noise.order.partials import Cut
 from prednet_jax.noise.random_bits import Words
 
-Params = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class FirstOrder:
@@ -78,7 +76,7 @@ class HigherOrder:
     programs: Callable[[compat.Equation], Mapping[str, Any]] = labelled
     inlined: bool = False
     joins: bool = False
-    axes: Callable[[Params], Mapping[str, int]] = lambda params: {}
+    axes: Callable[[Mapping[str, Any]], Mapping[str, int]] = lambda params: {}
 
 
 Rule = FirstOrder | HigherOrder
