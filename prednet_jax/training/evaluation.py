@@ -196,20 +196,20 @@ def pieces(
     if frames is None:
         frames = max(2, int(min(_LONGEST, np.median(lengths))))
     errors.whole("frames", frames, 2)
-    found = [
+    numbered = [
         (k, int(begin) + k * frames)
         for begin, length in zip(begins, lengths, strict=True)
         for k in range(length // frames)
     ]
     errors.whole("skip", skip, 0)
-    left = [begin for _, begin in sorted(found)[skip:]]
-    if not left or (count is not None and not 1 <= count <= len(left)):
+    kept = [begin for _, begin in sorted(numbered)[skip:]]
+    if not kept or (count is not None and not 1 <= count <= len(kept)):
         after = f" after the first {skip}" if skip else ""
         raise errors.UserError(
             f"{'any' if count is None else count} sequences of {frames} frames of "
-            f"{source.name}{after}: it has {len(left)}"
+            f"{source.name}{after}: it has {len(kept)}"
         )
-    return left[:count], frames
+    return kept[:count], frames
 
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:

@@ -141,9 +141,9 @@ def test_the_fingerprint_of_a_model_that_predicts_four_frames_late(
     """Its predictions of frame t are those that are right for frame t + 4."""
 
     def ahead(params, config, frames):
-        return np.concatenate([frames[4:], frames[:4]])
+        return np.concatenate([frames[4:], frames[:4]]), None
 
-    monkeypatch.setattr(fingerprint, "_predicted", ahead)
+    monkeypatch.setattr(fingerprint, "predict", ahead)
     monkeypatch.setattr(fingerprint, "_LENGTH", 40)
     path = tmp_path / "x.model"
     config = PredNetConfig(channels=(3,), height=24, width=32)
