@@ -102,10 +102,8 @@ def donated(jaxpr: Any) -> tuple[int, ...]:
 def primitive_names() -> frozenset[str]:
     """Names of all primitives that JAX can compile or trace, a user's own included."""
     public = [p for p in vars(primitives).values() if isinstance(p, core.Primitive)]
-    compiled = [*mlir._lowerings]
-    for table in mlir._platform_specific_lowerings.values():
-        compiled += table
-    return frozenset(p.name for p in (*public, *compiled))
+    tables = public, mlir._lowerings, *mlir._platform_specific_lowerings.values()
+    return frozenset(p.name for table in tables for p in table)
 
 
 def scope(equation: Equation) -> str:

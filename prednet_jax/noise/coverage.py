@@ -104,22 +104,20 @@ def reach(planned: Plan) -> list[Reach]:
     operand; a call is entered.
     """
     report = report_of(planned)
-    acting = {entry.path: entry for entry in report.perturbed}
-    missed = {entry.path: entry for entry in (*report.untouched, *report.single)}
+    none: frozenset[Entry] = frozenset()
+    acting = {x.path: frozenset([x]) for x in report.perturbed}
+    missed = {x.path: frozenset([x]) for x in (*report.untouched, *report.single)}
 
     def joined(reaches: Iterable[Reach]) -> Reach:
         reached, entries, routines = zip(Reach(), *reaches, strict=True)
-        empty: frozenset[Entry] = frozenset()
-        return Reach(any(reached), empty.union(*entries), empty.union(*routines))
+        return Reach(any(reached), none.union(*entries), none.union(*routines))
 
     def own(step: Step) -> Reach:
         inside = [own(s) for body in step.bodies.values() for s in body.steps]
-        here, none = (
-            frozenset(filter(None, [known.get(step.path)]))
-            for known in (acting, missed)
-        )
-        routines = here if step.action.routine else frozenset()
-        return joined([Reach(bool(here), none, routines), *inside])
+        here = acting.get(step.path, none)
+        routines = here if step.action.routine else none
+        alone = Reach(bool(here), missed.get(step.path, none), routines)
+        return joined([alone, *inside])
 
     def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
         known = dict(zip(program.jaxpr.invars, operands, strict=True))

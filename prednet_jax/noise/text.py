@@ -156,7 +156,7 @@ def _value_text(value: Any) -> str:
         return "|".join(_writable(item, "+,|") for item in value)
     if isinstance(value, str):
         return _writable(value, "+,")
-    return str(value).lower() if isinstance(value, bool | None) else str(value)
+    return str(value).lower()
 
 
 def _writable(name: str, separators: str) -> str:

@@ -111,8 +111,7 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
         first = lax.convert_element_type(normal, jnp.uint32) << np.uint32(31)
         random = random_bits.bits(state, x.shape, i) >> np.uint32(1)
         scores[i] = jnp.ravel(first | random)
-    best = jnp.stack([jnp.max(s) for s in scores.values()])
-    chosen = jnp.argmax(best)
+    chosen = jnp.argmax(jnp.stack([jnp.max(s) for s in scores.values()]))
     new = {}
     for order, (i, x) in enumerate(floats.items()):
         uint = format_of(x.dtype).unsigned.type

@@ -122,9 +122,9 @@ def _where(
         expected = _EXPECTED["convolution"]
     elif "__cublas$" in each.attributes:
         expected = _EXPECTED["dot"]
-    names = [_PARTS.get(x.operation, x.operation) for x in (each, around)]
-    for name, instruction in zip(names, (each, around), strict=True):
+    for instruction in (each, around):
         if source := program.source(instruction.frame):
+            name = _PARTS.get(instruction.operation, instruction.operation)
             return _fitting(name, source, expected, steps), source
     # XLA writes these primitives anew, without their names.
     anew = ("cum", "reduce_window")

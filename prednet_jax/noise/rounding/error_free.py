@@ -153,9 +153,7 @@ def evaluate(primitive: str, operands: tuple[Array, ...], shape: tuple) -> Array
 
 def _halves(x: Array) -> tuple[Array, Array]:
     """`x = high + low` exactly, `high` with half the bits of the mantissa."""
-    bits = format_of(x.dtype)
-    low = (bits.mantissa + 2) // 2
-    everything = 2 * bits.magnitude + 1
-    mask = bits.unsigned.type(everything - ((1 << low) - 1))
-    high = from_bits(to_bits(x) & mask, x.dtype)
+    fmt = format_of(x.dtype)
+    low = fmt.unsigned.type((1 << ((fmt.mantissa + 2) // 2)) - 1)
+    high = from_bits(to_bits(x) & ~low, x.dtype)
     return high, x - high

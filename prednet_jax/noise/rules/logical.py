@@ -303,10 +303,8 @@ def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]
 def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
     """The inverse of `_split`; of what all devices hold alike, that of the first."""
     local = np.shape(x)[len(sizes) :]
-    counts = [
-        math.prod(sizes[a] for a in names) for names in axis_names(spec, len(local))
-    ]
-    whole = tuple(n * c for n, c in zip(local, counts, strict=True))
+    axes = zip(local, axis_names(spec, len(local)), strict=True)
+    whole = tuple(n * math.prod(sizes[a] for a in names) for n, names in axes)
     order, _ = _layout(whole, spec, sizes)
     for i, axis in reversed(list(enumerate(sizes))):
         if axis not in order:
