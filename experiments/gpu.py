@@ -113,8 +113,9 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     """What the audit of a case says, as the record has it."""
     function, arguments = built(case)
     start = time.perf_counter()
-    of_card = {"gpu": case["gpu"], "deterministic": case["deterministic"]}
-    report = noise.audit(function, **of_card, advise=False)(*arguments)
+    gpu, deterministic = case["gpu"], case["deterministic"]
+    ask = noise.audit(function, gpu=gpu, deterministic=deterministic, advise=False)
+    report = ask(*arguments)
     calls = Counter(
         e.detail.partition(": ")[0] for e in report.entries if e.kind == "library"
     )

@@ -65,11 +65,6 @@ class Task(abc.ABC):
     warm_up: int = 10
     weights: int = 0
 
-    @property
-    def frame_size(self) -> dict[str, Any]:
-        """Height, width and channels of a frame, as sources of frames take them."""
-        return dict(zip(("height", "width", "channels"), self.frame, strict=True))
-
     @abc.abstractmethod
     def init_params(self, key: jax.Array) -> dict:
         """Draws float32 parameters: nested dictionaries of arrays."""
@@ -321,6 +316,11 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
         raise UserError(f"network={network!r}: expected the settings of {model}")
     task, config = NAMED[model]
     return task(config(**network))
+
+
+def frame_size(task: Task) -> dict[str, Any]:
+    """Height, width and channels of a frame, as sources of frames take them."""
+    return dict(zip(("height", "width", "channels"), task.frame, strict=True))
 
 
 def check_recorded(model: str) -> None:

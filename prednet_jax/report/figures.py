@@ -261,7 +261,7 @@ def seeds(verdict: Record) -> Dots:
             if {contrast["treatment"], contrast["control"]} <= arms.keys():
                 rows[label(contrast)] = _ratios(arms, contrast)
                 colour = ROLES.get(str(contrast.get("role")), MUTED)
-                colours.setdefault(label(contrast), colour)
+                colours[label(contrast)] = colour
         title = f"{display_name(model)}, % of the same seed's control"
         margin = 100 * (relative(next(iter(chosen), None), "margin") or 0)
         panels.append(charts.around_zero(title, list(rows.values()), margin))
@@ -278,7 +278,10 @@ def seeds(verdict: Record) -> Dots:
 
 
 def _ratios(arms: Record, contrast: Record) -> list[float]:
-    """Differences in percent of the control by seed, without seeds that diverged."""
+    """Differences in percent of the control by common seed, draws averaged first.
+
+    Seeds with a run that diverged are left out.
+    """
     treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
     ratios = [
         np.mean(np.asarray(treated[seed], np.float64))

@@ -7,6 +7,7 @@ executed on this machine (`execute`) or on many (`sweeps.execute`).
 """
 
 from prednet_jax.runs.arms import NAMES as NAMES
+from prednet_jax.runs.arms import Arm as Arm
 from prednet_jax.runs.arms import Role as Role
 from prednet_jax.runs.arms import arm as arm
 from prednet_jax.runs.arms import names as arm_names

@@ -198,8 +198,9 @@ class Judged:
         claims = [statistics.noise_claim(answer, study) for answer in answers]
         losses, stale, control = self.losses, arms.STALE.name, arms.CONTROL.name
         if self.task.windowed and statistics.comparable(losses, stale, control):
-            about = self.task.name, losses, stale, answers[0].effect.margin, study
-            claims.insert(0, statistics.stale_claim(*about))
+            margin = answers[0].effect.margin
+            name = self.task.name
+            claims.insert(0, statistics.stale_claim(name, losses, stale, margin, study))
         return claims
 
     def arms(self) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prednet_jax import data, process, statistics
+from prednet_jax import data, process, statistics, tasks
 from prednet_jax.errors import UserError, open_unit, whole
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
@@ -204,7 +204,7 @@ def check_sources(setup: Setup) -> None:
         outside = setup.allow_outside
         try:
             source = data.open_source(
-                setup.data_of(task), **task.frame_size, allow_outside=outside
+                setup.data_of(task), **tasks.frame_size(task), allow_outside=outside
             )
             loop.frame_schedule(task, source, window=window, updates=updates)
         except UserError as error:

@@ -139,7 +139,10 @@ def _files(job: Job) -> dict[str, str]:
     if name not in data.NAMES or name.endswith("mnist"):
         crop, outside = chosen.get("crop", "auto"), chosen.get("allow_outside")
         digests["data"] = _frames(
-            name, **job.task.frame_size, crop=crop, allow_outside=outside == "true"
+            name,
+            **tasks.frame_size(job.task),
+            crop=crop,
+            allow_outside=outside == "true",
         )
     if "init_weights" in chosen:
         digests["init_weights"] = _weights(chosen["init_weights"])

@@ -28,7 +28,9 @@ from prednet_jax.statistics.contrasts import margin_from_losses as margin_from_l
 from prednet_jax.statistics.contrasts import match as match
 from prednet_jax.statistics.contrasts import paired as paired
 from prednet_jax.statistics.redraws import FIXED_ORDERS as FIXED_ORDERS
+from prednet_jax.statistics.redraws import Effect as Effect
 from prednet_jax.statistics.redraws import Redraws as Redraws
+from prednet_jax.statistics.redraws import answer as answer
 from prednet_jax.statistics.redraws import effect as effect
 from prednet_jax.statistics.redraws import fixed_orders as fixed_orders
 from prednet_jax.statistics.redraws import gather as gather

@@ -241,8 +241,16 @@ def _write(
             records.write_tree(initial, recipe.weights)
     keepers = {n: Keeper(recipe, entries[n].folder, begin[n], done) for n in prepared}
     start = time.perf_counter(), time.process_time()
-    training = recipe, keepers, way.steps(states), way.state_of, interruption
-    end = follow(*training, done=done, name=name, whole=way.whole)
+    end = follow(
+        recipe,
+        keepers,
+        way.steps(states),
+        way.state_of,
+        interruption,
+        done=done,
+        name=name,
+        whole=way.whole,
+    )
     wall = time.perf_counter() - start[0]
     parallelism = (time.process_time() - start[1]) / wall
     measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}

@@ -26,7 +26,7 @@ multiplications per output instead of 9. Its filter gradient uses `ENLARGED`.
 Source: Lavin & Gray, arXiv 1509.09308, section 4. `ENLARGED` is derived here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -137,9 +137,14 @@ def _filter_gradient(
     """The kernel's gradient by `F2` or `ENLARGED`: one contraction per product."""
     del filter_size
     x, dz = lax.optimization_barrier((x, dz))
+
+    def paired(x: jax.Array, dz: jax.Array, axis: int) -> Iterator:
+        tiles = _input_tiles(x, axis, f), _output_tiles(dz, axis, f)
+        return zip(*tiles, strict=True)
+
     products = [
-        jnp.stack(list(map(contract, _input_tiles(d, 2, f), _output_tiles(e, 2, f))))
-        for d, e in zip(_input_tiles(x, 1, f), _output_tiles(dz, 1, f), strict=True)
+        jnp.stack([contract(d, e) for d, e in paired(d_row, e_row, 2)])
+        for d_row, e_row in paired(x, dz, 1)
     ]
     g = jnp.asarray(f.g, x.dtype)
     return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
@@ -244,6 +249,7 @@ def _folded_forward(
 FOLDED = Algorithm(
     transform=lambda kernel, back: (_backward_kernel if back else _phases)(kernel),
     forward=_folded_forward,
+    # dz [B 2H 2W Co] with kernel [4 4 Co Ci], of stride 2: [B H W Ci].
     input_gradient=partial(convolve, padding=((1, 1), (1, 1)), strides=(2, 2)),
     filter_gradient=partial(_filter_gradient, f=ENLARGED),
     only_3x3=True,
