@@ -89,8 +89,8 @@ def fold(state: Array, *data: int | Array) -> Array:
     return lax.concatenate([w0[None], w1[None]], 0)
 
 
-def mix(x: Any) -> Any:
-    """lowbias32, a bijection of 32 bits, of an array of JAX or NumPy."""
+def mix(x: Array) -> Array:
+    """lowbias32, a bijection of 32 bits."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
     return x ^ (x >> np.uint32(16))
@@ -100,14 +100,18 @@ def salt_words(salt: Salt) -> tuple[int, int]:
     """The two words of a salt, integers modulo 2^32, hashed in Python."""
     s0, s1 = _B, _GOLDEN
     for part in (salt,) if isinstance(salt, int) else tuple(salt):
-        s0 = _mixed(s0 ^ (part * _GOLDEN + _A))
-        s1 = _mixed(s1 + s0 + part)
+        s0 = _mix_python(s0 ^ (part * _GOLDEN + _A))
+        s1 = _mix_python(s1 + s0 + part)
         s0 = (s0 + s1) & _MASK
     return s0, s1
 
 
-def _mixed(x: int) -> int:
-    return int(mix(np.array([x & _MASK], np.uint32))[0])
+def _mix_python(x: int) -> int:
+    # A NumPy array for each word takes fifty times as long.
+    x &= _MASK
+    x = ((x ^ (x >> 16)) * _A) & _MASK
+    x = ((x ^ (x >> 15)) * _B) & _MASK
+    return x ^ (x >> 16)
 
 
 def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:

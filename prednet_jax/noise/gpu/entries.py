@@ -286,37 +286,42 @@ class Library(NamedTuple):
 
     name: str
     promise: str
+    varies: str
+    deterministic: str
     # Where its documentation says so, below docs.nvidia.com.
     page: str = ""
-    varies: str = "device"
-    deterministic: str = "device"
 
 
 _CUBLAS = Library(
     "cuBLAS",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
-    "cuda/cublas, Results Reproducibility",
-    "compilation",
+    varies="compilation",
+    deterministic="device",
+    page="cuda/cublas, Results Reproducibility",
 )
 _PAGE = "deeplearning/cudnn, Reproducibility (Determinism)"
 _REPEATS = "some backward algorithms do not repeat their bits"
-_CUDNN = Library("cuDNN", _REPEATS, _PAGE, "call")
+_CUDNN = Library("cuDNN", _REPEATS, "call", "device", _PAGE)
 _FORWARD = "forward algorithms repeat on one architecture"
-_CUDNN_FORWARD = Library("cuDNN", _FORWARD, _PAGE, "compilation")
+_CUDNN_FORWARD = Library("cuDNN", _FORWARD, "compilation", "device", _PAGE)
 _CUSOLVER = Library(
     "cuSOLVER",
     "deterministic results are its default",
-    "cuda/cusolver, cusolverDnSetDeterministicMode",
+    varies="device",
+    deterministic="device",
+    page="cuda/cusolver, cusolverDnSetDeterministicMode",
 )
 _CUFFT = Library(
     "cuFFT",
     "the same bits for one plan, version and GPU model",
-    "cuda/cufft, Accuracy and Performance",
+    varies="device",
+    deterministic="device",
+    page="cuda/cufft, Accuracy and Performance",
 )
 _OWN = "each routine has a promise of its own"
-_CUSPARSE = Library("cuSPARSE", _OWN, "cuda/cusparse, of each routine", "call", "call")
-_UNKNOWN = Library("", "not known to audit: nothing is promised", "", "call", "call")
+_CUSPARSE = Library("cuSPARSE", _OWN, "call", "call", "cuda/cusparse, of each routine")
+_UNKNOWN = Library("", "not known to audit: nothing is promised", "call", "call")
 # By the beginning of an opcode, or of the target of a custom call; the first that fits.
 # None: calls that move data, sort or work on integers.
 _LIBRARIES: dict[str, Library | None] = {
