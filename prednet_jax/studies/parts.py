@@ -256,6 +256,18 @@ _PARTS = (
         treatments=(_PLAIN, _ORDER[0], _STALE),
     ),
     Part(
+        name="D-plateau",
+        network=MIDDLE,
+        window=20,
+        # The one seed of part D whose plateau lasts.
+        seeds=(8401,),
+        treatments=(
+            *(_PLAIN, _NULL),
+            *_draws(FIXED, "reduction_order:schedule=run", range(3)),
+            *_draws(RANDOM, "reduction_order", range(4)),
+        ),
+    ),
+    Part(
         name="E",
         network=ARTICLE,
         window=20,
