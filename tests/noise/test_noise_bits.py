@@ -10,7 +10,7 @@ from tests.noise.bit_programs import PROGRAMS
 from tests.processes import python
 
 # Each of them takes another way through the code; together some ten seconds.
-SAMPLE = ("dot", "conv_narrow", "scan", "custom_kept", "shard_map", "only_every_other")
+SAMPLE = ("dot", "scan", "shard_map", "only_every_other")
 
 
 @pytest.fixture(scope="module")

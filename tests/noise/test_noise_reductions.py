@@ -179,7 +179,9 @@ def reference():
     return whole, exact, sizes, terms
 
 
-@pytest.mark.parametrize("granularity", ["shared", "tile", "element"])
+@pytest.mark.parametrize(
+    "granularity", [pytest.param("shared", marks=pytest.mark.slow), "tile", "element"]
+)
 def test_every_reduction(granularity, reference):
     spec = noise.ReductionOrder(
         partials=PARTIALS, granularity=granularity, tile=2, shortest=1

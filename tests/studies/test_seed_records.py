@@ -55,7 +55,8 @@ def test_endpoints_by_hand():
 def test_parts_share_no_seed_and_controls_come_first():
     seen = set()
     for part in parts.PARTS.values():
-        assert not seen & set(part.seeds)
+        # D-plateau takes one of part D's seeds again.
+        assert part.name == "D-plateau" or not seen & set(part.seeds)
         seen |= set(part.seeds)
         known = set()
         for treatment in part.treatments:

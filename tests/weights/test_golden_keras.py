@@ -94,7 +94,9 @@ def check_gradient(config, tag, loss, grads):
         assert error < 1e-5, (name, error)
 
 
-@pytest.mark.parametrize("tag", ["Lall", "extrap"])
+@pytest.mark.parametrize(
+    "tag", [pytest.param("Lall", marks=pytest.mark.slow), "extrap"]
+)
 def test_gradients(tag):
     _, config, params, frames = load("A")
     grad = np.load(GOLDEN / "grad_A.npz")
