@@ -6,6 +6,7 @@ Nothing is measured again. Writes what has changed, names it, and ends with stat
 anything had: then a document and its records disagreed.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -52,7 +53,8 @@ def read(name: str) -> Any:
 
 def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
     """Each table, by name, of what `study_tables.load` and `.judged` returned."""
-    networks = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
+    shipped = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
+    networks = {path.stem: records.read_json(path) for path in shipped}
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
     # Of experiments that have ended, whose scripts commit 09c1a23 has.
     ended = {p.stem: p.read_text() for p in (RESULTS / "tables").glob("*.md")}
@@ -61,9 +63,24 @@ def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, parts, verdicts),
         **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
-        "learned": make.learned({p.stem: records.read_json(p) for p in networks}),
+        "learned": make.learned(networks),
+        "learned-seeds": make.learned_seeds(networks["walk"], learned_ratios()),
         "example-task": f"```python\n{task}```",
     }
+
+
+def learned_ratios() -> dict[str, dict[str, float]]:
+    """Of each network that has a test in results/learned: MSE over that of copying."""
+    folder, ratios = RESULTS / "learned", {}
+    for path in sorted(folder.glob("*_test.json")):
+        name = path.stem.removesuffix("_test")
+        along = (folder / f"{name}.jsonl").read_text().splitlines()
+        least = min(json.loads(line)["ratio"] for line in along)
+        ratios[name] = {"validation": least}
+        for split in ("test", "unseen"):
+            scores = records.read_json(folder / f"{name}_{split}.json")
+            ratios[name][split] = scores["observed"]["ratio"]
+    return ratios
 
 
 def passages(readme: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 
 from prednet_jax import records, statistics
 from prednet_jax.report import numbers
@@ -24,6 +25,8 @@ from prednet_jax.studies.parts import CONTROL, FIXED, NULL, PARTS, RANDOM, STALE
 
 JUDGED = tuple(name for name, part in PARTS.items() if part.status)
 DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
+#: One seed of part D again, under several orders.
+PLATEAU = "D-plateau"
 #: What stands in place of a judged part's tables and numbers.
 UNFINISHED = "not known before the last seed is recorded"
 Record = Mapping[str, Any]
@@ -37,7 +40,7 @@ def load(folder: Path) -> dict[str, Records]:
     """
     return {
         name: seed_records.read(PARTS[name], folder / name)
-        for name in (*JUDGED, *DESCRIBED, "I")
+        for name in (*JUDGED, *DESCRIBED, PLATEAU, "I")
         if name not in JUDGED or seed_records.complete(PARTS[name], folder / name)
     }
 
@@ -74,6 +77,7 @@ def blocks(
         tables[f"study-{name}"] = against_control(parts[name], dead)
         tables[f"study-{name}-endpoints"] = other_endpoints(parts[name])
         tables[f"study-{name}-separation"] = separation(parts[name])
+    tables["study-D-plateau"] = plateau_ends(parts[PLATEAU])
     return tables | machines.blocks(parts["I"])
 
 
@@ -120,6 +124,7 @@ def values(
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
     made = answer_values(verdicts) | machines.values(parts["I"])
+    made["D-plateau.p"] = plateau_p(parts[PLATEAU])
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),
         ("B", "order_1e+06", "B.order_1e6"),
@@ -140,6 +145,36 @@ def values(
         "C.furthest": f"{moves.abs().max().max():.0f} %",
         "C.behind": f"{parity.isna().sum()} of the {len(parity)}",
     }
+
+
+def plateau_ends(seeds: Records) -> str:
+    """When the runs of each arm leave the plateau, and their losses over float32's."""
+    if not seeds:
+        return f"*{UNFINISHED}*"
+    shown = pd.DataFrame(vars(run) for seed in seeds for run in seed.runs)
+    control = shown.loc[shown.arm == CONTROL, PRIMARY].item()
+    shown["end"] = [
+        "never" if pd.isna(end) else f"{end:.0f}" for end in shown.plateau_left
+    ]
+    shown["loss"] = (shown[PRIMARY] / control).map("{:.3f}".format)
+    shown = shown.groupby("arm", sort=False)[["end", "loss"]].agg(", ".join)
+    shown.columns = ["plateau left at update", "loss over float32's"]
+    return markdown(shown.reset_index())
+
+
+def plateau_p(seeds: Records) -> str:
+    """Whether random orders leave earlier: the exact one-sided test of ranks."""
+    if not seeds:
+        return UNFINISHED
+    ends = pd.Series(
+        [run.plateau_left or np.inf for run in seeds[0].runs],
+        [run.arm for run in seeds[0].runs],
+    ).rank()
+    groups = ends[ends.index == RANDOM], ends[ends.index != RANDOM]
+    # Exact, also with ties: there are fewer ways to draw the groups than resamples.
+    method = scipy.stats.PermutationMethod()
+    test = scipy.stats.mannwhitneyu(*groups, alternative="less", method=method)
+    return numbers.probability(test.pvalue)
 
 
 def difference(contrast: Record) -> str:

@@ -34,6 +34,7 @@ def trained(forked, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recorded", "right", "wrong"),
     [("copied", "true", "stale"), ("aliased", "stale", "true")],

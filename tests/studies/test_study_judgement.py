@@ -198,7 +198,7 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
     for seed in made[:-1]:
         write(tmp_path / "H", seed)
     parts = study_tables.load(tmp_path)
-    assert (parts, study_tables.judged(parts)) == ({"I": []}, {})
+    assert (parts, study_tables.judged(parts)) == ({"D-plateau": [], "I": []}, {})
     tables = study_tables.answer_tables("H", tmp_path, (), None)
     shown = [*tables.values(), *study_tables.answer_values({}).values()]
     assert all(study_tables.UNFINISHED in text for text in shown)
@@ -223,3 +223,23 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
     weak = changed(made, "stale_targets", last_frame_loss=1e-3)
     status = judgement.judge(part, weak)["details"]["prednet"]["status"]
     assert status.endswith("unconfirmed, by stale_targets")
+
+
+def test_the_ends_of_a_plateau_are_ranked():
+    """Four random orders before five others: one way in 126; "never" is last."""
+    (seed,) = [record(8401, {}, 0.1, 0.5, PARTS["D-plateau"])]
+
+    def ending(update):
+        runs = tuple(
+            dataclasses.replace(run, plateau_left=update)
+            if run.arm == "reduction_order"
+            else run
+            for run in seed.runs
+        )
+        return [dataclasses.replace(seed, runs=runs)]
+
+    ps = [study_tables.plateau_p(ending(update)) for update in (400, 500, None)]
+    assert ps == ["0.0079", "1", "1"]
+    never = "| reduction_order | never, never, never, never |"
+    assert never in study_tables.plateau_ends(ending(None))
+    assert study_tables.plateau_p([]) == study_tables.UNFINISHED
