@@ -1,9 +1,10 @@
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
+from scipy import stats
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import documents
+from prednet_jax.report import document_tables, documents
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
@@ -67,3 +68,15 @@ def test_markdown():
     ]
     plain = documents.markdown(pd.DataFrame({"a: b": [1], "c": [None]}))
     assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
+
+
+def test_the_mean_of_the_seeds_has_students_interval():
+    scores = {"validation": {"ratio": 0.4}}
+    scores["test"] = scores["unseen"] = {"observed": {"ratio": 0.4}}
+    ratios = {
+        n: dict.fromkeys(scores, x) for n, x in (("peer", 9.0), ("walk-b-1", 0.5))
+    }
+    text = document_tables.learned_seeds({"scores": scores}, ratios)
+    low, high = stats.t.interval(0.95, 1, 0.45, 0.05)
+    mean = f"0.450 [{low:.3f}, {high:.3f}]"
+    assert text.endswith(f"| mean of 2 seeds [95 %] | {mean} | {mean} | {mean} |")

@@ -230,16 +230,13 @@ def test_the_ends_of_a_plateau_are_ranked():
     (seed,) = [record(8401, {}, 0.1, 0.5, PARTS["D-plateau"])]
 
     def ending(update):
-        runs = tuple(
-            dataclasses.replace(run, plateau_left=update)
-            if run.arm == "reduction_order"
-            else run
+        new = {"reduction_order": update}
+        runs = [
+            dataclasses.replace(run, plateau_left=new.get(run.arm, run.plateau_left))
             for run in seed.runs
-        )
-        return [dataclasses.replace(seed, runs=runs)]
+        ]
+        return [dataclasses.replace(seed, runs=tuple(runs))]
 
     ps = [study_tables.plateau_p(ending(update)) for update in (400, 500, None)]
     assert ps == ["0.0079", "1", "1"]
-    never = "| reduction_order | never, never, never, never |"
-    assert never in study_tables.plateau_ends(ending(None))
-    assert study_tables.plateau_p([]) == study_tables.UNFINISHED
+    assert "| never, never, never, never |" in study_tables.plateau_ends(ending(None))
