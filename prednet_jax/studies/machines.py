@@ -24,7 +24,7 @@ STARTS = {"": "one initial model", "free_": "initial weights of their own"}
 HIGHER, LOWER, OVERLAP = "apart, stale higher", "apart, stale lower", "overlap"
 ALT = (
     f"The twelve machines of {TWELVE} seeds, a dot each: loss over the mean of those "
-    "with true targets."
+    "with true targets. Left from one initial model, right from weights of their own."
 )
 UNFINISHED = "not known before its seeds are recorded"
 

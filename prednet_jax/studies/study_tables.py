@@ -268,7 +268,8 @@ def verdict(record: Record) -> str:
         },
     }
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
-    return f"**{of['answer']}** (`{of['verdict']}`; {of['status']})\n\n{table}"
+    helps = f"that noise helps: `{of['verdict']}`; {of['status']}"
+    return f"**{of['answer']}** ({helps})\n\n{table}"
 
 
 def pairs(seeds: Records) -> list[tuple[str, str]]:

@@ -103,7 +103,8 @@ def test_no_effect_is_refuted():
     assert found["claims"][1]["answer"] == "yes"
     assert all(claim["published"] is None for claim in found["claims"])
     table = study_tables.verdict(found)
-    assert table.startswith("**no effect within the margin** (`refuted`; after looking")
+    assert table.startswith("**no effect within the margin** (that noise helps: ")
+    assert "`refuted`; after looking" in table
 
 
 def test_help_that_every_order_but_float32_gives_is_not_called_noise():
@@ -211,7 +212,7 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
     assert tables["study-H-redraws"].count("\n") == 1 + 5
     assert "| 2401 to 3000 | 10.0 % | 10.0 % |" in tables["study-H-redraws"]
     answer = tables["study-H-verdict"]
-    assert answer.startswith("**no effect within the margin** (`refuted`; planned be")
+    assert "(that noise helps: `refuted`; planned be" in answer
     assert answer.count("`noise raises the loss`: is |") == 3
     assert "planted_rate_0.85, must be `above 0`: is |" in answer
     assert "| stale_targets - float32 | 20 |" in tables["study-H-contrasts"]
