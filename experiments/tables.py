@@ -75,8 +75,8 @@ def learned_ratios() -> dict[str, dict[str, float]]:
     for path in sorted(folder.glob("*_test.json")):
         name = path.stem.removesuffix("_test")
         along = (folder / f"{name}.jsonl").read_text().splitlines()
-        least = min(json.loads(line)["ratio"] for line in along)
-        ratios[name] = {"validation": least}
+        # The last line is of the final weights, which the other scores are of.
+        ratios[name] = {"validation": json.loads(along[-1])["ratio"]}
         for split in ("test", "unseen"):
             scores = records.read_json(folder / f"{name}_{split}.json")
             ratios[name][split] = scores["observed"]["ratio"]

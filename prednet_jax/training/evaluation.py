@@ -206,8 +206,8 @@ def pieces(
     if not kept or (count is not None and not 1 <= count <= len(kept)):
         after = f" after the first {skip}" if skip else ""
         raise errors.UserError(
-            f"{'any' if count is None else count} sequences of {frames} frames of "
-            f"{source.name}{after}: it has {len(kept)}"
+            f"sequences={'any' if count is None else count} of {frames} frames of "
+            f"{source.name}{after}: it has {len(kept)}; expected at most as many"
         )
     return kept[:count], frames
 

@@ -88,8 +88,9 @@ def load(
 
     An npz of Chainer, an HDF5 file of Keras, a state dict of PyTorch, a safetensors
     file, a directory that `save_orbax` wrote, the directory of a run of train.py (of an
-    unfinished one the newest checkpoint is taken, and said) or its weights.npz; or,
-    where there is no such file, a name that `pretrained` knows. Height, width and
+    unfinished one the newest checkpoint is taken, and said), its weights.npz or one of
+    its checkpoints/UPDATE; or, where there is no such file, a name that `pretrained`
+    knows. Height, width and
     `pixel_max` are for files of Keras and PyTorch that do not say them, the variant for
     those of PyTorch (`load_keras`, `load_pytorch`). A UserError: nothing of the kind.
     """
@@ -112,6 +113,10 @@ def load_task(
     path = Path(path)
     if (path / NETWORK).is_file():
         config, params = load_orbax(path)
+    elif path.parent.name == checkpoints.FOLDER and path.name.isdigit():
+        folder, update = path.parents[1], int(path.name)
+        task = _task(folder)
+        return task, checkpoints.restore(folder, update, _like(task))
     elif path.is_dir():
         if not (path / records.MANIFEST).exists():
             raise UserError(f"{path}: is a directory; expected {_ACCEPTED}")
@@ -124,7 +129,8 @@ def load_task(
         try:
             config, params = _load_file(path, variant, frame)
         except files.FileError as error:
-            raise UserError(f"{error}; expected {_ACCEPTED}") from None
+            names = " or ".join(pretrained_names())
+            raise UserError(f"{error}; expected {_ACCEPTED}; or {names}") from None
     return tasks.of(config), params
 
 
@@ -167,14 +173,8 @@ def load_run(folder: Path) -> tuple[Task, dict]:
     Which update that is of is said on stderr. Raises a UserError if the directory is no
     run, has no weights yet, or they are damaged.
     """
-    manifest = records.read_json(folder / records.MANIFEST)
-    try:
-        task = tasks.recorded(manifest["model"], manifest["network"])
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / records.MANIFEST}: not that of a run ({error!r})"
-        ) from None
-    digest = manifest.get("final_params_sha256")
+    task = _task(folder)
+    digest = records.read_json(folder / records.MANIFEST).get("final_params_sha256")
     if digest is None:
         return task, _newest(folder, task)
     path = folder / records.WEIGHTS
@@ -192,11 +192,24 @@ def load_run(folder: Path) -> tuple[Task, dict]:
     return task, params
 
 
+def _task(folder: Path) -> Task:
+    manifest = records.read_json(folder / records.MANIFEST)
+    try:
+        return tasks.recorded(manifest["model"], manifest["network"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / records.MANIFEST}: not that of a run ({error!r})"
+        ) from None
+
+
+def _like(task: Task) -> Any:
+    return jax.eval_shape(lambda: task.init_params(jax.random.key(0)))
+
+
 def _newest(folder: Path, task: Task) -> dict:
     for update in reversed(checkpoints.updates(folder)):
-        like = jax.eval_shape(lambda: task.init_params(jax.random.key(0)))
         try:
-            params = checkpoints.restore(folder, update, like)
+            params = checkpoints.restore(folder, update, _like(task))
         except checkpoints.DamagedError as error:
             errors.say(f"{error}; not used")
             continue
