@@ -126,7 +126,7 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
     assert jobs.kept([elsewhere]) == ([], {"kept": 2})
     changes = {
         "flags": dataclasses.replace(job, flags=(*job.flags, "--learning_rate=1")),
-        "device": dataclasses.replace(job, threads=1),
+        "device": dataclasses.replace(job, threads=7),
     }
     for name, other in changes.items():
         assert jobs.kept([other]) == ([other], {f"with other {name}": 2})
