@@ -54,7 +54,7 @@ MISTAKES = {
     "evaluate.py": {
         "--ssim_range=0": "--ssim_range=0.0: expected",
         "--sequences=-1": "--sequences=-1: expected",
-        "--sequences=5000": "5000 sequences of 100 frames",
+        "--sequences=5000": "sequences=5000 of 100 frames",
         "--frames=1": "frames=1: expected a whole number, at least 2",
         "--extrapolate_from=0": "extrapolate_from=0: expected",
     },
