@@ -26,7 +26,8 @@ from prednet_jax import process, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of
 from prednet_jax.models import prednet
-from prednet_jax.training import keys, loop, truncated
+from prednet_jax.objectives import Method
+from prednet_jax.training import keys, loop, replicas, truncated
 
 SPECS = (*(f"reduction_order:granularity={g}" for g in ("tile", "element")), "ulp")
 NETWORKS = ("transformer", "cnn", "mlp")
@@ -52,34 +53,37 @@ def step(
 ) -> dict[str, Any]:
     """Median seconds of one training window, after two others; frames on the device.
 
-    With `torch_python` that of `torch_prednet` too, measured before and after in a
-    process of its own on the same processors, and `throughput_ratio`, ours over the
-    median of the two.
+    A batch is spread over devices as `train.py` does it. With `torch_python` that of
+    `torch_prednet` too, measured before and after in a process of its own on the same
+    processors, and `throughput_ratio`, ours over the median of the two.
     """
     peers = (
         [_peer(torch_python, config, window, batch, repeats)] if torch_python else []
     )
+    devices = replicas.most_devices(1, batch, process.available_threads())
+    process.split_cpu(devices)
     dtype = process.set_precision(precision)
     spec = noise_lib.parse(noise)
     optimizer = tasks.of(config).optimizer(100)
     params = loop.prepare_params(loop.initial_params(config, 0), dtype, spec, 0)
     state = truncated.initial_train_state(config, params, optimizer, batch=batch)
     parameters = sum(x.size for x in jax.tree.leaves(params))
-    update = truncated.make_step(
-        config, optimizer, noise=None if spec == noise_lib.Identity() else spec
-    )
-    key, first = keys.stream(0, "noise"), jnp.asarray(False)
+    injected = None if spec == noise_lib.Identity() else spec
     shape = (window + 1, batch, config.height, config.width, config.channels[0])
-    frames = jax.device_put(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
-
-    def body(state: truncated.TrainState, frames: jax.Array) -> tuple:
-        return update(state, frames, first, key)
-
-    program = truncated.jit_update(body)
-    compiled, (compiling, _) = timed(lambda: program.lower(state, frames).compile())
+    drawn = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    inputs = (drawn, np.bool_(False), keys.stream(0, "noise"))
+    if batch == 1:
+        update = truncated.make_step(config, optimizer, noise=injected)
+        program, inputs = truncated.jit_update(update), jax.device_put(inputs)
+    else:
+        layout = replicas.layout(1, batch)
+        given = (tasks.of(config), optimizer, Method(), injected, layout, "map")
+        program, state = replicas.compile_update(*given), layout.place_states([state])
+        inputs = layout.place_inputs([inputs])
+    compiled, (compiling, _) = timed(lambda: program.lower(state, *inputs).compile())
     times = []
     for _ in range(2 + repeats):
-        (state, _), (wall, _) = timed(lambda state=state: compiled(state, frames))
+        (state, _), (wall, _) = timed(lambda state=state: compiled(state, *inputs))
         times.append(wall)
     seconds = float(np.median(times[2:]))
     beside: dict[str, Any] = {}
@@ -99,7 +103,8 @@ def step(
         "window": window,
         "batch": batch,
         "noise": noise,
-        "convolutions": prednet.algorithms(config, dtype),
+        "devices": devices,
+        "convolutions": prednet.algorithms(config, dtype, batch // devices),
         "device": process.description(),
         **beside,
     }

@@ -15,7 +15,7 @@ from prednet_jax.errors import UserError, one_of, positive, whole
 
 VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
 CONVOLUTIONS = tuple(
-    ["auto", "xla", "direct", "im2col", "shifted", "wide4", "strip2", "strip4"]
+    ["auto", "xla", "direct", "im2col", "shifted", "wide4", "strip2", "strip4", "mixed"]
 )
 
 

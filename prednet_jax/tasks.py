@@ -142,9 +142,9 @@ class Task(abc.ABC):
         """The network's settings, for the manifest."""
         return {}
 
-    def algorithms(self, dtype: jnp.dtype) -> dict[str, str]:
+    def algorithms(self, dtype: jnp.dtype, batch: int = 1) -> dict[str, str]:
         """Algorithm of each convolution by name; empty if the network has no choice."""
-        del dtype
+        del dtype, batch
         return {}
 
     def flags(self) -> tuple[str, ...]:
@@ -227,9 +227,9 @@ class PredNetTask(Configured):
             return self
         return PredNetTask(dataclasses.replace(self.config, convolution=name))
 
-    def algorithms(self, dtype):
+    def algorithms(self, dtype, batch=1):
         """The algorithm of each convolution; `auto` is resolved."""
-        return prednet.algorithms(self.config, dtype)
+        return prednet.algorithms(self.config, dtype, batch)
 
 
 class AutoencoderTask(Configured):

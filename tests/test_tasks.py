@@ -57,6 +57,7 @@ def test_a_convolution_is_replaced_where_there_is_one():
     assert task.with_convolution("im2col", where="auto").config.convolution == "im2col"
     assert task.with_convolution("im2col", where="xla") is task
     assert task.algorithms(np.dtype("float32"))["top_down_0"] == "folded"
+    assert tasks.of(CONFIGS[1]).algorithms(jnp.float32, 8)["prediction_1"] == "mixed"
     assert task.algorithms(np.dtype("float64"))["gates_0"] == "im2col"
     dense = tasks.of(AutoencoderConfig())
     assert dense.with_convolution("im2col") is dense

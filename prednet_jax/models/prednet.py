@@ -29,10 +29,15 @@ from prednet_jax.models.unroll import unroll
 LAYOUTS = ("TBHWC", "NTHWC")
 
 
-def algorithms(config: PredNetConfig, dtype: DTypeLike = jnp.float32) -> dict[str, str]:
-    """The algorithm of each convolution in this process, by the convolution's name."""
+def algorithms(
+    config: PredNetConfig, dtype: DTypeLike = jnp.float32, batch: int = 1
+) -> dict[str, str]:
+    """The algorithm of each convolution in this process, by the convolution's name.
+
+    `batch` sequences are seen together on each device.
+    """
     return {
-        name: convolution.resolve(shape, dtype)
+        name: convolution.resolve(shape, dtype, batch)
         for name, shape in convolutions(config).items()
     }
 

@@ -55,8 +55,9 @@ def unroll(
     numbers, and so does forward over reverse (Hessian products); forward mode alone
     does not.
     """
+    batch = len(jax.tree.leaves(carry)[0])
     static = tuple(
-        (name, shape.filter_size, convolution.find(shape, kernels[name].dtype))
+        (name, shape.filter_size, convolution.find(shape, kernels[name].dtype, batch))
         for name, shape in sorted(convolutions.items(), key=lambda item: item[0])
     )
     return _unroll(body, static, dict(kernels), others, carry, xs)

@@ -61,6 +61,11 @@ class Layout:
     batch: int
     mesh: Mesh
 
+    @property
+    def streams(self) -> int:
+        """How many streams of a replica a device has."""
+        return self.batch // self.mesh.shape[BATCH]
+
     def held(self, axis: int) -> list[int]:
         """The replicas (axis 0) or streams (1) of which this process holds a part."""
         shape = self.replicas, self.batch
@@ -91,6 +96,21 @@ class Layout:
             return jax.make_array_from_process_local_data(sharding, local, tuple(shape))
 
         return jax.tree.map(put, *trees)
+
+    def place_states(self, states: Sequence[TrainState]) -> TrainState:
+        """The states of the local replicas, placed."""
+        fields = zip(zip(*states, strict=True), _STATE, strict=True)
+        return TrainState(*(self.place(parts, spec) for parts, spec in fields))
+
+    def place_inputs(self, inputs: Sequence[tuple]) -> tuple:
+        """What an update takes beside the states: frames, first and key_data.
+
+        Of each local replica `(window, first, key)`.
+        """
+        windows, first, noise = zip(*inputs, strict=True)
+        key_data = [jax.random.key_data(key) for key in noise]
+        specs = (windows, BY_WINDOW), (first, BY_REPLICA), (key_data, BY_REPLICA)
+        return tuple(self.place(parts, spec) for parts, spec in specs)
 
 
 def layout(
@@ -199,17 +219,13 @@ def train(
     """
     members = list(runs.values())
     done = int(members[0].state.update)
-    fields = zip(zip(*(run.state for run in members), strict=True), _STATE, strict=True)
-    states = TrainState(*(layout.place(parts, spec) for parts, spec in fields))
-    noise = (jax.random.key_data(keys.stream(run.seed, "noise")) for run in members)
-    key_data = layout.place(list(noise), BY_REPLICA)
+    states = layout.place_states([run.state for run in members])
+    noise = [keys.stream(run.seed, "noise") for run in members]
     seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
     for inputs in _windows(layout, members, done):
         start = time.perf_counter()
-        windows, opening = zip(*inputs, strict=True)
-        frames = layout.place(windows, BY_WINDOW)
-        first = layout.place(opening, BY_REPLICA)
-        states, metrics = update(states, frames, first, key_data)
+        seen_now = [(*seen, key) for seen, key in zip(inputs, noise, strict=True)]
+        states, metrics = update(states, *layout.place_inputs(seen_now))
         fetched = [_rows(leaf) for leaf in metrics]
         seconds = time.perf_counter() - start
         done += 1

@@ -73,6 +73,7 @@ class _Way(NamedTuple):
         state_of: from states and a number to the state of that run.
         whole: collects states that several processes hold.
         layout: of replicas and devices, for the manifest; None: there is none.
+        streams: how many streams of a run a device has.
     """
 
     trace: Callable[[Any, tuple[int, ...]], Any]
@@ -80,6 +81,7 @@ class _Way(NamedTuple):
     state_of: Callable[[Any, int], TrainState]
     whole: Callable[[Any], Any]
     layout: Mapping[str, Any] | None = None
+    streams: int = 1
 
 
 def train(
@@ -129,7 +131,7 @@ def train(
         _check_whole(paths, old)
         way = _together(recipe, seeds, prepared, layout, mode)
     manifests = {
-        n: _manifest(recipe, seeds[n], run, way.layout) for n, run in prepared.items()
+        n: _manifest(recipe, seeds[n], run, way) for n, run in prepared.items()
     }
     shapes = jax.eval_shape(lambda: recipe.initial_state(seeds[held[0]], some.weights))
     way.trace(shapes, (some.schedule.window + 1, recipe.batch, *recipe.task.frame))
@@ -218,7 +220,10 @@ def _together(
         "devices": layout.mesh.size,
         "processes": jax.process_count(),
     }
-    return _Way(trace, steps, replicas.replica_state, replicas.whole_states, recorded)
+    return _Way(
+        *(trace, steps, replicas.replica_state, replicas.whole_states, recorded),
+        streams=layout.streams,
+    )
 
 
 def _write(
@@ -308,11 +313,11 @@ def begun(folder: Path, asked: Recipe) -> Begun:
 
 
 def _manifest(
-    recipe: Recipe, seed: int, prepared: Prepared, layout: Mapping[str, Any] | None
+    recipe: Recipe, seed: int, prepared: Prepared, way: _Way
 ) -> dict[str, Any]:
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
     validation = recipe.validation
-    algorithms = recipe.task.algorithms(recipe.dtype)
+    algorithms = recipe.task.algorithms(recipe.dtype, way.streams)
     return {
         "git_commit": records.git_commit(Path(__file__).parent),
         "versions": records.versions(),
@@ -333,7 +338,7 @@ def _manifest(
         "noise_draw": recipe.draw,
         "initial_params_sha256": records.fingerprint(prepared.weights),
         "data_order_sha256": data.order_fingerprint(prepared.source, prepared.schedule),
-        **({"layout": layout} if layout else {}),
+        **({"layout": way.layout} if way.layout else {}),
     }
 
 

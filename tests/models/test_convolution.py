@@ -179,6 +179,7 @@ def test_auto_is_never_an_algorithm_that_cannot_do_the_shape():
         assert convolution.fastest(one, "gpu", jnp.float64) == "xla"
     # Each threshold parts the shapes above.
     assert chosen == {"direct", "folded", "wide4", "strip2", "strip4"}
+    assert convolution.fastest(shape(32, 48, 3, False), "cpu", batch=2) == "mixed"
     # Winograd's is the smaller one on small maps.
     assert convolution.fastest(shape(24, 96, 3, False), "cpu") == "strip2"
     assert convolution.fastest(shape(25, 96, 3, False), "cpu") == "strip4"

@@ -1,5 +1,8 @@
 """The scan with late kernel gradients compared with an ordinary scan."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,12 +35,12 @@ def plain(kernels, others, carry, xs):
             for n, x in inputs.items()
         )
 
-    xla = {n: Convolution(**{**vars(p), "algorithm": "xla"}) for n, p in SHAPES.items()}
+    xla = {n: replace(shape, algorithm="xla") for n, shape in SHAPES.items()}
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
 
-def late(kernels, others, carry, xs):
-    return unroll_lib.unroll(body, kernels, others, carry, xs, convolutions=SHAPES)
+def late(*args, shapes=SHAPES):
+    return unroll_lib.unroll(body, *args, convolutions=shapes)
 
 
 def loss_of(run):
@@ -85,15 +88,9 @@ def test_hessian_products():
     In double precision `auto` is `im2col`.
     """
     variables, xs = draw(1)
-    shapes = {
-        name: Convolution(**{**vars(shape), "algorithm": "auto"})
-        for name, shape in SHAPES.items()
-    }
-
-    def run(kernels, others, carry, xs):
-        return unroll_lib.unroll(body, kernels, others, carry, xs, convolutions=shapes)
-
-    gradient = jax.jit(lambda v: jax.grad(loss_of(run))(v, xs))
+    shapes = {n: replace(s, algorithm="auto") for n, s in SHAPES.items()}
+    run = loss_of(partial(late, shapes=shapes))
+    gradient = jax.jit(lambda v: jax.grad(run)(v, xs))
     with jax.enable_x64(True):
         variables = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), variables)
         product = jax.jvp(gradient, (variables,), (variables,))[1]

@@ -12,6 +12,7 @@ adds the same numbers in another fixed order, so each can be an arm of the compa
     shifted   k k matrix products with shifted maps
     wide4     four neighbouring outputs together, as further channels
     strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along the height
+    mixed     `direct`, but with the filter gradient of `strip2`
     folded    the enlargement folded into the kernel; `upsampled` only, so it cannot be
               the algorithm of a whole network
 
@@ -50,6 +51,9 @@ NARROW_CHANNELS = 16
 # From this number of channels on (the smaller of input and output), Winograd's
 # algorithm saves more on products than its transforms of the maps cost.
 WINOGRAD_CHANNELS = 96
+# In batches the filter gradient has maps enough for Winograd's algorithm from this
+# number of channels on.
+BATCH_CHANNELS = 12
 # In maps of fewer pixels most of the time goes into reading the kernel, and F(4,3)
 # enlarges the kernel more than F(2,3) does.
 FEW_PIXELS = 600
@@ -62,18 +66,19 @@ ALGORITHMS: dict[str, Algorithm] = {
     "wide4": plain.WIDE4,
     "strip2": winograd.STRIP2,
     "strip4": winograd.STRIP4,
+    "mixed": winograd.MIXED,
     "folded": winograd.FOLDED,
 }
 
 
-def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
+def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
     A UserError: it does not fit the filter size.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
-        return fastest(shape, jax.default_backend(), dtype)
+        return fastest(shape, jax.default_backend(), dtype, batch)
     if ALGORITHMS[name].only_3x3 and size != 3:
         others = (n for n, algorithm in ALGORITHMS.items() if not algorithm.only_3x3)
         raise UserError(
@@ -83,7 +88,9 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32) -> str:
     return name
 
 
-def fastest(shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32) -> str:
+def fastest(
+    shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32, batch: int = 1
+) -> str:
     """The algorithm measured to be the fastest for such shapes on a JAX backend."""
     if backend != "cpu":
         return "xla"
@@ -99,16 +106,18 @@ def fastest(shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32) ->
     if max(channels) <= NARROW_CHANNELS:
         return "wide4"
     if min(channels) < WINOGRAD_CHANNELS:
-        return "direct"
+        return "mixed" if batch > 1 and min(channels) >= BATCH_CHANNELS else "direct"
     return "strip2" if shape.height * shape.width < FEW_PIXELS else "strip4"
 
 
-def find(shape: Convolution, dtype: DTypeLike = jnp.float32) -> Algorithm:
+def find(
+    shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1
+) -> Algorithm:
     """The algorithm that computes a convolution; errors as `resolve`.
 
     If the convolution is upsampled, the algorithm takes the input before enlargement.
     """
-    return _for_input(resolve(shape, dtype), shape.upsampled)
+    return _for_input(resolve(shape, dtype, batch), shape.upsampled)
 
 
 @cache  # JAX finds a compiled program again by the identity of the object.

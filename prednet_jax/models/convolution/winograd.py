@@ -1,4 +1,4 @@
-"""Minimal filtering for 3x3 convolutions: `strip2`, `strip4` (Winograd) and `folded`.
+"""Minimal filtering for 3x3 convolutions: `strip2`, `strip4`, `mixed` and `folded`.
 
 F(m, 3) computes m outputs of a 3-tap correlation with m + 2 products instead of 3 m:
 
@@ -12,7 +12,7 @@ The filter gradient is the transpose in the filter, along both axes,
 
     dg = G^T [(B^T d) * (A dy)] G,
 
-one contraction over tiles and images. Both algorithms use F(2, 3) for it.
+one contraction over tiles and images. `strip2`, `strip4` and `mixed` use F(2, 3).
 
 An input that is enlarged x2 by its nearest neighbours repeats every value. One of the
 four products of F(2, 3) is then zero: with d = (a, b, b, c) the other three are
@@ -200,6 +200,7 @@ def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]
 
 
 STRIP2, STRIP4 = _strip(F2), _strip(F4)
+MIXED = by_turning(convolve, partial(_filter_gradient, f=F2), only_3x3=True)
 
 
 def _phases(kernel: Float[Array, "3 3 Ci Co"]) -> list[list[Float[Array, "2 2 Ci Co"]]]:
