@@ -158,6 +158,7 @@ CASES = {
         (lambda: shown(FRAMES.astype(int)), "dtype int32: expected floa"),
         (lambda: shown(FRAMES, extrapolate_from=0), "extrapolate_from=0"),
         (lambda: shown(FRAMES, layout="THWC"), "expected one of TBHWC, N"),
+        (lambda: prednet.predict(CONFIG, PARAMS, FRAMES), "config=.*, after params"),
         (lambda: prednet.outputs(PARAMS, CONFIG, FRAMES, ("R7",)), "layer='R7'"),
         (lambda: prednet.outputs(PARAMS, CONFIG, FRAMES, ("loss",)), "layer='loss'"),
         (lambda: units(("E2",)), "layer='E2': expected R, A, .* number from 0 to 1"),

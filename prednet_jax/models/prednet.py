@@ -223,6 +223,8 @@ def check_frames(
     config: PredNetConfig, frames: jax.Array | np.ndarray, extrapolate_from: int | None
 ) -> None:
     """Refuses (UserError) frames of another shape or dtype, and a start below 1."""
+    if not isinstance(config, PredNetConfig):
+        raise UserError(f"config={type(config)}: expected PredNetConfig, after params")
     expected = (config.height, config.width, config.channels[0])
     if frames.ndim != 5 or 0 in frames.shape or tuple(frames.shape[2:]) != expected:
         raise UserError(
