@@ -25,7 +25,6 @@ from prednet_jax import noise as noise_lib
 from prednet_jax import process, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of
-from prednet_jax.models import prednet
 from prednet_jax.objectives import Method
 from prednet_jax.training import keys, loop, replicas, truncated
 
@@ -60,8 +59,10 @@ def step(
     peers = (
         [_peer(torch_python, config, window, batch, repeats)] if torch_python else []
     )
-    devices = replicas.most_devices(1, batch, process.available_threads())
-    process.split_cpu(devices)
+    process.split_cpu(replicas.most_devices(1, batch, process.available_threads()))
+    layout = replicas.layout(1, batch, None if batch > 1 else jax.devices()[:1])
+    mode = replicas.resolve_mode("auto", jax.default_backend())
+    network = replicas.resolve_network(config, mode) if batch > 1 else tasks.of(config)
     dtype = process.set_precision(precision)
     spec = noise_lib.parse(noise)
     optimizer = tasks.of(config).optimizer(100)
@@ -71,15 +72,21 @@ def step(
     injected = None if spec == noise_lib.Identity() else spec
     shape = (window + 1, batch, config.height, config.width, config.channels[0])
     drawn = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    inputs = (drawn, np.bool_(False), keys.stream(0, "noise"))
+    first, key = np.bool_(False), keys.stream(0, "noise")
     if batch == 1:
         update = truncated.make_step(config, optimizer, noise=injected)
-        program, inputs = truncated.jit_update(update), jax.device_put(inputs)
+        program = truncated.jit_update(update)
+        inputs = jax.device_put((drawn, first, key))
     else:
-        layout = replicas.layout(1, batch)
-        given = (tasks.of(config), optimizer, Method(), injected, layout, "map")
-        program, state = replicas.compile_update(*given), layout.place_states([state])
-        inputs = layout.place_inputs([inputs])
+        program = replicas.compile_update(
+            network, optimizer, Method(), injected, layout, mode
+        )
+        state = layout.place_states([state])
+        inputs = (
+            layout.place([drawn], replicas.BY_WINDOW),
+            layout.place([first], replicas.BY_REPLICA),
+            layout.place([jax.random.key_data(key)], replicas.BY_REPLICA),
+        )
     compiled, (compiling, _) = timed(lambda: program.lower(state, *inputs).compile())
     times = []
     for _ in range(2 + repeats):
@@ -103,8 +110,8 @@ def step(
         "window": window,
         "batch": batch,
         "noise": noise,
-        "devices": devices,
-        "convolutions": prednet.algorithms(config, dtype, batch // devices),
+        "devices": layout.mesh.size,
+        "convolutions": network.algorithms(dtype, layout.streams),
         "device": process.description(),
         **beside,
     }

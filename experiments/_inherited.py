@@ -27,7 +27,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "lotter_kitti": _PUBLISHED
     | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
     "quick": {"variant": "watanabe", "channels": ["3", "24", "48"]}
-    | {"height": 24, "width": 32, "window": 20, "updates": 1600}
+    | {"r_channels": ["16", "24", "48"], "height": 24, "width": 32}
+    | {"window": 20, "updates": 1000}
     | {"sampling": "windows", "batch": 8, "validate_every": 200}
     | {"learning_rate": 2e-3, "clip_gradient": 1.0},
 }
@@ -59,8 +60,9 @@ def define_preset() -> None:
 
 def apply_preset() -> None:
     """Sets the flags of --preset that were not given."""
+    own_channels = FLAGS["channels"].present
     for name, value in PRESETS.get(FLAGS.preset, {}).items():
-        if not FLAGS[name].present:
+        if not FLAGS[name].present and not (own_channels and name == "r_channels"):
             FLAGS[name].value = value
 
 

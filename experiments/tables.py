@@ -64,7 +64,7 @@ def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
         **study_tables.blocks(STUDY, parts, verdicts),
         **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
         "learned": make.learned(networks),
-        "learned-seeds": make.learned_seeds(networks["walk"], learned_ratios()),
+        "learned-seeds": make.learned_seeds(learned_ratios()),
         "example-task": f"```python\n{task}```",
     }
 

@@ -79,7 +79,8 @@ def scan_frames(
         return carry, outputs(out)
 
     xs = (frames, reset, jnp.arange(frames.shape[0]))
-    return unroll(body, kernels, others, state, xs, convolutions=convolutions(config))
+    shapes, batch = convolutions(config), frames.shape[1]
+    return unroll(body, kernels, others, state, xs, convolutions=shapes, batch=batch)
 
 
 def predict(
@@ -224,7 +225,9 @@ def check_frames(
 ) -> None:
     """Refuses (UserError) frames of another shape or dtype, and a start below 1."""
     if not isinstance(config, PredNetConfig):
-        raise UserError(f"config={type(config)}: expected PredNetConfig, after params")
+        raise UserError(
+            f"config={type(config).__name__}: expected PredNetConfig, after params"
+        )
     expected = (config.height, config.width, config.channels[0])
     if frames.ndim != 5 or 0 in frames.shape or tuple(frames.shape[2:]) != expected:
         raise UserError(

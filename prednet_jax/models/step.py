@@ -247,7 +247,8 @@ def _peephole_lstm_bwd(residuals, cotangents):
     d_cell = d_new * f + d_i * peephole[0] + d_f * peephole[1] + d_o * peephole[2]
     d_gates = jnp.concatenate([d_i, d_f, d_o, d_g], axis=-1)
     if len(cell) > 1:
-        # Else XLA computes the gates' gradients again within each sum over the batch.
+        # Else XLA takes this apart again and computes each gate's gradient anew for
+        # every output of the sum over the batch: a tenth of an update at 64x48.
         d_gates = jax.lax.optimization_barrier(d_gates)
         d_i, d_f, d_o, _ = jnp.split(d_gates, 4, axis=-1)
     d_peephole = jnp.stack([(d * cell).sum(0) for d in (d_i, d_f, d_o)])

@@ -43,19 +43,19 @@ def unroll(
     xs: Any,
     *,
     convolutions: Mapping[str, Convolution],
+    batch: int = 1,
 ) -> tuple[Any, Any]:
     """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis, time.
 
     The body's `conv({name: x, ...})` convolves each x, a map or a tuple of maps to be
     concatenated along their channels, with the kernel `[k, k, in, out]` of that name
     and adds the results, which share one cotangent. A step has to use each name exactly
-    once, or there is a ValueError.
+    once, or there is a ValueError. `auto` chooses algorithms for maps of a `batch`.
 
     Returns the last carry and the stacked ys. Reverse mode works for all but whole
     numbers, and so does forward over reverse (Hessian products); forward mode alone
     does not.
     """
-    batch = len(jax.tree.leaves(carry)[0])
     static = tuple(
         (name, shape.filter_size, convolution.find(shape, kernels[name].dtype, batch))
         for name, shape in sorted(convolutions.items(), key=lambda item: item[0])

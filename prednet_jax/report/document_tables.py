@@ -182,33 +182,21 @@ def learned(networks: Mapping[str, Record]) -> str:
     return markdown(pd.DataFrame(rows))
 
 
-def learned_seeds(shipped: Record, ratios: Mapping[str, Mapping[str, float]]) -> str:
-    """Seeds of the shipped walk network's training, their mean, and other networks.
+def learned_seeds(ratios: Mapping[str, Mapping[str, float]]) -> str:
+    """Networks that do not come with the package: MSE over that of copying, by split.
 
-    Args:
-        shipped: the manifest of `walk`, which is seed 0.
-        ratios: of the other networks the MSE over that of copying, by split. Those of
-            name "walk-b-SEED" are the other seeds.
-
-    The interval of the mean is Student's, 95 %.
+    Those of name "walk-b-SEED" are seeds of one training. Last comes their mean, with
+    Student's 95 % interval.
     """
-    splits = ("validation", "test", "unseen")
-    about = {name: shipped["scores"][name] for name in splits}
-    first = {name: of.get("observed", of)["ratio"] for name, of in about.items()}
-    seeds: dict[str, Mapping[str, float]] = {"walk-b-0 (`walk`)": first}
-    seeds |= {name: of for name, of in ratios.items() if name.startswith("walk-b-")}
-    frame = pd.DataFrame.from_dict(seeds | dict(ratios), orient="index")[[*splits]]
+    splits = ["validation", "test", "unseen"]
+    frame = pd.DataFrame.from_dict(dict(ratios), orient="index")[splits]
     shown = frame.map("{:.3f}".format)
-    of_seeds = frame.loc[[*seeds]]
-    if len(seeds) > 1:
-        means, half = (
-            of_seeds.mean(),
-            of_seeds.sem() * stats.t.ppf(0.975, len(seeds) - 1),
-        )
-        shown.loc[f"mean of {len(seeds)} seeds [95 %]"] = [
-            f"{means[s]:.3f} [{means[s] - half[s]:.3f}, {means[s] + half[s]:.3f}]"
-            for s in splits
-        ]
+    seeds = frame[frame.index.str.startswith("walk-b-")]
+    half = seeds.sem() * stats.t.ppf(0.975, len(seeds) - 1)
+    shown.loc[f"walk-b, mean of {len(seeds)} seeds [95 %]"] = [
+        f"{mean:.3f} [{mean - half[split]:.3f}, {mean + half[split]:.3f}]"
+        for split, mean in seeds.mean().items()
+    ]
     return markdown(shown.rename_axis("network").reset_index())
 
 

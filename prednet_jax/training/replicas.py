@@ -102,16 +102,6 @@ class Layout:
         fields = zip(zip(*states, strict=True), _STATE, strict=True)
         return TrainState(*(self.place(parts, spec) for parts, spec in fields))
 
-    def place_inputs(self, inputs: Sequence[tuple]) -> tuple:
-        """What an update takes beside the states: frames, first and key_data.
-
-        Of each local replica `(window, first, key)`.
-        """
-        windows, first, noise = zip(*inputs, strict=True)
-        key_data = [jax.random.key_data(key) for key in noise]
-        specs = (windows, BY_WINDOW), (first, BY_REPLICA), (key_data, BY_REPLICA)
-        return tuple(self.place(parts, spec) for parts, spec in specs)
-
 
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
@@ -220,12 +210,15 @@ def train(
     members = list(runs.values())
     done = int(members[0].state.update)
     states = layout.place_states([run.state for run in members])
-    noise = [keys.stream(run.seed, "noise") for run in members]
+    noise = (jax.random.key_data(keys.stream(run.seed, "noise")) for run in members)
+    key_data = layout.place(list(noise), BY_REPLICA)
     seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
     for inputs in _windows(layout, members, done):
         start = time.perf_counter()
-        seen_now = [(*seen, key) for seen, key in zip(inputs, noise, strict=True)]
-        states, metrics = update(states, *layout.place_inputs(seen_now))
+        windows, opening = zip(*inputs, strict=True)
+        frames = layout.place(windows, BY_WINDOW)
+        first = layout.place(opening, BY_REPLICA)
+        states, metrics = update(states, frames, first, key_data)
         fetched = [_rows(leaf) for leaf in metrics]
         seconds = time.perf_counter() - start
         done += 1

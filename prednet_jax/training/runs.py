@@ -220,10 +220,8 @@ def _together(
         "devices": layout.mesh.size,
         "processes": jax.process_count(),
     }
-    return _Way(
-        *(trace, steps, replicas.replica_state, replicas.whole_states, recorded),
-        streams=layout.streams,
-    )
+    of_states = replicas.replica_state, replicas.whole_states
+    return _Way(trace, steps, *of_states, recorded, layout.streams)
 
 
 def _write(
@@ -317,7 +315,7 @@ def _manifest(
 ) -> dict[str, Any]:
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
     validation = recipe.validation
-    algorithms = recipe.task.algorithms(recipe.dtype, way.streams)
+    algorithms = recipe.task.algorithms(recipe.dtype, batch=way.streams)
     return {
         "git_commit": records.git_commit(Path(__file__).parent),
         "versions": records.versions(),

@@ -158,15 +158,15 @@ def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
     assert dry() == ["5", "6", "7"]
 
 
-def test_the_last_line_of_a_benchmark_is_an_object(forked):
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_last_line_of_a_benchmark_is_an_object(forked, batch):
     sizes = ("--channels=2", "--height=4", "--width=4", "--window=2", "--repeats=1")
-    done = forked("benchmark.py", "--suite=step", *sizes)
+    done = forked("benchmark.py", "--suite=step", f"--batch={batch}", *sizes)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["seconds_per_window"] * found["frames_per_second"] == pytest.approx(2)
-    assert found["compile_seconds"] > 0
-    config = PredNetConfig(channels=(2,), height=4, width=4)
-    shapes = parameter_shapes(config)
+    frames = found["seconds_per_window"] * found["frames_per_second"]
+    assert frames == pytest.approx(2 * batch)
+    shapes = parameter_shapes(PredNetConfig(channels=(2,), height=4, width=4))
     leaves = jax.tree.leaves(shapes, is_leaf=lambda x: type(x) is tuple)
     assert found["parameters"] == sum(map(math.prod, leaves))
 

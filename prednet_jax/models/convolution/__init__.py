@@ -23,7 +23,8 @@ scope, which begins with `conv`.
 
 The thresholds of `fastest` were measured on two AVX-512 processors at 160x120 (channels
 3,48,96,192), 64x48 (3,12,24,48) and 32x24 (3,6,12), by `experiments/benchmark.py
---suite=conv` of commit 09c1a23. docs/measurements.md has the figures.
+--suite=conv` of commit 09c1a23; `BATCH_CHANNELS` by its suite `step` with batches of 8.
+docs/measurements.md has the figures.
 """
 
 from collections.abc import Sequence
@@ -74,7 +75,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
-    A UserError: it does not fit the filter size.
+    `batch` is how many sequences a device sees at once. A UserError: it does not fit
+    the filter size.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
@@ -157,7 +159,7 @@ def conv2d(
         upsampled=upsampled,
         algorithm=algorithm,
     )
-    return _conv2d(x, kernel, find(shape, x.dtype))
+    return _conv2d(x, kernel, find(shape, x.dtype, len(x)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
