@@ -245,14 +245,14 @@ def _peephole_lstm_bwd(residuals, cotangents):
     d_o = d_hidden * squashed * (o * (1 - o))
     d_g = d_new * i * (1 - g * g)
     d_cell = d_new * f + d_i * peephole[0] + d_f * peephole[1] + d_o * peephole[2]
-    d_gates = jnp.concatenate([d_i, d_f, d_o, d_g], axis=-1)
+    d_gates = [d_i, d_f, d_o, d_g]
     if len(cell) > 1:
-        # Else XLA takes this apart again and computes each gate's gradient anew for
-        # every output of the sum over the batch: a tenth of an update at 64x48.
-        d_gates = jax.lax.optimization_barrier(d_gates)
-        d_i, d_f, d_o, _ = jnp.split(d_gates, 4, axis=-1)
-    d_peephole = jnp.stack([(d * cell).sum(0) for d in (d_i, d_f, d_o)])
-    return d_gates, d_cell, d_peephole
+        # Else XLA computes each gate's gradient anew for every output of the sum over
+        # the batch: a tenth of an update at 64x48.
+        together = jax.lax.optimization_barrier(jnp.concatenate(d_gates, axis=-1))
+        d_gates = jnp.split(together, 4, axis=-1)
+    d_peephole = jnp.stack([(d * cell).sum(0) for d in d_gates[:3]])
+    return jnp.concatenate(d_gates, axis=-1), d_cell, d_peephole
 
 
 _peephole_lstm.defvjp(_peephole_lstm_fwd, _peephole_lstm_bwd)
