@@ -60,6 +60,7 @@ def define_preset() -> None:
 
 def apply_preset() -> None:
     """Sets the flags of --preset that were not given."""
+    # The preset's recurrent channels belong to its channels.
     own_channels = FLAGS["channels"].present
     for name, value in PRESETS.get(FLAGS.preset, {}).items():
         if not FLAGS[name].present and not (own_channels and name == "r_channels"):

@@ -55,8 +55,8 @@ class PredNetConfig:
             a list of layers - 1 numbers.
         ahat_filters: odd filter size of the predictions: one number, or one per layer.
         r_filters: odd filter size of the ConvLSTM gates: one number, or one per layer.
-        convolution: algorithm of the convolutions; `auto` chooses the fastest for each
-            shape (`models.convolution.fastest`).
+        convolution: algorithm of the convolutions; `auto` chooses the fastest for a
+            shape and a batch (`models.convolution.fastest`).
     """
 
     channels: tuple[int, ...] = (3, 48, 96, 192)
