@@ -308,6 +308,20 @@ _PARTS = (
             Treatment(arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8),
         ),
     ),
+    Part(
+        name="J",
+        status="planned before its first run: part J",
+        known_answers={STALE: RAISES, "planted_rate_0": RAISES},
+        seeds=range(8740, 8800),
+        treatments=(
+            *(_PLAIN, _NULL),
+            *_draws(FIXED, _FIXED_ELEMENT, [0]),
+            *_draws(RANDOM, _ELEMENT, range(2)),
+            # They stop learning for the last fifth.
+            *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=2400),
+            dataclasses.replace(_STALE, seeds=8),
+        ),
+    ),
     _pilot("H-pilot", 8690, *_rates("float32_rate", 0.9, 0.8, 0.7)),
     _pilot(
         "H-learned-pilot",
