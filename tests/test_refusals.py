@@ -37,8 +37,7 @@ from prednet_jax.studies import dose, symmetric
 from prednet_jax.training import evaluation, keys, replicas
 from prednet_jax.training.trainer import Trainer
 
-KEY = jax.random.key(0)
-ONE, TWO = jnp.ones(1), jnp.ones(2)
+KEY, ONE, TWO = jax.random.key(0), jnp.ones(1), jnp.ones(2)
 CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4)
 LOTTER = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
 IMAGES = AutoencoderConfig(height=4, width=4, hidden=(3,))
@@ -156,6 +155,7 @@ CASES = {
     "models": [
         (lambda: shown(FRAMES[:, 0]), r"expected \[T, B, H, W, C\]"),
         (lambda: shown(FRAMES.astype(int)), "dtype int32: expected floa"),
+        (lambda: shown(FRAMES + 254), "pixels up to 25.*0 to 1; divide by 255"),
         (lambda: shown(FRAMES, extrapolate_from=0), "extrapolate_from=0"),
         (lambda: shown(FRAMES, layout="THWC"), "expected one of TBHWC, N"),
         (lambda: prednet.predict(CONFIG, PARAMS, FRAMES), "config=.*, after params"),

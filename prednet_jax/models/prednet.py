@@ -223,7 +223,10 @@ def attach_predictions(
 def check_frames(
     config: PredNetConfig, frames: jax.Array | np.ndarray, extrapolate_from: int | None
 ) -> None:
-    """Refuses (UserError) frames of another shape or dtype, and a start below 1."""
+    """Refuses (UserError) frames of another shape, dtype or range, and a start below 1.
+
+    The range is looked at where it is known: not while a function is compiled.
+    """
     if not isinstance(config, PredNetConfig):
         raise UserError(
             f"config={type(config).__name__}: expected PredNetConfig, after params"
@@ -237,6 +240,12 @@ def check_frames(
     if frames.dtype != jnp.uint8 and not jnp.issubdtype(frames.dtype, jnp.floating):
         raise UserError(
             f"frames of dtype {frames.dtype}: expected floating point, or uint8"
+        )
+    traced = isinstance(frames, jax.core.Tracer)
+    if frames.dtype != jnp.uint8 and not traced and frames.max() > 2 * config.pixel_max:
+        raise UserError(
+            f"frames with pixels up to {frames.max():g}: expected 0 to "
+            f"{config.pixel_max:g}; divide by 255, or give uint8"
         )
     if extrapolate_from is not None:
         whole("extrapolate_from", extrapolate_from, 1)

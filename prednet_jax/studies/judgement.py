@@ -134,8 +134,10 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
     details |= {"emulated_only": True, "status": part.status}
     if part.known_answers:
         details["known_answers"] = known = known_answers(part, seeds)
-        if failed := [row["arm"] for row in known if not row["holds"]]:
-            details["status"] += f"; unconfirmed, by {', '.join(failed)}"
+        failed = ", ".join(row["arm"] for row in known if not row["holds"])
+        details["status"] += (
+            f"; unconfirmed, by {failed}" if failed else "; confirmed by its controls"
+        )
     return describe(seeds, PRIMARY, answered) | {
         "verdict": {MODEL: details["verdict"]},
         "claims": [claim.as_dict() for claim in claims],

@@ -176,11 +176,14 @@ def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.Tra
     )
 
 
+# 1: all arms of a seed read the same ranges of frames, which are then rendered once.
+@functools.lru_cache(maxsize=1)
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     """The frames `[N, H, W, C]` of a seed, and the windows in which they are seen."""
     drawn, size = part.random_windows, part.network.frame_size
     if drawn is None:
         source = data.open_source(part.data, seed=seed, **size)
+        source = dataclasses.replace(source, frames=functools.cache(source.frames))
         return source, loop.frame_schedule(
             part.network, source, window=part.window, updates=part.updates
         )

@@ -107,10 +107,14 @@ def answer_values(verdicts: Mapping[str, Mapping[str, Record]]) -> dict[str, str
         made[f"{name}.noise"] = made[f"{name}.redraws"] = UNFINISHED
         if name in verdicts:
             record = verdicts[name][PRIMARY]
-            ends = [100 * record["claims"][0][of] for of in ("estimate", "low", "high")]
-            made[f"{name}.noise"] = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
+            made[f"{name}.noise"] = _noise(record["claims"][0])
             made[f"{name}.redraws"] = redraw_limit(record)
     return made
+
+
+def _noise(effect: Record) -> str:
+    ends = (100 * effect[of] for of in ("estimate", "low", "high"))
+    return "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
 
 
 def redraw_limit(record: Record) -> str:
@@ -124,6 +128,11 @@ def values(
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
     made = answer_values(verdicts) | machines.values(parts["I"])
+    # The planned part and its repetition on other seeds, as one.
+    made["HJ.noise"] = UNFINISHED
+    if {"H", "J"} <= parts.keys():
+        effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
+        made["HJ.noise"] = _noise(effect_of_both.three)
     made["D-plateau.p"] = plateau_p(parts[PLATEAU])
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),
