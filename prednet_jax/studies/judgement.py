@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import errors, statistics
+from prednet_jax.statistics.redraws import CANNOT_TELL
 from prednet_jax.studies import parts
 from prednet_jax.studies.endpoints import PARITY_WIDTH
 from prednet_jax.studies.parts import CONTROL, FIXED, NULL, RANDOM, STALE, Part
@@ -134,10 +135,10 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
     details |= {"emulated_only": True, "status": part.status}
     if part.known_answers:
         details["known_answers"] = known = known_answers(part, seeds)
-        failed = ", ".join(row["arm"] for row in known if not row["holds"])
-        details["status"] += (
-            f"; unconfirmed, by {failed}" if failed else "; confirmed by its controls"
-        )
+        if failed := [row["arm"] for row in known if not row["holds"]]:
+            details["status"] += f"; unconfirmed, by {', '.join(failed)}"
+        elif answered.answer != CANNOT_TELL:
+            details["status"] += "; confirmed by its controls"
     return describe(seeds, PRIMARY, answered) | {
         "verdict": {MODEL: details["verdict"]},
         "claims": [claim.as_dict() for claim in claims],
