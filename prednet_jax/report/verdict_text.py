@@ -127,7 +127,7 @@ def _sentence(claim: Record, together: Record | None, check: Record) -> str:
         return f"{said}, {_three(claim)}{note}"
     ends = " to ".join(signed_percent(end) for end in claim["predicted"])
     said += f", {_three(claim)} here, predicted {ends}"
-    said += "" if claim["holds"] else ", outside, as one honest run in 20 is"
+    said += "" if claim["holds"] else ", outside, as one honest run in 14 is"
     others = {"published": claim.get("published"), "together": together}
     known = [
         f"{name} {_three(record)}"

@@ -89,7 +89,8 @@ def answer_tables(
     if verdicts is not None:
         primary = verdicts[PRIMARY]
         endpoints = [
-            f"`{endpoint}`{_reached(endpoint, seeds)}\n\n"
+            f"`{endpoint}`{_reached(endpoint, seeds)}; random against fixed orders "
+            f"{_of_logs(verdicts[endpoint])}\n\n"
             + markdown(_in_units(verdicts[endpoint]), CONTRAST)
             for endpoint in [*verdicts][1:]
         ]
@@ -211,6 +212,13 @@ _TESTS = {
 }
 
 
+def _of_logs(record: Record) -> str:
+    """The effect that the rule looks at, in percent."""
+    (logs,) = (c for c in record["contrasts"] if c.get("scale") == "log")
+    ends = (100 * np.expm1(logs[of]) for of in ("mean_difference", "ci_low", "ci_high"))
+    return change(*ends)
+
+
 def _in_units(record: Record) -> pd.DataFrame:
     """Contrasts of a verdict file but those of a logarithm, also in percent."""
     frame = pd.DataFrame(c for c in record["contrasts"] if c.get("scale") != "log")
@@ -277,8 +285,8 @@ def verdict(record: Record) -> str:
         },
     }
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
-    helps = f"that noise helps: `{of['verdict']}`; {of['status']}"
-    return f"**{of['answer']}** ({helps})\n\n{table}"
+    word = f"(verdict.json, of noise that lowers the loss: `{of['verdict']}`)"
+    return f"**{of['answer']}**, {of['status']} {word}\n\n{table}"
 
 
 def pairs(seeds: Records) -> list[tuple[str, str]]:

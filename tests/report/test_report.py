@@ -184,7 +184,7 @@ def test_claims_and_a_repetition_in_sentences():
         "prednet: stale targets raise the loss: yes, +212 % here, predicted +136 to "
         "+305 (published +206 % [+185, +228])",
         "prednet: random order of sums changes the loss: no, +6.0 % here, predicted "
-        "0.0 to +4.9, outside, as one honest run in 20 is (published +206 % [+185, "
+        "0.0 to +4.9, outside, as one honest run in 14 is (published +206 % [+185, "
         "+228]; together +0.4 % [-0.2, +1.1])",
     ]
     verdict["claims"] = [

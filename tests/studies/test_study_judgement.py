@@ -212,11 +212,11 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
     assert tables["study-H-redraws"].count("\n") == 1 + 5
     assert "| 2401 to 3000 | 10.0 % | 10.0 % |" in tables["study-H-redraws"]
     answer = tables["study-H-verdict"]
-    assert "first run: part H; confirmed by its controls)" in answer
+    assert "first run: part H; confirmed by its controls (verdict.json" in answer
     assert answer.count("`noise raises the loss`: is |") == 3
     assert "planted_rate_0.85, must be `above 0`: is |" in answer
     assert "| stale_targets - float32 | 20 |" in tables["study-H-contrasts"]
-    assert "`held_out_loss`" in tables["study-H-endpoints"]
+    assert "`held_out_loss`; random against fixed orders" in tables["study-H-endpoints"]
     assert "of 80 |" in tables["study-H-separation"]
     values = study_tables.answer_values(verdicts)
     assert values["H.noise"].startswith(("+0.0", "-0.0"))
