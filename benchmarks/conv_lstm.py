@@ -5,8 +5,7 @@
 
 The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 4x4
 pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
-next frame's patches from a convolution of the last layer. docs/learned.md says how it
-is trained.
+next frame's patches from a convolution of the last layer. Training: docs/learned.md.
 """
 
 import jax

@@ -5,8 +5,7 @@ one of `FAULTS`, whose line is then wrong (`first_difference`). `ROWS` compute e
 by itself, exactly up to a line that a fault, one of `ROW_FAULTS`, makes depend on the
 number of rows (`invariance`). The line ends in the fault's name, or in "planted".
 
-Nothing of the programs of `FAULTY` and of `ROWS` was looked at before the constants of
-the tools stood.
+No program of `FAULTY` or `ROWS` was looked at before the constants of the tools stood.
 """
 
 from collections.abc import Callable

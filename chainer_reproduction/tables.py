@@ -8,8 +8,7 @@ from prednet_jax.report import charts
 from prednet_jax.report.documents import markdown
 
 RESULTS = trainings.ROOT / "results" / "chainer"
-# The rows of the figure, and the runs that arms are compared with if it is not
-# "target copied".
+# Rows of the figure, and what an arm is compared with if not with "target copied".
 WORDS = {
     "published": "as published, on a CPU",
     "input copied": "input copied",

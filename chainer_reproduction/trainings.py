@@ -34,8 +34,7 @@ Row = dict[str, Any]
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 FOLDER = ROOT / ".venv-chainer"
-#: Versions of Python that serve, the best first. The published scripts ask for Chainer
-#: 7.8.
+#: Versions of Python that serve, best first. The published scripts want Chainer 7.8.
 PYTHONS = ("3.11", "3.10", "3.9", "3.8")
 PACKAGE = "chainer==7.8.1"
 

@@ -134,8 +134,7 @@ def _parse(argv: list[str]) -> list[str]:
 def _check_place(name: str, path: str) -> None:
     """Refuses a place that cannot be written, before anything is measured.
 
-    --output and --record name files (or a directory that is made), the others
-    directories.
+    --output, --record name files (or a directory to make), the others directories.
     """
     kind = "file" if name in ("output", "record") else "directory"
     if not path:

@@ -242,9 +242,8 @@ def _frame_options(task: Task) -> dict[str, Any]:
         raise UserError(
             f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
         )
-    sizes = dict(zip(("height", "width", "channels"), task.frame, strict=True))
     cut = {"crop": FLAGS.crop, "allow_outside": FLAGS.allow_outside}
-    return {**sizes, **cut, "offset": offset}
+    return {**tasks.frame_size(task), **cut, "offset": offset}
 
 
 def parse_noise(text: str) -> Any:

@@ -5,8 +5,7 @@
 Every arm trains on the same weights and data, in a process of its own
 (`experiments/train.py`). Without --seeds and --first_seed the seeds are fresh, so that
 every run is new evidence; they are recorded. Where the setting is that of the study,
-the claims stand beside what was published and where a repetition of this size should
-fall.
+the claims stand beside what was published and where such a repetition should fall.
 
 Writes verdict.json, report.html and one directory per run, in place of what an earlier
 comparison left. What an interrupted comparison finished is kept: runs of the same

@@ -33,9 +33,7 @@ flags.DEFINE_integer("width", 16, "Columns of PredNet's frames.")
 flags.DEFINE_integer("window", 6, "Transitions per update.")
 flags.DEFINE_list("hidden", ["32", "8", "32"], "Autoencoder's widths.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and probes.")
-flags.DEFINE_enum(
-    "precision", "float32", process.PRECISIONS, "Precision of weights and curvature."
-)
+_flags.define_precision_flag()
 flags.DEFINE_integer("windows", 4, "Windows in the probe set of a PredNet.")
 flags.DEFINE_integer("images", 32, "Images in the probe set of an autoencoder.")
 flags.DEFINE_integer(

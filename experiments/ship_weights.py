@@ -5,8 +5,7 @@
 Writes NAME.npz, the arrays in float32, and NAME.json: the network, the run's command,
 commit and data, the file's SHA-256, the licence, and scores of the frozen weights: the
 run's own on the split validation, if it was validated, and those on the splits test and
-unseen, which choose nothing (docs/training.md has the splits, evaluate.py the
-protocol).
+unseen, which choose nothing (splits: docs/training.md; protocol: evaluate.py).
 """
 
 import shlex
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, files, process, records, weights
+from prednet_jax import data, files, process, records, tasks, weights
 from prednet_jax.errors import UserError, whole
 from prednet_jax.training import evaluation
 
@@ -74,7 +73,7 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
     """The last row of validation.jsonl, and `evaluation.evaluate` on unused splits."""
     rows = records.read_validation(run)
     found: dict[str, Any] = {"validation": rows[-1]} if rows else {}
-    sizes = dict(zip(("height", "width", "channels"), task.frame, strict=True))
+    sizes = tasks.frame_size(task)
     name = manifest["flags"].get("data") or task.data
     for split in ("test", "unseen") if name in data.NAMES else ("test",):
         source = data.open_split(name, split, **sizes)

@@ -9,7 +9,6 @@ leido/pytorch-prednet (`lotter_pytorch`).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from prednet_jax.errors import UserError, one_of, positive, whole
 
@@ -122,15 +121,6 @@ class PredNetConfig:
     def recurrent(self) -> tuple[int, ...]:
         """Widths of the recurrent state, bottom first."""
         return self.r_channels if self.r_channels is not None else self.channels
-
-    @property
-    def frame_size(self) -> dict[str, Any]:
-        """Height, width and channels of a frame, as sources of frames take them."""
-        return {
-            "height": self.height,
-            "width": self.width,
-            "channels": self.channels[0],
-        }
 
     def size(self, layer: int) -> tuple[int, int]:
         """Height and width of the maps of a layer (halved at each layer)."""

@@ -117,8 +117,7 @@ def lotter_schedule(updates: int) -> optax.Schedule:
     """
     whole("updates", updates, 1)
     half = updates // 2
-    # Not optax.piecewise_constant_schedule: it mixes dtypes, which strict promotion
-    # refuses.
+    # Not optax.piecewise_constant_schedule: strict promotion refuses its mixed dtypes.
     return lambda step: jnp.where(step < half, 1e-3, 1e-4)
 
 

@@ -51,8 +51,7 @@ class Task(abc.ABC):
         data: the default source of frames (`data.open_source`).
         windowed: whether an update sees a window of T transitions; False: one image,
             which has no next frame. Stale targets have no effect on one image.
-        fresh_windows: whether each window is a sequence of its own, which starts from
-            the zero state.
+        fresh_windows: whether each window is a sequence, started from the zero state.
         warm_up: frames shown before the predictions that are kept as examples.
         weights: count of numbers in the parameters, to estimate memory; 0: unknown.
     """

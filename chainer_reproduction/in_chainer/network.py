@@ -10,8 +10,7 @@ Terms are added in the order written; with it the recorded training of the publi
 network (tests/golden/chainer_tiny) comes out in the same bits. Names of parameters are
 those of the published weight files.
 
-Runs in Chainer's own environment: Python 3.8 to 3.11, Chainer 2 to 7, and nothing of
-this project.
+Runs in Chainer's environment, without this project: Python 3.8-3.11, Chainer 2 to 7.
 """
 
 import chainer

@@ -2,8 +2,7 @@
 
 Everything here takes a loss and a pytree of weights and knows no model.
 `extreme_eigenpairs` finds the lowest and highest curvature, raw or in the coordinates
-of Adam (`adam_scale`); `certify` does so with several starts and a check by finite
-differences.
+of Adam (`adam_scale`); `certify` adds several starts and finite differences.
 """
 
 from prednet_jax.curvature.certify import Certificate as Certificate

@@ -28,8 +28,7 @@ from prednet_jax.errors import UserError
 _ALLOWANCE = 0.05
 # A value has settled if the second half of the steps moves it by a smaller fraction.
 _SETTLED = 0.05
-# Ladder of |h d| / |w|, in half decades. The small ones are for float64, the large ones
-# for float32.
+# Ladder of |h d| / |w|, in half decades: small ones for float64, large for float32.
 _RELATIVE_STEPS = tuple(10.0 ** (-k / 2) for k in range(10))
 
 

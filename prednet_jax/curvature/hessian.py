@@ -83,8 +83,7 @@ def adam_scale(
         P = (1 - b1^t) (sqrt(v) + eps) / sqrt(1 - b2^t).
 
     Here eps is added before the bias correction, as in `chainer_adam`. P is a pytree
-    like `second_moment`, which is v, after `count` = t >= 1 updates (Cohen et al. 2022,
-    equation 3).
+    like `second_moment`, v after `count` = t >= 1 updates (Cohen et al. 2022, eq. 3).
     """
 
     def leaf(v: jax.Array) -> jax.Array:

@@ -1,8 +1,7 @@
 """Frames from an array: an .npz with `frames` and perhaps `boundaries`, or an .npy.
 
 Frames are uint8 `[T, H, W, C]` with 1 or 3 channels, or grey `[T, H, W]`; `boundaries`
-are the indices of the sequences' first frames. An .npz is read into memory, an .npy is
-mapped.
+are the indices of the sequences' first frames. An .npz is read, an .npy is mapped.
 """
 
 import hashlib

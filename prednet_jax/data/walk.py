@@ -46,15 +46,8 @@ VERSION = 1
 # Photographs of everyday scenes in scikit-image's wheel. The folder also has scientific
 # pictures (retina, cells, galaxies) and drawings, which are left out.
 PHOTOGRAPHS = (
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "chelsea.png",
-    "coffee.png",
-    "grass.png",
-    "gravel.png",
-    "motorcycle_left.png",
-    "rocket.jpg",
+    *("astronaut.png", "brick.png", "camera.png", "chelsea.png", "coffee.png"),
+    *("grass.png", "gravel.png", "motorcycle_left.png", "rocket.jpg"),
 )
 
 # Share of the variations that are dead leaves.

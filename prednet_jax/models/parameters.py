@@ -6,8 +6,7 @@ and keys of the parameters.
 The published initialisers:
     lotter      Glorot uniform for each gate's convolution, zero biases (Keras 2)
     watanabe    N(0, 1/fan_in), not truncated, with the fan_in of each of Chainer's
-                convolutions; zero biases; peepholes N(0, 1/(R H W)) (Chainer's
-                LeCunNormal)
+                convolutions; zero biases; peepholes N(0, 1/(R H W)) (LeCunNormal)
     autoencoder N(0, 1/fan_in), zero biases (Chainer's LeCunNormal)
 A PyTorch port is drawn as the variant whose order it has, cell_l as top_down_l.
 """

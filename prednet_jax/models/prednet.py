@@ -100,16 +100,13 @@ def predict(
     Args:
         params: the network's parameters.
         config: the network.
-        frames: `[T, B, H, W, C]`, floating point in [0, pixel_max], or uint8, which is
-            divided by 255.
+        frames: `[T, B, H, W, C]`, floats in [0, pixel_max], or uint8 (divided by 255).
         state: the state to start from; None: a new sequence.
         extrapolate_from: k > 0: from t = k on the input is the network's last
             prediction instead of frames[t], without stop_gradient. In `watanabe` this
             is the prediction of frames[t]. In `lotter` it is the prediction of
-            frames[t - 1], as in coxlab/prednet: that of frames[t] is made within
-            step t.
-        layout: `TBHWC`, or `NTHWC` for frames and predictions `[N, T, H, W, C]`, as
-            Keras has them.
+            frames[t - 1], as in coxlab/prednet: step t makes that of frames[t].
+        layout: `TBHWC`, or `NTHWC`: frames and predictions `[N, T, H, W, C]`, as Keras.
 
     Returns:
         Predictions in the layout of the frames, and the state after the last frame.

@@ -43,8 +43,7 @@ def units(
 
     Returns `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at which
     frame t is shown. E has two halves along its channels: in `lotter` first where the
-    prediction is too bright, then where it is too dark; in `watanabe` the other way
-    round.
+    prediction is too bright, then where it is too dark; `watanabe`: the reverse.
     """
     if layers is None:
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]

@@ -148,8 +148,7 @@ def _bottom_up(
         if layer + 1 < config.layers:
             name = f"features_{layer}"
             features = conv({name: errors[layer]}) + others[name]["bias"]
-            # relu(max) equals max(relu), in value and gradient, for a quarter of the
-            # work.
+            # relu(max) is max(relu), in value and gradient, for a quarter of the work.
             pooled = max_pool(features)
             targets.append(pooled if config.ported else jax.nn.relu(pooled))
     return tuple(targets), tuple(errors)

@@ -34,8 +34,7 @@ class Evaluation:
     """How equations are evaluated; a search switches their noise, or looks at values.
 
     `switch` gives for a path a boolean that is known at run time: where it is False,
-    the noisy value is computed and the clean one is used. If `watches`, words carry the
-    counters of loops.
+    noisy values are computed and clean ones used. `watches`: words carry loop counters.
     """
 
     watches = False

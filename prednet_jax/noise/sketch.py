@@ -3,8 +3,7 @@
 `COLUMNS` sums of the elements with random signs. The sketch s(x) is linear and
 E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M. Farach-Colton, "Finding frequent items in
 data streams", ICALP 2002): the distance of two values that were never on one machine is
-|s(x) - s(y)|, to within 9 % (standard deviation), and no single element can hide from
-it.
+|s(x) - s(y)|, to within 9 % (standard deviation); no single element can hide.
 """
 
 from typing import Any

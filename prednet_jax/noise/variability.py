@@ -6,8 +6,7 @@
 
 V_ermv and V_c are those of S. Shanmugavelu et al., "Impacts of floating-point
 non-associativity on reproducibility for HPC and deep learning applications" (SC
-workshops 2024, arXiv 2408.05148, eqs. 2 and 3). Each raises NoiseError where structures
-or shapes differ.
+workshops 2024, arXiv 2408.05148, eqs. 2, 3). NoiseError: structures or shapes differ.
 """
 
 from typing import Any

@@ -296,8 +296,7 @@ def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
     """True frames `[N, H, W, C]`, the predictions of every arm that kept some, a copy.
 
     By what they are, with the median over the frames of their mean squared error: a cut
-    between two scenes, which nobody foresees, would decide a mean. Empty: no arm kept
-    any.
+    between scenes, which nobody foresees, would decide a mean. Empty: no arm kept any.
 
     Raises:
         FileError: two arms were shown different frames.

@@ -1,8 +1,7 @@
 """The arms of a comparison: how each process is started, and what it is for.
 
 Threads and XLA's flags are read once, when a backend starts, so two arms never share a
-process. Only this module parses the name of an arm; all other code asks the arm for its
-role and scale.
+process. Only this module parses an arm's name; others ask it for role and scale.
 """
 
 import re
@@ -43,8 +42,7 @@ class Arm:
         name: name in tables and directories.
         meaning: one phrase for the report.
         role: its part in the verdict.
-        scale: size of its Gaussian noise, relative to the gradient's norm; None: it has
-            no such noise.
+        scale: size of its Gaussian noise, relative to the gradient's norm; None: none.
         flags: flags of `experiments/train.py` beyond those that all arms share.
         environment: environment variables set for the process.
         threads: number of processors that it may use; None: all.

@@ -224,8 +224,7 @@ def judge(
 
     Args:
         design: the comparison.
-        study: losses of the published study, by networks for which the comparison
-            repeats it.
+        study: losses of the published study, by networks of which it is repeated.
         others: claims that do not come from its runs.
     """
     networks = {

@@ -53,8 +53,7 @@ def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
 def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
     """What is stored of a run: `kept`, `new` (nothing), or why it has to be made again.
 
-    That is `unfinished` (without a receipt), `with other FACTS` or `altered since
-    (FILE)`.
+    Why: `unfinished` (no receipt), `with other FACTS` or `altered since (FILE)`.
     """
     if not folder.exists():
         return "new"

@@ -1,8 +1,7 @@
 """Paired comparisons over seeds, redraws, and what a comparison may claim.
 
 The unit of every comparison is the seed. Margins are fixed before there are results.
-One exact test gives p-values, intervals and equivalence. The module `redraws` states
-the rule.
+One exact test gives p-values, intervals, equivalence. `redraws` states the rule.
 """
 
 from prednet_jax.statistics.claims import Answered as Answered

@@ -266,8 +266,7 @@ def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | Non
 
 def beside(runs: Redraws) -> dict[str, Any]:
     """What is reported beside the answer and has no say in it; both groups redraw."""
-    # Where the optimiser of the model ends differs between machines in the fourth
-    # digit.
+    # Where the model's optimiser ends differs between machines in the fourth digit.
     mixed = {
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in scatter.mixed_model(runs).items()

@@ -15,8 +15,7 @@ one-sided tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657). Rates of 
 are in docs/study/rule.md.
 
 Counting takes 2^(n/2) steps: the sums of the subsets of each half of the seeds are
-sorted, and pairs whose total is small enough are counted (Horowitz & Sahni 1974, J. ACM
-21:277).
+sorted, and pairs of small total are counted (Horowitz & Sahni 1974, J. ACM 21:277).
 """
 
 import functools

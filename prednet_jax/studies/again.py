@@ -21,8 +21,7 @@ _TWINS = "order_between_twins"
 def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
     """The losses of the study, by networks that a comparison trains as the study does.
 
-    `folder` has the study's records. Nothing: another setting, or a part that is not
-    complete.
+    `folder` has the study's records. Nothing: another setting, or an unfinished part.
     """
     setting = (PART.network, PART.data, PART.window, PART.updates, PART.updates // 5)
     same = [

@@ -20,7 +20,7 @@ from prednet_jax import curvature, data, process
 from prednet_jax.data.windows import Schedule
 from prednet_jax.objectives import Method
 from prednet_jax.saddles import escape
-from prednet_jax.tasks import Adam, Task
+from prednet_jax.tasks import Adam, Task, frame_size
 from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
@@ -46,10 +46,7 @@ def fresh(
     dtype = process.set_precision(precision)
     # Second derivatives take long to compile; this is the fastest for small networks.
     task = task.with_convolution("xla")
-    height, width, channels = task.frame
-    source = data.open_source(
-        task.data, seed=seed, height=height, width=width, channels=channels
-    )
+    source = data.open_source(task.data, seed=seed, **frame_size(task))
     last = updates[-1]
     optimizer, adam = task.optimizer(last), task.adam(last)
     schedule = loop.frame_schedule(task, source, window=window, updates=last)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from prednet_jax import data, noise, optimizers, records
+from prednet_jax import data, noise, optimizers, records, tasks
 from prednet_jax.models import prednet
 from prednet_jax.objectives import Method
 from prednet_jax.studies import dose
@@ -180,7 +180,7 @@ def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.Tra
 @functools.lru_cache(maxsize=1)
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     """The frames `[N, H, W, C]` of a seed, and the windows in which they are seen."""
-    drawn, size = part.random_windows, part.network.frame_size
+    drawn, size = part.random_windows, tasks.frame_size(tasks.of(part.network))
     if drawn is None:
         source = data.open_source(part.data, seed=seed, **size)
         source = dataclasses.replace(source, frames=functools.cache(source.frames))
@@ -194,7 +194,7 @@ def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
 
 
 def _held_out(part: Part, params: Any) -> float:
-    size = part.network.frame_size
+    size = tasks.frame_size(tasks.of(part.network))
     if part.random_windows is not None:
         source = data.open_split(part.data, "test", **size)
         return Validation(Trainer(part.network), source).score(params).loss

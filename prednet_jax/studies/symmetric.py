@@ -3,8 +3,7 @@ r"""Part A of the study: PredNet from a saddle that a symmetry makes, and its ta
 Equal hidden units (twins) have equal gradients, so in exact arithmetic gradient
 descent, momentum and Adam keep them equal for ever (Fukumizu and Amari, Neural Networks
 13(3), 2000). Let s exchange the twins, channel i with channel i + n/2, in all paired
-layers at once: in all even widths but the frame's own channels. With W the weights and
-f the loss,
+layers at once: in all even widths but the frame's. With W the weights, f the loss,
 
     f(s W) = f(W),   s s W = W,   grad f (s W) = s grad f (W).
 
@@ -115,7 +114,8 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
     """
     started = time.perf_counter()
     config, params = design.config, start(run, design)
-    source = data.open_source("walk", **config.frame_size, seed=run.seed)
+    size = tasks.frame_size(tasks.of(config))
+    source = data.open_source("walk", **size, seed=run.seed)
     schedule = loop.frame_schedule(
         config, source, window=design.window, updates=design.updates
     )
@@ -242,8 +242,7 @@ def _rows(path: Path) -> list[Row]:
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every `arm` at every `delta` of every `program`, the symmetric one first.
 
-    With one number per seed: `separated_at`, and `over_control`, the final loss over
-    that of float32.
+    One number per seed: `separated_at`, and `over_control`, the loss over float32's.
     """
     groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
     found = []

@@ -164,8 +164,7 @@ def compile_update(
     """One update of all replicas as one compiled program; its state is donated.
 
     `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf with
-    a leading axis N: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`, key_data `[N,
-    2]`.
+    axis N first: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`, key_data `[N, 2]`.
     """
     axis = BATCH if layout.mesh.shape[BATCH] > 1 else None
     step = truncated.make_step(network, optimizer, method, noise=noise, axis=axis)
@@ -234,8 +233,7 @@ def train(
 def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
     """Of each update one `(window [T + 1, b, H, W, C], first)` per replica.
 
-    b are the streams that this process holds. One thread reads for all: replicas may
-    share a source.
+    b are this process's streams. One thread reads for all: replicas may share a source.
     """
     streams = layout.held(1)
     source, window = runs[0].source, runs[0].schedule.window

@@ -2,8 +2,7 @@
 
 Everything that can be refused is refused before the first write: sizes from shapes, the
 directories, the data, and last the program itself, by tracing it. A directory is looked
-at before it is touched: `begun` and `check_same` only read, and refuse; `_enter` is the
-first to write.
+at before it is touched: `begun`, `_check_same` read and refuse; `_enter` writes first.
 """
 
 import dataclasses
@@ -28,12 +27,8 @@ from prednet_jax.training.truncated import TrainState
 
 #: What makes a directory that of a run.
 PARTS = (
-    records.MANIFEST,
-    records.METRICS,
-    records.VALIDATION,
-    records.WEIGHTS,
-    records.EXAMPLES,
-    checkpoints.FOLDER,
+    *(records.MANIFEST, records.METRICS, records.VALIDATION, records.WEIGHTS),
+    *(records.EXAMPLES, checkpoints.FOLDER),
 )
 #: Weights that a run started from, where they came from a file or another run.
 INITIAL = "initial_weights.npz"
@@ -96,8 +91,7 @@ def train(
     One after the other (`mode` None), finished ones are left alone. Together, as
     replicas of one program on all devices (`auto`, `map` or `vmap`), each process
     writes the runs of which it holds the first part; devices and processes are set
-    before (`process.split_cpu`, `process.join_processes`). `interruption` notes
-    signals.
+    before (`process.split_cpu`, `join_processes`). `interruption` notes signals.
     """
     recipe.check_sizes(len(places), together=mode is not None)
     seeds, paths = list(places), dict(enumerate(places.values()))

@@ -103,7 +103,7 @@ def test_no_effect_is_refuted():
     assert found["claims"][1]["answer"] == "yes"
     assert all(claim["published"] is None for claim in found["claims"])
     table = study_tables.verdict(found)
-    assert table.startswith("**no effect within the margin** (that noise helps: ")
+    assert table.startswith("**no effect within the margin**, after looking: ")
     assert "`refuted`; after looking" in table
 
 

@@ -75,8 +75,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
-    `batch` is how many sequences a device sees at once. A UserError: it does not fit
-    the filter size.
+    `batch`: sequences that a device sees at once. UserError: not of this filter size.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":

@@ -38,8 +38,7 @@ class Algorithm:
         `backward` for `input_gradient`.
       forward: `forward(x, transformed)` is the output `[B, H, W, Co]`.
       input_gradient: `input_gradient(dz, transformed)`, `[B, H, W, Ci]`.
-      filter_gradient: `filter_gradient(x, dz, k)`, `[k, k, Ci, Co]`, summed over images
-        and space.
+      filter_gradient: of (x, dz, k), `[k, k, Ci, Co]`, summed over images and space.
       only_3x3: whether it works for filter size 3 only.
       enlarges: whether x is the input of an upsampled convolution before its x2
         enlargement; `input_gradient` then returns the gradient of that x.
@@ -63,8 +62,7 @@ def by_turning(
 ) -> Algorithm:
     """An algorithm whose input gradient is its own `forward`, applied to dz.
 
-    For that the kernel is turned by 180 degrees, with its input and output channels
-    exchanged.
+    The kernel is turned by 180 degrees, its input and output channels exchanged.
     """
 
     def either(kernel: jax.Array, backward: bool) -> Transformed:

@@ -17,8 +17,7 @@ class Instruction(NamedTuple):
     Attributes:
         type: of the result, such as `f32[64,64]{1,0}` or a tuple in parentheses.
         opcode: such as `reduce`, `fusion`, `custom-call`.
-        operands: names of instructions in the same computation; of a parameter its
-            number.
+        operands: names of instructions in the computation; of a parameter its number.
         attributes: the rest of the line.
     """
 

@@ -29,8 +29,7 @@ from prednet_jax.noise.gpu.ptx import Array, PtxError
 class Program(NamedTuple):
     """Launches over numbered variables: a compiled program.
 
-    `sizes` are bytes of the variables; `parameters` and `result` are variables with
-    their types.
+    `sizes` are bytes of the variables; `parameters` and `result` variables, with types.
     """
 
     launches: tuple[ptx.Launch, ...]
@@ -227,8 +226,7 @@ class _Sums:
 def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedule:
     """The order in which a compiled sum over axes adds, in float32.
 
-    Its parameters are arrays of that shape; arithmetic on single elements may come
-    before the sum.
+    Its parameters are arrays of that shape; the sum may follow elementwise arithmetic.
 
     Raises:
         PtxError: the program is no sum whose outputs all have one tree.
@@ -331,8 +329,7 @@ def _chains(
         steps.append(np.where(on, column[link[current]], _NONE))
         current = np.where(on, before[current], current)
     steps.append(column[current])
-    # From the last addition back to the first column: turned round, each chain begins
-    # at the top.
+    # Backwards from the last addition: turned round, each chain begins at the top.
     table = np.full((len(steps), heads.size), MINUS_ZERO)
     length = np.zeros(heads.size, np.int64)
     for row in reversed(steps):

@@ -1,7 +1,6 @@
 """Sums over devices, in the order in which rings, trees and chance add them.
 
-The terms of n devices are gathered, and each device adds them in the order that the
-collective would:
+The terms of n devices are gathered; each device adds them as the collective would:
 
 - *ring* (NCCL, `src/device/all_reduce.h` and `reduce_scatter.h`, `runRing`): of n
   chunks, c starts at rank c + 1 and is added to by c + 2, ..., c + n (modulo n), so it

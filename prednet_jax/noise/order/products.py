@@ -167,13 +167,8 @@ def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
 
 
 _OPTIONS = (
-    "window_strides",
-    "lhs_dilation",
-    "rhs_dilation",
-    "dimension_numbers",
-    "feature_group_count",
-    "batch_group_count",
-    "precision",
+    *("window_strides", "lhs_dilation", "rhs_dilation", "dimension_numbers"),
+    *("feature_group_count", "batch_group_count", "precision"),
 )
 
 

@@ -32,8 +32,7 @@ from prednet_jax.noise.watch import Seen, Watched
 class Flip(NamedTuple):
     """An example that some draw decides otherwise than the clean run does.
 
-    `flipped` is the fraction of such draws, `low` to `high` the 95 % interval of its
-    probability.
+    `flipped` is the fraction of such draws, with its 95 % interval `low` to `high`.
     """
 
     example: int

@@ -2,8 +2,7 @@
 
 Over more devices a program adds in other orders: each device sums its part, and a
 collective adds the parts. Nothing else changes: `rules.logical` evaluates what each
-device does, one after another, and `order.collectives` adds as a ring, a tree or XLA's
-CPU would.
+device does in turn, `order.collectives` adds as a ring, a tree or XLA's CPU would.
 """
 
 import dataclasses
@@ -47,8 +46,7 @@ def devices(
         mesh: sizes of its axes by name, as many devices as you like.
         in_specs: how the positional arguments lie on the mesh: a PartitionSpec for all,
             or a tuple with a pytree of them for each, as `jax.shard_map` takes it; None
-            for one that is on all devices. Without any, only a shard_map inside says
-            what is spread.
+            for one on all devices. Without any, a shard_map inside says what is spread.
         out_specs: of a body, how its results lie; None: each is the same on all.
         spec: the order of sums over devices, as in
             `ReductionOrder(profile="collectives", collectives="ring")`, and any other
@@ -60,8 +58,7 @@ def devices(
     Raises:
         NoiseError: when `mesh` holds no positive integers; on a call, when an argument
             does not divide over it, axes are unknown, shardings ambiguous, a result of
-            a body without `out_specs` differs from device to device, or nothing is
-            spread.
+            a body without `out_specs` differs between devices, or nothing is spread.
     """
     accepted = (
         "sizes of axes by name, as {'data': 64}; of a jax.sharding.Mesh its .shape"

@@ -6,8 +6,7 @@ what an equation asks for (`preferred_element_type`, `new_dtype`), casts include
 depends on the bits of a narrower type (`bitcast_convert_type`, random numbers) and
 foreign kernels are computed in their own type.
 
-Chaos loses the 16 digits of float64 too: runs under stochastic rounding show it
-(`Exact.errors`).
+Chaos loses float64's 16 digits too: stochastic rounding shows it (`Exact.errors`).
 """
 
 from collections.abc import Callable, Mapping

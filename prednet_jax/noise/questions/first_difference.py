@@ -136,11 +136,7 @@ NOISE = compose(ReductionOrder(granularity="element"), UlpPerturbation())
 
 
 def first_difference(
-    fn: Callable,
-    recording: Recording,
-    *,
-    spec: NoiseSpec = NOISE,
-    draws: int = 8,
+    fn: Callable, recording: Recording, *, spec: NoiseSpec = NOISE, draws: int = 8
 ) -> Callable[..., Differences]:
     """Compare what `fn` computes here with a recording.
 

@@ -36,8 +36,7 @@ class Variant(NamedTuple):
     """One way to call the function, such as `one row at a time`.
 
     Attributes:
-        same_bits: as `difference` and `rung` of an `explain.Change`, from the result of
-            the whole batch.
+        same_bits: as `difference` and `rung` of `explain.Change`, from the whole batch.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
         source: the user's line that makes the first difference; "" if none does alone.

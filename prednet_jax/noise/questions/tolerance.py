@@ -99,8 +99,7 @@ def tolerance(
         `measure(key, *args, **kwargs)`, which gives a pytree like the result of `fn`
             with a `Tolerance` in the place of each leaf, for these arguments and this
             device. Elements that are always NaN or the same infinity need none
-            (`equal_nan=True`); integers and booleans that noise does not change have
-            zeros.
+            (`equal_nan=True`); integers and booleans that never change have zeros.
 
     Raises:
         NoiseError: as for `inject`, `spec` acts on no computation, or an element is
@@ -233,8 +232,7 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     """Raise unless every element is within its tolerance of the expected one.
 
-    `expected` is such as `fn(*args)`; `tolerances` what `tolerance(fn, spec)(key,
-    *args)` gave.
+    `expected` is such as `fn(*args)`; `tolerances` as of `tolerance(fn, spec)`.
 
     Raises:
         AssertionError: some leaf is outside. A line for each says by how much, in units

@@ -218,8 +218,7 @@ def _drawer(
     """
     shape = arrays[0].shape
     if not spec.deterministic:
-        # The pair keeps these salts apart from those of `_salted`, also a pair, by
-        # its second number.
+        # Its second number keeps this pair apart from the salts of `_salted`.
         return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
     seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
     digest = jnp.full(shape, seed, jnp.uint32)

@@ -245,11 +245,8 @@ def _solve(call: Call, words: Words, operands: list) -> list:
 # Primitives of sparse arrays, by the module of `jax.experimental.sparse` that has them.
 _SPARSE = {
     "bcoo": (
-        "bcoo_dot_general",
-        "bcoo_dot_general_sampled",
-        "bcoo_spdot_general",
-        "bcoo_sum_duplicates",
-        "bcoo_todense",
+        *("bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_spdot_general"),
+        *("bcoo_sum_duplicates", "bcoo_todense"),
     ),
     "bcsr": ("bcsr_dot_general", "bcsr_todense"),
     "coo": ("coo_matmat", "coo_matvec", "coo_todense"),

@@ -246,8 +246,7 @@ def run_on_devices(
     collective reads it, and then runs device by device.
 
     `advance(steps, words, values, drawn)` evaluates steps; `values` grow. `told`:
-    whether they tell what differs from device to device; in the body of a loop they do
-    not.
+    whether they tell what differs between devices; in the body of a loop they do not.
     """
     results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
     waiting: dict[Any, None] = {}
