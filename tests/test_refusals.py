@@ -210,6 +210,7 @@ CASES = {
         (lambda: rolled_out(layer_weights=(1.0, 0.1)), "expected 0 for all layers but"),
         (lambda: list(windows(VIDEO, 24)), "at least 24 with window=24"),
         (lambda: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
+        (lambda: list(windows(VIDEO + 254, 5)), "up to 254: expected 0 to 1; divide"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
         (lambda: Trainer(IMAGES, method=ERRORS), "applies to prednet"),

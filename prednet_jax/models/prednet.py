@@ -199,6 +199,22 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
     return fields[kind], int(layer)
 
 
+def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
+    """Refuses (UserError) floating-point pixels of another scale, such as 0 to 255.
+
+    While a function is compiled their values are unknown, and nothing is refused.
+    """
+    if frames.dtype == jnp.uint8 or isinstance(frames, jax.core.Tracer):
+        return
+    # NumPy: inside a trace, jnp would make a tracer of what is known.
+    largest = float(np.asarray(frames).max(initial=0))
+    if largest > 2 * pixel_max:
+        raise UserError(
+            f"frames with pixels up to {largest:g}: expected 0 to {pixel_max:g}; "
+            "divide by 255, or give uint8"
+        )
+
+
 def attach_predictions(
     params: Params, config: PredNetConfig, state: PredNetState
 ) -> PredNetState:
@@ -220,10 +236,7 @@ def attach_predictions(
 def check_frames(
     config: PredNetConfig, frames: jax.Array | np.ndarray, extrapolate_from: int | None
 ) -> None:
-    """Refuses (UserError) frames of another shape, dtype or range, and a start below 1.
-
-    The range is looked at where it is known: not while a function is compiled.
-    """
+    """Refuses (UserError) frames of another shape, dtype or range; a start below 1."""
     if not isinstance(config, PredNetConfig):
         raise UserError(
             f"config={type(config).__name__}: expected PredNetConfig, after params"
@@ -238,11 +251,6 @@ def check_frames(
         raise UserError(
             f"frames of dtype {frames.dtype}: expected floating point, or uint8"
         )
-    traced = isinstance(frames, jax.core.Tracer)
-    if frames.dtype != jnp.uint8 and not traced and frames.max() > 2 * config.pixel_max:
-        raise UserError(
-            f"frames with pixels up to {frames.max():g}: expected 0 to "
-            f"{config.pixel_max:g}; divide by 255, or give uint8"
-        )
+    check_range(frames, config.pixel_max)
     if extrapolate_from is not None:
         whole("extrapolate_from", extrapolate_from, 1)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from prednet_jax import optimizers, tasks
 from prednet_jax.data.frames import FrameSource
 from prednet_jax.errors import UserError, whole
+from prednet_jax.models.prednet import check_range
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
@@ -83,6 +84,7 @@ def _as_stream(frames: Any) -> Any:
             f"frames of shape {tuple(frames.shape)}: expected [T, H, W, C], or of "
             "several streams [T, B, H, W, C]"
         )
+    check_range(frames)
     return frames[:, None] if frames.ndim == 4 else frames
 
 
