@@ -113,7 +113,8 @@ def fingerprint(args: argparse.Namespace) -> bool:
 
     WEIGHTS is a Chainer model file (npz) of the variant `watanabe`. Its predictions of
     a frame are compared with that frame and with one four frames later, and judged by
-    models whose targets are known. Only models trained about as well can be judged.
+    models whose targets are known. Only models trained about as well as those can be
+    judged.
     """
     known = judge.errors_by_model(pd.DataFrame(records.read_csv(REFERENCES)))
     print(json.dumps(judge.verdict(judge.errors_of(args.weights), known)))

@@ -200,17 +200,19 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
 
 
 def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
-    """Refuses (UserError) floating-point pixels of another scale, such as 0 to 255.
+    """Refuses (UserError) float pixels above twice their scale, such as 0 to 255.
 
     While a function is compiled their values are unknown, and nothing is refused.
     """
     if frames.dtype == jnp.uint8 or isinstance(frames, jax.core.Tracer):
         return
-    # NumPy: inside a trace, jnp would make a tracer of what is known.
-    largest = float(np.asarray(frames).max(initial=0))
-    if largest > 2 * pixel_max:
+    with jax.ensure_compile_time_eval():  # Not a part of a caller's trace.
+        on_device = isinstance(frames, jax.Array)
+        largest = float((jnp if on_device else np).max(frames, initial=0))
+    limit = max(pixel_max, 1.0)  # uint8 frames are in [0, 1] whatever pixel_max is.
+    if largest > 2 * limit:
         raise UserError(
-            f"frames with pixels up to {largest:g}: expected 0 to {pixel_max:g}; "
+            f"frames with pixels up to {largest:g}: expected 0 to {limit:g}; "
             "divide by 255, or give uint8"
         )
 

@@ -224,7 +224,7 @@ def judge(
 
     Args:
         design: the comparison.
-        study: losses of the published study, by networks of which it is repeated.
+        study: losses of the published study, by the networks for which it is repeated.
         others: claims that do not come from its runs.
     """
     networks = {

@@ -111,7 +111,7 @@ class Escape(NamedTuple):
     Attributes:
       steps: first step at which the projection on the escape directions reached the
         radius (`escaped`); the number of steps of the run if it never did.
-      arrival: the same of the exit value (`arrived`), after which nothing changes.
+      arrival: the same of a value below the exit value (`arrived`); then all stays.
       early: the projections after `settle` - 1 and after `settle` steps.
       x: final variables.
       still: whether the last step, made before the arrival, changed no bit of x: the

@@ -87,7 +87,7 @@ def octopus(
     gradient descent, where all later coordinates stay within tau; elsewhere it may
     jump, with finite gradients everywhere. tau is a quarter of the distance between
     stationary points, L (`smoothness`) half the curvature of the stable directions, and
-    gamma half that of the negative one. x [dim] and the value: float32 or float64.
+    gamma half the size of the negative one. x [dim] and the value: float32 or float64.
 
     References:
       Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential

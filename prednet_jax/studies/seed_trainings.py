@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -176,14 +177,19 @@ def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.Tra
     )
 
 
-# 1: all arms of a seed read the same ranges of frames, which are then rendered once.
+# Bytes of a seed's stream up to which it is kept for all arms; part D has 553 MB.
+_KEPT = 2**27
+
+
+# 1: all arms of a seed read the same ranges of its stream, rendered once if it is kept.
 @functools.lru_cache(maxsize=1)
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     """The frames `[N, H, W, C]` of a seed, and the windows in which they are seen."""
     drawn, size = part.random_windows, tasks.frame_size(tasks.of(part.network))
     if drawn is None:
         source = data.open_source(part.data, seed=seed, **size)
-        source = dataclasses.replace(source, frames=functools.cache(source.frames))
+        if part.updates * part.window * math.prod(size.values()) <= _KEPT:
+            source = dataclasses.replace(source, frames=functools.cache(source.frames))
         return source, loop.frame_schedule(
             part.network, source, window=part.window, updates=part.updates
         )

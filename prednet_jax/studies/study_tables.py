@@ -89,10 +89,9 @@ def answer_tables(
     if verdicts is not None:
         primary = verdicts[PRIMARY]
         endpoints = [
-            f"`{endpoint}`{_reached(endpoint, seeds)}; random against fixed orders "
-            f"{_of_logs(verdicts[endpoint])}\n\n"
-            + markdown(_in_units(verdicts[endpoint]), CONTRAST)
-            for endpoint in [*verdicts][1:]
+            f"`{endpoint}`{_about(endpoint, seeds, of)}\n\n"
+            + markdown(_in_units(of), CONTRAST)
+            for endpoint, of in [*verdicts.items()][1:]
         ]
         in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
         tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
@@ -212,22 +211,19 @@ _TESTS = {
 }
 
 
-def _of_logs(record: Record) -> str:
-    """The effect that the rule looks at, in percent."""
-    (logs,) = (c for c in record["contrasts"] if c.get("scale") == "log")
-    ends = (100 * np.expm1(logs[of]) for of in ("mean_difference", "ci_low", "ci_high"))
-    return change(*ends)
-
-
 def _in_units(record: Record) -> pd.DataFrame:
     """Contrasts of a verdict file but those of a logarithm, also in percent."""
     frame = pd.DataFrame(c for c in record["contrasts"] if c.get("scale") != "log")
     return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
 
 
-def _reached(endpoint: str, seeds: Records) -> str:
+def _about(endpoint: str, seeds: Records, record: Record) -> str:
+    """Random against fixed orders as the rule has it; how many runs reach a moment."""
     if endpoint not in MOMENTS:
-        return ""
+        (logs,) = (c for c in record["contrasts"] if c.get("scale") == "log")
+        of_rule = (logs[of] for of in ("mean_difference", "ci_low", "ci_high"))
+        percent = change(*(100 * float(np.expm1(end)) for end in of_rule))
+        return f"; random against fixed orders {percent}"
     ends = [getattr(run, endpoint) for run in _runs(seeds, CONTROL)]
     reached = len(ends) - ends.count(None)
     return f", reached by {reached} of {len(ends)} runs of {CONTROL}"

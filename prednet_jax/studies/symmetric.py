@@ -242,7 +242,7 @@ def _rows(path: Path) -> list[Row]:
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Every `arm` at every `delta` of every `program`, the symmetric one first.
 
-    One number per seed: `separated_at`, and `over_control`, the loss over float32's.
+    Per seed `separated_at`, and `over_control`, the final loss over float32's.
     """
     groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
     found = []

@@ -2,7 +2,7 @@
 
 Everything that can be refused is refused before the first write: sizes from shapes, the
 directories, the data, and last the program itself, by tracing it. A directory is looked
-at before it is touched: `begun`, `_check_same` read and refuse; `_enter` writes first.
+at before it is touched: `begun`, `_check_same` only refuse; `_enter` first writes.
 """
 
 import dataclasses

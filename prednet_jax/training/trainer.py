@@ -148,7 +148,7 @@ class Trainer:
             frames: a window `[T + 1, B, H, W, C]` as `windows` makes it (`[1, B, H, W,
                 C]` for a network of single images); uint8, or floating point in [0, 1].
             first: whether it opens a sequence.
-            key: the run's noise key, the same at each update; None: `noise` of seed 0.
+            key: the run's noise key, the same at each update; None: that of seed 0.
         """
         if not self.task.windowed and np.shape(frames)[0] != 1:
             raise UserError(

@@ -104,7 +104,6 @@ def test_no_effect_is_refuted():
     assert all(claim["published"] is None for claim in found["claims"])
     table = study_tables.verdict(found)
     assert table.startswith("**no effect within the margin**, after looking: ")
-    assert "`refuted`; after looking" in table
 
 
 def test_help_that_every_order_but_float32_gives_is_not_called_noise():

@@ -75,7 +75,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
     """The name of the algorithm that computes a convolution in this process.
 
-    `batch`: sequences that a device sees at once. UserError: not of this filter size.
+    `batch`: sequences that a device sees at once. UserError: 3x3 only, another asked.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":

@@ -62,7 +62,7 @@ def by_turning(
 ) -> Algorithm:
     """An algorithm whose input gradient is its own `forward`, applied to dz.
 
-    The kernel is turned by 180 degrees, its input and output channels exchanged.
+    There the kernel is turned by 180 degrees, its input and output channels exchanged.
     """
 
     def either(kernel: jax.Array, backward: bool) -> Transformed:

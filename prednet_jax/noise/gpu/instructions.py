@@ -1,7 +1,7 @@
 """What each PTX instruction computes: functions of NumPy arrays, exact to the bit.
 
 `OPERATIONS` has those that kernels of sums are made of by opcode, modifiers included;
-what is not there is unknown to it. Memory, shuffles and branches are `ptx`'s.
+others are unknown to the interpreter. Memory, shuffles and branches are `ptx`'s.
 
 Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 """

@@ -4,7 +4,7 @@
 
 reads FOLDER/module.mlirbc, compiles it for the GPU that the request (JSON) describes,
 and writes FOLDER/answer.json; PTX and the sequence of kernels are among what XLA dumps
-into FOLDER. Nothing of this package is imported: what that does cannot matter here.
+into FOLDER. Nothing of this package is imported, so its imports cannot matter here.
 """
 
 import json

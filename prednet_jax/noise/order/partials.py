@@ -3,7 +3,7 @@
 Every function `cut_...`, here and in `products` and `collectives`, cuts one primitive:
 from the shapes and the equation's parameters it gives a `Cut`, or the reason (a string)
 why this reduction has no order to draw. The partial sums are again sums of XLA's own,
-of consecutive terms. Terms are the pieces of sums over devices and chains of `add_any`.
+of consecutive terms. In sums over devices and chains of `add_any` each term is a piece.
 
 Under NaN or infinite operands the result is not finite, but may be NaN for infinity.
 """

@@ -232,7 +232,7 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     """Raise unless every element is within its tolerance of the expected one.
 
-    `expected` is such as `fn(*args)`; `tolerances` as of `tolerance(fn, spec)`.
+    `expected`: as `fn(*args)`; `tolerances`: of `tolerance(fn, spec)(key, *args)`.
 
     Raises:
         AssertionError: some leaf is outside. A line for each says by how much, in units

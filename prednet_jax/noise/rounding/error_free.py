@@ -110,7 +110,7 @@ def two_product(a: Array, b: Array, p: Array) -> Array:
     """The error `a b - p` of the guarded product `p = fl(a b)`.
 
     Exact in float32 for |p| > 2^-78 (below, the error is not a normal number); in
-    float64 to 2^-106 |p|. Masks cut the halves, so nothing overflows but with `p`.
+    float64 to 2^-106 |p|. Masks cut the halves, so nothing overflows unless `p` does.
     """
     a1, a2 = _halves(a)
     b1, b2 = _halves(b)

@@ -246,7 +246,7 @@ def monte_carlo(
 ) -> Array:
     """The result of an operation in Monte Carlo arithmetic of virtual precision t.
 
-    `primitive` is of `ERROR_FREE`, or empty, without operands: exact result unknown.
+    `primitive`: a name in `ERROR_FREE`; or "", without operands: result unknown.
     """
     args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in operands)
     rounded, error = _exact(primitive, value, args, draw, zero, precision)
