@@ -135,6 +135,11 @@ class Recipe:
                 f"sampling='windows': expected 'stream' with model={self.task.name}, "
                 "which sees single images"
             )
+        if self.keep_best and not self.checkpoint_every:
+            raise UserError(
+                f"keep_best={self.keep_best}: expected checkpoint_every too, of whose "
+                "checkpoints it keeps the best"
+            )
         self._check_validation()
         if self.resume and self.overwrite:
             raise UserError("resume and overwrite: expected one of them, or neither")

@@ -31,6 +31,7 @@ MISTAKES = {
         "--height=9": "height=9: expected a multiple of 2",
         "--init_weights=/no/such/file": "/no/such/file: no such file",
         "--replicas=2 --seeds=0,1": "--seeds: expected --replicas=N",
+        "--keep_best=1": "keep_best=1: expected checkpoint_every too",
         "--replicas=3 --devices=2": "replicas=3 with batch=1 on 2 devices",
         "--coordinator=x:1": "--coordinator=x:1: expected --replicas or --batch",
         f"--model={TASK}": f"--channels: expected none; {TASK} has its own",
