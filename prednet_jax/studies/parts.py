@@ -346,6 +346,16 @@ _PARTS = (
         random_windows=RandomWindows(batch=4, rate_floor=0.9),
     ),
     Part(
+        name="K-pilot",
+        # Part H's first seeds, whose random orders are recorded.
+        seeds=range(8600, 8608),
+        treatments=(
+            _PLAIN,
+            *_draws("planted_rate_0.3", _ELEMENT, range(2), rate=0.3, rate_from=2400),
+            *_draws("planted_rate_0.2", _ELEMENT, range(2), rate=0.2, rate_from=2400),
+        ),
+    ),
+    Part(
         name="H-pilot-late",
         seeds=range(8692, 8694),
         treatments=(
