@@ -212,6 +212,13 @@ def _pilot(name: str, first_seed: int, *rates: Treatment, **design: Any) -> Part
     return Part(name=name, seeds=seeds, treatments=(*_PILOT, *rates), **design)
 
 
+#: A network that has learned: small enough for many runs, and noisy enough to part.
+_WINDOWS: dict[str, Any] = {
+    "network": PredNetConfig(channels=(3, 16, 32), height=16, width=16),
+    "updates": 4000,
+    "random_windows": RandomWindows(batch=1, learning_rate=5e-3, rate_floor=0.2),
+}
+
 _PARTS = (
     Part(
         name="B",
@@ -337,13 +344,16 @@ _PARTS = (
         network=SHALLOW,
         random_windows=RandomWindows(batch=4),
     ),
-    _pilot(
-        "H-steady-pilot",
-        8698,
-        *_rates("float32_rate", 0.9, 0.8),
-        network=SHALLOW,
-        updates=4000,
-        random_windows=RandomWindows(batch=4, rate_floor=0.9),
+    Part(
+        name="H-windows-pilot",
+        **_WINDOWS,
+        seeds=range(8680, 8682),
+        treatments=(
+            *_PILOT,
+            _STALE,
+            *_draws("planted_rate_0.5", _ELEMENT, range(2), rate=0.5, rate_from=3200),
+            *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=3200),
+        ),
     ),
     Part(
         name="K-pilot",
