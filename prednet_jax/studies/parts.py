@@ -129,6 +129,8 @@ class Part:
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: Another fixed order of the same sums, the A/A null; and the mistake of the script.
 NULL, STALE = "convolution_im2col", "stale_targets"
+#: The planted effect of about two margins.
+PLANTED = "planted_rate_0.2"
 #: What an interval that lies above 0 says of a small planted effect.
 ABOVE_ZERO = "above 0"
 _PLAIN = Treatment(arm=CONTROL)
@@ -327,6 +329,15 @@ _PARTS = (
             # They stop learning for the last fifth.
             *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=2400),
             dataclasses.replace(_STALE, seeds=8),
+        ),
+    ),
+    Part(
+        name="J-planted",
+        # Part J's first seeds, whose fixed orders it is compared with.
+        seeds=range(8740, 8772),
+        treatments=(
+            _PLAIN,
+            *_draws(PLANTED, _ELEMENT, range(2), rate=0.2, rate_from=2400),
         ),
     ),
     _pilot("H-pilot", 8690, *_rates("float32_rate", 0.9, 0.8, 0.7)),
