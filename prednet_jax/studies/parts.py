@@ -93,6 +93,7 @@ class Part:
     treatments. Without `random_windows` it is trained on one stream in order.
 
     Attributes:
+        endpoint: what its answer is about, of `studies.endpoints`.
         status: of a part whose random orders have an answer: when its plan was made.
         known_answers: arms whose answer is known, with it; if one has another answer,
             that of the part is unconfirmed.
@@ -105,6 +106,7 @@ class Part:
     updates: int = 3000
     truncation_leak: bool = False
     random_windows: RandomWindows | None = None
+    endpoint: str = "last_frame_loss"
     seeds: Sequence[int]
     treatments: tuple[Treatment, ...]
     status: str = ""
@@ -329,6 +331,21 @@ _PARTS = (
             # They stop learning for the last fifth.
             *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=2400),
             dataclasses.replace(_STALE, seeds=8),
+        ),
+    ),
+    Part(
+        name="H-windows",
+        status="planned before its first run: part H-windows",
+        endpoint="window_loss",
+        known_answers={STALE: RAISES, "planted_rate_0": RAISES},
+        **_WINDOWS | {"updates": 3500},
+        seeds=range(8640, 8664),
+        treatments=(
+            *_PILOT,
+            dataclasses.replace(_STALE, seeds=8),
+            Treatment(
+                arm="planted_rate_0", noise=_ELEMENT, rate=0.0, rate_from=2800, seeds=12
+            ),
         ),
     ),
     Part(
