@@ -20,7 +20,7 @@ from prednet_jax.report import documents
 from prednet_jax.report.figures import seeds
 from prednet_jax.studies import study_figures, study_tables
 from prednet_jax.studies.judgement import PRIMARY
-from prednet_jax.studies.parts import ANSWER
+from prednet_jax.studies.parts import ANSWER, PARTS
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
@@ -105,7 +105,7 @@ def figures(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[Path, byte
     for part, endpoints in verdicts.items():
         folder = STUDY if part == ANSWER.name else STUDY / part
         for endpoint, verdict in endpoints.items():
-            suffix = "" if endpoint == PRIMARY else f"_{endpoint}"
+            suffix = "" if endpoint == PARTS[part].endpoint else f"_{endpoint}"
             made[folder / f"verdict{suffix}.json"] = records.json_bytes(verdict)
     return made
 

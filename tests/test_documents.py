@@ -38,14 +38,15 @@ def test_tables_numbers_and_figures_are_those_of_the_records(monkeypatch):
 
     def recorded(part, endpoint):
         folder = tables.STUDY if part == tables.ANSWER.name else tables.STUDY / part
-        suffix = "" if endpoint == tables.PRIMARY else f"_{endpoint}"
+        own = tables.PARTS[part].endpoint
+        suffix = "" if endpoint == own else f"_{endpoint}"
         return records.read_json(folder / f"verdict{suffix}.json")
 
     parts = study_tables.load(tables.STUDY)
     verdicts = {
         part: {
             endpoint: recorded(part, endpoint)
-            for endpoint in (*judgement.ENDPOINTS, *judgement.MOMENTS)
+            for endpoint in judgement.endpoints(tables.PARTS[part])
         }
         for part in study_tables.JUDGED
         if part in parts

@@ -3,6 +3,7 @@
 There is no answer (`statistics.redraws`) before the last seed is recorded.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ Records = Sequence[SeedRecord]
 
 MODEL = "prednet"
 PRIMARY = "last_frame_loss"
-#: The endpoints. Only the primary one has a verdict. `MOMENTS` are numbers of updates.
+#: The endpoints. A part's own has a verdict. `MOMENTS` are numbers of updates.
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
 #: What the rule asks about.
@@ -123,8 +124,8 @@ def ask(
 
 def judge(part: Part, seeds: Records) -> dict[str, Any]:
     """The verdict.json of a part, from all its seeds."""
-    answered = ask(seeds)
-    measured = losses(seeds, PRIMARY)
+    answered = ask(seeds, part.endpoint)
+    measured = losses(seeds, part.endpoint)
     claims = (
         statistics.noise_claim(answered),
         statistics.stale_claim(MODEL, measured, STALE),
@@ -139,18 +140,41 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
             details["status"] += f"; unconfirmed, by {', '.join(failed)}"
         elif answered.answer != CANNOT_TELL:
             details["status"] += "; confirmed by its controls"
-    return describe(seeds, PRIMARY, answered) | {
+    return describe(seeds, part.endpoint, answered) | {
         "verdict": {MODEL: details["verdict"]},
         "claims": [claim.as_dict() for claim in claims],
         "details": {MODEL: details},
     }
 
 
+def endpoints(part: Part) -> list[str]:
+    """All endpoints, the part's own first."""
+    return sorted((*ENDPOINTS, *MOMENTS), key=lambda name: name != part.endpoint)
+
+
+def beside(seeds: Records, others: Records) -> list[SeedRecord]:
+    """The seeds that both have, with the arms that only `others` have beside theirs."""
+    added = {seed.seed: seed.runs for seed in others}
+    return [
+        dataclasses.replace(
+            seed,
+            runs=seed.runs
+            + tuple(
+                run
+                for run in added[seed.seed]
+                if run.arm not in {known.arm for known in seed.runs}
+            ),
+        )
+        for seed in seeds
+        if seed.seed in added
+    ]
+
+
 def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
     """Whether each of the part's arms with a known answer has it."""
     rows = []
     for arm, expected in part.known_answers.items():
-        answered = ask(seeds, treatment=arm)
+        answered = ask(seeds, part.endpoint, arm)
         above = bool(answered.effect.low > 0)
         holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected
         row = {"arm": arm, "expected": expected, "answer": answered.answer}

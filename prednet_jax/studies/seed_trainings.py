@@ -199,11 +199,24 @@ def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
     )
 
 
+@functools.cache
+def _sequences(part: Part) -> Validation:
+    size = tasks.frame_size(tasks.of(part.network))
+    source = data.open_split(part.data, "test", **size)
+    return Validation(Trainer(part.network), source)
+
+
+def held_out_copying(part: Part) -> float:
+    """Loss of copying the last frame on the held-out sequences of `RandomWindows`."""
+    scored = _sequences(part).score(loop.initial_params(part.network, 0))
+    assert scored.copy_last_frame_loss is not None  # These are no single images.
+    return scored.copy_last_frame_loss
+
+
 def _held_out(part: Part, params: Any) -> float:
     size = tasks.frame_size(tasks.of(part.network))
     if part.random_windows is not None:
-        source = data.open_split(part.data, "test", **size)
-        return Validation(Trainer(part.network), source).score(params).loss
+        return _sequences(part).score(params).loss
     source = data.open_source(part.data, seed=HELD_OUT_SEED, **size)
     frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
     dtype = jax.tree.leaves(params)[0].dtype

@@ -21,12 +21,26 @@ from prednet_jax.report.verdict_text import effect
 from prednet_jax.statistics.redraws import SEPARATED
 from prednet_jax.studies import judgement, machines, seed_records
 from prednet_jax.studies.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
-from prednet_jax.studies.parts import CONTROL, FIXED, NULL, PARTS, RANDOM, STALE
+from prednet_jax.studies.parts import (
+    CONTROL,
+    FIXED,
+    NULL,
+    PARTS,
+    PLANTED,
+    RANDOM,
+    STALE,
+)
+from prednet_jax.studies.seed_trainings import held_out_copying
 
 JUDGED = tuple(name for name, part in PARTS.items() if part.status)
 DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
 #: One seed of part D again, under several orders.
 PLATEAU = "D-plateau"
+#: The network that has learned.
+WINDOWS = "H-windows"
+#: A planted effect on seeds of part J.
+ON_J = "J-planted"
+WHOLE = (*JUDGED, ON_J)
 #: What stands in place of a judged part's tables and numbers.
 UNFINISHED = "not known before the last seed is recorded"
 Record = Mapping[str, Any]
@@ -35,28 +49,29 @@ Record = Mapping[str, Any]
 def load(folder: Path) -> dict[str, Records]:
     """The records of each part that is shown, from the directory results/study.
 
-    Those of a judged part are left out before its last seed is recorded. Part I has
-    its seeds in order, as far as they are recorded.
+    Those of `WHOLE` are left out before the last seed is recorded. Part I has its seeds
+    in order, as far as they are recorded.
     """
     return {
         name: seed_records.read(PARTS[name], folder / name)
-        for name in (*JUDGED, *DESCRIBED, PLATEAU, "I")
-        if name not in JUDGED or seed_records.complete(PARTS[name], folder / name)
+        for name in (*WHOLE, *DESCRIBED, PLATEAU, "I")
+        if name not in WHOLE or seed_records.complete(PARTS[name], folder / name)
     }
 
 
 def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]:
     """Each judged part of `load` by endpoint: what its verdict files hold.
 
-    That of the primary endpoint is verdict.json, the others verdict_<endpoint>.json.
+    That of the part's own endpoint, its first, is verdict.json, the others
+    verdict_<endpoint>.json.
     """
-    others = (*judgement.ENDPOINTS[1:], *MOMENTS)
-    return {
-        name: {PRIMARY: judgement.judge(PARTS[name], parts[name])}
-        | {endpoint: judgement.describe(parts[name], endpoint) for endpoint in others}
-        for name in JUDGED
-        if name in parts
-    }
+    made: dict[str, dict[str, dict[str, Any]]] = {}
+    for part in (PARTS[name] for name in JUDGED if name in parts):
+        own, *others = judgement.endpoints(part)
+        seeds = parts[part.name]
+        made[part.name] = {own: judgement.judge(part, seeds)}
+        made[part.name] |= {of: judgement.describe(seeds, of) for of in others}
+    return made
 
 
 def blocks(
@@ -87,15 +102,15 @@ def answer_tables(
     """The tables of a judged part; `verdicts` by endpoint, None: it is not complete."""
     tables = [f"*Part {name}: {UNFINISHED}.*"] * 5
     if verdicts is not None:
-        primary = verdicts[PRIMARY]
+        (own, primary), *others = verdicts.items()
         endpoints = [
             f"`{endpoint}`{_about(endpoint, seeds, of)}\n\n"
             + markdown(_in_units(of), CONTRAST)
-            for endpoint, of in [*verdicts.items()][1:]
+            for endpoint, of in others
         ]
         in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
         tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
-        tables += [separation(seeds), redraws_along(folder, seeds)]
+        tables += [separation(seeds), redraws_along(folder, seeds, own)]
     names = ("verdict", "contrasts", "endpoints", "separation", "redraws")
     return {f"study-{name}-{of}": t for of, t in zip(names, tables, strict=True)}
 
@@ -106,7 +121,7 @@ def answer_values(verdicts: Mapping[str, Mapping[str, Record]]) -> dict[str, str
     for name in JUDGED:
         made[f"{name}.noise"] = made[f"{name}.redraws"] = UNFINISHED
         if name in verdicts:
-            record = verdicts[name][PRIMARY]
+            record = verdicts[name][PARTS[name].endpoint]
             made[f"{name}.noise"] = _noise(record["claims"][0])
             made[f"{name}.redraws"] = redraw_limit(record)
     return made
@@ -128,11 +143,18 @@ def values(
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
     made = answer_values(verdicts) | machines.values(parts["I"])
+    made |= dict.fromkeys(("HJ.noise", ON_J), UNFINISHED)
+    made |= dict.fromkeys((f"{WINDOWS}.frozen", f"{WINDOWS}.held_out"), UNFINISHED)
     # The planned part and its repetition on other seeds, as one.
-    made["HJ.noise"] = UNFINISHED
     if {"H", "J"} <= parts.keys():
         effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
         made["HJ.noise"] = _noise(effect_of_both.three)
+    if {"J", ON_J} <= parts.keys():
+        planted = judgement.beside(parts["J"], parts[ON_J])
+        answered = judgement.ask(planted, treatment=PLANTED)
+        made[ON_J] = f"{_noise(answered.effect.three)}: *{answered.answer}*"
+    if WINDOWS in parts:
+        made |= windows_values(parts[WINDOWS])
     made["D-plateau.p"] = plateau_p(parts[PLATEAU])
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),
@@ -153,6 +175,17 @@ def values(
         "C.stale": "{:.1f} to {:.1f} times".format(*(stale / control).agg([min, max])),
         "C.furthest": f"{moves.abs().max().max():.0f} %",
         "C.behind": f"{parity.isna().sum()} of the {len(parity)}",
+    }
+
+
+def windows_values(seeds: Records) -> dict[str, str]:
+    """How well part H-windows predicts frozen, and what noise does to that."""
+    losses = [run.held_out_loss for run in _runs(seeds, CONTROL)]
+    ratio = np.mean(losses) / held_out_copying(PARTS[WINDOWS])
+    answered = judgement.ask(seeds, "held_out_loss")
+    return {
+        f"{WINDOWS}.frozen": f"{ratio:.2f}",
+        f"{WINDOWS}.held_out": f"{_noise(answered.effect.three)}: *{answered.answer}*",
     }
 
 
@@ -324,11 +357,12 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
     return rows
 
 
-def redraws_along(folder: Path, seeds: Records) -> str:
+def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     """How far two runs of a seed may differ in each fifth of the training.
 
     The runs are those with a fixed or a random order; `folder` has their curves.
     """
+    curve = "loss" if endpoint == "window_loss" else endpoint
     curves = pd.concat(
         pd.read_csv(folder / f"seed_{seed.seed}.csv").assign(seed=seed.seed)
         for seed in seeds
@@ -339,7 +373,7 @@ def redraws_along(folder: Path, seeds: Records) -> str:
     curves["end"] = -(-curves["update"] // length) * length
     rows = []
     for end, of in curves.groupby("end"):
-        runs = of.groupby(["seed", "arm", "draw"])[PRIMARY].mean().groupby("seed")
+        runs = of.groupby(["seed", "arm", "draw"])[curve].mean().groupby("seed")
         limit = statistics.redraw_interval([losses.to_numpy() for _, losses in runs])
         rows.append({"end": end, "start": end - length + 1} | limit._asdict())
     cells = {

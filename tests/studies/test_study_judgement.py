@@ -225,6 +225,27 @@ def test_a_planned_part_has_its_answer_when_the_last_seed_is_recorded(
     assert status.endswith("unconfirmed, by stale_targets")
 
 
+def test_a_network_that_has_learned_is_judged_by_its_training_loss():
+    part = PARTS["H-windows"]
+    effects = {"stale_targets": 2.0, "planted_rate_0": 0.04}
+    seeds = [record(seed, effects, 1e-4, 0.3, part) for seed in part.seeds]
+    found = judgement.judge(part, changed(seeds, "reduction_order", last_frame_loss=1))
+    assert found["design"]["metric"] == {"prednet": "window_loss"}
+    assert "confirmed by its controls" in found["details"]["prednet"]["status"]
+    assert found["details"]["prednet"]["answer"] == "no effect within the margin"
+
+
+def test_a_planted_effect_is_compared_with_the_fixed_orders_of_another_part():
+    effects, some = {"planted_rate_0.2": 0.04}, PARTS["J-planted"].seeds[:12]
+    others = [record(s, effects, 1e-4, 0.3, PARTS["J-planted"]) for s in some]
+    of_j = [record(seed, {}, 1e-4, 0.3, PARTS["J"]) for seed in PARTS["J"].seeds]
+    both = judgement.beside(of_j, others)
+    assert len(both) == 12
+    assert both[0].runs == (*of_j[0].runs, *others[0].runs[1:])
+    answered = judgement.ask(both, treatment="planted_rate_0.2")
+    assert answered.answer == "noise raises the loss"
+
+
 def test_the_ends_of_a_plateau_are_ranked():
     """Four random orders before five others: one way in 126; "never" is last."""
     (seed,) = [record(8401, {}, 0.1, 0.5, PARTS["D-plateau"])]
