@@ -88,11 +88,8 @@ def _pivot(rows: pd.DataFrame, index: str, columns: str, values: str) -> pd.Data
 
 def figures() -> dict[str, bytes]:
     """Every figure of the documents, by its path from the project's root."""
-    rows = (
-        records.read_csv(RESULTS / f"{name}.csv")
-        for name in ("interventions_full", "bisection")
-    )
-    return {"docs/chainer.svg": figure(*rows)}
+    files = ("interventions_full.csv", "bisection.csv")
+    return {"docs/chainer.svg": figure(*(records.read_csv(RESULTS / f) for f in files))}
 
 
 def figure(runs: list[dict[str, str]], releases: list[dict[str, str]]) -> bytes:

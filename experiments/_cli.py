@@ -45,6 +45,7 @@ sys.excepthook = _import_failed
 
 from absl import app, flags, logging  # noqa: E402
 
+from prednet_jax import records  # noqa: E402
 from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -165,8 +166,6 @@ def provenance() -> dict[str, Any]:
 
     Where it was first written says nothing to who reads it, so --workdir is left out.
     """
-    from prednet_jax import records
-
     own = FLAGS.get_key_flags_for_module("__main__")
     present = [f for f in own if f.present and f.name != "workdir"]
     words = [word for f in present for word in f.serialize().splitlines()]
@@ -181,7 +180,5 @@ def provenance() -> dict[str, Any]:
 
 def write(path: Path, record: Mapping[str, Any]) -> None:
     """Writes a record as JSON, with where it comes from; makes its directory."""
-    from prednet_jax import records
-
     path.parent.mkdir(parents=True, exist_ok=True)
     records.write_json(path, {**provenance(), **record})

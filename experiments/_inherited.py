@@ -154,9 +154,7 @@ def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def initial_weights(
-    path: str, kept: tuple[Task, dict] | None = None
-) -> tuple[Task, dict]:
+def initial_weights(path: str, kept: tuple[Task, dict] | None) -> tuple[Task, dict]:
     """Network and weights to start from: of a weight file, or of a run's directory.
 
     They supply model, variant and sizes; flags that are given must agree, but for

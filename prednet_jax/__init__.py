@@ -78,10 +78,7 @@ def __getattr__(name: str) -> Any:
     try:
         module = importlib.import_module(f"prednet_jax.{_DEFINED_IN.get(name, name)}")
     except ModuleNotFoundError as error:
-        from prednet_jax.errors import missing_extra
-
-        said = missing_extra(error)
-        if said is None:
+        if (said := errors.missing_extra(error)) is None:
             raise
         raise ModuleNotFoundError(said, name=error.name) from error
     found = getattr(module, name) if name in _DEFINED_IN else module

@@ -173,7 +173,6 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
         width, height = stream.codec_context.width, stream.codec_context.height
         # Some headers have the size 0; then only the frames have it.
         check_size(max(1, width), max(1, height), path)
-        # Some experiments compare numbers of threads; the data should not depend on
-        # them.
+        # The data must not depend on the number of threads, which experiments compare.
         stream.codec_context.thread_count = 1
         yield container, stream

@@ -149,17 +149,14 @@ class Curves:
                 {"calculate": "100 * (datum.value / datum.base - 1)", "as": "value"},
             ]
         shown = ", ".join(f"line_{k}" for k in range(len(self.series)))
-        quartiles = {"low": "q1", "middle": "median", "high": "q3"}
+        quartiles = [
+            {"op": op, "field": "value", "as": name}
+            for op, name in (("q1", "low"), ("median", "middle"), ("q3", "high"))
+        ]
         return [
             *steps,
             {"filter": f"[{shown}][datum.k] && (seed == '' || datum.seed == seed)"},
-            {
-                "aggregate": [
-                    {"op": op, "field": "value", "as": name}
-                    for name, op in quartiles.items()
-                ],
-                "groupby": ["x", "k"],
-            },
+            {"aggregate": quartiles, "groupby": ["x", "k"]},
         ]
 
 

@@ -36,14 +36,12 @@ class ArmRuns:
 
     def metric(self, last: int) -> np.ndarray:
         """Mean of each run's `last` last losses, of last frames, `[seeds]`."""
-        return np.asarray(
-            [
-                math.nan
-                if FAILURE in run.manifest
-                else run.metrics["last_frame_loss"][-last:].mean()
-                for run in self.runs
-            ]
-        )
+
+        def mean(run: records.Run) -> float:
+            failed = FAILURE in run.manifest
+            return math.nan if failed else run.metrics["last_frame_loss"][-last:].mean()
+
+        return np.asarray(list(map(mean, self.runs)))
 
     def weights(self, place: int) -> np.ndarray:
         """Final weights of run number `place`, float64 `[n]`."""

@@ -27,9 +27,8 @@ from prednet_jax.runs.arms import Arm
 from prednet_jax.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
-EXAMPLES = records.EXAMPLES
 #: The files whose SHA-256 a receipt holds, where they exist.
-FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, EXAMPLES)
+FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, records.EXAMPLES)
 # Fields of the manifest of a run that has ended. One that diverged, whose last loss or
 # gradient is not finite, has no final weights.
 END, FAILURE = "final_params_sha256", "failure"
@@ -137,13 +136,9 @@ def _files(job: Job) -> dict[str, str]:
     name = chosen.get("data", job.task.data)
     # MNIST lies on disk too, below a folder that a variable may name.
     if name not in data.NAMES or name.endswith("mnist"):
-        crop, outside = chosen.get("crop", "auto"), chosen.get("allow_outside")
-        digests["data"] = _frames(
-            name,
-            **tasks.frame_size(job.task),
-            crop=crop,
-            allow_outside=outside == "true",
-        )
+        outside = chosen.get("allow_outside") == "true"
+        cut = {"crop": chosen.get("crop", "auto"), "allow_outside": outside}
+        digests["data"] = _frames(name, **tasks.frame_size(job.task), **cut)
     if "init_weights" in chosen:
         digests["init_weights"] = _weights(chosen["init_weights"])
     return digests

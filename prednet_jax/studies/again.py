@@ -24,15 +24,12 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
     `folder` has the study's records. Nothing: another setting, or an unfinished part.
     """
     setting = (PART.network, PART.data, PART.window, PART.updates, PART.updates // 5)
-    same = [
-        task.name
-        for task in design.tasks
-        if setting
-        == (
-            *(getattr(task, "config", None), design.data_of(task), design.window),
-            *(design.updates, design.metric_updates(task)),
-        )
-    ]
+    sizes = design.window, design.updates
+    same = []
+    for task in design.tasks:
+        network, of_task = getattr(task, "config", None), design.data_of(task)
+        if setting == (network, of_task, *sizes, design.metric_updates(task)):
+            same.append(task.name)
     if not same or not seed_records.complete(PART, folder / PART.name):
         return {}
     found = seed_records.read(PART, folder / PART.name)

@@ -154,20 +154,13 @@ def endpoints(part: Part) -> list[str]:
 
 def beside(seeds: Records, others: Records) -> list[SeedRecord]:
     """The seeds that both have, with the arms that only `others` have beside theirs."""
-    added = {seed.seed: seed.runs for seed in others}
-    return [
-        dataclasses.replace(
-            seed,
-            runs=seed.runs
-            + tuple(
-                run
-                for run in added[seed.seed]
-                if run.arm not in {known.arm for known in seed.runs}
-            ),
-        )
-        for seed in seeds
-        if seed.seed in added
-    ]
+    added, made = {seed.seed: seed.runs for seed in others}, []
+    for seed in seeds:
+        if seed.seed in added:
+            known = {run.arm for run in seed.runs}
+            more = (run for run in added[seed.seed] if run.arm not in known)
+            made.append(dataclasses.replace(seed, runs=(*seed.runs, *more)))
+    return made
 
 
 def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:

@@ -163,18 +163,11 @@ def _kind(treatment: Treatment) -> Treatment:
 
 
 def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
-    params = loop.prepare_params(
-        loop.initial_params(part.network, treatment.weights_seed(seed)),
-        np.dtype(treatment.precision),
-        None,
-        seed,
-    )
-    return truncated.initial_train_state(
-        part.network,
-        params,
-        optimizer(part, _kind(treatment)),
-        batch=part.random_windows.batch if part.random_windows else 1,
-    )
+    drawn = loop.initial_params(part.network, treatment.weights_seed(seed))
+    params = loop.prepare_params(drawn, np.dtype(treatment.precision), None, seed)
+    descent = optimizer(part, _kind(treatment))
+    batch = part.random_windows.batch if part.random_windows else 1
+    return truncated.initial_train_state(part.network, params, descent, batch=batch)
 
 
 # Bytes of a seed's stream up to which it is kept for all arms; part D has 553 MB.

@@ -152,13 +152,10 @@ def _first(happened: np.ndarray) -> int | None:
 def start(run: Run, design: Design) -> dict:
     """The initial weights of a run; also sets JAX to the precision of its arm."""
     process.set_precision("float32")
-    params = symmetrise(
-        loop.initial_params(design.config, run.seed),
-        design.config,
-        blocks=PROGRAMS[run.program],
-    )
-    key = keys.stream(run.seed, "probe")
-    params = split(params, design.config, run.delta, key)
+    config, key = design.config, keys.stream(run.seed, "probe")
+    params = loop.initial_params(config, run.seed)
+    params = symmetrise(params, config, blocks=PROGRAMS[run.program])
+    params = split(params, config, run.delta, key)
     dtype = process.set_precision("float64" if run.arm == "float64" else "float32")
     return jax.tree.map(lambda x: jnp.asarray(x, dtype), params)
 
@@ -174,12 +171,8 @@ def _trainer(design: Design, arm: str) -> Trainer:
 
 @functools.cache
 def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
-    return jax.jit(
-        lambda params: (
-            asymmetry(params, design.config),
-            unequal(params, design.config),
-        )
-    )
+    config = design.config
+    return jax.jit(lambda params: (asymmetry(params, config), unequal(params, config)))
 
 
 class Row(NamedTuple):
@@ -248,18 +241,11 @@ def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for program, delta, arm in sorted(groups, key=lambda k: (k[0] == "ordinary", k[1])):
         runs, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
-        found.append(
-            {
-                "program": program,
-                "delta": delta,
-                "arm": arm,
-                "separated_at": [row.separated_at for row in runs],
-                "over_control": [
-                    run.loss / other.loss
-                    for run, other in zip(runs, control, strict=False)
-                ],
-            }
-        )
+        pairs = zip(runs, control, strict=False)
+        effect: dict[str, Any] = {"program": program, "delta": delta, "arm": arm}
+        effect["separated_at"] = [run.separated_at for run in runs]
+        effect["over_control"] = [run.loss / other.loss for run, other in pairs]
+        found.append(effect)
     return found
 
 

@@ -269,6 +269,7 @@ def check_memory(
     steps = 1 + (window if task.windowed else 1)
     frames = steps * batch * pixels * (1 + size)
     weights = task.weights * size
+    every = together * seeds * (3 * weights + carry + frames)
     # Weights, gradient and Adam's two moments; the state of each step of the window is
     # kept for the backward pass. Examples: as bytes, as pixels, and predicted.
     needs = {
@@ -276,9 +277,7 @@ def check_memory(
         f"height={height}, width={width}, window={window}, batch={batch}: one update "
         f"of {task.name}": 4 * weights + steps * carry + frames,
         f"examples={examples}: their prediction": examples * pixels * (1 + 2 * size),
-        f"replicas={seeds}: the sum of their weights and frames": together
-        * seeds
-        * (3 * weights + carry + frames),
+        f"replicas={seeds}: the sum of their weights and frames": every,
     }
     memory = process.memory_bytes()
     for what, needed in needs.items():

@@ -108,17 +108,13 @@ def test_pictures_that_move_or_show_what_is_behind_are_refused(tmp_path):
     stack = [Image.fromarray(picture(i)) for i in range(3)]
     clear = np.dstack([picture(0), np.full((12, 16), 255, np.uint8)])
     clear[3, 3, 3] = 254
-    saved = {"a.gif": stack[0], "b.png": Image.fromarray(clear)}
-    for name, image in saved.items():
-        folder = write_images(tmp_path / name[0], range(2))
-        moves = (
-            {"save_all": True, "append_images": stack[1:]} if name == "a.gif" else {}
-        )
-        image.save(folder / name, **moves)
+    a, b = (write_images(tmp_path / name, range(2)) for name in "ab")
+    stack[0].save(a / "a.gif", save_all=True, append_images=stack[1:])
+    Image.fromarray(clear).save(b / "b.png")
     with pytest.raises(UserError, match=r"a\.gif: holds 3 pictures; accepted.*video"):
-        open_source(str(tmp_path / "a"), **FULL)
+        open_source(str(a), **FULL)
     with pytest.raises(UserError, match=r"b\.png: has transparent pixels; accepted"):
-        open_source(str(tmp_path / "b"), **FULL)
+        open_source(str(b), **FULL)
 
 
 def test_fingerprint_is_of_content_not_of_place(tmp_path):

@@ -213,14 +213,10 @@ def test_fingerprints_of_pictures_are_those_of_every_published_run(tmp_path):
         size = {"height": 8, "width": 8, "crop": "center"}
         prints.append(data.open_source(str(tmp_path), **size).fingerprint)
         if turn == 1:
-            plain = fingerprint(
-                size=(8, 8, 3),
-                crop="center",
-                offset=(0, 0),
-                reader="images",
-                files=[hashlib.sha256(path.read_bytes()).hexdigest()],
-                boundaries=(0,),
-            )
+            cut = {"size": (8, 8, 3), "crop": "center", "offset": (0, 0)}
+            digests = [hashlib.sha256(path.read_bytes()).hexdigest()]
+            images = {"reader": "images", "files": digests, "boundaries": (0,)}
+            plain = fingerprint(**cut, **images)
     assert prints[0] == plain
     assert prints[0] != prints[1]
 

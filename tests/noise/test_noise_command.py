@@ -1,15 +1,12 @@
 """`python -m prednet_jax.noise`, as a process only where that matters."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from prednet_jax.noise.__main__ import COMMANDS, main
-from tests.processes import ROOT
+from tests.processes import ROOT, python
 
 PROGRAM = """
 import jax
@@ -72,15 +69,9 @@ def asked(capsys, *argv):
 
 def test_as_a_process_in_the_current_directory(folder):
     """What python -m does: the current directory is where the module is."""
-    command = (sys.executable, "-m", "prednet_jax.noise", "coverage")
-    done = subprocess.run(
-        [*command, f"{folder}:loss", "--args=positional.npz", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("coverage", f"{folder}:loss", "--args=positional.npz", "--json")
+    command = ("-m", "prednet_jax.noise", *words)
+    done = python(*command, folder=None, PYTHONPATH=str(ROOT))
     found = json.loads(done.stdout)
     assert found["function"] == f"{folder}:loss"
     assert [e["primitive"] for e in found["perturbed"]] == ["dot_general", "reduce_sum"]

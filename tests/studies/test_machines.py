@@ -10,6 +10,9 @@ from prednet_jax.studies.parts import PARTS, TWELVE
 from prednet_jax.studies.seed_records import Run, SeedRecord
 
 PART = PARTS["I"]
+# What the figure does not look at.
+REST = {"control": "float32", "final_params_sha256": "", "diverged_at": None}
+REST |= {"distance_over_travelled": {}, "final_distance_from": {}}
 
 
 def record(seed, mistake=0.5, spread=1e-3, weights=1.0):
@@ -19,18 +22,8 @@ def record(seed, mistake=0.5, spread=1e-3, weights=1.0):
     for treatment in PART.of_seed(seed):
         log = np.log1p(mistake) if treatment.targets == "stale" else 0.0
         log += (weights if treatment.other_weights else spread) * rng.uniform(-1, 1)
-        runs.append(
-            Run(
-                arm=treatment.arm,
-                draw=treatment.draw,
-                control="float32",
-                final_params_sha256="",
-                distance_over_travelled={},
-                final_distance_from={},
-                diverged_at=None,
-                last_frame_loss=1e-2 * float(np.exp(log)),
-            )
-        )
+        about = {"arm": treatment.arm, "draw": treatment.draw, **REST}
+        runs.append(Run(last_frame_loss=1e-2 * float(np.exp(log)), **about))
     return SeedRecord(seed=seed, updates=250, runs=tuple(runs), about={})
 
 
@@ -49,11 +42,9 @@ def test_one_initial_model_gives_the_articles_picture_and_free_weights_do_not():
 
 
 def test_the_direction_of_the_picture_is_said():
-    other = machines.twelve([record(8700, mistake=-0.5)], "")["8700"]
-    assert other.picture == machines.LOWER
-    assert machines.twelve([record(8700, mistake=0)], "")["8700"].picture == (
-        machines.OVERLAP
-    )
+    for mistake, picture in ((-0.5, machines.LOWER), (0, machines.OVERLAP)):
+        found = machines.twelve([record(8700, mistake)], "")
+        assert found["8700"].picture == picture
 
 
 def test_the_difference_of_all_seeds_has_a_sign_and_a_size():
@@ -70,12 +61,9 @@ def test_nothing_is_shown_before_the_six_are_recorded():
 
 
 def test_a_seed_with_a_diverged_machine_is_left_out():
-    runs = [
-        dataclasses.replace(run, last_frame_loss=None)
-        if (run.arm, run.draw) == ("stale_order_run", 7)
-        else run
-        for run in FIRST[0].runs
-    ]
+    runs = list(FIRST[0].runs)
+    place = [(run.arm, run.draw) for run in runs].index(("stale_order_run", 7))
+    runs[place] = dataclasses.replace(runs[place], last_frame_loss=None)
     seeds = [dataclasses.replace(FIRST[0], runs=tuple(runs)), *FIRST[1:]]
     assert machines.values(seeds)["I.apart"] == "5 of 5"
     rows = machines.figure(seeds).rows

@@ -80,10 +80,9 @@ class _Wide(Evaluation):
 
     def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
         x = super().read(values, atom)
-        # A number of the program is rounded to its type.
-        return _widened(
-            np.asarray(x, atom.aval.dtype) if compat.is_literal(atom) else x
-        )
+        if compat.is_literal(atom):  # A number of the program is rounded to its type.
+            x = np.asarray(x, atom.aval.dtype)
+        return _widened(x)
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         equation = call.step.equation

@@ -2,7 +2,6 @@ import configparser
 import json
 import os
 import re
-import subprocess
 import sys
 
 import jax
@@ -13,7 +12,7 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.noise.order.profiles import excluded
 from tests.noise.gpu import sums
-from tests.processes import ROOT
+from tests.processes import ROOT, python
 
 
 def test_an_error_of_the_compiler_is_one_line(compiler):
@@ -58,22 +57,13 @@ def test_the_extra_names_the_same_wheels():
 PLAIN = "import prednet_jax.noise, jax; print(jax.devices(), jax.default_backend())"
 
 
-def test_the_plugin_in_the_environment_changes_no_answer(compiler):
+def test_the_plugin_in_the_environment_changes_no_answer(compiler, monkeypatch):
     """With the extra installed where JAX sees it, a process answers as it did."""
     if any(map(os.path.exists, errors._DRIVERS)):
         pytest.skip("a GPU is here")
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
-    package = str(ROOT)
-    done = [
-        subprocess.run(
-            [sys.executable, "-c", PLAIN],
-            env=environment | {"PYTHONPATH": os.pathsep.join([package, *folders])},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for folders in ([], compiler)
-    ]
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    paths = [os.pathsep.join([str(ROOT), *folders]) for folders in ([], compiler)]
+    done = [python("-c", PLAIN, PYTHONPATH=path) for path in paths]
     assert done[0].stdout == done[1].stdout == "[CpuDevice(id=0)] cpu\n"
     # Beside JAX the plugin's library still writes a few lines of its own (BUILD_NOTES).
     assert "Traceback" not in done[1].stderr
@@ -104,13 +94,7 @@ KEPT = ("varies", "kernels", "calls", "entries", "memory")
 )
 def test_programs_are_those_of_the_record(compiler, gpu, changes):
     cases = [{**RECORD["base"], **each, "gpu": gpu} for each in changes]
-    done = subprocess.run(
-        [sys.executable, "-c", AUDITED, json.dumps(cases)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = python("-c", AUDITED, json.dumps(cases))
     for case, found in zip(cases, json.loads(done.stdout), strict=True):
         (row,) = [r for r in RECORD["rows"] if {k: r[k] for k in case} == case]
         if jax.__version__ == RECORD["jax"]:
