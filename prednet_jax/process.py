@@ -285,18 +285,13 @@ def gpu_found() -> str | None:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
+    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
     try:
-        done = subprocess.run(
-            [tool, "--query-gpu=name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
     lines = done.stdout.strip().splitlines()
-    return lines[0] if lines else None
+    return None if done.returncode or not lines else lines[0]
 
 
 @functools.cache

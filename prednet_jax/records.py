@@ -322,17 +322,12 @@ def git_commit(directory: str | os.PathLike) -> str | None:
     """Commit of a checkout, with `+changes` if tracked files differ; None: no git."""
 
     def git(*args: str) -> str | None:
+        command = ["git", "-C", os.fspath(directory), *args]
         try:
-            done = subprocess.run(
-                ["git", "-C", os.fspath(directory), *args],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=20,
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.strip()
+        return None if done.returncode else done.stdout.strip()
 
     commit = git("rev-parse", "HEAD")
     if commit and git("status", "--porcelain", "--untracked-files=no"):

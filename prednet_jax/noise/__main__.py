@@ -126,9 +126,8 @@ def _devices(asked: Asked) -> Any:
         for each in (mesh, dict.fromkeys(mesh, 1))
     )
     pair = (asked.call._replace(fn=fn).result() for fn in (over, alone))
-    return asked._replace(call=asked.call._replace(fn=alone)).drawn(
-        noise.explain, *pair
-    )
+    on_one = asked._replace(call=asked.call._replace(fn=alone))
+    return on_one.drawn(noise.explain, *pair)
 
 
 def _record(asked: Asked) -> Answer:

@@ -88,14 +88,11 @@ def bind(equation: Equation, *operands: Any) -> list[Any]:
 def donated(jaxpr: Any) -> tuple[int, ...]:
     """Positions of the arguments that a program donates to a compiled call."""
     opened, _ = open_jaxpr(jaxpr)
-    given = {
-        atom
-        for equation in opened.eqns
-        for atom, gives in zip(
-            equation.invars, equation.params.get("donated_invars", ()), strict=False
-        )
-        if gives and not is_literal(atom)
-    }
+    given: set[Any] = set()
+    for equation in opened.eqns:
+        donates = equation.params.get("donated_invars", ())
+        pairs = zip(equation.invars, donates, strict=False)
+        given |= {atom for atom, gives in pairs if gives and not is_literal(atom)}
     return tuple(i for i, var in enumerate(opened.invars) if var in given)
 
 

@@ -158,10 +158,7 @@ def plan(
 
     `only` are paths of the equations that are perturbed; None: all. The orders that are
     drawn do not depend on it, so that an equation's noise is the same whichever others
-    are perturbed.
-
-    Raises:
-        UnsupportedPrimitiveError: when a higher-order primitive has no rule.
+    are perturbed. An UnsupportedPrimitiveError: a higher-order primitive has no rule.
     """
     acting = specs.at(spec, "computation")
     parts = () if acting is None else specs.parts(acting)

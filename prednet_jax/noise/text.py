@@ -47,8 +47,7 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = {
 def parse(text: str) -> NoiseSpec:
     """The spec that a text describes: a Composition of parts joined by "+".
 
-    Raises:
-        NoiseError: naming the text that is wrong and what would be accepted.
+    A NoiseError names the text that is wrong and what would be accepted.
     """
     if not isinstance(text, str):
         raise NoiseError(f"noise={text!r}: expected a text such as 'reduction_order'")
@@ -64,9 +63,7 @@ def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
     """The text of a spec: the inverse of `parse`.
 
     `defaults` writes options that have their default value too, as records want it.
-
-    Raises:
-        ValueError: for a name, of a leaf or a primitive, that no text can hold.
+    A ValueError: no text can hold the name of a leaf or of a primitive.
     """
     return "+".join(_text(part, defaults) for part in specs.parts(spec)) or "none"
 

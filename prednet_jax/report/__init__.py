@@ -14,13 +14,9 @@ __all__ = ["PAGE", "VERDICT", "build", "claim_lines", "load", "text_table"]
 def build(directory: str | Path) -> Path:
     """Writes the page of a comparison into its directory; returns its path.
 
-    The page appears whole. The same records give the same bytes.
-
-    Args:
-        directory: what `compare_backends` wrote: verdict.json and runs/.
-
-    Raises:
-        FileError: no verdict, or a broken file, which the message names.
+    `directory` holds what `compare_backends` wrote: verdict.json and runs/. The page
+    appears whole, and the same records give the same bytes. A FileError names a verdict
+    that is missing, or a broken file.
     """
     # Drawing loads vl-convert, which reading a verdict does not need.
     from prednet_jax.report import page

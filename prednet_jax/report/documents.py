@@ -49,8 +49,7 @@ _BEGINS_A_LINE = re.compile(r"^(?:[\s>*+-]|\d+[.)])*(<!--[=/][\w.-]*-->)", re.MU
 def names(document: str) -> set[str]:
     """Names of the tables and numbers that a document marks.
 
-    Raises:
-        UserError: a mark is not closed, has no proper name, or begins a line.
+    A UserError: a mark is not closed, has no proper name, or begins a line.
     """
     found: list[str] = []
     for pattern, opens, closing in (
@@ -75,8 +74,7 @@ def names(document: str) -> set[str]:
 def fill(document: str, made: Mapping[str, str]) -> str:
     """A document with its tables and numbers made anew, from their texts by name.
 
-    Raises:
-        UserError: a name is marked that nothing makes, or as `names`.
+    A UserError: a name is marked that nothing makes, or as for `names`.
     """
     if unknown := sorted(names(document) - set(made)):
         raise UserError(f"mark {unknown[0]!r}: expected one of {', '.join(made)}")

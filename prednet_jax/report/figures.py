@@ -294,9 +294,7 @@ def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
 
     By what they are, with the median over the frames of their mean squared error: a cut
     between scenes, which nobody foresees, would decide a mean. Empty: no arm kept any.
-
-    Raises:
-        FileError: two arms were shown different frames.
+    A FileError: two arms were shown different frames.
     """
     examples = results.examples.get(model, {})
     if not examples:

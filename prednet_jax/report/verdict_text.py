@@ -98,14 +98,12 @@ def claim_sentences(verdict: Record) -> list[str]:
     """Each claim with its answer, what was measured, predicted and published."""
     together = {(c["claim"], c["model"]): c for c in verdict.get("together") or ()}
     checks = verdict.get("manipulation") or {}
-    return [
-        _sentence(
-            claim,
-            together.get((claim["claim"], claim["model"])),
-            checks.get(claim["model"]) or {},
-        )
-        for claim in verdict.get("claims") or ()
-    ]
+    sentences = []
+    for claim in verdict.get("claims") or ():
+        name, model = claim["claim"], claim["model"]
+        check = checks.get(model) or {}
+        sentences.append(_sentence(claim, together.get((name, model)), check))
+    return sentences
 
 
 def _sentence(claim: Record, together: Record | None, check: Record) -> str:

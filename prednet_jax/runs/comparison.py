@@ -220,10 +220,8 @@ def judge(
 ) -> dict[str, Any]:
     """All contrasts and verdicts, as in verdict.json, of runs on disk.
 
-    Args:
-        design: the comparison.
-        study: losses of the published study, by the networks for which it is repeated.
-        others: claims that do not come from its runs.
+    `study` has the losses of the published study, by the networks for which it is
+    repeated; `others` are claims that do not come from its runs.
     """
     networks = {
         task.name: Judged(

@@ -102,10 +102,8 @@ def gather(
     A seed counts if both groups have a run of it; a fixed order that only some seeds
     have counts on those. A seed with a run that diverged (None, NaN) is left out of
     both groups. `control` may be an arm, several, or `FIXED_ORDERS`: all arms of
-    `fixed_orders` but the treatment.
-
-    Raises:
-        UserError: a name is unknown, a loss is not positive, or no seed is left.
+    `fixed_orders` but the treatment. A UserError: a name is unknown, a loss is not
+    positive, or no seed is left.
     """
     errors.one_of("treatment", treatment, tuple(arms))
     names = [control] if isinstance(control, str) else list(control)

@@ -87,9 +87,8 @@ def complete(part: Part, folder: Path) -> bool:
 def read(part: Part, folder: Path) -> list[SeedRecord]:
     """The records of a part's finished seeds, in the order of the seeds.
 
-    Raises:
-        UserError: a record has other runs than the part, or two records were made with
-            different arithmetic.
+    A UserError: a record has other runs than the part, or two records were made with
+    different arithmetic.
     """
     paths = finished(part, folder)
     stored = {seed: records.read_json(path) for seed, path in paths.items()}
@@ -226,9 +225,8 @@ class KeptRuns(NamedTuple):
     def has(self, treatment: Treatment) -> bool:
         """Whether the training of an arm and draw is kept.
 
-        Raises:
-            UserError: it was made by another commit, program, version or processor.
-            FileError: the file cannot be read.
+        A UserError: it was made by another commit, program, version or processor. A
+        FileError: the file cannot be read.
         """
         return store.has_arrays(self._path(treatment), self._facts(treatment))
 

@@ -57,14 +57,11 @@ def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Do
             zone=(1 - MARGIN_FRACTION, 1 + MARGIN_FRACTION),
         ),
     )
-    rows = [
-        Row(
-            f"delta {effect['delta']:g}, {effect['arm']}",
-            _ARMS[effect["arm"]],
-            (effect["separated_at"], effect["over_control"]),
-        )
-        for effect in shown
-    ]
+    rows = []
+    for effect in shown:
+        name = f"delta {effect['delta']:g}, {effect['arm']}"
+        values = effect["separated_at"], effect["over_control"]
+        rows.append(Row(name, _ARMS[effect["arm"]], values))
     alt = f"Part A, {program} program: a dot per seed; the right end means never."
     return Dots(alt, panels, rows)
 
@@ -95,15 +92,11 @@ def against_control(name: str, seeds: judgement.Records) -> Dots:
     In part B one control has most of the mean of all; in per cent of the mean the
     others would seem not to differ.
     """
-    rows = [
-        Row(
-            f"{contrast['treatment']} - {contrast['control']}",
-            BLUE,
-            [[100 * (ratio - 1) for ratio in contrast["ratios"]]],
-        )
-        for contrast in study_tables.compared(seeds)
-        if contrast["ratios"]
-    ]
+    rows = []
+    for contrast in study_tables.compared(seeds):
+        arms = f"{contrast['treatment']} - {contrast['control']}"
+        if ratios := contrast["ratios"]:
+            rows.append(Row(arms, BLUE, [[100 * (ratio - 1) for ratio in ratios]]))
     return _differences(
         f"Part {name}: difference of every seed between two arms",
         rows,

@@ -276,15 +276,12 @@ def verdict(record: Record) -> str:
         mean, low, high = (100 * of[name] for name in names)
         return change(mean, low, high)
 
-    ends = ("estimate", "low", "high")
+    ends, raw = ("estimate", "low", "high"), ("raw", "raw_low", "raw_high")
+    ends_90, limit = ("estimate", "low_90", "high_90"), redraw_limit(record)
     rows = {
         "random against fixed orders": shown(of, *ends),
-        "the same, 90 % interval of the equivalence test": shown(
-            of, "estimate", "low_90", "high_90"
-        ),
-        "the same, difference of the mean losses": shown(
-            of, "raw", "raw_low", "raw_high"
-        ),
+        "the same, 90 % interval of the equivalence test": shown(of, *ends_90),
+        "the same, difference of the mean losses": shown(of, *raw),
         "the same, mixed model": shown(mixed, *ends),
         "p: sign flip; permutation within seeds; equivalence": "; ".join(
             numbers.probability(of[p]) for p in ("p_value", "permutation_p", "tost_p")
@@ -301,18 +298,13 @@ def verdict(record: Record) -> str:
             f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
             f"p {numbers.probability(ratio['p_value'])}"
         ),
-        "two runs of a new seed differ by less than, in 95 of 100": (
-            redraw_limit(record)
-        ),
+        "two runs of a new seed differ by less than, in 95 of 100": limit,
         "distance / travelled": significant(apart, 2),
-        **{
-            f"{known['arm']}, must be `{known['expected']}`: "
-            + ("is" if known["holds"] else f"**is not** ({known['answer']})"): shown(
-                known, *ends
-            )
-            for known in of.get("known_answers", ())
-        },
     }
+    for known in of.get("known_answers", ()):
+        said = "is" if known["holds"] else f"**is not** ({known['answer']})"
+        what = f"{known['arm']}, must be `{known['expected']}`: {said}"
+        rows[what] = shown(known, *ends)
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
     word = f"(verdict.json, of noise that lowers the loss: `{of['verdict']}`)"
     return f"**{of['answer']}**, {of['status']} {word}\n\n{table}"

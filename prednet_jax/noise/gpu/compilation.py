@@ -100,11 +100,8 @@ def compiled_for(
 
     Flags of `XLA_FLAGS` that begin with `--xla_gpu` count. `gpu` is as
     `targets.described` takes it, `devices` how many each program is spread over,
-    `deterministic` adds `--xla_gpu_deterministic_ops=true`.
-
-    Raises:
-        NoiseError: no compiler installed, an error of the compiler, or not done within
-            `time_limit` seconds.
+    `deterministic` adds `--xla_gpu_deterministic_ops=true`. A NoiseError: no compiler
+    is installed, it reports an error, or is not done within `time_limit` seconds.
     """
     path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
     flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
@@ -197,8 +194,7 @@ _SHAPE = re.compile(r"(\S+) grid: \[([^\]]*)\] threads: \[([^\]]*)\]")
 def found_wheels() -> list[str]:
     """Folders, at most one, that the worker has to look in for the compiler.
 
-    Raises:
-        NoiseError: it is not installed, or is another version than JAX.
+    A NoiseError: it is not installed, or is another version than JAX.
     """
     folder = Path(sys.prefix) / "gpu-audit"
     beside = [str(folder)] if folder.is_dir() else []

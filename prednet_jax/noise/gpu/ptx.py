@@ -56,11 +56,7 @@ class Kernel:
 
 
 def parse(text: str) -> dict[str, Kernel]:
-    """The kernels of a PTX module, by name.
-
-    Raises:
-        PtxError: naming what is not understood.
-    """
+    """The kernels of a PTX module by name; a PtxError names what is not understood."""
     kernels: dict[str, Kernel] = {}
 
     def read(found: re.Match[str]) -> str:
@@ -207,10 +203,8 @@ def run(
     """Run a kernel on global memory; `combine` None: there are no tags.
 
     `sample`: the first block alone, and arithmetic on floats other than additions gives
-    any number, for tags that depend on none.
-
-    Raises:
-        PtxError: at what it does not know or must not happen.
+    any number, for tags that depend on none. A PtxError: at what it does not know or
+    must not happen.
     """
     blocks = 1 if sample else math.prod(launch.grid)
     chunk = max(1, _AT_ONCE // math.prod(launch.block))

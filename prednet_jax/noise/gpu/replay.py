@@ -54,8 +54,7 @@ class Program(NamedTuple):
 def assemble(compiled: Compiled) -> Program:
     """What was compiled, as a program to be run.
 
-    Raises:
-        PtxError: it has several results, or does more than launch kernels of XLA's own.
+    A PtxError: it has several results, or does more than launch kernels of XLA's own.
     """
     kernels: dict[str, ptx.Kernel] = {}
     for text in dict.fromkeys(compiled.ptx.values()):
@@ -227,9 +226,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     """The order in which a compiled sum over axes adds, in float32.
 
     Its parameters are arrays of that shape; the sum may follow elementwise arithmetic.
-
-    Raises:
-        PtxError: the program is no sum whose outputs all have one tree.
+    A PtxError: the program is no sum whose outputs all have one tree.
     """
     size = math.prod(shape)
     # For each element, its output and its place among that output's terms.
@@ -269,10 +266,8 @@ def trees(
 
     Its first block runs on arbitrary numbers, and instructions on floats that PTX does
     not define to the bit give some number: no order depends on it. Terms are what is
-    added and is no sum. `variables` are the types and bytes of all arguments.
-
-    Raises:
-        PtxError: at what the interpreter does not know.
+    added and is no sum. `variables` are the types and bytes of all arguments. A
+    PtxError: at what the interpreter does not know.
     """
     sums = _Sums(0)
     memory = ptx.Memory([size for _, size in variables], tagged=True)

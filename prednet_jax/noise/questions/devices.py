@@ -129,11 +129,8 @@ def devices_table(
 ) -> Callable[..., DevicesTable]:
     """`measure(key, *args, **kwargs)` of several numbers of devices, beside one.
 
-    Args:
-        fn: as for `devices`.
-        mesh: as there, but of one axis several sizes: `{"data": (1, 8, 64, 512)}`.
-        draws: as for `explain`.
-        **options: as for `devices`.
+    `fn` and the options are those of `devices`, but `mesh` has several sizes of one
+    axis, as in `{"data": (1, 8, 64, 512)}`; `draws` is that of `explain`.
     """
     several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
     accepted = "several sizes of one axis, as {'data': (1, 8)}"

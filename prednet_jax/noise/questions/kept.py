@@ -182,8 +182,7 @@ class Comparison(NamedTuple):
 def compare(path: str) -> Comparison:
     """The tolerances by hand of a test file, or of all in a folder.
 
-    Raises:
-        NoiseError: there is no such file or folder, or one holds no Python.
+    A NoiseError: there is no such file or folder, or one holds no Python.
     """
     root = Path(path)
     if not root.exists() or (root.is_file() and root.suffix != ".py"):

@@ -133,8 +133,7 @@ class Recording:
 def load_recording(path: Any) -> Recording:
     """Read what `Recording.save` wrote.
 
-    Raises:
-        NoiseError: when it is no such file, is damaged or of another version.
+    A NoiseError: it is no such file, is damaged or of another version.
     """
     try:
         # Opened here, since NumPy leaves a file open that it cannot read.

@@ -66,8 +66,7 @@ class LogicalMesh:
 def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
     """A program over a mesh of these sizes, rewritten for one device.
 
-    Raises:
-        NoiseError: when a `shard_map` has another mesh, or types hold unreduced values.
+    A NoiseError: a `shard_map` has another mesh, or types hold unreduced values.
     """
     opened, _ = compat.open_jaxpr(jaxpr)
     new = opened.replace(eqns=[_rewritten(e, sizes) for e in opened.eqns])
