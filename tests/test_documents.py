@@ -44,10 +44,7 @@ def test_tables_numbers_and_figures_are_those_of_the_records(monkeypatch):
 
     parts = study_tables.load(tables.STUDY)
     verdicts = {
-        part: {
-            endpoint: recorded(part, endpoint)
-            for endpoint in judgement.endpoints(tables.PARTS[part])
-        }
+        part: {e: recorded(part, e) for e in judgement.endpoints(tables.PARTS[part])}
         for part in study_tables.JUDGED
         if part in parts
     }
@@ -72,16 +69,13 @@ def test_examples_of_docstrings_run():
 
 
 def test_every_page_is_in_the_table_of_contents():
-    found = (ROOT / "docs").rglob("*")
-    pages = [p for p in found if p.suffix in (".md", ".ipynb")]
+    docs = ROOT / "docs"
+    pages = [p for p in docs.rglob("*") if p.suffix in (".md", ".ipynb")]
     pages = [p for p in pages if "_build" not in p.parts]
-    trees = [
-        tree
-        for page in (ROOT / "docs" / "index.md", ROOT / "docs" / "api.md")
-        for tree in re.findall(r"{toctree}.*?```", page.read_text(), re.DOTALL)
-    ]
+    text = "".join((docs / name).read_text() for name in ("index.md", "api.md"))
+    trees = re.findall(r"{toctree}.*?```", text, re.DOTALL)
     listed = set(re.findall(r"^[\w/]+$", "".join(trees), re.MULTILINE))
-    names = {str(p.relative_to(ROOT / "docs").with_suffix("")) for p in pages}
+    names = {str(p.relative_to(docs).with_suffix("")) for p in pages}
     assert names - {"index"} == listed
 
 

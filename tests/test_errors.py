@@ -71,6 +71,16 @@ def test_the_table_is_that_of_the_package_and_other_modules_are_left_alone():
     assert ".[study]" in missing_extra(ImportError("", name="scipy.stats"))
 
 
+def without(module, *argv, status):
+    """What a script says in a process that cannot import that module."""
+    code = (
+        f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv = {[*argv]}; "
+        "sys.path.insert(0, 'experiments'); "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    return python("-c", code, status=status).stderr
+
+
 @pytest.mark.parametrize(
     ("module", "extra", "command"),
     [
@@ -81,13 +91,8 @@ def test_the_table_is_that_of_the_package_and_other_modules_are_left_alone():
 )
 def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
     folder = tmp_path / "out"
-    argv = [*command, f"--workdir={folder}"]
-    code = (
-        f"import runpy, sys; sys.modules[{module!r}] = None; sys.argv = {argv!r}; "
-        "sys.path.insert(0, 'experiments'); "
-        f"runpy.run_path({command[0]!r}, run_name='__main__')"
-    )
-    (line,) = python("-c", code, status=2).stderr.strip().splitlines()
+    said = without(module, *command, f"--workdir={folder}", status=2)
+    (line,) = said.strip().splitlines()
     assert line.startswith(Path(command[0]).name)
     assert f"pip install '.[{extra}]'" in line
     assert not folder.exists()
@@ -95,12 +100,7 @@ def test_scripts_say_it_in_one_line(tmp_path, module, extra, command):
 
 def test_without_the_package_a_script_names_what_is_missing():
     """As under a Python other than that of .venv."""
-    code = (
-        "import runpy, sys; sys.modules['absl'] = None; "
-        "sys.path.insert(0, 'experiments'); "
-        "runpy.run_path('experiments/train.py', run_name='__main__')"
-    )
-    said = python("-c", code, status=1).stderr
+    said = without("absl", "experiments/train.py", status=1)
     assert "absl" in said.splitlines()[-1]
     assert "excepthook" not in said
 

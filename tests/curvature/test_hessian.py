@@ -277,12 +277,11 @@ def test_a_wrong_derivative_is_found_out():
 
 
 def test_a_flat_loss_is_too_noisy_and_a_kink_ends_the_reach():
-    found = finite_difference(
-        lambda p: 1.0 + 1e-9 * jnp.sum(p**2),
-        jnp.ones(4, jnp.float32),
-        jnp.full(4, 0.5, jnp.float32),
-        expected=2e-9,
-    )
+    def flat(p):
+        return 1.0 + 1e-9 * jnp.sum(p**2)
+
+    ones = jnp.ones(4, jnp.float32)
+    found = finite_difference(flat, ones, ones / 2, expected=2e-9)
     assert found.verdict == "too noisy"
 
     def loss(p):
@@ -292,12 +291,9 @@ def test_a_flat_loss_is_too_noisy_and_a_kink_ends_the_reach():
         outer = inner + (x - 0.01) ** 2
         return jnp.where(x < 0.01, inner, outer) + 0.0 * jnp.sum(p["x"])
 
-    found = finite_difference(
-        loss,
-        {"x": jnp.ones(2, jnp.float32)},
-        {"x": jnp.array([1.0, 0.0], jnp.float32)},
-        expected=-1.0,
-    )
+    point = {"x": jnp.ones(2, jnp.float32)}
+    along = {"x": jnp.array([1.0, 0.0], jnp.float32)}
+    found = finite_difference(loss, point, along, expected=-1.0)
     assert found.verdict == "agrees"
     # The last step of the ladder below the kink: sqrt(2) 10^-2.5 is, 10^-2 is not.
     assert found.reach == pytest.approx(math.sqrt(2) * 10**-2.5, rel=1e-5)

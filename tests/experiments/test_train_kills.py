@@ -107,12 +107,8 @@ def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
         checkpoints, "prune", lambda *a: (prune(*a), seen.append(saved(tmp_path / "r")))
     )
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
-    recipe = Recipe(
-        task=task,
-        open_source=lambda _: data.open_source("walk", height=8, width=8),
-        updates=4,
-        window=3,
-    )
+    walk = data.open_source("walk", height=8, width=8)
+    recipe = Recipe(task=task, open_source=lambda _: walk, updates=4, window=3)
     runs.train(recipe, {0: tmp_path / "r"})
     assert seen == [[1], [2], [3], [4]]
 

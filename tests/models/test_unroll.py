@@ -31,11 +31,10 @@ def body(conv, others, carry, x):
 def plain(kernels, others, carry, xs):
     def conv(inputs):
         return sum(
-            convolution.conv2d(x, kernels[n], "xla", xla[n].upsampled)
+            convolution.conv2d(x, kernels[n], "xla", SHAPES[n].upsampled)
             for n, x in inputs.items()
         )
 
-    xla = {n: replace(shape, algorithm="xla") for n, shape in SHAPES.items()}
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
 

@@ -110,15 +110,13 @@ def test_profiles_perturb_what_varied_there(profile):
     spec = noise.ReductionOrder(profile=profile)
     gradient = jax.value_and_grad(every_kind, (0, 1, 2))
     report = noise.coverage(gradient, spec)(*arguments, index)
+    both = (*report.perturbed, *report.untouched)
+    paths = [e.path for e in both if e.primitive == "conv_general_dilated"]
+    # The first convolution in the program is the forward one.
+    forward = min(paths, key=lambda path: int(path.split(":")[0]))
 
     def names(entries):
-        """The first convolution in the program is the forward one."""
-        first = min(
-            (int(e.path.split(":")[0]), e.path)
-            for e in (*report.perturbed, *report.untouched)
-            if e.primitive == "conv_general_dilated"
-        )
-        return {e.primitive + " forward" * (e.path == first[1]) for e in entries}
+        return {e.primitive + " forward" * (e.path == forward) for e in entries}
 
     assert names(report.perturbed) == PERTURBED[profile]
     left = [e for e in report.untouched if e.has_order]

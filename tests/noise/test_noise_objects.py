@@ -1,7 +1,5 @@
 """Values that are not arrays, mutable objects and donated arguments under `inject`."""
 
-import functools
-
 import diffrax
 import equinox as eqx
 import jax
@@ -157,11 +155,9 @@ def test_a_donated_argument_is_donated():
             assert x.is_deleted()
             assert not X.is_deleted()
             np.testing.assert_allclose(found, fn(X, X), rtol=1e-4)
-    x = jnp.array(X)
-    np.testing.assert_array_equal(
-        noise.inject(donating, ORDER)(KEY, x, X),
-        noise.inject(jax.jit(fn), ORDER)(KEY, X, X),
-    )
+    found = noise.inject(donating, ORDER)(KEY, jnp.array(X), X)
+    expected = noise.inject(jax.jit(fn), ORDER)(KEY, X, X)
+    np.testing.assert_array_equal(found, expected)
 
 
 SHORT = noise.ReductionOrder(partials=3, granularity="element", shortest=1)
@@ -235,15 +231,14 @@ def numbers(tree):
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
 def test_program(make):
     fn, args = make()
-    # New arrays for each call, which may donate them.
-    plain, same, noisy = (
-        called(*jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, args))
-        for called in (
-            fn,
-            functools.partial(noise.inject(fn, noise.Identity()), KEY),
-            functools.partial(noise.inject(fn, SHORT), KEY),
-        )
-    )
+
+    def copies():
+        """New arrays for each call, which may donate them."""
+        return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, args)
+
+    plain = fn(*copies())
+    same = noise.inject(fn, noise.Identity())(KEY, *copies())
+    noisy = noise.inject(fn, SHORT)(KEY, *copies())
     assert jax.tree.structure(noisy) == jax.tree.structure(plain)
     for a, b in zip(numbers(plain), numbers(same), strict=True):
         np.testing.assert_array_equal(a, b)

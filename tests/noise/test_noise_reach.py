@@ -1,6 +1,8 @@
 """No floating-point arithmetic is passed by in silence: it is perturbed, or listed."""
 
+import contextlib
 import itertools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -48,10 +50,17 @@ def test_every_primitive_of_jax_is_known():
     }
 
 
+@contextlib.contextmanager
+def types_of(harness):
+    """JAX as a program needs it."""
+    # Types come as classes, as NumPy's and as those of keys.
+    wide = any(name in str(harness.dtype) for name in WIDE)
+    with jax.enable_x64(wide), jax.numpy_dtype_promotion("standard"):
+        yield
+
+
 def floating(equation):
-    avals = [var.aval for var in equation.outvars] or [
-        atom.aval for atom in equation.invars
-    ]
+    avals = [x.aval for x in equation.outvars or equation.invars]
     types = [getattr(aval, "dtype", np.dtype(bool)) for aval in avals]
     sizes = [getattr(aval, "size", 1) for aval in avals]
     return any(jnp.issubdtype(t, jnp.inexact) for t in types) and any(sizes)
@@ -60,12 +69,8 @@ def floating(equation):
 @pytest.mark.parametrize("spec", [ORDER, ULP, noise.ReducedPrecision("bf16")])
 def test_every_equation_of_jax_programs_is_in_a_list_or_exact(harnesses, spec):
     """A walk over the program on its own, beside the plan's."""
-    for group in harnesses.values():
-        harness = group[0]
-        with (
-            jax.enable_x64(any(name in str(harness.dtype) for name in WIDE)),
-            jax.numpy_dtype_promotion("standard"),
-        ):
+    for harness, *_ in harnesses.values():
+        with types_of(harness):
             args = harness.dyn_args_maker(np.random.RandomState(0))
             found = listed(noise.coverage(harness.dyn_fun, spec)(*args))
             equations = jax.make_jaxpr(harness.dyn_fun)(*args).eqns
@@ -272,21 +277,15 @@ def harnesses():
     """By primitive, those that run on a CPU."""
     # Its flags are absl's: imported here, where nothing else parses any.
     module = pytest.importorskip("jax._src.internal_test_util.test_harnesses")
+    name_of = operator.attrgetter("group_name")
     runnable = [h for h in module.all_harnesses if h.filter("cpu")]
-    runnable.sort(key=lambda h: h.group_name)
-    return {
-        name: list(group)
-        for name, group in itertools.groupby(runnable, lambda h: h.group_name)
-    }
+    groups = itertools.groupby(sorted(runnable, key=name_of), name_of)
+    return {name: list(group) for name, group in groups}
 
 
 def check(harness, specs):
     """Runs one program with and without noise; raises where they disagree."""
-    with (
-        # Types come as classes, as NumPy's and as those of keys.
-        jax.enable_x64(any(name in str(harness.dtype) for name in WIDE)),
-        jax.numpy_dtype_promotion("standard"),
-    ):
+    with types_of(harness):
         args = harness.dyn_args_maker(np.random.RandomState(0))
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in args]
         key = jax.random.key(0, impl="threefry2x32")

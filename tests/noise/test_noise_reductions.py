@@ -131,13 +131,6 @@ def operands(integers=False):
     return drawn
 
 
-def scaled(drawn, left, right):
-    return {
-        name: [a * np.float32(left), b * np.float32(right)]
-        for name, (a, b) in drawn.items()
-    }
-
-
 def all_cases(transform):
     """All cases as one function of a key and the operands, each under `transform`."""
 
@@ -193,7 +186,8 @@ def test_every_reduction(granularity, reference):
     called, once = on_host(run(keys[0], drawn)), on_host(jitted(keys[0], drawn))
     every = on_host(jax.jit(jax.vmap(run, (0, None)))(keys, drawn))
     integers = on_host(jitted(keys[0], operands(integers=True)))
-    times = on_host(jitted(keys[0], scaled(drawn, 8, -0.5)))
+    scaled = {name: [8 * a, -0.5 * b] for name, (a, b) in drawn.items()}
+    times = on_host(jitted(keys[0], scaled))
     whole, exact, sizes, terms = reference
     for name, mapped in every.items():
         same = functools.partial(np.testing.assert_array_equal, err_msg=name)

@@ -65,11 +65,8 @@ def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
 
 
 def test_five_lines_run_for_an_own_flax_model(capsys):
-    (shown,) = re.findall(
-        r"```\n(import jax\nfrom prednet_jax import noise\n.*?)```",
-        page("digits"),
-        re.DOTALL,
-    )
+    block = r"```\n(import jax\nfrom prednet_jax import noise\n.*?)```"
+    (shown,) = re.findall(block, page("digits"), re.DOTALL)
     assert len([line for line in shown.splitlines() if line]) <= 5
     model = nn.Dense(3)
     x = jax.numpy.linspace(0, 1, 8).reshape(2, 4)

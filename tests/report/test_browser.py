@@ -16,13 +16,8 @@ import pytest
 
 from prednet_jax import report
 
-CHROMIUM = next(
-    filter(
-        None,
-        map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")),
-    ),
-    None,
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 FLAGS += ("--disable-dev-shm-usage", "--remote-debugging-pipe")
 # Two of relative losses, two of losses.

@@ -187,11 +187,9 @@ def test_claims_and_a_repetition_in_sentences():
         "0.0 to +4.9, outside, as one honest run in 14 is (published +206 % [+185, "
         "+228]; together +0.4 % [-0.2, +1.1])",
     ]
-    verdict["claims"] = [
-        noise
-        | {"answer": "cannot tell", "estimate": 2e-7, "predicted": None}
-        | {"published": None, "holds": None}
-    ]
+    unsure = dict.fromkeys(("predicted", "published", "holds"))
+    unsure |= {"answer": "cannot tell", "estimate": 2e-7}
+    verdict["claims"] = [noise | unsure]
     verdict["manipulation"] = {"prednet": {"distance_over_travelled": 3.1e-6}}
     assert verdict_text.claim_sentences(verdict) == [
         "prednet: random order of sums changes the loss: not in this length, 0.0 %; "

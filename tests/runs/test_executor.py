@@ -109,9 +109,8 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     assert ended == runs.Ended(diverging)
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
     assert runs.kept([diverging]) == ([], {"kept": 2})
-    found = comparison.ArmRuns(
-        diverging, tuple(verified(diverging, seed) for seed in (0, 1))
-    )
+    both = tuple(verified(diverging, seed) for seed in (0, 1))
+    found = comparison.ArmRuns(diverging, both)
     np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])
     # Only what is not finite ends early.
     path = tmp_path / "seed_0" / records.METRICS

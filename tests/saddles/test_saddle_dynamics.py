@@ -59,13 +59,11 @@ def test_a_run_stands_still_when_no_bit_changes():
     # From the origin of a quadratic no step leads away; from beside it each one does.
     function = dataclasses.replace(OCTOPUS, start=lambda rng: np.zeros(OCTOPUS.dim))
     for slope, still in ((0.0, True), (1e-3, False)):
-        runs = saddles.escape_runs(
-            lambda key, x, rotation, slope=slope: 0 * x - slope,
-            function,
-            DESCENT,
-            seeds=2,
-            steps=20,
-        )
+
+        def sloping(key, x, rotation, slope=slope):
+            return 0 * x - slope
+
+        runs = saddles.escape_runs(sloping, function, DESCENT, seeds=2, steps=20)
         assert (runs.still == still).all()
 
 

@@ -64,10 +64,8 @@ def test_the_control_group_is_every_fixed_order_and_each_run_counts_alike():
 
 def test_a_planted_effect_is_found_exactly():
     runs = drawn(0)
-    planted = groups(
-        [np.log(row) + math.log(1.03) for row in runs.control],
-        [np.log(row) for row in runs.control],
-    )
+    logs = [np.log(row) for row in runs.control]
+    planted = groups([row + math.log(1.03) for row in logs], logs)
     effect = redraws.effect(planted)
     ends = (effect.estimate, effect.low, effect.high, effect.as_dict()["raw"])
     assert ends == pytest.approx([0.03] * 4)
@@ -167,15 +165,11 @@ def test_the_spread_over_seeds_leaves_out_what_redraws_explain():
 
 def test_the_ratio_of_the_scatters():
     runs = drawn(7, n=60)
-    centre = [np.log(row).mean() for row in runs.treatment]
-    wide = tuple(
-        np.exp(c + 2 * (np.log(row) - c))
-        for c, row in zip(centre, runs.treatment, strict=True)
-    )
-    plain, wider = (
-        scatter.scatter_ratio(found)
-        for found in (runs, dataclasses.replace(runs, treatment=wide))
-    )
+    logs = [np.log(row) for row in runs.treatment]
+    # Twice as far from the mean of the seed.
+    wide = tuple(np.exp(2 * row - row.mean()) for row in logs)
+    plain = scatter.scatter_ratio(runs)
+    wider = scatter.scatter_ratio(dataclasses.replace(runs, treatment=wide))
     assert wider["ratio"] == pytest.approx(2 * plain["ratio"])
     assert plain["low"] < 1 < plain["high"]
     assert plain["p_value"] > 0.05

@@ -176,10 +176,9 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
     # Another commit of the same arithmetic goes on.
     other_commit = ABOUT | {"git_commit": "d"} | seed_records._design(quick, 12)
     seed_records.check("seed 12", other_commit, tmp_path / "seed_11.json")
+    newer = ABOUT | {"versions": {"jax": "1"}}
     with pytest.raises(errors.UserError, match="another versions"):
-        seed_records.follow_seed(
-            quick, 12, tmp_path, ABOUT | {"versions": {"jax": "1"}}
-        )
+        seed_records.follow_seed(quick, 12, tmp_path, newer)
     noisier = Treatment(arm="reduction_order", noise="reduction_order:partials=4")
     other = dataclasses.replace(quick, treatments=(quick.treatments[0], noisier))
     with pytest.raises(errors.UserError, match="program of reduction_order;"):

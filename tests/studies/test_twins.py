@@ -116,9 +116,8 @@ def test_split_moves_twins_apart_by_twice_delta():
     # Independent weights.
     config = PredNetConfig(channels=(2, 32), height=4, width=4)
     params = init_params(config, jax.random.key(0))
-    assert float(symmetric.asymmetry(params, config)) == pytest.approx(
-        np.sqrt(2), rel=0.05
-    )
+    found = float(symmetric.asymmetry(params, config))
+    assert found == pytest.approx(np.sqrt(2), rel=0.05)
 
 
 WIDE = PredNetConfig(channels=(3,), r_channels=(4,), height=8, width=12)
@@ -145,10 +144,8 @@ def test_what_keeps_twins_equal_bit_for_bit_and_what_separates_them():
         start = symmetric.symmetrise(start, WIDE, blocks=blocks)
         return [int(symmetric.unequal(p, WIDE)) for p in train(start, spec, updates)]
 
-    shared, tile = (
-        noise.ReductionOrder(granularity="shared"),
-        noise.ReductionOrder(tile=2),  # Half of the width.
-    )
+    shared = noise.ReductionOrder(granularity="shared")
+    tile = noise.ReductionOrder(tile=2)  # Half of the width.
     assert set(unequal("equal", None, 40)) == {0}
     assert set(unequal("equal", shared, 10)) == {0}
     assert unequal("equal", tile, 5)[-1] > 50
@@ -156,7 +153,7 @@ def test_what_keeps_twins_equal_bit_for_bit_and_what_separates_them():
 
     # Nothing leaves weights that are all zero.
     zeros = jax.tree.map(jnp.zeros_like, loop.initial_params(WIDE, 1))
-    for params in train(zeros, noise.ReductionOrder(tile=2), 3):
+    for params in train(zeros, tile, 3):
         assert_same_bits(params, zeros)
 
 

@@ -29,18 +29,19 @@ FRAMES = jax.random.uniform(jax.random.key(1), (14, 4, 4, 1))
 STILL = optax.sgd(0.0)
 
 
-@pytest.mark.parametrize("variant", ["watanabe", "lotter"])
+# Losses of 14 frames by window: 4 ends at frames 3, 7 and 11, and drops the tail. With
+# window 1 of the published loop i = 1, 2, .. each end one.
+COUNTS = {"watanabe": {4: 11, 1: 13}, "lotter": {4: 11}}
+
+
+@pytest.mark.parametrize("variant", COUNTS)
 def test_losses_of_a_still_network_are_those_of_predict(variant):
     """With no update the windows are one long prediction."""
     config = dataclasses.replace(CONFIG, variant=variant)
     params = init_params(config, jax.random.key(0))
     predictions, _ = predict(params, config, FRAMES[:, None])
     expected = jnp.square(predictions[:, 0] - FRAMES).mean(axis=(1, 2, 3))
-    # 14 frames, windows end at 3, 7, 11: eleven losses, the tail dropped. With window 1
-    # of the published loop i = 1, 2, .. each end one.
-    for window, count in {"watanabe": {4: 11, 1: 13}, "lotter": {4: 11}}[
-        variant
-    ].items():
+    for window, count in COUNTS[variant].items():
         options = {"window": window, "optimizer": STILL}
         trained, losses = train_windows(params, config, FRAMES, **options)
         jax.tree.map(np.testing.assert_array_equal, trained, params)
@@ -209,12 +210,12 @@ def test_loss_and_gradient_are_those_of_single_steps():
 @pytest.mark.parametrize("variant", PUBLISHED)
 def test_with_every_frame_seen_it_is_ordinary_training(variant):
     config, params = network(variant)
-    run = jax.jit(
-        lambda p, k: window_loss(
-            p, config, objective=PUBLISHED[variant], extrapolate_from=k
-        ),
-        static_argnums=1,
-    )
+
+    def loss(p, k):
+        method = {"objective": PUBLISHED[variant], "extrapolate_from": k}
+        return window_loss(p, config, **method)
+
+    run = jax.jit(loss, static_argnums=1)
     plain, seen, hidden = (float(run(params, k)) for k in (None, len(SHOWN), 2))
     assert seen == pytest.approx(plain, rel=1e-6)
     assert hidden != pytest.approx(plain, rel=1e-3)

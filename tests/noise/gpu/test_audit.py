@@ -218,11 +218,8 @@ def test_sum_over_devices_that_nobody_wrote(compiler):
 
     whole = NamedSharding(mesh, PartitionSpec())
     audit = noise.audit(gradient, devices=8, advise=False)
-    (summed,) = [
-        e
-        for e in audit(S(64, 32, sharding=whole), S(16, 64)).entries
-        if e.kind == "collective"
-    ]
+    report = audit(S(64, 32, sharding=whole), S(16, 64))
+    (summed,) = [e for e in report.entries if e.kind == "collective"]
     assert summed.detail.startswith("all-reduce over ")
     assert "inserted by the partitioner" in summed.detail
     assert (summed.primitive, summed.varies) == ("dot_general", "device")

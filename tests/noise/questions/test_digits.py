@@ -23,9 +23,8 @@ def test_the_formula_is_that_of_significantdigits():
     spec, draws = noise.Gaussian(1e-4), 12
     ours = noise.digits(fn, spec, draws=draws)(KEY, *args)
     noisy = noise.inject(fn, spec)
-    drawn = np.stack(
-        [noisy(k, *args) for k in jax.random.split(KEY, draws)], dtype="f8"
-    )
+    keys = jax.random.split(KEY, draws)
+    drawn = np.stack([noisy(key, *args) for key in keys], dtype="f8")
     options = {"basis": 10, "error": "relative", "method": "CNH", "probability": 0.5}
     options["confidence"] = 0.9  # two-sided: 5 % below
     theirs = significantdigits.significant_digits(

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -11,6 +9,7 @@ import pytest
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import main
 from prednet_jax.noise.questions import kept
+from tests.processes import python
 
 TESTS = """
 import jax.numpy as jnp
@@ -31,21 +30,14 @@ class TestByHand:
 """
 
 
-def pytest_in(folder, *flags):
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "prednet_jax.pytest_plugin")
-    return subprocess.run(
-        [*command, *flags], cwd=folder, capture_output=True, text=True, check=False
-    )
-
-
 def test_the_fixture_keeps_what_it_measured_and_loads_jax_late(tmp_path, capsys):
     (tmp_path / "test_kernel.py").write_text(TESTS)
     (tmp_path / "conftest.py").write_text(
         "import sys\nassert 'prednet_jax.pytest_plugin' in sys.modules\n"
         "assert 'jax' not in sys.modules\n"
     )
-    done = pytest_in(tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
+    words = ("-m", "pytest", "-q", "-p", "prednet_jax.pytest_plugin")
+    done = python(*words, folder=tmp_path, status=1)
     assert "1 failed, 2 passed" in done.stdout
     assert "times the tolerance" in done.stdout
     file = tmp_path / "test_kernel.noise.json"
