@@ -116,13 +116,11 @@ class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
     name = "mnist"
 
     def __init__(self, folder: pathlib.Path, **options: Any):
-        self._arrays = {
-            split: (
-                idx(folder, f"{stem}-images-idx3-ubyte", 3),
-                idx(folder, f"{stem}-labels-idx1-ubyte", 1),
-            )
-            for split, stem in {"train": "train", "test": "t10k"}.items()
-        }
+        self._arrays: dict[str, tuple[Any, Any]] = {}
+        for split, stem in (("train", "train"), ("test", "t10k")):
+            pictures = idx(folder, f"{stem}-images-idx3-ubyte", 3)
+            labels = idx(folder, f"{stem}-labels-idx1-ubyte", 1)
+            self._arrays[split] = pictures, labels
         super().__init__(**options)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:

@@ -121,16 +121,12 @@ def _joined(
 @functools.lru_cache(maxsize=32)
 def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
     """`(params, state, frames, unseen_from) -> (state, maps by name)`, compiled."""
+    names = ("prediction", *maps)
 
     @jax.jit
     def run(params: Any, state: Any, frames: jax.Array, unseen_from: jax.Array):
         found, state = prednet.outputs(
-            params,
-            config,
-            frames,
-            ("prediction", *maps),
-            state,
-            extrapolate_from=unseen_from,
+            params, config, frames, names, state, extrapolate_from=unseen_from
         )
         return state, found
 

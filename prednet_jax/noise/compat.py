@@ -154,11 +154,9 @@ def automatic(function: Callable, equation: Equation) -> Callable:
         placed = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args))
         if jax.sharding.get_abstract_mesh().empty and all(m.empty for m in placed):
             return function(*args)  # Evaluated on one device; see `rules.logical`.
+        options: dict[str, Any] = {"axes": explicit, "out_sharding": sharding.spec}
         with jax.sharding.use_abstract_mesh(mesh):
-            inside = jax.sharding.auto_axes(
-                function, axes=explicit, out_sharding=sharding.spec
-            )
-            return inside(*args)
+            return jax.sharding.auto_axes(function, **options)(*args)
 
     return wrapped
 

@@ -58,9 +58,8 @@ def held(
     for equation, atoms, acts in steps:
         name, outvars = equation.primitive.name, equation.outvars
         counts = [reads[var] for var in outvars]
-        joined = not noisy.isdisjoint(
-            atom for atom in atoms if not compat.is_literal(atom)
-        )
+        read = [atom for atom in atoms if not compat.is_literal(atom)]
+        joined = not noisy.isdisjoint(read)
         hold = acts or (joined and name in CHEAP)
         if hold:
             noisy.update(v for v, n in zip(outvars, counts, strict=True) if n == 1)

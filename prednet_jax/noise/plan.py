@@ -253,17 +253,14 @@ def _paths(prefix: str, jaxpr: Any) -> list[str]:
 
 def _higher_order_rule(step: Step) -> HigherOrder | None:
     """The rule of an equation with programs inside; None for a first-order one."""
-    rule = registry.RULES.get(step.name)
-    if rule is None and compat.sub_jaxprs(step.equation.params):
-        accepted = sorted(
-            n for n, r in registry.RULES.items() if isinstance(r, HigherOrder)
-        )
+    if step.name not in registry.RULES and compat.sub_jaxprs(step.equation.params):
+        accepted = sorted(filter(registry.higher_order, registry.RULES))
         raise UnsupportedPrimitiveError(
             f"noise cannot enter the higher-order primitive {step.name!r} at "
             f"{step.path!r}: expected one of {', '.join(accepted)}, or one with a rule "
             "of your own (noise.register_rule)"
         )
-    return rule if isinstance(rule, HigherOrder) else None
+    return registry.higher_order(step.name)
 
 
 def _action(

@@ -149,9 +149,8 @@ def at_words(
             with compat.context(step.equation):
                 results = evaluate(Call(step, drawn, evaluation), words, operands)
                 results = evaluation.after(step, words, operands, results)
-            for var, x, hold in zip(
-                step.equation.outvars, results, step.held, strict=True
-            ):
+            given = zip(step.equation.outvars, results, step.held, strict=True)
+            for var, x, hold in given:
                 values[var] = materialised(x) if hold else x
 
     told = any(isinstance(x, compat.BatchTracer) for x in args)

@@ -275,10 +275,9 @@ class Composition(NoiseSpec):
         specs = self.specs
         several = isinstance(specs, tuple) and len(specs) > 1
         errors.expect(several, "specs", specs, "a tuple of two or more specs")
+        compound = Composition | Identity
         for spec in specs:
-            if not isinstance(spec, NoiseSpec) or isinstance(
-                spec, Composition | Identity
-            ):
+            if not isinstance(spec, NoiseSpec) or isinstance(spec, compound):
                 raise NoiseError(
                     f"specs holds {spec!r}: expected specs other than Identity and "
                     "Composition; use compose() to flatten"

@@ -100,9 +100,8 @@ class Curves:
         ]
         if self.zone:
             ends = [{"low": -self.zone, "high": self.zone}]
-            layers.insert(
-                0, charts.layer("rect", band, data=ends, color=FAINT, opacity=0.55)
-            )
+            shade = charts.layer("rect", band, data=ends, color=FAINT, opacity=0.55)
+            layers.insert(0, shade)
         said = {"calculate": f"{names}[datum.k]", "as": "line"}
         return {
             "data": {"name": "curves"},

@@ -161,15 +161,11 @@ class Judged:
         gpu, quiet = by_role.get(Role.GPU), by_role.get(Role.GPU_DETERMINISTIC)
         if gpu and quiet and statistics.comparable(self.losses, gpu, quiet):
             questions.append((gpu, quiet, quiet))
+        ask = functools.partial(
+            statistics.ask, self.task.name, self.losses, margin=self.design.margin
+        )
         return [
-            statistics.ask(
-                self.task.name,
-                self.losses,
-                self.manipulation(noisy, still),
-                treatment=noisy,
-                control=control,
-                margin=self.design.margin,
-            )
+            ask(self.manipulation(noisy, still), treatment=noisy, control=control)
             for noisy, still, control in questions
         ]
 
@@ -223,12 +219,10 @@ def judge(
     `study` has the losses of the published study, by the networks for which it is
     repeated; `others` are claims that do not come from its runs.
     """
-    networks = {
-        task.name: Judged(
-            design, task, read([job for job in design.runs() if job.task == task])
-        )
-        for task in design.tasks
-    }
+    networks = {}
+    for task in design.tasks:
+        jobs = [job for job in design.runs() if job.task == task]
+        networks[task.name] = Judged(design, task, read(jobs))
     answers = {name: judged.answers() for name, judged in networks.items()}
     claims = [
         claim

@@ -177,19 +177,15 @@ def audit(
             closed = jax.make_jaxpr(program)(*shapes)
             steps = _steps(closed)
         compilation.found_wheels()
+        donated = compat.donated(closed)
+        limits: dict[str, Any] = {"devices": devices, "time_limit": time_limit}
 
         def build(deterministic: bool) -> tuple[Compiled, tuple[Entry, ...]]:
             with _refusing(steps):
                 with _spread(mesh):
-                    module = compilation.lower(
-                        program, *shapes, donate=compat.donated(closed)
-                    )
+                    module = compilation.lower(program, *shapes, donate=donated)
                 (compiled,) = compilation.compiled_for(
-                    [module],
-                    gpu,
-                    devices=devices,
-                    deterministic=deterministic,
-                    time_limit=time_limit,
+                    [module], gpu, deterministic=deterministic, **limits
                 )
             return compiled, entries_of(compiled, steps, capability, deterministic)
 

@@ -162,11 +162,8 @@ def _compiled(folder: Path) -> Compiled:
     for file in sorted(folder.glob("*.ptx")):
         text = file.read_text()
         ptx.update({entry: text for entry in _ENTRY.findall(text)})
-    return Compiled(
-        ptx=ptx,
-        launches=tuple(_launches(folder)),
-        **json.loads((folder / "answer.json").read_text()),
-    )
+    answer = json.loads((folder / "answer.json").read_text())
+    return Compiled(ptx=ptx, launches=tuple(_launches(folder)), **answer)
 
 
 def _launches(folder: Path) -> Iterator[Launch]:

@@ -263,13 +263,11 @@ def _reduction(
     elif not _combines(program, each):
         return
     elif each.opcode == "reduce":
-        ((_, size), *_), ((_, result), *_) = (
-            x.arrays for x in (program.instructions[each.operands[0]], each)
-        )
+        (_, size), *_ = program.instructions[each.operands[0]].arrays
+        (_, result), *_ = each.arrays
         terms = size // max(result, 1)
         tree = trees().get(terms) if terms > 2 else "of which there is one order"
-        detail = f"a sum of {terms}: {tree or 'tree not read'}"
-        yield "reduction", "device", detail
+        yield "reduction", "device", f"a sum of {terms}: {tree or 'tree not read'}"
     elif each.opcode == "reduce-window":
         yield "reduction", "device", "sums of windows: tree not read"
     elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(text):

@@ -123,13 +123,12 @@ def _instruction(head: re.Match[str], rest: str) -> Instruction:
     opcode = _OPCODE.search(rest, end)
     assert opcode is not None
     close = _closing(rest, opcode.end() - 1)
+    inside = rest[opcode.end() : close - 1]
     return Instruction(
         name=head[1],
         type=rest[:end],
         opcode=opcode[1],
-        operands=tuple(
-            re.findall(r"(?<=%)[\w.-]+|^\d+$", rest[opcode.end() : close - 1])
-        ),
+        operands=tuple(re.findall(r"(?<=%)[\w.-]+|^\d+$", inside)),
         attributes=rest[close:],
     )
 

@@ -178,9 +178,8 @@ def _replayed_product(
         return f"not replayed: a product in {out}"
     if spec.products == "plain":
         return "not replayed: products=plain leaves products as they are"
-    if name != "dot_general" and (
-        params["feature_group_count"] > 1 or params["batch_group_count"] > 1
-    ):
+    groups = ("feature_group_count", "batch_group_count")
+    if any(params.get(count, 1) > 1 for count in groups):
         return "not replayed: a convolution in groups"
     asked = {None, lax.Precision.DEFAULT}.issuperset(
         jax.tree.leaves(params["precision"], is_leaf=lambda p: p is None)
@@ -215,9 +214,8 @@ def _dot(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> 
     right, columns = arranged(b, rc, rb)
     batch = tuple(a.shape[d] for d in lb)
     product = _product(left, right, tf32)
-    return lax.convert_element_type(
-        lax.reshape(product, (*batch, *rows, *columns)), dtype
-    )
+    product = lax.reshape(product, (*batch, *rows, *columns))
+    return lax.convert_element_type(product, dtype)
 
 
 def _product(a: Array, b: Array, tf32: bool) -> Array:

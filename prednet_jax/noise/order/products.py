@@ -129,9 +129,8 @@ def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
 
         def part(piece: Piece) -> Array:
             padding = list(params["padding"])
-            for k, (d, (start, stop)) in enumerate(
-                zip(axes[1:], piece[1:], strict=True)
-            ):
+            edges = zip(axes[1:], piece[1:], strict=True)
+            for k, (d, (start, stop)) in enumerate(edges):
                 (low, high), step = padding[k], params["rhs_dilation"][k]
                 after = b.shape[d] - stop
                 padding[k] = (low - start * step, high - after * step)

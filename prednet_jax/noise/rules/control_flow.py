@@ -99,9 +99,8 @@ def _while(call: Call, words: Words, operands: list) -> list:
 
         def keep(new: Array, old: Array) -> Array:
             axes = tuple(range(going.ndim))
-            return jnp.where(
-                lax.broadcast_in_dim(going, jnp.shape(new), axes), new, old
-            )
+            goes = lax.broadcast_in_dim(going, jnp.shape(new), axes)
+            return jnp.where(goes, new, old)
 
         return step + np.uint32(1), list(map(keep, new, old)) if going.ndim else new
 

@@ -162,9 +162,8 @@ def _sum_of_shards(
     equation: compat.Equation, over: list[dict[int, Any]], sizes: Mapping[str, int]
 ) -> compat.Equation:
     """A contraction over sharded axes as partial sums and a psum, in a shard_map."""
-    axes = tuple(
-        dict.fromkeys(a for dims in over for names in dims.values() for a in names)
-    )
+    named = (a for dims in over for names in dims.values() for a in names)
+    axes = tuple(dict.fromkeys(named))
     specs, shapes = [], []
     for atom, dims in zip(equation.invars, over, strict=True):
         shape = list(atom.aval.shape)
@@ -221,10 +220,8 @@ def mapped(
 
     several = math.prod(sizes.values()) > 1
     counts = {a: jnp.uint32(n) for a, n in sizes.items()} if several else {}
-    pieces = [
-        _split(x, spec, sizes)
-        for x, spec in zip(operands, params["in_specs"], strict=True)
-    ]
+    given = zip(operands, params["in_specs"], strict=True)
+    pieces = [_split(x, spec, sizes) for x, spec in given]
     for axis in reversed(sizes):
         places = [0 if axis in named else None for _, named in pieces]
         device = jax.vmap(
