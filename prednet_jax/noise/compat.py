@@ -142,11 +142,9 @@ def automatic(function: Callable, equation: Equation) -> Callable:
     sharding = equation.outvars[0].aval.sharding
     mesh = sharding.mesh
     # Not those that a shard_map around made manual.
-    explicit = tuple(
-        name
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-        if kind == jax.sharding.AxisType.Explicit
-    )
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    wanted = jax.sharding.AxisType.Explicit
+    explicit = tuple(name for name, kind in kinds if kind == wanted)
     if not explicit:
         return function
 

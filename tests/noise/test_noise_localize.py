@@ -51,10 +51,8 @@ def test_the_cancelling_sum_is_found():
     # The noise is the one that inject draws for this equation. The plain program rounds
     # elsewhere (a product contracted into the sum), which cancellation magnifies.
     noisy = inject(chain, UlpPerturbation(), only=[culprit.path])
-    far = [
-        l2_distance(noisy(k, x), jax.jit(chain)(x))
-        for k in jax.random.split(KEY, 9)[:8]
-    ]
+    keys = jax.random.split(KEY, 9)[:8]
+    far = [l2_distance(noisy(key, x), jax.jit(chain)(x)) for key in keys]
     assert np.sqrt(np.mean(np.square(far))) == pytest.approx(culprit.effect, rel=0.25)
 
 

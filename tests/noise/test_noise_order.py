@@ -119,10 +119,8 @@ def test_partial_sums_in_the_operands_precision(dtype):
     pieces = [wide[0][:, a:b] @ wide[1][a:b] for a, b in cuts]
     pieces = [np.asarray(piece.astype(dtype)) for piece in pieces]
     # Rounded by NumPy's own types for halves after each addition.
-    orders = [
-        np.asarray((pieces[i] + pieces[j]) + pieces[k])
-        for i, j, k in ((0, 1, 2), (0, 2, 1), (1, 2, 0))
-    ]
+    triples = ((0, 1, 2), (0, 2, 1), (1, 2, 0))
+    orders = [np.asarray((pieces[i] + pieces[j]) + pieces[k]) for i, j, k in triples]
     found = np.asarray(noise.inject(jnp.dot, spec)(jax.random.key(0), x, y))
     assert found.dtype == dtype
     matches = [found == order for order in orders]

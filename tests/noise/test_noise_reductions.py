@@ -140,9 +140,8 @@ def all_cases(transform):
     def run(key, drawn):
         drawn = dict(drawn)
         pair = drawn.pop("psum")
-        over_devices = jax.vmap(
-            transform(CASES["psum"][0]), (None, 0, 0), axis_name="device"
-        )
+        summed = transform(CASES["psum"][0])
+        over_devices = jax.vmap(summed, (None, 0, 0), axis_name="device")
         return {**transform(unmapped)(key, drawn), "psum": over_devices(key, *pair)}
 
     return run

@@ -62,9 +62,8 @@ def test_holm_equals_statsmodels_and_decides_the_word():
     control = rng.normal(size=(4, 8))
     effects = np.array([2.0, 0.0, 1.0, 3.0])
     treatment = control + effects[:, None] + 0.5 * rng.normal(size=(4, 8))
-    results = [
-        paired(t, c, margin=0.01) for t, c in zip(treatment, control, strict=True)
-    ]
+    pairs = zip(treatment, control, strict=True)
+    results = [paired(t, c, margin=0.01) for t, c in pairs]
     library = multipletests([r.p_value for r in results], method="holm")[1]
     assert [r.p_holm for r in holm(results)] == pytest.approx(library, rel=1e-12)
     assert results[0].p_holm is None

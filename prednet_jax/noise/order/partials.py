@@ -153,12 +153,8 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         return too_few(terms)
     strides, steps = params["window_strides"], params["window_dilation"]
     pieces = cut_axes(window, piece_count(spec, terms))
-    padding = [
-        (low, high, base - 1)
-        for (low, high), base in zip(
-            params["padding"], params["base_dilation"], strict=True
-        )
-    ]
+    around = zip(params["padding"], params["base_dilation"], strict=True)
+    padding = [(low, high, base - 1) for (low, high), base in around]
 
     def piece_sums(x: Array, piece: Piece) -> Array:
         sizes = []
@@ -262,10 +258,8 @@ def cut_select_and_scatter_add(
 ) -> Cut | str:
     """select_and_scatter_add: classes of windows that do not overlap each other."""
     window, strides = params["window_dimensions"], params["window_strides"]
-    overlap = [
-        min(-(-w // s), size)
-        for w, s, size in zip(window, strides, source.shape, strict=True)
-    ]
+    axes = zip(window, strides, source.shape, strict=True)
+    overlap = [min(-(-w // s), size) for w, s, size in axes]
     classes = math.prod(overlap)
     if classes < 3:
         return NoOrder(f"{classes} windows at most meet in a cell: addition commutes")

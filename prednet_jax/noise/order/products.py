@@ -148,10 +148,8 @@ def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | 
             edges = dict(zip(axes, piece, strict=True))
             inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
             part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
-            around = [
-                (start, size - stop, 0)
-                for (start, stop), size in zip(inside, b.shape, strict=True)
-            ]
+            sides = zip(inside, b.shape, strict=True)
+            around = [(start, size - stop, 0) for (start, stop), size in sides]
             kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
         kernel = lax.concatenate(kernels, numbers.rhs_spec[0])
         out = convolve(a, kernel, padding=params["padding"])
