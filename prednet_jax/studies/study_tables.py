@@ -181,7 +181,8 @@ def values(
 def windows_values(seeds: Records) -> dict[str, str]:
     """How well part H-windows predicts frozen, and what noise does to that."""
     losses = [run.held_out_loss for run in _runs(seeds, CONTROL)]
-    ratio = np.mean(losses) / held_out_copying(PARTS[WINDOWS])
+    mean = np.nanmean(np.asarray(losses, float))  # A diverged run has none.
+    ratio = mean / held_out_copying(PARTS[WINDOWS])
     answered = judgement.ask(seeds, "held_out_loss")
     return {
         f"{WINDOWS}.frozen": f"{ratio:.2f}",
