@@ -36,12 +36,12 @@ class ArmRuns:
 
     def metric(self, last: int) -> np.ndarray:
         """Mean of each run's `last` last losses, of last frames, `[seeds]`."""
-
-        def mean(run: records.Run) -> float:
+        means = []
+        for run in self.runs:
             failed = FAILURE in run.manifest
-            return math.nan if failed else run.metrics["last_frame_loss"][-last:].mean()
-
-        return np.asarray(list(map(mean, self.runs)))
+            losses = run.metrics["last_frame_loss"][-last:]
+            means.append(math.nan if failed else losses.mean())
+        return np.asarray(means)
 
     def weights(self, place: int) -> np.ndarray:
         """Final weights of run number `place`, float64 `[n]`."""

@@ -1,11 +1,13 @@
 """The endpoints of a training of the study (docs/study/plan.md).
 
 last_frame_loss   loss of the last frame of the window, as the article's script logs
-                  it; mean over the last fifth of the updates (the primary endpoint)
+                  it; mean over the last fifth of the updates (a part's endpoint, if it
+                  names no other)
 window_loss       mean loss over the window; mean over the same updates
 over_copy         window_loss over the loss of copying the last frame, on the same
                   frames
-held_out_loss     mean squared error on 100 frames of a walk that no seed trains on
+held_out_loss     mean squared error on frames that no seed trains on: 100 of one walk,
+                  or 16 sequences
 plateau_left      first update at which the mean loss of the last 20 updates is below
                   the geometric mean of the control's loss at its start (first 20
                   updates) and at its end (last fifth); null: never

@@ -24,6 +24,8 @@ PRIMARY = "last_frame_loss"
 #: The endpoints. A part's own has a verdict. `MOMENTS` are numbers of updates.
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
+# What records of one seed in two parts must share to stand side by side.
+_SHARED = ("initial_params_sha256", "data_order_sha256", "versions", "xla_flags")
 #: What the rule asks about.
 QUESTION = (RANDOM, statistics.FIXED_ORDERS)
 #: Contrasts that are described in units of the loss, in families of Holm's correction:
@@ -153,14 +155,36 @@ def endpoints(part: Part) -> list[str]:
 
 
 def beside(seeds: Records, others: Records) -> list[SeedRecord]:
-    """The seeds that both have, with the arms that only `others` have beside theirs."""
-    added, made = {seed.seed: seed.runs for seed in others}, []
+    """The seeds that both have, with the arms that only `others` have beside theirs.
+
+    A UserError: a seed has other frames, initial weights or versions there.
+    """
+    added = {seed.seed: seed for seed in others}
+    made = []
     for seed in seeds:
-        if seed.seed in added:
-            known = {run.arm for run in seed.runs}
-            more = (run for run in added[seed.seed] if run.arm not in known)
-            made.append(dataclasses.replace(seed, runs=(*seed.runs, *more)))
+        if seed.seed not in added:
+            continue
+        other = added[seed.seed]
+        if any(seed.about.get(name) != other.about.get(name) for name in _SHARED):
+            raise errors.UserError(f"seed {seed.seed} differs in one of {_SHARED}")
+        known = {run.arm for run in seed.runs}
+        more = [run for run in other.runs if run.arm not in known]
+        made.append(dataclasses.replace(seed, runs=(*seed.runs, *more)))
     return made
+
+
+def same_bits(seeds: Records, others: Records, arm: str) -> int:
+    """In how many seeds the runs of an arm have the same final weights in both."""
+    first, second = (
+        {
+            (seed.seed, run.draw): run.final_params_sha256
+            for seed in records
+            for run in seed.runs
+            if run.arm == arm
+        }
+        for records in (seeds, others)
+    )
+    return len(first.items() & second.items())
 
 
 def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:

@@ -202,8 +202,8 @@ def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
     ]
 
 
-#: Four orders and the first random one twice, of which pilots choose a length.
-_PILOT = (
+#: Three fixed orders and two random draws.
+_FIVE = (
     *(_PLAIN, _NULL),
     *_draws(FIXED, _FIXED_ELEMENT, [0]),
     *_draws(RANDOM, _ELEMENT, range(2)),
@@ -213,13 +213,12 @@ _PILOT = (
 def _pilot(name: str, first_seed: int, *rates: Treatment, **design: Any) -> Part:
     """Two seeds of a design for part H, whose numbers are in no table."""
     seeds = range(first_seed, first_seed + 2)
-    return Part(name=name, seeds=seeds, treatments=(*_PILOT, *rates), **design)
+    return Part(name=name, seeds=seeds, treatments=(*_FIVE, *rates), **design)
 
 
 #: A network that has learned: small enough for many runs, and noisy enough to part.
 _WINDOWS: dict[str, Any] = {
     "network": PredNetConfig(channels=(3, 16, 32), height=16, width=16),
-    "updates": 4000,
     "random_windows": RandomWindows(batch=1, learning_rate=5e-3, rate_floor=0.2),
 }
 
@@ -338,10 +337,11 @@ _PARTS = (
         status="planned before its first run: part H-windows",
         endpoint="window_loss",
         known_answers={STALE: RAISES, "planted_rate_0": RAISES},
-        **_WINDOWS | {"updates": 3500},
+        **_WINDOWS,
+        updates=3500,
         seeds=range(8640, 8664),
         treatments=(
-            *_PILOT,
+            *_FIVE,
             dataclasses.replace(_STALE, seeds=8),
             Treatment(
                 arm="planted_rate_0", noise=_ELEMENT, rate=0.0, rate_from=2800, seeds=12
@@ -375,9 +375,10 @@ _PARTS = (
     Part(
         name="H-windows-pilot",
         **_WINDOWS,
-        seeds=range(8680, 8682),
+        updates=4000,
+        seeds=(8680,),
         treatments=(
-            *_PILOT,
+            *_FIVE,
             _STALE,
             *_draws("planted_rate_0.5", _ELEMENT, range(2), rate=0.5, rate_from=3200),
             *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=3200),
@@ -397,7 +398,7 @@ _PARTS = (
         name="H-pilot-late",
         seeds=range(8692, 8694),
         treatments=(
-            *(_PLAIN, _PILOT[3]),
+            *(_PLAIN, _FIVE[3]),
             *_rates("float32_late_rate", 0.8, 0.6, 0.4, rate_from=2400),
         ),
     ),

@@ -39,8 +39,9 @@ PLATEAU = "D-plateau"
 #: The network that has learned.
 WINDOWS = "H-windows"
 #: A planted effect on seeds of part J.
-ON_J = "J-planted"
-WHOLE = (*JUDGED, ON_J)
+PLANTED_PART = "J-planted"
+#: No number of these is shown before the last seed is recorded.
+WHOLE = (*JUDGED, PLANTED_PART)
 #: What stands in place of a judged part's tables and numbers.
 UNFINISHED = "not known before the last seed is recorded"
 Record = Mapping[str, Any]
@@ -143,16 +144,19 @@ def values(
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
     made = answer_values(verdicts) | machines.values(parts["I"])
-    made |= dict.fromkeys(("HJ.noise", ON_J), UNFINISHED)
+    again = f"{PLANTED_PART}.float32"
+    made |= dict.fromkeys(("HJ.noise", PLANTED_PART, again), UNFINISHED)
     made |= dict.fromkeys((f"{WINDOWS}.frozen", f"{WINDOWS}.held_out"), UNFINISHED)
     # The planned part and its repetition on other seeds, as one.
     if {"H", "J"} <= parts.keys():
         effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
         made["HJ.noise"] = _noise(effect_of_both.three)
-    if {"J", ON_J} <= parts.keys():
-        planted = judgement.beside(parts["J"], parts[ON_J])
+    if {"J", PLANTED_PART} <= parts.keys():
+        planted = judgement.beside(parts["J"], parts[PLANTED_PART])
         answered = judgement.ask(planted, treatment=PLANTED)
-        made[ON_J] = f"{_noise(answered.effect.three)}: *{answered.answer}*"
+        made[PLANTED_PART] = f"{_noise(answered.effect.three)}: *{answered.answer}*"
+        same = judgement.same_bits(parts["J"], parts[PLANTED_PART], CONTROL)
+        made[again] = f"{same} of {len(planted)}"
     if WINDOWS in parts:
         made |= windows_values(parts[WINDOWS])
     made["D-plateau.p"] = plateau_p(parts[PLATEAU])
@@ -181,8 +185,7 @@ def values(
 def windows_values(seeds: Records) -> dict[str, str]:
     """How well part H-windows predicts frozen, and what noise does to that."""
     losses = [run.held_out_loss for run in _runs(seeds, CONTROL)]
-    mean = np.nanmean(np.asarray(losses, float))  # A diverged run has none.
-    ratio = mean / held_out_copying(PARTS[WINDOWS])
+    ratio = np.mean(np.asarray(losses, float)) / held_out_copying(PARTS[WINDOWS])
     answered = judgement.ask(seeds, "held_out_loss")
     return {
         f"{WINDOWS}.frozen": f"{ratio:.2f}",
@@ -277,8 +280,10 @@ def verdict(record: Record) -> str:
         mean, low, high = (100 * of[name] for name in names)
         return change(mean, low, high)
 
-    ends, raw = ("estimate", "low", "high"), ("raw", "raw_low", "raw_high")
-    ends_90, limit = ("estimate", "low_90", "high_90"), redraw_limit(record)
+    ends = ("estimate", "low", "high")
+    ends_90 = ("estimate", "low_90", "high_90")
+    raw = ("raw", "raw_low", "raw_high")
+    limit = redraw_limit(record)
     rows = {
         "random against fixed orders": shown(of, *ends),
         "the same, 90 % interval of the equivalence test": shown(of, *ends_90),
@@ -299,7 +304,9 @@ def verdict(record: Record) -> str:
             f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
             f"p {numbers.probability(ratio['p_value'])}"
         ),
-        "two runs of a new seed differ by less than, in 95 of 100": limit,
+        "two runs of a new seed differ by less than, in 95 of 100": redraw_limit(
+            record
+        ),
         "distance / travelled": significant(apart, 2),
     }
     for known in of.get("known_answers", ()):
@@ -353,9 +360,10 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
 def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     """How far two runs of a seed may differ in each fifth of the training.
 
-    The runs are those with a fixed or a random order; `folder` has their curves.
+    The runs are those with a fixed or a random order; `folder` has their curves. The
+    endpoint is one whose curve is recorded: the last frame's or the window's loss.
     """
-    curve = "loss" if endpoint == "window_loss" else endpoint
+    curve = {PRIMARY: PRIMARY, "window_loss": "loss"}[endpoint]
     curves = pd.concat(
         pd.read_csv(folder / f"seed_{seed.seed}.csv").assign(seed=seed.seed)
         for seed in seeds

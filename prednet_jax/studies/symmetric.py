@@ -152,7 +152,8 @@ def _first(happened: np.ndarray) -> int | None:
 def start(run: Run, design: Design) -> dict:
     """The initial weights of a run; also sets JAX to the precision of its arm."""
     process.set_precision("float32")
-    config, key = design.config, keys.stream(run.seed, "probe")
+    config = design.config
+    key = keys.stream(run.seed, "probe")
     params = loop.initial_params(config, run.seed)
     params = symmetrise(params, config, blocks=PROGRAMS[run.program])
     params = split(params, config, run.delta, key)
@@ -242,9 +243,13 @@ def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for program, delta, arm in sorted(groups, key=lambda k: (k[0] == "ordinary", k[1])):
         runs, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
         pairs = zip(runs, control, strict=False)
-        effect: dict[str, Any] = {"program": program, "delta": delta, "arm": arm}
-        effect["separated_at"] = [run.separated_at for run in runs]
-        effect["over_control"] = [run.loss / other.loss for run, other in pairs]
+        effect = {
+            "program": program,
+            "delta": delta,
+            "arm": arm,
+            "separated_at": [run.separated_at for run in runs],
+            "over_control": [run.loss / other.loss for run, other in pairs],
+        }
         found.append(effect)
     return found
 

@@ -193,14 +193,15 @@ class Validation:
     """Held-out sequences on which frozen weights are scored while a training goes on.
 
     The first pieces of `evaluation.pieces`: 16, or as many as have 1,600 frames. Losses
-    are pooled over them before they are divided by those of copying.
+    are pooled over them before they are divided by those of copying. `frames` are they,
+    `[T, B, H, W, C]` uint8.
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):
         begins, steps = evaluation.pieces(source)
         count = max(_SEQUENCES, -(-_FRAMES // steps))
         frames = [source.read(begin, begin + steps) for begin in begins[:count]]
-        self._trainer, self._frames = trainer, np.stack(frames, 1)
+        self._trainer, self.frames = trainer, np.stack(frames, 1)
         self.record = {  # What a manifest says of it.
             "data": source.name,
             "sequences": len(frames),
@@ -210,7 +211,7 @@ class Validation:
 
     def score(self, params: Any) -> Evaluation:
         """Of the weights, without noise."""
-        return self._trainer.evaluate(params, self._frames)
+        return self._trainer.evaluate(params, self.frames)
 
 
 @functools.lru_cache(maxsize=64)

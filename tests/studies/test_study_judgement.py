@@ -224,7 +224,10 @@ def test_a_network_that_has_learned_is_judged_by_its_training_loss():
     part = PARTS["H-windows"]
     effects = {"stale_targets": 2.0, "planted_rate_0": 0.04}
     seeds = [record(seed, effects, 1e-4, 0.3, part) for seed in part.seeds]
-    found = judgement.judge(part, changed(seeds, "reduction_order", last_frame_loss=1))
+    # The last frame, which other parts are judged by, says the opposite of everything.
+    for arm, loss in (("reduction_order", 1), ("planted_rate_0", 1e-9)):
+        seeds[:12] = changed(seeds[:12], arm, last_frame_loss=loss)
+    found = judgement.judge(part, seeds)
     assert found["design"]["metric"] == {"prednet": "window_loss"}
     assert "confirmed by its controls" in found["details"]["prednet"]["status"]
     assert found["details"]["prednet"]["answer"] == "no effect within the margin"
@@ -233,12 +236,18 @@ def test_a_network_that_has_learned_is_judged_by_its_training_loss():
 def test_a_planted_effect_is_compared_with_the_fixed_orders_of_another_part():
     effects, some = {"planted_rate_0.2": 0.04}, PARTS["J-planted"].seeds[:12]
     others = [record(s, effects, 1e-4, 0.3, PARTS["J-planted"]) for s in some]
+    others = changed(others, "float32", last_frame_loss=1.0)
     of_j = [record(seed, {}, 1e-4, 0.3, PARTS["J"]) for seed in PARTS["J"].seeds]
     both = judgement.beside(of_j, others)
     assert len(both) == 12
     assert both[0].runs == (*of_j[0].runs, *others[0].runs[1:])
     answered = judgement.ask(both, treatment="planted_rate_0.2")
     assert answered.answer == "noise raises the loss"
+    # The records of these tests name a run by seed, arm and draw.
+    assert judgement.same_bits(of_j, others, "float32") == 12
+    others[0].about["initial_params_sha256"] = "other"
+    with pytest.raises(errors.UserError, match="seed 8740 differs"):
+        judgement.beside(of_j, others)
 
 
 def test_the_ends_of_a_plateau_are_ranked():

@@ -101,7 +101,7 @@ def compiled_for(
     Flags of `XLA_FLAGS` that begin with `--xla_gpu` count. `gpu` is as
     `targets.described` takes it, `devices` how many each program is spread over,
     `deterministic` adds `--xla_gpu_deterministic_ops=true`. A NoiseError: no compiler
-    is installed, it reports an error, or is not done within `time_limit` seconds.
+    is installed, the compiler reports an error or takes over `time_limit` seconds.
     """
     path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
     flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]

@@ -276,7 +276,7 @@ def noise_reference(
     """Run `fn` with and without noise: what the pytest fixture `noise_tolerance` is.
 
     `spec=None` adds sums in another order, drawn for each element; the other options
-    are those of `tolerance`, as are its errors, and the `seed` of the noise.
+    are those of `tolerance`, with its errors; `seed` is that of the noise.
     """
     spec = ReductionOrder(granularity="element") if spec is None else spec
     measure = tolerance(fn, spec, draws=draws, failure=failure)
