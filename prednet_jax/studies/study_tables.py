@@ -304,9 +304,7 @@ def verdict(record: Record) -> str:
             f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
             f"p {numbers.probability(ratio['p_value'])}"
         ),
-        "two runs of a new seed differ by less than, in 95 of 100": redraw_limit(
-            record
-        ),
+        "two runs of a new seed differ by less than, in 95 of 100": limit,
         "distance / travelled": significant(apart, 2),
     }
     for known in of.get("known_answers", ()):
