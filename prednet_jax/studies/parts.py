@@ -385,6 +385,16 @@ _PARTS = (
         ),
     ),
     Part(
+        name="H-windows-rate-pilot",
+        **_WINDOWS,
+        updates=3500,
+        seeds=range(8681, 8687),
+        treatments=(
+            _PLAIN,
+            *_rates("float32_late_rate", 1.5, 2.0, 3.0, rate_from=2800),
+        ),
+    ),
+    Part(
         name="K-pilot",
         # Part H's first seeds, whose random orders are recorded.
         seeds=range(8600, 8608),
