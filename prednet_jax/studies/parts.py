@@ -357,6 +357,18 @@ _PARTS = (
             *_draws(PLANTED, _ELEMENT, range(2), rate=0.2, rate_from=2400),
         ),
     ),
+    Part(
+        name="H-windows-planted",
+        # Part H-windows's seeds, whose fixed orders it is compared with.
+        **_WINDOWS,
+        updates=3500,
+        seeds=range(8640, 8664),
+        treatments=(
+            _PLAIN,
+            *_draws("planted_rate_2.3", _ELEMENT, [0], rate=2.3, rate_from=2800),
+            *_draws("planted_rate_1.4", _ELEMENT, [0], rate=1.4, rate_from=2800),
+        ),
+    ),
     _pilot("H-pilot", 8690, *_rates("float32_rate", 0.9, 0.8, 0.7)),
     _pilot(
         "H-learned-pilot",
