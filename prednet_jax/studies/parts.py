@@ -131,8 +131,6 @@ class Part:
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: Another fixed order of the same sums, the A/A null; and the mistake of the script.
 NULL, STALE = "convolution_im2col", "stale_targets"
-#: The planted effect of about two margins.
-PLANTED = "planted_rate_0.2"
 #: What an interval that lies above 0 says of a small planted effect.
 ABOVE_ZERO = "above 0"
 _PLAIN = Treatment(arm=CONTROL)
@@ -354,7 +352,7 @@ _PARTS = (
         seeds=range(8740, 8772),
         treatments=(
             _PLAIN,
-            *_draws(PLANTED, _ELEMENT, range(2), rate=0.2, rate_from=2400),
+            *_draws("planted_rate_0.2", _ELEMENT, range(2), rate=0.2, rate_from=2400),
         ),
     ),
     Part(
@@ -365,8 +363,7 @@ _PARTS = (
         seeds=range(8640, 8664),
         treatments=(
             _PLAIN,
-            *_draws("planted_rate_2.3", _ELEMENT, [0], rate=2.3, rate_from=2800),
-            *_draws("planted_rate_1.4", _ELEMENT, [0], rate=1.4, rate_from=2800),
+            *_rates("planted_rate", 2.3, 1.4, rate_from=2800),
         ),
     ),
     _pilot("H-pilot", 8690, *_rates("float32_rate", 0.9, 0.8, 0.7)),

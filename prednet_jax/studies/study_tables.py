@@ -26,7 +26,6 @@ from prednet_jax.studies.parts import (
     FIXED,
     NULL,
     PARTS,
-    PLANTED,
     RANDOM,
     STALE,
 )
@@ -38,10 +37,10 @@ DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
 PLATEAU = "D-plateau"
 #: The network that has learned.
 WINDOWS = "H-windows"
-#: A planted effect on seeds of part J.
-PLANTED_PART = "J-planted"
+#: Planted effects, and the part whose seeds and fixed orders they share.
+PLANTED = {"J-planted": "J", "H-windows-planted": WINDOWS}
 #: No number of these is shown before the last seed is recorded.
-WHOLE = (*JUDGED, PLANTED_PART)
+WHOLE = (*JUDGED, *PLANTED)
 #: What stands in place of a judged part's tables and numbers.
 UNFINISHED = "not known before the last seed is recorded"
 Record = Mapping[str, Any]
@@ -144,19 +143,13 @@ def values(
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
     made = answer_values(verdicts) | machines.values(parts["I"])
-    again = f"{PLANTED_PART}.float32"
-    made |= dict.fromkeys(("HJ.noise", PLANTED_PART, again), UNFINISHED)
-    made |= dict.fromkeys((f"{WINDOWS}.frozen", f"{WINDOWS}.held_out"), UNFINISHED)
+    made |= planted_values(parts)
+    unknown = "HJ.noise", f"{WINDOWS}.frozen", f"{WINDOWS}.held_out"
+    made |= dict.fromkeys(unknown, UNFINISHED)
     # The planned part and its repetition on other seeds, as one.
     if {"H", "J"} <= parts.keys():
         effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
         made["HJ.noise"] = _noise(effect_of_both.three)
-    if {"J", PLANTED_PART} <= parts.keys():
-        planted = judgement.beside(parts["J"], parts[PLANTED_PART])
-        answered = judgement.ask(planted, treatment=PLANTED)
-        made[PLANTED_PART] = f"{_noise(answered.effect.three)}: *{answered.answer}*"
-        same = judgement.same_bits(parts["J"], parts[PLANTED_PART], CONTROL)
-        made[again] = f"{same} of {len(planted)}"
     if WINDOWS in parts:
         made |= windows_values(parts[WINDOWS])
     made["D-plateau.p"] = plateau_p(parts[PLATEAU])
@@ -180,6 +173,24 @@ def values(
         "C.furthest": f"{moves.abs().max().max():.0f} %",
         "C.behind": f"{parity.isna().sum()} of the {len(parity)}",
     }
+
+
+def planted_values(parts: Mapping[str, Records]) -> dict[str, str]:
+    """What the rule says of each planted effect; and float32, trained again for it."""
+    made = {}
+    for name, of in PLANTED.items():
+        arms = {treatment.arm for treatment in PARTS[name].treatments}
+        made |= {f"{name}.{arm}": UNFINISHED for arm in arms}
+        if not {name, of} <= parts.keys():
+            continue
+        seeds = judgement.beside(parts[of], parts[name])
+        for arm in arms - {CONTROL}:
+            answered = judgement.ask(seeds, PARTS[of].endpoint, treatment=arm)
+            effect_of_arm = _noise(answered.effect.three)
+            made[f"{name}.{arm}"] = f"{effect_of_arm}: *{answered.answer}*"
+        same = judgement.same_bits(parts[of], parts[name], CONTROL)
+        made[f"{name}.{CONTROL}"] = f"{same} of {len(seeds)}"
+    return made
 
 
 def windows_values(seeds: Records) -> dict[str, str]:
