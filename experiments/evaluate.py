@@ -51,6 +51,7 @@ def main() -> None:
     """Checks, scores, writes, prints."""
     process.prepare(cache=True)
     _flags.check_numbers(0, "sequences", "skip")
+    _flags.check_beside("--split=all", FLAGS.split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     task, params = _inherited.trained()
     source = (

@@ -102,7 +102,7 @@ flags.DEFINE_enum(
     "schedule",
     "constant",
     recipe.RATE_SCHEDULES,
-    "cosine: from --learning_rate down to --rate_floor times it at the last update.",
+    "cosine: from --learning_rate down to --rate_floor times it after the last update.",
 )
 flags.DEFINE_string(
     "noise", "none", "Noise spec, such as reduction_order:granularity=element or ulp."

@@ -90,12 +90,14 @@ class PredNetConfig:
         multiple = 2 ** (layers - 1)
         for name in ("height", "width"):
             value = whole(name, getattr(self, name), 1)
+            put(name, value)
             if value % multiple:
                 raise UserError(
                     f"{name}={value}: expected a multiple of {multiple} "
                     f"(2^(layers - 1), {layers} layers)"
                 )
         positive("pixel_max", self.pixel_max)
+        put("pixel_max", float(self.pixel_max))
 
     @property
     def order(self) -> str:

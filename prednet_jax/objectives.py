@@ -52,7 +52,8 @@ class Method:
             on ConvP_l at the start of a window. In Chainer it does: unchain_backward
             cuts the graph at ancestors of the loss only, and these nodes are not among
             them. Their input h is a constant by then.
-        layer_weights: lambda of the objective `errors`; None: (1, 0, ...).
+        layer_weights: lambda of the objective `errors`; None: (1, 0, ...). Of
+            `watanabe` these are the only ones.
         extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
             from 0, is the first that the network does not see; None: it sees all.
             Each sequence is then a window of its own and starts from the zero state.
@@ -68,6 +69,8 @@ class Method:
         if self.objective is not None:
             one_of("objective", self.objective, OBJECTIVES)
         one_of("targets", self.targets, TARGETS)
+        if self.layer_weights is not None:
+            object.__setattr__(self, "layer_weights", tuple(self.layer_weights))
         if self.extrapolate_from is not None:
             whole("extrapolate_from", self.extrapolate_from, 1)
 
@@ -131,8 +134,8 @@ def window_loss(
 
     `state` is carried from the window before, and ignored if `first`, where the window
     `[T + 1, B, H, W, C]` starts a sequence; `method` None: `squares`. A UserError says
-    that stale targets go with `errors`, which has no target buffer, or that layer
-    weights are not one per layer, or not 0 above the first with extrapolated frames.
+    which settings contradict each other, such as stale targets and `errors`, which has
+    no target buffer.
     """
     method = method or Method()
     objective = method.objective or "squares"
@@ -155,7 +158,8 @@ def window_loss(
     state, (predictions, errors) = prednet.scan_frames(
         *(params, config, state, seen, pick), reset=reset, extrapolate_from=unseen
     )
-    if method.extrapolate_from is not None:
+    if unseen is not None or (objective == "errors" and config.order == "watanabe"):
+        # E_0 of `watanabe` is the error of the frame before.
         apart = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
         errors = weights[0] * apart / 2
     stale = method.targets == "stale"
@@ -175,10 +179,20 @@ def _check_errors(
             "targets='stale': expected 'true' with objective 'errors', which compares "
             "with the frame the network is shown, not with a target buffer"
         )
-    if method.extrapolate_from is not None and any(weights[1:]):
+    if method.layer_weights is not None and objective != "errors":
+        raise UserError(
+            f"layer_weights={weights!r}: expected objective 'errors', not {objective!r}"
+        )
+    if method.truncation_leak and config.order != "watanabe":
+        raise UserError(
+            f"truncation_leak with variant {config.variant!r}: expected 'watanabe'"
+        )
+    bottom = method.extrapolate_from is not None or config.order == "watanabe"
+    if bottom and any(weights[1:]):
         raise UserError(
             f"layer_weights={weights!r}: expected 0 for all layers but the first with "
-            "extrapolate_from; errors of upper layers are not of true frames there"
+            "extrapolate_from, where errors of upper layers are not of true frames, "
+            "and with variant 'watanabe', where they are of the frame before"
         )
     return weights
 

@@ -125,7 +125,7 @@ def lotter_schedule(updates: int) -> optax.Schedule:
 def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     """A rate that falls along half a cosine, from `rate` to `floor` times it.
 
-    `rate` > 0 is that of the first update; `floor` in [0, 1) is reached at the last.
+    `rate` > 0 is that of the first update; `floor` in [0, 1) that after the last.
     """
     positive("learning_rate", rate)
     whole("updates", updates, 1)

@@ -82,6 +82,14 @@ def rolled_out(extrapolate_from=2, **method):
     objectives.window_loss(params, LOTTER, state, window, jnp.asarray(True), method)
 
 
+def stepped(frames=FRAMES, **method):
+    trainer = Trainer(CONFIG, method=Method(**method))
+    trainer.step(trainer.init(PARAMS), frames, True)
+
+
+errors_of_watanabe = functools.partial(stepped, objective="errors")
+
+
 def logarithm(p):
     return jnp.sum(jnp.log(p))
 
@@ -144,6 +152,8 @@ CASES = {
         (lambda: stream(batch=5), "need at most 4 streams"),
         (lambda: split("walk", "all"), "split='all'"),
         (lambda: split("walk", "train", sequences=0), "sequences=0"),
+        (lambda: split("walk", "train", offset=(3, 0)), r"offset=\(3, 0\) with data"),
+        (lambda: split("walk", "train", crop="resize"), "crop='resize'.*asked size"),
         (lambda: moving(height=20, width=64), r"height=20, width=64.*28x28"),
     ],
     "models": [
@@ -208,6 +218,13 @@ CASES = {
         (lambda: trained(targets="stale", objective="errors"), "targets='stale'"),
         (lambda: rolled_out(extrapolate_from=0), "extrapolate_from=0"),
         (lambda: rolled_out(layer_weights=(1.0, 0.1)), "expected 0 for all layers but"),
+        (lambda: rolled_out(truncation_leak=True), "'lotter': expected 'watanabe'"),
+        (lambda: errors_of_watanabe(layer_weights=[1.0, 0.1]), "with variant 'watana"),
+        (lambda: stepped(layer_weights=(2.0, 0.0)), "'errors', not 'squares'"),
+        (lambda: stepped(FRAMES[..., [0, 0, 0]]), r"4, 3\): expected \[T, B, 4, 4, 1"),
+        (lambda: stepped(FRAMES[:, :, :1, :1]), r"expected \[T, B, 4, 4, 1\]"),
+        (lambda: stepped(FRAMES.astype(int)), "frames of int32: expected uint8, or fl"),
+        (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:, :2]), r"expected \[T, B, 4, 4"),
         (lambda: list(windows(VIDEO, 24)), "at least 24 with window=24"),
         (lambda: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
         (lambda: list(windows(VIDEO + 254, 5)), "up to 254: expected 0 to 1; divide"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from prednet_jax import files
 from prednet_jax.data import arrays, digits, images, video, walk
-from prednet_jax.data.frames import CROPS, Fit, FrameSource, joined
+from prednet_jax.data.frames import CROPS, Fit, FrameSource, joined, refuse_crop
 from prednet_jax.data.splits import SPLITS, open_split
 from prednet_jax.data.windows import (
     Schedule,
@@ -91,11 +91,7 @@ def open_source(
     fit = Fit(**size, crop=crop, offset=offset)
     if data not in NAMES:
         return _open_path(data, fit, allow_outside)
-    if crop == "resize" or tuple(offset) != (0, 0):
-        raise UserError(
-            f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
-            "the asked size; accepted are 'auto', 'center' and (0, 0)"
-        )
+    refuse_crop(data, crop, offset)
     options = {**size, "seed": seed}
     if data.endswith("walk"):
         return walk.open_walk(**options, varied=data == "varied_walk")

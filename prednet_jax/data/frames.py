@@ -143,6 +143,16 @@ CROPS = ("auto", "center", "resize")
 _BITS = 11
 
 
+def refuse_crop(data: str, crop: str, offset: tuple[int, int]) -> None:
+    """Refuses (UserError) to cut frames of a name, which are made at their size."""
+    one_of("crop", crop, CROPS)
+    if crop == "resize" or tuple(offset) != (0, 0):
+        raise UserError(
+            f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
+            "the asked size; accepted are 'auto', 'center' and (0, 0)"
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fit:
     """How a picture of any size becomes a frame.

@@ -21,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.data import digits, walk
-from prednet_jax.data.frames import Frames, FrameSource, fingerprint, joined_spans
+from prednet_jax.data.frames import (
+    Frames,
+    FrameSource,
+    fingerprint,
+    joined_spans,
+    refuse_crop,
+)
 from prednet_jax.errors import UserError, one_of, whole
 
 SPLITS = ("train", "validation", "test", "unseen")
@@ -43,20 +49,31 @@ _KEPT = 2**30
 
 @functools.lru_cache(maxsize=8)
 def open_split(
-    data: str, split: str, *, sequences: int | None = None, **options: Any
+    data: str,
+    split: str,
+    *,
+    height: int,
+    width: int,
+    channels: int,
+    sequences: int | None = None,
+    crop: str = "auto",
+    offset: tuple[int, int] = (0, 0),
+    allow_outside: bool = False,
 ) -> FrameSource:
     """Open the sequences of a split; what was read of them stays in memory.
 
-    The data and the options, of which the size of a frame has to be given, are as in
-    `open_source`; so many `sequences` are opened, None: `WALKS`, `MOVING`, or all there
-    are. A UserError: the data has no sequences, no such split, or too few sequences.
+    The data and how frames are made are as in `open_source`; so many `sequences` are
+    opened, None: `WALKS`, `MOVING`, or all there are. A UserError: the data has no
+    sequences, no such split, or too few sequences.
     """
     from prednet_jax.data import NAMES
 
     one_of("split", split, SPLITS)
     if sequences is not None:
         whole("sequences", sequences, 1)
-    size = {name: options[name] for name in ("height", "width", "channels")}
+    size = {"height": height, "width": width, "channels": channels}
+    if data in NAMES:
+        refuse_crop(data, crop, offset)
     if data in ("walk", "varied_walk"):
         varied = data == "varied_walk" and split == "train"
         return _in_memory(_walks(split, sequences or WALKS, size, varied=varied))
@@ -69,7 +86,8 @@ def open_split(
         )
     if split == "unseen":
         raise UserError(f"data={data}: expected split train, validation or test")
-    return _in_memory(_of_files(data, split, sequences, options))
+    options = {"crop": crop, "offset": offset, "allow_outside": allow_outside}
+    return _in_memory(_of_files(data, split, sequences, size | options))
 
 
 def _walks(

@@ -160,8 +160,7 @@ def outputs(
     mean of each E_l, `[T, B, L]`; and maps of one layer, `[T, B, H_l, W_l, .]`, named
     by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
     """
-    if frames.dtype == jnp.uint8:
-        frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
+    frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
     if state is None:
         state = initial_state(config, frames.shape[1], frames.dtype)
     before = state.prediction[0]

@@ -98,10 +98,8 @@ def pieces(
         prednet.place_of_map(config, name)
     run = _program(config, tuple(maps))
     total, batch = shown.shape[:2]
-    dtype = shown.dtype
-    if dtype == np.uint8:
-        dtype = jax.tree.leaves(params)[0].dtype
-    state = prednet.initial_state(config, batch, jax.dtypes.canonicalize_dtype(dtype))
+    dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
+    state = prednet.initial_state(config, batch, dtype)
     unseen_from = total if extrapolate_from is None else extrapolate_from
     for begin in range(0, total, CHUNK):
         places = np.minimum(np.arange(begin, begin + CHUNK), total - 1)

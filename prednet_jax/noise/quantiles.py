@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable
 from statistics import NormalDist
 
-import numpy as np
-
 
 def two_sided(tail: float) -> float:
     """The size that a standard normal number exceeds with probability `tail`."""
@@ -27,18 +25,6 @@ def spread_bound(draws: float, confidence: float) -> float:
 
     free = draws - 1
     return math.sqrt(free / float(chdtri(free, confidence)))
-
-
-def tail(x: np.ndarray) -> np.ndarray:
-    """P(N(0, 1) > x) for x >= 0, to 0.6 %, and no less; 1 for others.
-
-    P. O. Börjesson & C.-E. Sundberg, IEEE Trans. Commun. 27, 1979, eq. 13.
-    """
-    below_mean, x = x < 0, np.maximum(x, 0)
-    root = np.sqrt(np.square(x) + 2 * math.pi)
-    below = (1 - 1 / math.pi) * x + root / math.pi
-    bound = np.exp(-np.square(x) / 2) / (below * math.sqrt(2 * math.pi))
-    return np.where(below_mean, 1.0, bound)
 
 
 def interval(count: int, total: int) -> tuple[float, float]:

@@ -118,6 +118,9 @@ def _lower_end(d: Floats, level: float) -> float:
         beyond = float(special.ndtri(min(tail, 1 - 1e-9)) - special.ndtri(level))
         return beyond + (-1e-12 if tail < level else 1e-12)
 
+    if above(low) > 0:  # differences closer together than `upper_tail` tells apart
+        return low
+
     # A t interval is a good first guess, which halves the work.
     reach = special.stdtrit(d.size - 1, 1 - level) * d.std(ddof=1) / math.sqrt(d.size)
     for guess in (high - 1.3 * reach, high - 0.8 * reach):

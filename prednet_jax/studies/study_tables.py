@@ -177,7 +177,7 @@ def values(
 
 def planted_values(parts: Mapping[str, Records]) -> dict[str, str]:
     """What the rule says of each planted effect; and float32, trained again for it."""
-    made = {}
+    made: dict[str, str] = {}
     for name, of in PLANTED.items():
         arms = {treatment.arm for treatment in PARTS[name].treatments}
         made |= {f"{name}.{arm}": UNFINISHED for arm in arms}

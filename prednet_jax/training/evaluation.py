@@ -9,6 +9,7 @@ the largest odd one that fits, averaged over pixels and colours.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -196,20 +197,22 @@ def pieces(
     if frames is None:
         frames = max(2, int(min(_LONGEST, np.median(lengths))))
     errors.whole("frames", frames, 2)
-    numbered = [
-        (k, int(begin) + k * frames)
-        for begin, length in zip(begins, lengths, strict=True)
-        for k in range(length // frames)
-    ]
     errors.whole("skip", skip, 0)
-    kept = [begin for _, begin in sorted(numbered)[skip:]]
-    if not kept or (count is not None and not 1 <= count <= len(kept)):
+    whole_pieces = lengths // frames
+    left = int(whole_pieces.sum()) - skip
+    if left < 1 or (count is not None and not 1 <= count <= left):
         after = f" after the first {skip}" if skip else ""
         raise errors.UserError(
             f"sequences={'any' if count is None else count} of {frames} frames of "
-            f"{source.name}{after}: it has {len(kept)}; expected at most as many"
+            f"{source.name}{after}: it has {max(left, 0)}; expected at most as many"
         )
-    return kept[:count], frames
+    # The first piece of every sequence, then the second, ...; few of an endless source.
+    begun = (
+        int(begin) + k * frames
+        for k in range(max(whole_pieces))
+        for begin in begins[k < whole_pieces]
+    )
+    return list(itertools.islice(begun, skip, skip + (count or left))), frames
 
 
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:

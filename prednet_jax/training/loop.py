@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from prednet_jax import data, tasks
-from prednet_jax import noise as noise_lib
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network
@@ -62,14 +61,17 @@ def initial_params(network: Network, seed: int) -> dict:
 
 
 def prepare_params(
-    params: dict, dtype: np.dtype, noise: NoiseSpec | None, seed: int
+    params: dict, dtype: np.dtype, noise: NoiseSpec | None, seed: int, draw: int = 0
 ) -> dict:
     """Initial weights as a run trains them: in its precision, with noise on weights."""
     params = jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
-    on_weights = noise_lib.at(noise, "weights") if noise is not None else None
-    if on_weights is not None:
-        params = noise_lib.perturb_tree(on_weights, keys.stream(seed, "noise"), params)
-    return params
+    return truncated.noisy_weights(params, noise, noise_key(seed, draw))
+
+
+def noise_key(seed: int, draw: int) -> jax.Array:
+    """The key of a run's noise."""
+    key = keys.stream(seed, "noise")
+    return jax.random.fold_in(key, draw) if draw else key
 
 
 def frame_schedule(
@@ -105,9 +107,7 @@ def train(
     Yields the state after each update, valid until the next is asked for, to which its
     buffers may be donated, and the update's record.
     """
-    key = keys.stream(seed, "noise")
-    if draw:
-        key = jax.random.fold_in(key, draw)
+    key = noise_key(seed, draw)
     done = int(state.update)
     seen = frames_seen(schedule, done)
     state = _copied(state)  # The caller keeps the arrays it passed in.

@@ -57,8 +57,8 @@ class Recipe:
         clip_gradient: largest L2 norm of the gradient, larger ones are scaled; None:
             unbounded.
         rate_schedule: `constant`, or `cosine`: from `learning_rate` at the first update
-            to `rate_floor` times it at the end.
-        rate_floor: last rate of the cosine schedule, as a share of the first.
+            to `rate_floor` times it, which an update after the last would have.
+        rate_floor: end of the cosine schedule, as a share of the first rate.
         weights: to start from; None: drawn from the seed.
         sampling: what an update sees. stream: the frames in order, the state carried,
             as published; windows: random windows of many sequences, each from the zero
@@ -222,7 +222,7 @@ class Recipe:
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """The state before the first update."""
-        params = loop.prepare_params(weights, self.dtype, self.noise, seed)
+        params = loop.prepare_params(weights, self.dtype, self.noise, seed, self.draw)
         return truncated.initial_train_state(
             self.task, params, self.optimizer, batch=self.batch
         )

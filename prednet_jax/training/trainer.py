@@ -155,8 +155,17 @@ class Trainer:
                 f"frames of shape {np.shape(frames)}: expected [1, B, H, W, C] with "
                 f"model={self.task.name}, which has no windows"
             )
+        self._check_frames(frames)
         key = _default_key() if key is None else key
         return self.program(state, frames, np.bool_(first), key)
+
+    def _check_frames(self, frames: Any) -> None:
+        shape, kind = np.shape(frames), jax.numpy.result_type(frames)
+        if shape[2:] != self.task.frame:
+            sizes = ", ".join(map(str, self.task.frame))
+            raise UserError(f"frames of shape {shape}: expected [T, B, {sizes}]")
+        if kind != np.uint8 and not jax.numpy.issubdtype(kind, np.floating):
+            raise UserError(f"frames of {kind}: expected uint8, or float in [0, 1]")
 
     def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
         """Predicts streams from the zero state, without training on them.
@@ -167,6 +176,7 @@ class Trainer:
         """
         whole("window", window, 2)
         frames = _as_stream(frames)
+        self._check_frames(frames)
         run = _evaluation(self.task)
         if not self.task.windowed:
             losses = [run(params, None, x[None], True)[1] for x in frames]
@@ -263,7 +273,8 @@ def train_windows(
 
     The stream `[T, H, W, C]` is floating point in [0, 1] or uint8; `window` is >= 1, of
     `lotter` >= 2, as in `windows`. Targets, leak and objective are those of
-    `objectives.Method`; optimiser, noise and key those of a `Trainer`.
+    `objectives.Method`; optimiser, noise and key those of a `Trainer`. Noise on weights
+    is put on the given ones.
 
     Returns the trained parameters (the given ones are left as they are) and `losses`:
     losses[i] is the MSE of the prediction of frame i + 1 against its true target.
@@ -275,7 +286,8 @@ def train_windows(
         objective=objective, targets=targets, truncation_leak=truncation_leak
     )
     trainer = Trainer(config, optimizer, method, noise)
-    state = trainer.init(params)
+    key = _default_key() if key is None else key
+    state = trainer.init(truncated.noisy_weights(params, noise, key))
     losses = []
     for shown, first in windows(frames, window):
         state, metrics = trainer.step(state, shown, first, key)

@@ -73,6 +73,14 @@ def initial_train_state(
     return TrainState(params, optimizer.init(params), carry, jnp.zeros((), jnp.int32))
 
 
+def noisy_weights(params: dict, noise: NoiseSpec | None, key: jax.Array) -> dict:
+    """Parameters with the part of the noise that is on weights, if it has one."""
+    on_weights = noise_lib.at(noise, "weights") if noise is not None else None
+    if on_weights is None:
+        return params
+    return noise_lib.perturb_tree(on_weights, key, params)
+
+
 def jit_update(update: Callable) -> Any:
     """`jax.jit` of an update, which is donated its first argument, the state.
 

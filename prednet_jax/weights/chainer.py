@@ -78,6 +78,8 @@ def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
     """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer."""
     if config.variant != "watanabe":
         raise UserError(f"variant={config.variant!r}: expected 'watanabe'")
+    if config.pixel_max != 1:
+        raise UserError(f"pixel_max={config.pixel_max}: expected 1, as Chainer has it")
     return {
         f"predictor/{name}": np.ascontiguousarray(view)
         for name, view in _views(config, jax.tree.map(np.asarray, dict(params))).items()

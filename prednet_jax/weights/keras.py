@@ -102,6 +102,7 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 def _frames_of(model: dict) -> dict[str, Any]:
     settings: dict[str, Any] = {}
+    shape: Any = None
     for layer in model["config"]["layers"]:
         own = layer["config"]
         if layer["class_name"] == "InputLayer":
@@ -109,6 +110,7 @@ def _frames_of(model: dict) -> dict[str, Any]:
         elif layer["class_name"] == "PredNet":
             settings["pixel_max"] = float(own["pixel_max"])
             first = "channels_first" in own.values() or "th" in own.values()
+            shape = own.get("batch_input_shape", shape)  # of a Sequential model
             sides = shape[-2:] if first else shape[-3:-1]
             settings |= {"height": int(sides[0]), "width": int(sides[1])}
     return settings

@@ -92,11 +92,12 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
     folder = Path(path).absolute()
     if folder.exists():
         raise UserError(f"{path}: exists; expected a new directory")
+    text = _text(config)
     folder.mkdir(parents=True)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(folder / _ARRAYS, jax.tree.map(jnp.asarray, dict(params)))
     # Last: without it the directory is no network.
-    records.write_bytes(folder / NETWORK, _text(config).encode())
+    records.write_bytes(folder / NETWORK, text.encode())
 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:

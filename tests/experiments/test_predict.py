@@ -15,6 +15,7 @@ from prednet_jax.models import sequences
 from tests.processes import ROOT
 
 KERAS = ROOT / "tests" / "golden" / "keras_tiny"
+PORTS = ROOT / "tests" / "golden" / "pytorch_tiny"
 CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
 
 
@@ -128,6 +129,20 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(predict, tmp_path
     np.testing.assert_allclose(layers["E1"], maps["E1"], rtol=0, atol=1e-6)
     with Image.open(tmp_path / "out" / "layers.png") as strip:
         assert strip.format == "PNG"
+
+
+def test_pixel_max_of_a_port_is_that_of_its_frames(predict, tmp_path):
+    """It was refused, since the weights are scaled to 1 as they are read."""
+    path, size = PORTS / "watanabe_pytorch.safetensors", {"height": 8, "width": 12}
+    flags = [f"--weights={path}", "--variant=watanabe_pytorch", "--pixel_max=255"]
+    flags += [f"--{name}={value}" for name, value in size.items()]
+    predict(tmp_path, *flags, "--data=walk", "--frames=3")
+    found = np.load(tmp_path / "out" / "predictions.npz")
+    config, params = weights.load(
+        path, variant="watanabe_pytorch", pixel_max=255, **size
+    )
+    expected, _ = prednet_jax.predict(params, config, found["frames"][:, None])
+    np.testing.assert_allclose(found["predictions"], expected[:, 0], rtol=0, atol=1e-6)
 
 
 def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):

@@ -106,6 +106,8 @@ def test_float64_agrees_with_float32():
         double, state = predict(wide, config, jnp.asarray(frames, jnp.float64))
         assert double.dtype == jnp.float64
         assert state.cell[0].dtype == jnp.float64
+        mixed, _ = predict(wide, config, frames)  # Frames get the weights' precision.
+        np.testing.assert_array_equal(mixed, double)
     # A few dozen float32 roundings of values below 1.
     np.testing.assert_allclose(single, double, rtol=0, atol=1e-6)
 

@@ -34,6 +34,15 @@ def test_fields_by_hand():
     assert (result.n, result.p_holm) == (6, None)
 
 
+def test_differences_that_are_nearly_constant():
+    """The search for the end of the interval began above it."""
+    control = np.linspace(1, 1.5, 6)
+    found = paired(control + 0.1 + 1e-8 * np.arange(6), control, margin=0.02)
+    assert found.ci_low <= 0.1 + 1e-12
+    assert found.ci_high >= 0.1 + 5e-8 - 1e-12
+    assert sign_flip.interval(1 + 1e-9 * np.arange(5), 0.9)[0] == pytest.approx(1)
+
+
 def test_equal_arms():
     result = paired(np.arange(8.0), np.arange(8.0), margin=0.1)
     assert (result.mean_difference, result.ci_low, result.ci_high) == (0, 0, 0)

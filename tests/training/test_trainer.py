@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from benchmarks import conv_lstm
@@ -198,6 +199,22 @@ def test_another_network_of_next_frames_is_scored_as_prednet_is():
     assert found["observed"]["ratio"] == pytest.approx(expected.ratio, rel=1e-5)
     with pytest.raises(UserError, match="extrapolate_from=5"):
         evaluation.evaluate(params, task, source, frames=10, extrapolate_from=5)
+
+
+def test_noise_on_weights_is_put_on_those_given(params):
+    """It was left out; and every draw of it was the same."""
+    spec, key = noise.BitFlip(bit=20), jax.random.key(5)
+    found, _ = train_windows(params, CONFIG, VIDEO, window=5, noise=spec, key=key)
+    start = noise.perturb_tree(spec, key, params)
+    same(found, train_windows(start, CONFIG, VIDEO, window=5)[0])
+    draws = [loop.prepare_params(params, np.float32, spec, 0, n) for n in (0, 1)]
+    assert optax.tree.norm(optax.tree.sub(*draws)) > 0
+
+
+def test_few_pieces_of_an_endless_source_are_few():
+    source = data.open_source("walk", height=8, width=8, channels=3)
+    begins, _ = evaluation.pieces(source, 2, 3, skip=100_000_000)
+    assert begins == [200_000_000, 200_000_002, 200_000_004]
 
 
 def test_pieces_can_be_skipped_and_the_first_of_all_sequences_come_first():

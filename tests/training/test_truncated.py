@@ -94,6 +94,21 @@ def test_errors_objective_of_a_first_window_is_the_published_loss():
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
+def test_errors_objective_scores_the_frames_that_are_predicted():
+    """That of `watanabe` scored the frame before, and nothing in a window of two."""
+    window, state = FRAMES[:3, None], prednet.initial_state(CONFIG, 1)
+
+    def loss(params):
+        method = truncated.Method(objective="errors")
+        first = jnp.asarray(True)
+        return objectives.window_loss(params, CONFIG, state, window, first, method)[0]
+
+    predictions, _ = predict(PARAMS, CONFIG, window[1:])
+    expected = jnp.abs(predictions[1] - window[2]).mean() / 2
+    np.testing.assert_allclose(loss(PARAMS), expected, rtol=1e-6)
+    assert optax.tree.norm(jax.grad(loss)(PARAMS)) > 1e-3
+
+
 def test_autoencoder_is_unmoved_by_stale_targets():
     config = AutoencoderConfig(height=4, width=4, hidden=(3,))
     params = init_params(config, jax.random.key(0))

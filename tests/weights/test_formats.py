@@ -72,6 +72,10 @@ def test_a_format_of_the_other_variant_is_refused(tmp_path):
             weights.writer(name)(tmp_path / name, *network(variant))
     with pytest.raises(UserError, match=r"suffix '.pt'; expected one of .npz"):
         weights.writer("w.pt")
+    config, params = network("watanabe")
+    config = dataclasses.replace(config, pixel_max=0.5)
+    with pytest.raises(UserError, match=r"pixel_max=0\.5: expected 1, as Chainer"):
+        weights.save_chainer(tmp_path / "w.npz", config, params)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -164,6 +168,25 @@ def test_a_keras_model_says_how_large_its_frames_are(tmp_path):
     assert (again.height, again.width, again.pixel_max) == (120, 160, 1.0)
     whole, _ = weights.load(GOLDEN / "A_modelcheckpoint_full.hdf5")
     assert (whole.height, whole.width) == (24, 32)
+
+
+def test_a_sequential_keras_model_has_its_frames_in_its_only_layer(tmp_path):
+    config, params = network("lotter")
+    weights.save_keras(tmp_path / "w.hdf5", config, params)
+    model = json.loads((tmp_path / "w.json").read_text())
+    frames, own = (layer["config"] for layer in model["config"]["layers"][:2])
+    own |= {"batch_input_shape": frames["batch_input_shape"]}
+    del model["config"]["layers"][0]
+    (tmp_path / "w.json").write_text(json.dumps(model))
+    assert weights.load(tmp_path / "w.hdf5")[0] == config
+
+
+def test_sizes_of_numpy_are_written_as_numbers(tmp_path):
+    size = {"height": np.int64(4), "width": np.int32(6), "pixel_max": np.float32(0.5)}
+    config = PredNetConfig(channels=(1, 2), **size)
+    params = prednet_jax.init_params(config, jax.random.key(0))
+    weights.save_safetensors(tmp_path / "w.safetensors", config, params)
+    assert weights.load(tmp_path / "w.safetensors")[0] == config
 
 
 def test_broken_orbax_directories_are_refused(tmp_path):

@@ -213,6 +213,8 @@ def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
 
 def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     """What any of normal errors [N] exceeds with a probability of at most `failure`."""
+    from scipy.special import ndtr
+
     count = far.size
     high = float(np.max(far + quantiles.two_sided(failure / count) * sigma))
     if not high:
@@ -223,7 +225,7 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
 
     def within(bound: float) -> float:
-        beyond = [quantiles.tail((bound + x) / sigma) for x in (far, -far)]
+        beyond = [ndtr((x - bound) / sigma) for x in (far, -far)]
         return -float(np.sum(beyond))
 
     return quantiles.crossing(within, -failure, high)
