@@ -36,7 +36,8 @@ class UpdateRecord:
         loss: mean over the window of the MSE against true targets.
         last_frame_loss: MSE of the window's last prediction, as Chainer logs it.
         copy_last_frame_loss: mean over the same transitions of the MSE of copying the
-            frame before; None for single images.
+            frame before (of a batch over several processes: of this one's sequences);
+            None for single images.
         grad_norm: L2 norm of the gradient given to the optimiser.
         seconds: wall time of this update.
     """
