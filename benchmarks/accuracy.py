@@ -164,19 +164,14 @@ def cases(name: str, fn: Callable, args: Sequence[Any]) -> Iterator[tuple]:
     yield "order", drawn(_ORDERS[1], 2), drawn(_ORDERS[1], 3)
     yield "rounding", plain, drawn("ulp", 4)
     yield "rounding", drawn("stochastic_rounding", 5), drawn("stochastic_rounding", 6)
-    yield "beyond", fn(*_without_a_column(args)), plain
+    cut = jax.tree.map(lambda x: x.at[..., -1].set(0), args[0])  # A column is missing.
+    yield "beyond", fn(cut, *args[1:]), plain
     yield "beyond", jax.tree.map(lambda x: x * np.float32(1.01), plain), plain
     if name in PRODUCTS:
         for format in ("tf32", "bf16"):
             yield format, drawn(format, 7), plain
             # On another device, sums have another order too.
             yield format, drawn(f"{format}+reduction_order", 8), drawn(_ORDERS[0], 9)
-
-
-def _without_a_column(args: Sequence[Any]) -> Sequence[Any]:
-    """The first argument with a zero in the place of its last column."""
-    first, *rest = args
-    return jax.tree.map(lambda x: x.at[..., -1].set(0), first), *rest
 
 
 def explained(names: Iterable[str]) -> Score:
@@ -273,10 +268,6 @@ OTHER = noise.compose(
 RUNS, FAULTY_RUNS = 20, 5
 
 
-def _file(folder: Path, program: Callable, seed: int) -> Path:
-    return folder / f"{program.__name__}_{seed}.npz"
-
-
 def write_recordings(folder: Path) -> None:
     """Records the programs without a fault."""
     machine = f"jax {jax.__version__}"
@@ -285,7 +276,7 @@ def write_recordings(folder: Path) -> None:
         for seed in range(RUNS):
             values = watch.run(jax.random.key(0), planted.arguments(seed))
             recording = Recording(program.__name__, machine, values)
-            recording.save(_file(folder, program, seed))
+            recording.save(folder / f"{program.__name__}_{seed}.npz")
 
 
 def first_lines(
@@ -308,7 +299,8 @@ def first_lines(
             for seed in range(FAULTY_RUNS if fault else RUNS):
                 args, key = planted.arguments(seed), jax.random.key(seed)
                 if folder is not None:
-                    recording = noise.load_recording(_file(folder, program, seed))
+                    file = folder / f"{program.__name__}_{seed}.npz"
+                    recording = noise.load_recording(file)
                 else:
                     there = (good if fault else other).run(key, args)
                     recording = Recording(program.__name__, "", there)

@@ -206,7 +206,9 @@ def inherit_frames(path: str) -> None:
 
 
 def define_weights() -> None:
-    """Declares --weights, which `trained` reads."""
+    """Declares --weights, which `trained` reads, and --extrapolate_from."""
+    about = "From this frame on the network sees its own predictions."
+    flags.DEFINE_integer("extrapolate_from", None, about)
     flags.DEFINE_string(
         "weights",
         None,

@@ -35,9 +35,6 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "frames", None, "Frames of a sequence, >= 2; default: 100, or as many as it has."
 )
-flags.DEFINE_integer(
-    "extrapolate_from", None, "From this frame on the network sees its own predictions."
-)
 flags.DEFINE_integer("sequences", 16, "How many sequences; 0: all.")
 flags.DEFINE_integer("skip", 0, "Sequences that are left out before these.")
 flags.DEFINE_float(

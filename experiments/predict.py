@@ -41,9 +41,6 @@ _flags.define_data_flags()
 _inherited.define_weights()
 flags.DEFINE_integer("start", 0, "First frame of the sequence.")
 flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
-flags.DEFINE_integer(
-    "extrapolate_from", None, "From this frame on the network sees its own predictions."
-)
 flags.DEFINE_list(
     "layers",
     [],

@@ -44,7 +44,11 @@ def prepare(*, threads: int = 0, first: int = 0, cache: bool = False) -> None:
     if threads:
         limit_threads(threads, first)
     set_xla_flags()
-    share_heap()
+    # One heap of glibc's per two processors; its default is eight per processor. Memory
+    # that one heap frees no other can use: 180 of 1270 MB at 160x120.
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if mallopt := getattr(library, "mallopt", None):
+        mallopt(_M_ARENA_MAX, max(1, available_threads() // 2))
     release_memory_of_compiling()
     if cache:
         use_compilation_cache()
@@ -202,17 +206,6 @@ def set_xla_flags() -> None:
         if name not in flags and jax.__version_info__ < without:
             flags = f"{flags} {name}={value}".strip()
     os.environ["XLA_FLAGS"] = flags
-
-
-def share_heap() -> None:
-    """Limits glibc to one heap per two processors; its default is eight per processor.
-
-    Memory that one heap frees no other can use: 180 of 1270 MB at 160x120.
-    """
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    mallopt = getattr(library, "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, max(1, available_threads() // 2))
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """A pytest plugin: scripts in forks of one process, for the tests of every room."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -151,11 +152,13 @@ def started():
 
 @pytest.fixture(scope="session")
 def forked(started):
-    """`forked(script, *arguments)`: a script run to its end."""
+    """`forked(script, *arguments)`: a script run to its end, with the status asked."""
 
-    def run(script, *arguments, folder=None):
+    def run(script, *arguments, folder=None, status=0):
         with started(script, *arguments, folder=folder) as process:
-            return process.wait()
+            done = process.wait()
+        assert done.returncode == status, (arguments, done.stdout + done.stderr)
+        return done
 
     return run
 
@@ -163,13 +166,7 @@ def forked(started):
 @pytest.fixture(scope="session")
 def train(forked):
     """`train(*flags)`: a training that ends well."""
-
-    def run(*flags):
-        done = forked("train.py", "--noprogress", "--noplot", *flags)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    return run
+    return functools.partial(forked, "train.py", "--noprogress", "--noplot")
 
 
 @pytest.fixture(scope="session")
@@ -177,8 +174,7 @@ def refused(forked):
     """`refused(message, script, *flags)`: it ends with a status and one line."""
 
     def check(message, script, *flags, folder=None, status=2):
-        done = forked(script, *flags, folder=folder)
-        assert done.returncode == status, done.stdout + done.stderr
+        done = forked(script, *flags, folder=folder, status=status)
         assert message in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
         return done

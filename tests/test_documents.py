@@ -18,7 +18,8 @@ from prednet_jax.report import documents
 from prednet_jax.studies import judgement, study_tables
 from tests.processes import ROOT
 
-PAGES = ("README.md", *(f"docs/{n}.md" for n in ("models", "data", "own_network")))
+PAGES = ("models", "data", "own_network", "training")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

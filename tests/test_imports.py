@@ -49,10 +49,6 @@ def imports(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def files():
-    return sorted(PACKAGE.rglob("*.py"))
-
-
 def broken(path, here, stem):
     """What a file of a room imports against the law, each with the reason."""
     found = []
@@ -76,9 +72,10 @@ def broken(path, here, stem):
 
 
 def test_law():
-    found = {str(path): broken(path, room(path), path.stem) for path in files()}
+    files = sorted(PACKAGE.rglob("*.py"))
+    found = {str(path): broken(path, room(path), path.stem) for path in files}
     assert {path: wrong for path, wrong in found.items() if wrong} == {}
-    assert {room(path) for path in files()} == set(LAYER)
+    assert {room(path) for path in files} == set(LAYER)
 
 
 def test_noise_stands_alone():

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from prednet_jax.curvature import hessian
 from prednet_jax.curvature.hessian import Eigenpairs, Loss, PyTree
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, whole
 
 # Accepted difference as a fraction of the expected value, added to the estimated error.
 _ALLOWANCE = 0.05
@@ -179,6 +179,8 @@ def certify(
     value has not settled, and `starts` random vectors are tried. The function runs on
     the host and cannot be jitted. A UserError also: the loss has no finite curvature.
     """
+    whole("starts", starts, 1)
+    hessian.check(params, scale)
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)
     for count in (steps, 2 * steps):

@@ -52,7 +52,7 @@ def hessian_operator(
     It is forward over reverse. Beside it P^{-1/2} as [n], ones for the raw Hessian, and
     what makes a pytree like `params` of [n].
     """
-    _check(params, scale)
+    check(params, scale)
     flat, unravel = ravel_pytree(params)
     inverse_root = jnp.ones_like(flat)
     if scale is not None:
@@ -95,17 +95,24 @@ def adam_scale(
     return jax.tree.map(leaf, second_moment)
 
 
-def _check(params: PyTree, scale: PyTree | None) -> None:
+def check(params: PyTree, scale: PyTree | None) -> None:
+    """Refuses weights, or a scale of them, that have no Hessian here."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
     dtypes = sorted({str(leaf.dtype) for leaf in leaves})
-    if len(dtypes) != 1 or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
-        received = ", ".join(dtypes) or "an empty pytree"
+    if dtypes not in (["float32"], ["float64"]) or not any(x.size for x in leaves):
+        received = ", ".join(dtypes) * any(x.size for x in leaves)
         raise UserError(
-            f"params hold {received}: expected real floating arrays of one dtype"
+            f"params hold {received or 'no number'}: expected real arrays of float32, "
+            "or of float64"
         )
     expected = jax.tree.map(jnp.shape, params)
     if scale is not None and (received := jax.tree.map(jnp.shape, scale)) != expected:
         raise UserError(f"scale has leaves of {received}: expected {expected}")
+    given = jax.tree.leaves(scale)
+    if not any(isinstance(x, jax.core.Tracer) for x in given):
+        lowest = min((float(jnp.min(x, initial=jnp.inf)) for x in given), default=1.0)
+        if not lowest > 0:
+            raise UserError(f"scale has {lowest}: expected positive numbers")
 
 
 class Eigenpairs(NamedTuple):
@@ -154,6 +161,7 @@ def extreme_eigenpairs(
             then exact up to rounding.
         scale: A pytree P like `params`, positive, for P^{-1/2} H P^{-1/2}.
     """
+    check(params, scale)
     steps = capped_steps(params, steps)
     ritz = ritz_pairs(loss, params, scale, key, steps=steps)
     return rayleigh(loss, params, scale, ritz.vectors)

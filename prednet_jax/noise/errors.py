@@ -39,12 +39,6 @@ def positive(name: str, value: Any) -> None:
     expect(inside, name, value, "a positive, finite number")
 
 
-def unit_interval(name: str, value: object) -> None:
-    """Refuses what is no number between 0 and 1, both excluded."""
-    inside = isinstance(value, int | float) and 0 < value < 1
-    expect(inside, name, value, "a number between 0 and 1")
-
-
 def flag(name: str, value: object) -> None:
     """Refuses what is neither True nor False."""
     expect(isinstance(value, bool), name, value, "True or False")

@@ -77,7 +77,8 @@ def inject(
                 "as noise.at(spec, 'computation') gives"
             )
     paths = "a collection of paths, such as [...]"
-    expect(not isinstance(only, str), "only", only, paths)
+    listed = isinstance(only, Collection) and not isinstance(only, str)
+    expect(only is None or listed, "only", only, paths)
     if isinstance(spec, Identity):
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
     program = _compiled(fn, spec, None if only is None else frozenset(only))

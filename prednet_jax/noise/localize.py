@@ -20,6 +20,7 @@ says when the search ends, and what is measured again.
 
 import functools
 import itertools
+import numbers
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -120,7 +121,8 @@ def localize(
             computation; on a call, as for `inject`, or noise acts on nothing in a part.
     """
     expect(not isinstance(parts, str), "parts", parts, "a sequence of texts")
-    expect(0 < share <= 1, "share", share, "a number in (0, 1]")
+    is_share = isinstance(share, numbers.Real) and 0 < share <= 1
+    expect(is_share, "share", share, "a number in (0, 1]")
     integer("samples", samples, 1)
     acting = runs.acting(spec)
 

@@ -328,7 +328,7 @@ def _on_results(
         part
         for part in noise.results
         if (name in part.primitives if part.primitives else rule.rounds)
-        or (part.routines and name in KERNELS)
+        or (part.routines and name in KERNELS | ROUTINES)
     ]
     return specs.compose(*acting) if acting else None
 

@@ -1,22 +1,12 @@
 """Quantiles and bounds that few runs allow; SciPy is loaded where it is needed."""
 
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 
 
 def two_sided(tail: float) -> float:
     """The size that a standard normal number exceeds with probability `tail`."""
     return -NormalDist().inv_cdf(tail / 2)
-
-
-def crossing(grows: Callable[[float], float], level: float, high: float) -> float:
-    """Where in (0, high) a growing function reaches a level, by bisection."""
-    low = 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if grows(middle) < level else (low, middle)
-    return (low + high) / 2
 
 
 def spread_bound(draws: float, confidence: float) -> float:

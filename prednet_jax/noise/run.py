@@ -229,12 +229,18 @@ def perturbed(
         results = compat.bind(equation, *operands)
     if noise is None:
         return results
-    return [
+    noisy = [
         elementwise.apply(noise, r, operands, here.call, salt + i, primitive=step.name)
         if elementwise.has_noise(r.dtype)
         else r
         for i, r in enumerate(results)
     ]
+    if step.name in ("scatter-add", "scatter-sub"):
+        # What nothing is added to is a copy.
+        x, indices, updates = operands
+        ones = jnp.zeros_like(x), indices, jnp.ones_like(updates)
+        noisy = [jnp.where(compat.bind(equation, *ones)[0] != 0, noisy[0], x)]
+    return noisy
 
 
 def typed(step: Step, operands: Sequence[Any]) -> list[Any]:

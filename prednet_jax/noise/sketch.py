@@ -39,13 +39,20 @@ def _as_words(x: Array) -> Array:
     return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
 
 
+def classes(x: Any) -> Any:
+    """0 of bounded numbers, 1 of those below -`HUGE`, 2 of NaN, 3 of those above it."""
+    kinds = x <= -HUGE, x != x, x >= HUGE
+    low, nan, high = (kind.astype(np.int32) for kind in kinds)
+    return low + 2 * nan + 3 * high
+
+
 # Traced once for each shape and type.
 @jax.jit
 def digest(x: Array) -> list[Array]:
     """A large value of real numbers in few.
 
     For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
-    squares, the largest magnitude, the number of unbounded elements.
+    squares, the largest magnitude, the unbounded elements (see `classes`).
     """
     kind, rows = np.dtype(x.dtype), -(-x.size // COLUMNS)
     wide = np.dtype(f"float{64 if kind.itemsize > 4 and kind.kind in 'fiu' else 32}")
@@ -64,7 +71,7 @@ def digest(x: Array) -> list[Array]:
     tame = jnp.where(bounded, numbers, 0)
     signed = jnp.where(number >> np.uint32(31) == 0, tame, -tame)
     return lax.reduce(
-        [hashed, signed, tame * tame, jnp.abs(tame), (~bounded).astype(jnp.int32)],
+        [hashed, signed, tame * tame, jnp.abs(tame), classes(numbers)],
         [np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)],
         lambda a, b: [
             *(p + q for p, q in zip(a[:3], b[:3], strict=True)),

@@ -69,17 +69,13 @@ def change(mean: float, low: float | None, high: float | None) -> str:
     return f"{said} % [{end(low)}, {end(high)}]"
 
 
-class _MissingError(Exception):
-    """A field of a template has no value."""
-
-
 class _Template(string.Formatter):
     """`str.format` with dotted names of fields and two more kinds of number."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         value = kwargs.get(field_name)
         if value is None or (isinstance(value, float) and math.isnan(value)):
-            raise _MissingError
+            raise LookupError(field_name)
         return value, field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -99,5 +95,5 @@ def text(template: str, fields: Mapping[str, Any]) -> str:
     """
     try:
         return _Template().vformat(template, (), fields)
-    except _MissingError:
+    except LookupError:
         return MISSING

@@ -163,7 +163,10 @@ def escape_runs(
       fresh: whether the gradient gets a new key at each step, or one for the whole run,
         like an order of sums that autotuning has chosen once.
     """
-    whole("steps", steps, settle + 1)
+    whole("steps", steps, whole("settle", settle, 1) + 1)
+    whole("seeds", seeds, 1)
+    whole("first_seed", first_seed, 0)
+    one_of("dtype", dtype, ("float32", "float64"))
     for form in forms:
         one_of("forms", form, FORMS)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:

@@ -205,29 +205,6 @@ def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
         source.read(0, 3)
 
 
-def bad_files(root):
-    folder = write_images(root / "images", range(2))
-    (root / "empty").mkdir()
-    deep = root / "deep"
-    deep.mkdir()
-    Image.fromarray(np.full((12, 16), 4000, np.uint16)).save(deep / "0.png")
-    (root / "empty.txt").write_text("\n")
-    (root / "missing.txt").write_text("images/f_0.png\nimages/f_7.png\n")
-    (root / "inner.txt").write_text("images/f_0.png\n")
-    (root / "mixed.txt").write_text("images/f_0.png\ninner.txt\n")
-    (root / "deeper.txt").write_text("outer.txt\n")
-    (root / "outer.txt").write_text("inner.txt\n")
-    (root / "file.xyz").write_text("?")
-    frames = pictures(range(4))
-    np.savez(root / "key.npz", images=frames, others=frames)
-    np.savez(root / "dtype.npz", frames=frames / 100)
-    np.savez(root / "shape.npz", frames=frames.transpose(0, 3, 1, 2))
-    np.savez(root / "bounds.npz", frames=frames, boundaries=np.array([0, 9]))
-    np.savez(root / "floats.npz", frames=frames, boundaries=np.array([0.0]))
-    np.savez(root / "object.npz", frames=np.array([{}], dtype=object))
-    return folder
-
-
 # Files that are damaged or mean harm are in test_hostile_files.py.
 REFUSED = (
     ("nowhere", {}, r"nowhere'.*no such.*walk, digits.*\.npz"),
@@ -258,7 +235,25 @@ REFUSED = (
 
 
 def test_what_is_refused_is_named_on_one_line(tmp_path):
-    bad_files(tmp_path)
+    write_images(tmp_path / "images", range(2))
+    (tmp_path / "empty").mkdir()
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    Image.fromarray(np.full((12, 16), 4000, np.uint16)).save(deep / "0.png")
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "missing.txt").write_text("images/f_0.png\nimages/f_7.png\n")
+    (tmp_path / "inner.txt").write_text("images/f_0.png\n")
+    (tmp_path / "mixed.txt").write_text("images/f_0.png\ninner.txt\n")
+    (tmp_path / "deeper.txt").write_text("outer.txt\n")
+    (tmp_path / "outer.txt").write_text("inner.txt\n")
+    (tmp_path / "file.xyz").write_text("?")
+    frames = pictures(range(4))
+    np.savez(tmp_path / "key.npz", images=frames, others=frames)
+    np.savez(tmp_path / "dtype.npz", frames=frames / 100)
+    np.savez(tmp_path / "shape.npz", frames=frames.transpose(0, 3, 1, 2))
+    np.savez(tmp_path / "bounds.npz", frames=frames, boundaries=np.array([0, 9]))
+    np.savez(tmp_path / "floats.npz", frames=frames, boundaries=np.array([0.0]))
+    np.savez(tmp_path / "object.npz", frames=np.array([{}], dtype=object))
     for data, options, message in REFUSED:
         path = data if data in ("walk", "") else str(tmp_path / data)
         with pytest.raises(UserError, match=message) as caught:

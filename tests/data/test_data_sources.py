@@ -278,31 +278,27 @@ def test_a_moving_digit_takes_the_published_steps():
 
 # TensorFlow datasets' own mock needs no TensorFlow: random pictures, MNIST's features,
 # through the real tfds.data_source and its ArrayRecord source class.
-@pytest.fixture
-def mocked(monkeypatch):
+def test_mnist_through_data_source(monkeypatch):
     import tensorflow_datasets as tfds
 
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     with tfds.testing.mock_data(num_examples=40):
-        yield tfds.data_source("mnist", split="train", download=False)
-
-
-def test_mnist_through_data_source(mocked):
-    moving = open_source("moving_mnist", seed=1)
-    assert moving.fingerprint != open_source("moving_digits", seed=1).fingerprint
-    assert moving.read(0, 3).shape == (3, 64, 64, 1)
-    source = open_source("mnist", seed=1)
-    assert (source.height, source.width, source.channels) == (28, 28, 1)
-    assert source.name == "mnist"
-    frames = source.read(0, 80).reshape(2, 40, 28, 28)
-    expected = {np.asarray(example["image"]).tobytes() for example in mocked}
-    assert len(expected) == 40
-    for lap in frames:
-        assert {frame.tobytes() for frame in lap} == expected
-    again = open_source("mnist", seed=1)
-    np.testing.assert_array_equal(again.read(0, 40)[..., 0], frames[0])
-    assert not np.array_equal(frames[0], frames[1])
-    assert again.fingerprint == source.fingerprint
+        mocked = tfds.data_source("mnist", split="train", download=False)
+        moving = open_source("moving_mnist", seed=1)
+        assert moving.fingerprint != open_source("moving_digits", seed=1).fingerprint
+        assert moving.read(0, 3).shape == (3, 64, 64, 1)
+        source = open_source("mnist", seed=1)
+        assert (source.height, source.width, source.channels) == (28, 28, 1)
+        assert source.name == "mnist"
+        frames = source.read(0, 80).reshape(2, 40, 28, 28)
+        expected = {np.asarray(example["image"]).tobytes() for example in mocked}
+        assert len(expected) == 40
+        for lap in frames:
+            assert {frame.tobytes() for frame in lap} == expected
+        again = open_source("mnist", seed=1)
+        np.testing.assert_array_equal(again.read(0, 40)[..., 0], frames[0])
+        assert not np.array_equal(frames[0], frames[1])
+        assert again.fingerprint == source.fingerprint
 
 
 def test_mnist_that_is_not_prepared(monkeypatch, tmp_path):

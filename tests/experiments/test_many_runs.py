@@ -130,7 +130,6 @@ def test_a_whole_comparison_of_two_networks(forked, tmp_path):
         f"--workdir={tmp_path}/out",
         folder=HERE,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     verdict = records.read_json(tmp_path / "out" / "verdict.json")
     assert verdict["verdict"] == dict.fromkeys(("autoencoder", NAME), "inconclusive")
     rows = {(c["model"], c["treatment"], c["control"]): c for c in verdict["contrasts"]}

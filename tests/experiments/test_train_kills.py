@@ -45,11 +45,6 @@ def runs_in(folder):
     return [place for place in places if (place / "manifest.json").exists()]
 
 
-def check_equal(killed, whole):
-    for one, other in zip(runs_in(killed), runs_in(whole), strict=True):
-        assert_equal_runs(one, other)
-
-
 @pytest.fixture(scope="module")
 def long(train, tmp_path_factory):
     """A run of `LONG` that nothing happens to."""
@@ -175,12 +170,6 @@ def moment(rng, process, folder):
     time.sleep(rng.uniform(0, 0.2))
 
 
-def spoil(folder):
-    for run in runs_in(folder):
-        if saved(run):
-            flip_a_bit(run / "checkpoints" / str(saved(run)[-1]))
-
-
 @pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
@@ -202,11 +191,14 @@ def test_kills_at_random_moments_change_no_bit(train, started, tmp_path, network
             if not finished:
                 assert done.returncode == -9, done
                 kills += 1
-                if kills % 4 == 0:
-                    spoil(folder)
+                for run in runs_in(folder) if kills % 4 == 0 else ():
+                    if saved(run):
+                        flip_a_bit(run / "checkpoints" / str(saved(run)[-1]))
         if not finished:
             train(*command)
-        check_equal(folder, tmp_path / "whole")
+        both = map(runs_in, (folder, tmp_path / "whole"))
+        for one, other in zip(*both, strict=True):
+            assert_equal_runs(one, other)
 
 
 @pytest.mark.fault

@@ -341,7 +341,7 @@ def test_broken_commands(forked, tmp_path):
         if random_.random() < 0.5:
             flags = [broken_file(random_, tmp_path), "--channels=3,4", "--height=8"]
         workdir = tmp_path / f"run_{number}"
-        done = forked("train.py", f"--workdir={workdir}", "--updates=1", *flags)
-        assert done.returncode == 2, (flags, done.stderr)
+        words = ("train.py", f"--workdir={workdir}", "--updates=1", *flags)
+        done = forked(*words, status=2)
         assert len(done.stderr.strip().splitlines()) == 1, (flags, done.stderr)
         assert not workdir.exists(), flags

@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import PredNetConfig, init_params, predict
+from prednet_jax import PredNetConfig, init_params, predict, tasks
 from prednet_jax.models import prednet, sequences, step
-from prednet_jax.models.parameters import parameter_shapes
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6}
 
@@ -30,9 +29,7 @@ def test_published_parameter_counts():
         ("watanabe", 128, 8_390_508),
     ):
         config = PredNetConfig(variant=variant, height=height, width=160)
-        shapes = parameter_shapes(config)
-        leaves = jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))
-        assert sum(np.prod(shape) for shape in leaves) == count
+        assert tasks.of(config).weights == count
 
 
 @pytest.mark.parametrize("variant", ["lotter", "watanabe"])

@@ -10,7 +10,6 @@ from prednet_jax import noise
 
 KEYS = jax.random.split(jax.random.key(3), 3)
 X = jnp.asarray(np.random.default_rng(0).standard_normal((24, 24)), jnp.float32)
-W = jnp.asarray(np.random.default_rng(1).standard_normal((24, 24)), jnp.float32)
 HALF = np.float32(0.7)
 
 

@@ -177,16 +177,6 @@ def test_the_derivative_of_a_solver_is_taken_at_the_noisy_solution():
     assert np.abs(x - np.linalg.solve(MATRIX, RIGHT)).max() > 1e-4
 
 
-def user_file(tmp_path, text):
-    """Functions of a file of the user's."""
-    path = tmp_path / "model.py"
-    path.write_text(text)
-    linecache.checkcache(str(path))
-    names = {}
-    exec(compile(text, str(path), "exec"), names)
-    return names
-
-
 MODEL = """
 import jax
 import jax.numpy as jnp
@@ -208,7 +198,11 @@ def test_entries_name_the_line_of_the_users_file(tmp_path):
     # JAX keeps its own functions traced; the first caller must not be named instead.
     jax.nn.softplus(jnp.ones(4))
     jnp.mean(jax.nn.softplus(jnp.ones(4)))
-    loss = user_file(tmp_path, MODEL)["loss"]
+    path, names = tmp_path / "model.py", {}
+    path.write_text(MODEL)
+    linecache.checkcache(str(path))
+    exec(compile(MODEL, str(path), "exec"), names)
+    loss = names["loss"]
     for fn in (loss, jax.grad(loss, argnums=1), jax.jit(loss)):
         report = noise.coverage(fn, ORDER + ULP)(x, SQUARE[:4].reshape(16, 3))
         assert {e.source.split(":")[0] for e in report.perturbed} == {"model.py"}

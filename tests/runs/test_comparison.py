@@ -70,11 +70,8 @@ def write_runs(job, losses, *, changed="", end=(3.0, 4.0)):
         seal(job, seed)
 
 
-def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, apart=(3.0, 5.0), **effects):
-    """A comparison whose arms differ from the control, at about 0.1, by known amounts.
-
-    `apart` are the final weights under the treatment; the control's are (3, 4).
-    """
+def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, **effects):
+    """Arms that differ from the control, at about 0.1, by known amounts."""
     plan = design(root, task, arms, seeds)
     rng = np.random.default_rng(0)
     defaults = {"stale_targets": 0.02, "gaussian_1": 0.03}
@@ -84,7 +81,7 @@ def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, apart=(3.0, 5.0), **ef
         size = 0.0 if name == "float32" else 1e-4
         jitter = size * rng.standard_normal(seeds)
         effect = effects.get(name, defaults.get(name, 0.0))
-        end = apart if name == "reduction_order" else (3.0, 4.0)
+        end = (3.0, 5.0) if name == "reduction_order" else (3.0, 4.0)
         write_runs(job, base + effect + jitter, end=end)
     return plan
 

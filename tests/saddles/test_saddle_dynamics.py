@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from scipy import stats
 
 from prednet_jax import saddles
@@ -44,17 +43,6 @@ def test_rules_equal_optax():
         np.testing.assert_allclose(x, y, rtol=5e-6)
 
 
-@pytest.fixture(scope="module")
-def octopus_runs():
-    """First saddle of the octopus, float32, with and without a random order."""
-    noisy = inject(GRADIENT, ReductionOrder(granularity="element"))
-    options = {"seeds": 12, "steps": 300}
-    return {
-        "plain": saddles.escape_runs(plain, OCTOPUS, DESCENT, **options),
-        "order": saddles.escape_runs(noisy, OCTOPUS, DESCENT, **options),
-    }
-
-
 def test_a_run_stands_still_when_no_bit_changes():
     # From the origin of a quadratic no step leads away; from beside it each one does.
     function = dataclasses.replace(OCTOPUS, start=lambda rng: np.zeros(OCTOPUS.dim))
@@ -67,11 +55,15 @@ def test_a_run_stands_still_when_no_bit_changes():
         assert (runs.still == still).all()
 
 
-def test_aligned_never_leaves_and_rotated_by_rounding_alone(octopus_runs):
-    for runs in octopus_runs.values():
+def test_aligned_never_leaves_and_rotated_by_rounding_alone():
+    noisy = inject(GRADIENT, ReductionOrder(granularity="element"))
+    options = {"seeds": 12, "steps": 300}
+    rounding, order = (
+        saddles.escape_runs(run, OCTOPUS, DESCENT, **options) for run in (plain, noisy)
+    )
+    for runs in (rounding, order):
         assert not runs.escaped[0, 0].any()
         assert runs.escaped[0, 1].all()
-    rounding, order = (octopus_runs[k] for k in ("plain", "order"))
     # Seeds are the same however many run.
     options = {"seeds": 2, "first_seed": 10, "steps": 300}
     runs = saddles.escape_runs(plain, OCTOPUS, DESCENT, **options)

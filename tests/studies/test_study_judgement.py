@@ -43,20 +43,12 @@ def record(seed, effects, spread, apart, part=PART):
 
 
 def changed(found, arm, **fields):
-    """The records with other fields in the first run of an arm, of every seed.
-
-    A field may be a function of the run.
-    """
-
-    def new(run):
-        made = {name: f(run) if callable(f) else f for name, f in fields.items()}
-        return dataclasses.replace(run, **made)
-
+    """The records with other fields in the first run of an arm, of every seed."""
     records = []
     for seed in found:
         runs = list(seed.runs)
         place = [run.arm for run in runs].index(arm)
-        runs[place] = new(runs[place])
+        runs[place] = dataclasses.replace(runs[place], **fields)
         records.append(dataclasses.replace(seed, runs=tuple(runs)))
     return records
 

@@ -1,7 +1,7 @@
 import errno
 import shutil
 
-import jax
+import chex
 import numpy as np
 import optax
 import pytest
@@ -19,17 +19,10 @@ def state(update=3, size=4):
     return TrainState({"w": w}, moments, (w[:1], None), np.int32(update))
 
 
-def equal(one, other):
-    return all(
-        np.array_equal(x, y) and np.asarray(x).dtype == np.asarray(y).dtype
-        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    )
-
-
 def test_a_state_comes_back_bit_for_bit(tmp_path):
     checkpoints.save(tmp_path, state())
     assert checkpoints.updates(tmp_path) == [3]
-    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 3, state()), state())
     with pytest.raises(FileError, match=r"no such checkpoint; expected one of \[3\]"):
         checkpoints.restore(tmp_path, 4, state())
     with pytest.raises(FileError, match="not a state of this network"):
@@ -50,13 +43,14 @@ def test_a_flipped_bit_in_any_file_is_found_or_changes_nothing(tmp_path):
             path.write_bytes(damaged)
             flipped += 1
             try:
-                assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+                restored = checkpoints.restore(tmp_path, 3, state())
+                chex.assert_trees_all_equal(restored, state())
             except checkpoints.DamagedError:
                 found += 1
         path.write_bytes(whole)
     # What changes nothing lies in digest.json alone: its white space, and its loss.
     assert flipped - 8 <= found <= flipped
-    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 3, state()), state())
 
 
 def test_the_newest_good_one_that_all_share(tmp_path, capsys):
@@ -72,7 +66,7 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     (folders[1] / "checkpoints/2/_METADATA").unlink()
     update, states = checkpoints.newest(folders, like, 9)
     assert update == 1
-    assert equal(states[1], state(1))
+    chex.assert_trees_all_equal(states[1], state(1))
     assert "b/checkpoints/2: damaged" in capsys.readouterr().err
     # Nothing was removed.
     assert checkpoints.updates(folders[1]) == [1, 2, 3]
@@ -92,7 +86,7 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     assert checkpoints.updates(tmp_path) == [4, 5]
     (tmp_path / "checkpoints/5/_METADATA").write_bytes(b"")
     checkpoints.save(tmp_path, state(5))  # A good one in place of a damaged one.
-    assert equal(checkpoints.restore(tmp_path, 5, state()), state(5))
+    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 5, state()), state(5))
     checkpoints.prune(tmp_path, 5, 1)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["5"]
 
@@ -113,7 +107,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_alone(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(tmp_path, state(4))
     monkeypatch.undo()
-    assert equal(checkpoints.restore(tmp_path, 3, state()), state())
+    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 3, state()), state())
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
 
 

@@ -101,18 +101,8 @@ def record(update, loss=0.02, copied=0.01):
     return UpdateRecord(update, 0, loss, loss, copied, 1.0, 0.0)
 
 
-@pytest.fixture
-def stderr(monkeypatch):
-    def use(stream):
-        monkeypatch.setattr(sys, "stderr", stream)
-        return stream
-
-    return use
-
-
-def test_a_pipe_gets_whole_lines_now_and_then(stderr, monkeypatch):
+def test_a_pipe_gets_whole_lines_now_and_then(monkeypatch, capsys):
     """One of a network of images has no ratio; nothing where nothing is wanted."""
-    pipe = stderr(io.StringIO())
     seldom = keeping.Progress("prednet seed 1", 40)
     monkeypatch.setattr(keeping, "_PAUSE", 0.0)
     often = keeping.Progress("prednet seed 0", 40, 10)
@@ -125,7 +115,7 @@ def test_a_pipe_gets_whole_lines_now_and_then(stderr, monkeypatch):
     monkeypatch.undo()
     seldom.update(record(1))
     seldom.update(record(2))
-    line, other = pipe.getvalue().splitlines()
+    line, other = capsys.readouterr().err.splitlines()
     pattern = (
         r"prednet seed 0: 12 of 40, .+update/s, [\d:?]+ left, "
         r"loss 0.02000 \(2.00 of copying\)"
@@ -134,8 +124,8 @@ def test_a_pipe_gets_whole_lines_now_and_then(stderr, monkeypatch):
     assert other.endswith("loss 0.02000")
 
 
-def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(stderr):
-    screen = stderr(Terminal())
+def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
     bar = keeping.Progress("prednet", 3)
     bar.update(record(1), record(1, copied=0.03))
     say("careful")

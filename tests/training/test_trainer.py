@@ -1,6 +1,5 @@
 import dataclasses
 import math
-import re
 
 import chex
 import jax
@@ -26,7 +25,6 @@ from prednet_jax.config import AutoencoderConfig
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
 from prednet_jax.training import evaluation, loop
-from tests.processes import ROOT
 
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="shifted")
 VIDEO = np.random.default_rng(0).integers(0, 256, (23, 8, 8, 3), np.uint8)
@@ -122,15 +120,6 @@ def test_images_are_evaluated_one_by_one():
     assert found.ratio is None
     _, metrics = trainer.step(state, VIDEO[1:2, None], True)
     np.testing.assert_allclose(found.frame_losses[1:2], metrics.frame_losses, rtol=1e-6)
-
-
-def test_the_examples_of_the_documents_run(capsys):
-    text = (ROOT / "docs" / "training.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(examples) == 2
-    for example in examples:
-        exec(example, {})
-    assert float(capsys.readouterr().out.split()[0]) > 0
 
 
 def test_mse_is_that_of_predict_from_the_zero_state():

@@ -71,8 +71,7 @@ def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     words = (f"--run={run}", "--name=tiny", f"--folder={place}", "--sequences=2")
     with pytest.raises(UserError, match=r"name='tiny': expected one of"):
         prednet_jax.pretrained("tiny")
-    done = forked("ship_weights.py", *words)
-    assert done.returncode == 0, done.stderr
+    forked("ship_weights.py", *words)
     config, params = prednet_jax.pretrained("tiny")
     assert config == CONFIG
     whole = prednet_jax.init_params(CONFIG, jax.random.key(0))
@@ -169,6 +168,5 @@ def test_scripts_take_an_unfinished_run(trained, tmp_path, forked):
     folder, output = unfinished(trained, tmp_path), tmp_path / "w.safetensors"
     words = (f"--input={folder}", f"--output={output}")
     done = forked("convert_weights.py", *words)
-    assert done.returncode == 0, done.stderr
     assert "its weights after update 3" in done.stderr
     assert weights.load(output)[0].channels == (3, 4)

@@ -132,8 +132,9 @@ def devices_table(
     `fn` and the options are those of `devices`, but `mesh` has several sizes of one
     axis, as in `{"data": (1, 8, 64, 512)}`; `draws` is that of `explain`.
     """
-    several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
     accepted = "several sizes of one axis, as {'data': (1, 8)}"
+    expect(isinstance(mesh, Mapping), "mesh", mesh, accepted)
+    several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
     expect(len(several) == 1, "mesh", mesh, accepted)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DevicesTable:

@@ -137,7 +137,9 @@ def digits_table(
             every.append(elements)
             if not elements.size:
                 continue
-            size, error = runs.rms(mean), z * runs.rms(spread)
+            # An infinite mean is no size to measure the others by.
+            size = runs.rms(np.where(np.isinf(mean), 0, mean))
+            error = z * runs.rms(spread)
             whole = float(_digits(size, error, leaf.precision, blind))
             # Where no noise was seen, its spread has no estimate and no bound.
             assured = whole if whole == leaf.precision else max(whole - caution, 0.0)

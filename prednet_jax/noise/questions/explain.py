@@ -256,7 +256,7 @@ def _place(
     # A format that overflows here makes no difference to compare with.
     scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
     ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, *FORMATS))
-    size = runs.rms(y)
+    size = runs.rms(np.where(np.isfinite(y), y, 0))
     relative = rms / size if size else 0.0
 
     def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:

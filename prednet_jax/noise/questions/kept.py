@@ -132,6 +132,7 @@ COMPARISONS = {
     "isclose": ("rtol", "atol", 1e-5, 1e-8, 2),
     "assert_trees_all_close": ("rtol", "atol", 1e-6, 0.0, None),
     "approx": ("rel", "abs", 1e-6, 1e-12, 1),
+    "math.isclose": ("rel_tol", "abs_tol", 1e-9, 0.0, None),
 }
 
 
@@ -226,6 +227,8 @@ def _written(
     calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if ast.unparse(node.func) == "math.isclose":
+            called = "math.isclose"
         starred = any(isinstance(a, ast.Starred) for a in node.args)
         if called not in COMPARISONS or starred:
             continue

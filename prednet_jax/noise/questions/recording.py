@@ -26,11 +26,11 @@ from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.runs import Call
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.sketch import COLUMNS, HUGE, digest, digests, numbers
+from prednet_jax.noise.sketch import COLUMNS, HUGE, classes, digest, digests, numbers
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.watch import Watched
 
-VERSION = 3
+VERSION = 4
 WHOLE = 1024
 # Of a value in a loop, the first executions are kept.
 EXECUTIONS = 256
@@ -53,7 +53,7 @@ class Recorded:
         steps: int [n, loops], the steps of the loops around.
         hashes: uint64 [n], of the bits.
         norms: [n], Euclidean; `largest`: [n], the largest magnitude.
-        unbounded: [n], number of elements that are NaN, infinite or above `HUGE`.
+        unbounded: [n], sum of `sketch.classes` of the elements.
         values: [n, m], the elements themselves or the sketch, those being 0.
     """
 
@@ -318,7 +318,7 @@ def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recor
         numbers = arrays[0].astype(np.float64)
         bounded = np.abs(numbers) < HUGE
         values = np.where(bounded, numbers, 0)
-        columns = [*arrays, values, np.square(values), np.abs(values), ~bounded]
+        columns = [*arrays, values, np.square(values), np.abs(values), classes(numbers)]
     hashed, *tables = map(np.asarray, columns)
     values, squares, tops, counts = (table.astype(float) for table in tables)
     hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in hashed]

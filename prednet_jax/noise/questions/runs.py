@@ -170,6 +170,8 @@ def _array(x: Any) -> np.ndarray:
         x = jax.random.key_data(x)
     if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
         x = 0
+    if getattr(x, "dtype", None) == jax.dtypes.float0:
+        x = np.zeros(x.shape)
     return np.asarray(x)
 
 

@@ -42,7 +42,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import quantiles
-from prednet_jax.noise.errors import NoiseError, integer, unit_interval
+from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
@@ -106,7 +106,8 @@ def tolerance(
             finite in some runs alone.
     """
     integer("draws", draws, 2)
-    unit_interval("failure", failure)
+    inside = isinstance(failure, int | float) and 0 < failure < 1
+    expect(inside, "failure", failure, "a number between 0 and 1")
     spec = runs.reaching(spec)
     noisy, compiled = inject(fn, spec), inject(fn, spec, only=())
 
@@ -224,11 +225,12 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     near = far + quantiles.two_sided(failure / count / 1000) * sigma >= low
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
 
-    def within(bound: float) -> float:
-        beyond = [ndtr((x - bound) / sigma) for x in (far, -far)]
-        return -float(np.sum(beyond))
-
-    return quantiles.crossing(within, -failure, high)
+    low = 0.0
+    for _ in range(100):  # Bisection of what falls as the bound grows.
+        bound = (low + high) / 2
+        beyond = np.sum([ndtr((x - bound) / sigma) for x in (far, -far)])
+        low, high = (bound, high) if beyond > failure else (low, bound)
+    return (low + high) / 2
 
 
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:

@@ -279,7 +279,8 @@ def monte_carlo(
 
 def inexact(x: Array, draw: Draw, zero: Array, position: int, precision: int) -> Array:
     """`inexact(x)` of operand number `position`, rounded stochastically to its type."""
-    first, second = draw(2 * position), draw(2 * position + 1)
+    # 0 and 1 are those of the result.
+    first, second = draw(2 * position + 2), draw(2 * position + 3)
     held = guard(x, zero)
     if x.dtype.itemsize == 2:
         wide = lax.convert_element_type(held, jnp.float32)

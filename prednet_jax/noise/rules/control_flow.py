@@ -89,23 +89,25 @@ def _while(call: Call, words: Words, operands: list) -> list:
         args = [*cond_consts, *carry]
         return call.body(words.at_step(step), args, "[cond]")[0]
 
-    def cond(carry: tuple[Array, list]) -> Array:
-        return jnp.any(predicate(*carry))
+    def cond(carry: tuple[Array, Array, list]) -> Array:
+        return jnp.any(carry[1])
 
-    def body(carry: tuple[Array, list]) -> tuple[Array, list]:
-        step, old = carry
+    def body(carry: tuple[Array, Array, list]) -> tuple[Array, Array, list]:
+        step, going, old = carry
         new = call.body(words.at_step(step), [*body_consts, *old], "[body]")
-        going = predicate(step, old)
 
         def keep(new: Array, old: Array) -> Array:
             axes = tuple(range(going.ndim))
             goes = lax.broadcast_in_dim(going, jnp.shape(new), axes)
             return jnp.where(goes, new, old)
 
-        return step + np.uint32(1), list(map(keep, new, old)) if going.ndim else new
+        step, kept = step + np.uint32(1), list(map(keep, new, old))
+        # What has stopped stays so, whatever noise makes of its predicate.
+        return step, going & predicate(step, kept), kept
 
-    start = (jnp.zeros((), jnp.uint32), operands[n_cond + n_body :])
-    steps, results = lax.while_loop(cond, body, start)
+    first, init = jnp.zeros((), jnp.uint32), operands[n_cond + n_body :]
+    start = first, predicate(first, init), init
+    steps, _, results = lax.while_loop(cond, body, start)
     call.decided(words, steps)
     return list(results)
 

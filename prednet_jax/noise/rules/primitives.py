@@ -171,7 +171,8 @@ def rounds_to(equation: compat.Equation) -> str:
         getattr(atoms[0].aval, "dtype", jnp.dtype(bool))
         for atoms in (equation.invars, equation.outvars)
     )
-    if equation.primitive.name == "abs" and jnp.issubdtype(old, jnp.complexfloating):
+    magnitude = equation.primitive.name in ("abs", "sign")
+    if magnitude and jnp.issubdtype(old, jnp.complexfloating):
         return "the magnitude of a complex number, which rounds"
     if equation.primitive.name == "reduce_precision":
         bits = equation.params["mantissa_bits"]

@@ -111,14 +111,9 @@ def test_wrong_kernels_are_caught_and_another_order_is_not():
     assert accuracy.kernels_caught() == wanted
 
 
-@pytest.fixture(scope="module")
-def noise_reference():
+def test_the_failure_names_the_leaf_the_element_and_the_ratio():
     fn, args = noise_programs.mlp()
-    return fn, args, noise.noise_reference(fn, *args)
-
-
-def test_the_failure_names_the_leaf_the_element_and_the_ratio(noise_reference):
-    fn, args, reference = noise_reference
+    reference = noise.noise_reference(fn, *args)
     expected = {"a": [fn(*args)]}
     tolerances = {"a": [reference.tolerances]}
     wrong = np.array(fn(*args))

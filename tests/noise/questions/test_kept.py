@@ -116,6 +116,7 @@ def test_one(noise_tolerance):
 def test_two():
     assert a == pytest.approx(b, abs=1e-3)
     assert np.allclose(a, b, rtol=measured())
+    assert math.isclose(a, b, rel_tol=1e-3)
 """
 
 
@@ -135,12 +136,13 @@ def test_written_tolerances_against_the_measured(tmp_path, rtol, ratio, verdict)
     leaf = {"rtol": 1e-6, "atol": 0.0, "noise": 0.2, "extrapolated": True, "size": 4.0}
     entry = {"noise": "default", "failure": 1e-6, "leaves": {"result": leaf}}
     kept.file_beside(file).write_text(json.dumps({"test_one[3]": [entry]}))
-    one, two, three = kept.compare(str(file)).written
+    one, two, three, four = kept.compare(str(file)).written
     assert one.verdict == verdict
     assert one.ratio == pytest.approx(ratio)
     assert (Path(one.place).name, one.test) == ("test_hand.py:6", "test_one")
     assert (two.verdict, two.rtol, two.atol) == ("not measured", 0.0, 1e-3)
     assert three.verdict == "not read"
+    assert (four.rtol, four.atol) == (1e-3, 0.0)
     assert kept.compare(str(tmp_path)) == kept.compare(str(file))
 
 

@@ -13,16 +13,10 @@ KEY = jax.random.key(0)
 DEFAULT = noise.parse("reduction_order+stochastic_rounding")
 ORDER = noise.ReductionOrder(granularity="element")
 RNG = np.random.default_rng(0)
-
-
-def ill_conditioned():
-    """A symmetric positive matrix of condition 6e3."""
-    q, _ = np.linalg.qr(RNG.standard_normal((24, 24)))
-    matrix = ((q * np.logspace(0, 3.8, 24)) @ q.T).astype(np.float32)
-    return (matrix + matrix.T) / 2
-
-
-MATRIX = ill_conditioned()
+# A symmetric positive matrix of condition 6e3.
+Q, _ = np.linalg.qr(RNG.standard_normal((24, 24)))
+MATRIX = ((Q * np.logspace(0, 3.8, 24)) @ Q.T).astype(np.float32)
+MATRIX = (MATRIX + MATRIX.T) / 2
 ROUTINES = {
     "inv": (jnp.linalg.inv, np.linalg.inv),
     "cholesky": (jnp.linalg.cholesky, np.linalg.cholesky),
@@ -205,3 +199,88 @@ def test_decisions_end_on_one_processor():
     printed = python("-c", ONE_PROCESSOR, JAX_PLATFORMS="cpu").stdout
     assert "('argmax', 100000)" in printed
     assert "('gt', 6400000)" in printed
+
+
+def test_a_routine_on_the_host_is_perturbed_whatever_else_is():
+    """Digits were 7.2 beside a noise on results, 3.6 without it."""
+
+    def inverse(a):
+        like = jax.ShapeDtypeStruct(a.shape, a.dtype)
+        return jax.pure_callback(np.linalg.inv, like, a) * np.float32(1.5)
+
+    alone, beside = (
+        noise.digits_table(inverse, spec)(KEY, MATRIX).rows[0].whole
+        for spec in (ORDER, DEFAULT)
+    )
+    assert beside == pytest.approx(alone, abs=0.5)
+    assert beside < 5
+
+
+def test_infinities_are_no_size_to_measure_others_by():
+    def rows(x):
+        sums = jnp.sum(x, axis=1)
+        return sums, sums.at[0].set(-jnp.inf)
+
+    x = RNG.standard_normal((8, 999)).astype(np.float32)
+    spec = noise.Gaussian(scale=1e-4)
+    plain, masked = noise.digits_table(rows, spec)(KEY, x).rows
+    assert masked.whole == pytest.approx(plain.whole, abs=0.5)
+    assert masked.whole < 5
+    a = np.float32([-np.inf, 1, 2])
+    report = noise.explain(lambda x: x, a, a * np.float32([1, 1.1, 1]))(KEY, a)
+    assert report.leaves[0].relative == pytest.approx(0.1 / np.hypot(1.1, 2))
+
+
+@pytest.mark.parametrize("size", [3, 3000])
+def test_infinities_of_other_signs_and_nan_are_different(size):
+    zero = jnp.zeros(size)
+    for one, other in (
+        (lambda x: (x + 1) / x, lambda x: x / x),
+        (lambda x: 1 / x, lambda x: -1 / x),
+    ):
+        known = noise.record(one)(zero)
+        last = noise.first_difference(other, known)(KEY, zero)[-1]
+        assert last.difference == np.inf
+        assert noise.first_difference(one, known)(KEY, zero) == ()
+
+
+def test_rows_that_have_stopped_stay_so():
+    """Under a mapped loop each new step drew noise for their predicate again."""
+
+    def steps(x, least):
+        def goes_on(carry):
+            return (carry[0] * 3 > np.float32(0.3)) | (carry[1] < least)
+
+        return lax.while_loop(goes_on, lambda c: (c[0], c[1] + 1), (x, 0))[1]
+
+    x, least = jnp.float32([0.1, 0]), jnp.asarray([3, 200])
+    run = noise.inject(jax.vmap(steps), noise.UlpPerturbation())
+    assert max(int(run(jax.random.key(i), x, least)[0]) for i in range(8)) < 20
+
+
+def test_what_nothing_is_added_to_is_a_copy():
+    for add in ("add", "subtract"):
+        fn = lambda x, v, add=add: getattr(x.at[jnp.asarray([0, 1, 1])], add)(v)  # noqa: E731
+        run = noise.inject(fn, noise.UlpPerturbation(max_ulps=9))
+        found = run(KEY, jnp.ones(99), jnp.full(3, 0.1))
+        assert (found[2:] == 1).all()
+        assert (found[:2] != fn(jnp.ones(99), jnp.full(3, 0.1))[:2]).any()
+
+
+def test_noise_of_operands_and_of_results_is_independent():
+    """They were the same bits: exp had the sum of both, cos their difference."""
+    x = jnp.full(1 << 15, 1.9)
+    for fn in (jnp.exp, jnp.cos):
+        spread = {}
+        for mode in ("rr", "pb", "mca"):
+            spec = noise.MonteCarlo(mode=mode, virtual_precision=12)
+            spread[mode] = float(jnp.std(noise.inject(fn, spec)(KEY, x)))
+        both = np.hypot(spread["rr"], spread["pb"])
+        assert spread["mca"] == pytest.approx(both, rel=0.02)
+
+
+def test_the_sign_of_a_complex_number_rounds_and_decides_nothing():
+    z = lax.complex(jnp.arange(1.0, 50.0), jnp.ones(49))
+    spec, fn = noise.UlpPerturbation(), lambda z: jnp.sign(z * z)
+    assert [e.path for e in noise.coverage(fn, spec)(z).untouched] == ["1:sign"]
+    assert noise.decisions(fn, spec)(KEY, z) == ()
