@@ -29,7 +29,7 @@ flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these."
 flags.DEFINE_string("folder", str(weights.SHIPPED), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
 # Flags that say where and how often, not what was trained.
-_OF_THE_MACHINE = ("workdir", "resume", "overwrite", "progress", "profile")
+_OF_THE_MACHINE = ("resume", "overwrite", "progress", "profile")
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def main() -> None:
         "network": task.network(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "sha256": files.digest(path),
-        "command": command(manifest),
+        "command": " && ".join(commands(run, f"runs/{FLAGS.name}")),
         **{name: manifest.get(name) for name in ("git_commit", "versions", "data")},
         "licence": "MIT",
         "scores": found,
@@ -83,14 +83,23 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
     return found
 
 
-def command(manifest: dict[str, Any]) -> str:
-    """A command that makes such a run: every flag that its manifest records."""
+def commands(run: Path, workdir: str) -> list[str]:
+    """What makes such a run: every flag that its manifest records.
+
+    Before it, what makes the run with whose weights it began.
+    """
+    given = records.read_json(run / records.MANIFEST)["flags"] | {"workdir": workdir}
+    earlier: list[str] = []
+    if given.get("init_weights"):
+        first = f"{workdir}_first"
+        earlier = commands(Path(given["init_weights"]), first)
+        given |= {"init_weights": first}
     words = ["python", "experiments/train.py"]
-    for name, value in manifest["flags"].items():
+    for name, value in given.items():
         if value is not None and name not in _OF_THE_MACHINE:
             text = ",".join(map(str, value)) if isinstance(value, list) else value
             words.append(f"--{name}={text}")
-    return shlex.join(words)
+    return [*earlier, shlex.join(words)]
 
 
 if __name__ == "__main__":

@@ -77,8 +77,20 @@ def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     whole = prednet_jax.init_params(CONFIG, jax.random.key(0))
     jax.tree.map(np.testing.assert_array_equal, params, whole)
     about = json.loads((place / "tiny.json").read_text())
-    assert about["command"] == (
-        "python experiments/train.py --data=moving_digits --seed=0 --channels=1,2"
+    flags = "--data=moving_digits --seed=0 --channels=1,2"
+    train = f"python experiments/train.py {flags}"
+    assert about["command"] == f"{train} --workdir=runs/tiny"
+    # A run that began with the weights of another one.
+    later = shutil.copytree(run, tmp_path / "later")
+    manifest = records.read_json(later / records.MANIFEST)
+    manifest["flags"] |= {"init_weights": str(run)}
+    records.write_json(later / records.MANIFEST, manifest)
+    forked("ship_weights.py", f"--run={later}", "--name=more", *words[2:])
+    first, second = json.loads((place / "more.json").read_text())["command"].split("&&")
+    assert first == f"{train} --workdir=runs/more_first "
+    began = "--init_weights=runs/more_first"
+    assert sorted(second.split()) == sorted(
+        f"{train} --workdir=runs/more {began}".split()
     )
     assert about["scores"]["validation"]["ratio"] == 0.5
     size = {"height": 32, "width": 32, "channels": 1}
