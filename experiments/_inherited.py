@@ -168,7 +168,7 @@ def initial_weights(path: str, kept: tuple[Task, dict] | None) -> tuple[Task, di
         flag = FLAGS[name]
         if not flag.present:
             continue
-        if name == "pixel_max" and not kept and getattr(config, "ported", False):
+        if name == "pixel_max" and weights.is_port(path):
             continue  # of the frames that the port saw; its weights are scaled to 1
         own = getattr(config, "recurrent" if name == "r_channels" else name, None)
         own = network.name if name == "model" else own

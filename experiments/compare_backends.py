@@ -69,7 +69,19 @@ def main() -> None:
     process.prepare()
     started = time.perf_counter()
     _flags.check_numbers(1, "jobs")
-    design = make_design()
+    if FLAGS.arms == []:
+        raise errors.UserError(
+            f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
+        )
+    first_seed, seeds = _seeds(Path(FLAGS.workdir) / SEEDS)
+    design = runs.Design(
+        script=_script("train.py"),
+        arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
+        seeds=seeds,
+        first_seed=first_seed,
+        margin=FLAGS.margin,
+        **_flags.setup(),
+    )
     runs.check(design)
     files.check_unlocked(design.root)
     jobs = design.runs()
@@ -90,8 +102,7 @@ def main() -> None:
     with files.hold(design.root):
         runs.clear(design.root, jobs)
         if _fresh():
-            seeds = [design.first_seed, design.seeds]
-            records.write_json(design.root / SEEDS, seeds)
+            records.write_json(design.root / SEEDS, [first_seed, seeds])
         # Noisy ones take longest: first, so that no core waits for the last one.
         missing.sort(key=lambda job: "noise" not in job.chosen)
         with saddle_runs(design) as saddle:
@@ -104,23 +115,6 @@ def main() -> None:
         verdict["design"]["flags"] = _cli.chosen_flags()
         verdict["seconds"] = time.perf_counter() - started
         publish(design.root, verdict)
-
-
-def make_design() -> runs.Design:
-    """What the flags describe."""
-    if FLAGS.arms == []:
-        raise errors.UserError(
-            f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
-        )
-    first_seed, seeds = _seeds(Path(FLAGS.workdir) / SEEDS)
-    return runs.Design(
-        script=_script("train.py"),
-        arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
-        seeds=seeds,
-        first_seed=first_seed,
-        margin=FLAGS.margin,
-        **_flags.setup(),
-    )
 
 
 def _seeds(begun: Path) -> tuple[int, int]:

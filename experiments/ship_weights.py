@@ -48,6 +48,7 @@ def main() -> None:
         raise UserError(f"--run={run}: of {task.name}; expected prednet")
     manifest = records.read_json(run / records.MANIFEST)
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    made_by = " && ".join(commands(run, f"runs/{FLAGS.name}"))
     found = scores(run, manifest, task, params)
     folder.mkdir(parents=True, exist_ok=True)
     records.write_tree(path, params)
@@ -57,7 +58,7 @@ def main() -> None:
         "network": task.network(),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "sha256": files.digest(path),
-        "command": " && ".join(commands(run, f"runs/{FLAGS.name}")),
+        "command": made_by,
         **{name: manifest.get(name) for name in ("git_commit", "versions", "data")},
         "licence": "MIT",
         "scores": found,
@@ -90,9 +91,10 @@ def commands(run: Path, workdir: str) -> list[str]:
     """
     given = records.read_json(run / records.MANIFEST)["flags"] | {"workdir": workdir}
     earlier: list[str] = []
-    if given.get("init_weights"):
+    before = Path(given.get("init_weights") or "")
+    if (before / records.MANIFEST).is_file():
         first = f"{workdir}_first"
-        earlier = commands(Path(given["init_weights"]), first)
+        earlier = commands(before, first)
         given |= {"init_weights": first}
     words = ["python", "experiments/train.py"]
     for name, value in given.items():

@@ -53,7 +53,7 @@ class Method:
             cuts the graph at ancestors of the loss only, and these nodes are not among
             them. Their input h is a constant by then.
         layer_weights: lambda of the objective `errors`; None: (1, 0, ...). Of
-            `watanabe` these are the only ones.
+            `watanabe` all but the first must be 0.
         extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
             from 0, is the first that the network does not see; None: it sees all.
             Each sequence is then a window of its own and starts from the zero state.
@@ -70,7 +70,8 @@ class Method:
             one_of("objective", self.objective, OBJECTIVES)
         one_of("targets", self.targets, TARGETS)
         if self.layer_weights is not None:
-            object.__setattr__(self, "layer_weights", tuple(self.layer_weights))
+            weights = tuple(map(float, self.layer_weights))
+            object.__setattr__(self, "layer_weights", weights)
         if self.extrapolate_from is not None:
             whole("extrapolate_from", self.extrapolate_from, 1)
 
@@ -139,7 +140,7 @@ def window_loss(
     """
     method = method or Method()
     objective = method.objective or "squares"
-    weights = _check_errors(config, method, objective)
+    weights = check(config, method, objective)
     state = cut(state, first)
     if method.truncation_leak and config.order == "watanabe":
         state = prednet.attach_predictions(params, config, state)
@@ -170,9 +171,8 @@ def window_loss(
     return (total / scored.sum() if objective == "mse" else total), result
 
 
-def _check_errors(
-    config: PredNetConfig, method: Method, objective: str
-) -> tuple[float, ...]:
+def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float, ...]:
+    """Layer weights; a UserError says which settings contradict each other."""
     weights = _layer_weights(config, method.layer_weights)
     if objective == "errors" and method.targets == "stale":
         raise UserError(

@@ -203,12 +203,16 @@ class PredNetTask(Configured):
 
     def loss(self, params, carry, frames, first, method):
         """`objectives.window_loss`, by default with the variant's published loss."""
-        published = "errors" if self.config.order == "lotter" else "squares"
-        method = dataclasses.replace(method, objective=method.objective or published)
+        method = dataclasses.replace(method, objective=self._objective(method))
         return objectives.window_loss(params, self.config, carry, frames, first, method)
 
     def check(self, method):
-        """Accepts every method; `objectives.window_loss` checks it."""
+        """See `Task`, and `objectives.check`."""
+        objectives.check(self.config, method, self._objective(method))
+
+    def _objective(self, method: Method) -> str:
+        published = "errors" if self.config.order == "lotter" else "squares"
+        return method.objective or published
 
     def adam(self, updates):
         """Chainer's Adam; for `lotter` Keras's, with its schedule."""

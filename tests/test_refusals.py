@@ -38,6 +38,7 @@ from prednet_jax.training import evaluation, keys, replicas
 from prednet_jax.training.trainer import Trainer
 
 KEY, ONE, TWO = jax.random.key(0), jnp.ones(1), jnp.ones(2)
+NAN = jnp.asarray([1, jnp.nan])
 CONFIG = PredNetConfig(channels=(1, 2), height=4, width=4)
 LOTTER = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
 IMAGES = AutoencoderConfig(height=4, width=4, hidden=(3,))
@@ -99,6 +100,7 @@ def gathered(loss, *control):
     return redraws.gather(arms, "reduction_order", *control)
 
 
+LEAK = Method(truncation_leak=True)
 ERRORS, ORDER = Method(objective="errors"), noise.ReductionOrder()
 LOSSES = {"a": {"1": [1.0, 3.0], "2": [3.0, 5.0]}}
 
@@ -143,6 +145,7 @@ CASES = {
         (lambda: operator({"w": TWO}, {"b": TWO}), "leaves of.*'b'.*'w'"),
         (lambda: operator({"w": TWO}, {"w": ONE}), r"\(1,\).*\(2,\)"),
         (lambda: operator({"w": TWO}, {"w": 0 * TWO}), "scale has 0.0: .* positive"),
+        (lambda: operator({"a": TWO, "b": TWO}, {"a": TWO, "b": NAN}), "scale has nan"),
         (lambda: steps(0), "steps=0.*at least 1"),
         (lambda: certify(jnp.sum, TWO.astype(int), key=KEY), "int32: expected real"),
         (lambda: certify(jnp.sum, TWO, key=KEY, starts=0), "starts=0"),
@@ -225,7 +228,7 @@ CASES = {
         (lambda: trained(targets="stale", objective="errors"), "targets='stale'"),
         (lambda: rolled_out(extrapolate_from=0), "extrapolate_from=0"),
         (lambda: rolled_out(layer_weights=(1.0, 0.1)), "expected 0 for all layers but"),
-        (lambda: rolled_out(truncation_leak=True), "'lotter': expected 'watanabe'"),
+        (lambda: Trainer(LOTTER, method=LEAK), "'lotter': expected 'watanabe'"),
         (lambda: errors_of_watanabe(layer_weights=[1.0, 0.1]), "with variant 'watana"),
         (lambda: stepped(layer_weights=(2.0, 0.0)), "'errors', not 'squares'"),
         (lambda: stepped(FRAMES[..., [0, 0, 0]]), r"4, 3\): expected \[T, B, 4, 4, 1"),

@@ -110,9 +110,9 @@ def check(params: PyTree, scale: PyTree | None) -> None:
         raise UserError(f"scale has leaves of {received}: expected {expected}")
     given = jax.tree.leaves(scale)
     if not any(isinstance(x, jax.core.Tracer) for x in given):
-        lowest = min((float(jnp.min(x, initial=jnp.inf)) for x in given), default=1.0)
-        if not lowest > 0:
-            raise UserError(f"scale has {lowest}: expected positive numbers")
+        for lowest in [np.min(np.asarray(x, float), initial=np.inf) for x in given]:
+            if not lowest > 0:
+                raise UserError(f"scale has {lowest}: expected positive numbers")
 
 
 class Eigenpairs(NamedTuple):

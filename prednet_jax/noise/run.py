@@ -208,7 +208,7 @@ def perturbed(
     equation, action = step.equation, step.action
     if not action.any:
         return compat.bind(equation, *operands)
-    operands = typed(step, operands)
+    operands = exact = typed(step, operands)
     if step.name == "addupdate":
         return _accumulated(step, words, operands)
     summed_over = equation.params["axes"] if step.name.startswith("psum") else ()
@@ -237,7 +237,7 @@ def perturbed(
     ]
     if step.name in ("scatter-add", "scatter-sub"):
         # What nothing is added to is a copy.
-        x, indices, updates = operands
+        x, indices, updates = exact
         ones = jnp.zeros_like(x), indices, jnp.ones_like(updates)
         noisy = [jnp.where(compat.bind(equation, *ones)[0] != 0, noisy[0], x)]
     return noisy

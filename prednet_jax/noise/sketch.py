@@ -40,10 +40,13 @@ def _as_words(x: Array) -> Array:
 
 
 def classes(x: Any) -> Any:
-    """0 of bounded numbers, 1 of those below -`HUGE`, 2 of NaN, 3 of those above it."""
+    """0 of bounded numbers; 1 of those below -`HUGE`, 2^10 of NaN, 2^20 above `HUGE`.
+
+    So a sum counts the three kinds, up to 1023 of a kind.
+    """
     kinds = x <= -HUGE, x != x, x >= HUGE
     low, nan, high = (kind.astype(np.int32) for kind in kinds)
-    return low + 2 * nan + 3 * high
+    return low + (nan << 10) + (high << 20)
 
 
 # Traced once for each shape and type.

@@ -5,7 +5,9 @@ that a reader downloads and hands to Vega; the figure itself computes medians, q
 and relative values.
 """
 
+import csv
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -169,8 +171,11 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str]]) -> str:
             return value
         return f"{value:.9g}" if np.isfinite(value) else ""
 
-    written = [dict(zip(head, map(cell, row), strict=True)) for row in rows]
-    return records.csv_bytes(written, head).decode()
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(map(cell, row) for row in rows)
+    return text.getvalue()
 
 
 def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:

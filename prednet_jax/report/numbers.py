@@ -69,13 +69,17 @@ def change(mean: float, low: float | None, high: float | None) -> str:
     return f"{said} % [{end(low)}, {end(high)}]"
 
 
+class _MissingError(Exception):
+    """A field of a template has no value."""
+
+
 class _Template(string.Formatter):
     """`str.format` with dotted names of fields and two more kinds of number."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         value = kwargs.get(field_name)
         if value is None or (isinstance(value, float) and math.isnan(value)):
-            raise LookupError(field_name)
+            raise _MissingError
         return value, field_name
 
     def format_field(self, value: Any, format_spec: str) -> str:
@@ -95,5 +99,5 @@ def text(template: str, fields: Mapping[str, Any]) -> str:
     """
     try:
         return _Template().vformat(template, (), fields)
-    except LookupError:
+    except _MissingError:
         return MISSING

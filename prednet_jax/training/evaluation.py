@@ -207,11 +207,13 @@ def pieces(
             f"{source.name}{after}: it has {max(left, 0)}; expected at most as many"
         )
     # The first piece of every sequence, then the second, ...; few of an endless source.
+    all_have = min(skip // len(begins), int(whole_pieces.min()))
     begun = (
         int(begin) + k * frames
-        for k in range(max(whole_pieces))
+        for k in range(all_have, max(whole_pieces))
         for begin in begins[k < whole_pieces]
     )
+    skip -= all_have * len(begins)
     return list(itertools.islice(begun, skip, skip + (count or left))), frames
 
 

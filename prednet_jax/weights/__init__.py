@@ -23,8 +23,7 @@ from prednet_jax.weights.chainer import load_chainer, save_chainer
 from prednet_jax.weights.keras import load_keras, save_keras
 from prednet_jax.weights.pytorch import (
     PORTS,
-    is_pth,
-    is_pytorch_safetensors,
+    is_port,
     load_pytorch,
 )
 from prednet_jax.weights.tensors import (
@@ -138,14 +137,12 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
     kind = files.kind(path)
     if kind == "hdf5":
         return load_keras(path, **frame)
-    if is_pth(path):
+    if is_port(path):
         return load_pytorch(path, variant=variant, **frame)
     if kind == "zip":
         return load_chainer(path)
     if not is_safetensors(path):
         raise files.FileError(f"{path}: of another kind")
-    if is_pytorch_safetensors(path):
-        return load_pytorch(path, variant=variant, **frame)
     return load_safetensors(path)
 
 

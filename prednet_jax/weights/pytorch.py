@@ -176,8 +176,12 @@ def is_pth(path: str | os.PathLike) -> bool:
             return False
 
 
-def is_pytorch_safetensors(path: str | os.PathLike) -> bool:
-    """Whether a safetensors file holds a port's arrays, and no network of ours."""
+def is_port(path: str | os.PathLike) -> bool:
+    """Whether a path is a port's file, .pth or safetensors, and no network of ours."""
+    if not os.path.isfile(path):
+        return False
+    if is_pth(path) or not is_safetensors(path):
+        return is_pth(path)
     arrays, metadata = read_safetensors(path)
     return METADATA not in metadata and any(map(_NAME.search, arrays))
 

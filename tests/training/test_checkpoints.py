@@ -1,4 +1,5 @@
 import errno
+import functools
 import shutil
 
 import chex
@@ -9,6 +10,8 @@ import pytest
 from prednet_jax.files import FileError
 from prednet_jax.training import checkpoints
 from prednet_jax.training.truncated import TrainState
+
+equal = functools.partial(chex.assert_trees_all_equal, strict=True)
 
 
 def state(update=3, size=4):
@@ -22,7 +25,7 @@ def state(update=3, size=4):
 def test_a_state_comes_back_bit_for_bit(tmp_path):
     checkpoints.save(tmp_path, state())
     assert checkpoints.updates(tmp_path) == [3]
-    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 3, state()), state())
+    equal(checkpoints.restore(tmp_path, 3, state()), state())
     with pytest.raises(FileError, match=r"no such checkpoint; expected one of \[3\]"):
         checkpoints.restore(tmp_path, 4, state())
     with pytest.raises(FileError, match="not a state of this network"):
@@ -44,13 +47,13 @@ def test_a_flipped_bit_in_any_file_is_found_or_changes_nothing(tmp_path):
             flipped += 1
             try:
                 restored = checkpoints.restore(tmp_path, 3, state())
-                chex.assert_trees_all_equal(restored, state())
+                equal(restored, state())
             except checkpoints.DamagedError:
                 found += 1
         path.write_bytes(whole)
     # What changes nothing lies in digest.json alone: its white space, and its loss.
     assert flipped - 8 <= found <= flipped
-    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 3, state()), state())
+    equal(checkpoints.restore(tmp_path, 3, state()), state())
 
 
 def test_the_newest_good_one_that_all_share(tmp_path, capsys):
@@ -66,7 +69,7 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     (folders[1] / "checkpoints/2/_METADATA").unlink()
     update, states = checkpoints.newest(folders, like, 9)
     assert update == 1
-    chex.assert_trees_all_equal(states[1], state(1))
+    equal(states[1], state(1))
     assert "b/checkpoints/2: damaged" in capsys.readouterr().err
     # Nothing was removed.
     assert checkpoints.updates(folders[1]) == [1, 2, 3]
@@ -86,7 +89,7 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     assert checkpoints.updates(tmp_path) == [4, 5]
     (tmp_path / "checkpoints/5/_METADATA").write_bytes(b"")
     checkpoints.save(tmp_path, state(5))  # A good one in place of a damaged one.
-    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 5, state()), state(5))
+    equal(checkpoints.restore(tmp_path, 5, state()), state(5))
     checkpoints.prune(tmp_path, 5, 1)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["5"]
 
@@ -107,7 +110,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_alone(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(tmp_path, state(4))
     monkeypatch.undo()
-    chex.assert_trees_all_equal(checkpoints.restore(tmp_path, 3, state()), state())
+    equal(checkpoints.restore(tmp_path, 3, state()), state())
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
 
 

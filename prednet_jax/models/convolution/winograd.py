@@ -101,16 +101,6 @@ ENLARGED = Filtering(
 )
 
 
-def _transform(
-    kernel: Float[Array, "3 3 Ci Co"], f: Filtering
-) -> list[Float[Array, "3 Ci Co"]]:
-    """The kernel transformed along the width: one array per product.
-
-    They are not stacked: within a scan every slice of a stack would be a copy per step.
-    """
-    return _combine(f.g, [kernel[:, j] for j in range(3)])
-
-
 def _forward(
     x: Float[Array, "B H W Ci"], kernel: Sequence[Float[Array, "3 Ci Co"]], f: Filtering
 ) -> Float[Array, "B H W Co"]:
@@ -139,8 +129,10 @@ def _filter_gradient(
     x, dz = lax.optimization_barrier((x, dz))
 
     def paired(x: jax.Array, dz: jax.Array, axis: int) -> Iterator:
-        tiles = _input_tiles(x, axis, f), _output_tiles(dz, axis, f)
-        return zip(*tiles, strict=True)
+        inputs, outputs = _input_tiles(x, axis, f), f.at.shape[0]
+        tiles = -(-dz.shape[axis] // outputs)
+        blocks = _blocks(dz, axis, outputs, before=0, tiles=tiles)
+        return zip(inputs, _combine(f.at.T, blocks), strict=True)
 
     products = [
         jnp.stack([contract(d, e) for d, e in paired(d_row, e_row, 2)])
@@ -154,7 +146,9 @@ def _strip(f: Filtering) -> Algorithm:
     return by_turning(
         partial(_forward, f=f),
         partial(_filter_gradient, f=F2),
-        transform=partial(_transform, f=f),
+        # Along the width, one array per product. They are not stacked: within a scan
+        # every slice of a stack would be a copy per step.
+        transform=lambda kernel: _combine(f.g, [kernel[:, j] for j in range(3)]),
         only_3x3=True,
     )
 
@@ -167,13 +161,6 @@ def _input_tiles(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
     blocks = _blocks(x, axis, f.stride, before=1, tiles=tiles + inputs[-1][0])
     shifted = [lax.slice_in_dim(blocks[b], i, i + tiles, axis=axis) for i, b in inputs]
     return _combine(f.bt, shifted)
-
-
-def _output_tiles(dz: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
-    """A dy: one array per product, whose `axis` runs over tiles."""
-    outputs = f.at.shape[0]
-    tiles = -(-dz.shape[axis] // outputs)
-    return _combine(f.at.T, _blocks(dz, axis, outputs, before=0, tiles=tiles))
 
 
 def _blocks(x: jax.Array, axis: int, m: int, before: int, tiles: int) -> list:

@@ -287,7 +287,7 @@ def _decided(
     floats = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in operands]
     if not any(floats) or step.name == "bitcast_convert_type":
         return []
-    if step.name in _STEPS:  # The sign of a complex number is continuous.
+    if step.name in _STEPS:  # z/|z| is continuous but at 0.
         return [x for x in results if not jnp.iscomplexobj(x)]
     if step.name == "sort":
         return [_permutation(step.equation.params, operands, floats)]

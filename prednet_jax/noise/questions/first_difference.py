@@ -56,7 +56,7 @@ class Difference(NamedTuple):
 
     Attributes:
         difference: relative to the recorded value; infinite if numbers are NaN,
-            infinite or above 1e18 in one of the two alone.
+            infinite or above 1e18 in other numbers.
         expected: the same for noise, RMS over the draws.
         step: of the loops around, outermost first, when it first differs so much.
     """
@@ -256,7 +256,7 @@ def _found(
     when = min(np.flatnonzero(over), key=orders.__getitem__)
     step = tuple(value.steps[when].tolist())
     if far.max() == math.inf:
-        note = "finite in one of the two alone"
+        note = "not finite in the same way"
     numbers = float(far[when]), float(expected[when])
     entry = Difference(value.path, value.primitive, value.source, *numbers, step, note)
     return _Found(orders[when], entry, pair)

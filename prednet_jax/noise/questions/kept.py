@@ -227,7 +227,8 @@ def _written(
     calls = [node for node in ast.walk(test) if isinstance(node, ast.Call)]
     for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        if ast.unparse(node.func) == "math.isclose":
+        named = {k.arg for k in node.keywords}
+        if called == "isclose" and named & {"rel_tol", "abs_tol"}:
             called = "math.isclose"
         starred = any(isinstance(a, ast.Starred) for a in node.args)
         if called not in COMPARISONS or starred:

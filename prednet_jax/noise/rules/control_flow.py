@@ -101,7 +101,8 @@ def _while(call: Call, words: Words, operands: list) -> list:
             goes = lax.broadcast_in_dim(going, jnp.shape(new), axes)
             return jnp.where(goes, new, old)
 
-        step, kept = step + np.uint32(1), list(map(keep, new, old))
+        step = step + np.uint32(1)
+        kept = list(map(keep, new, old)) if going.ndim else new
         # What has stopped stays so, whatever noise makes of its predicate.
         return step, going & predicate(step, kept), kept
 

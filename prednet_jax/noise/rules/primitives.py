@@ -173,7 +173,7 @@ def rounds_to(equation: compat.Equation) -> str:
     )
     magnitude = equation.primitive.name in ("abs", "sign")
     if magnitude and jnp.issubdtype(old, jnp.complexfloating):
-        return "the magnitude of a complex number, which rounds"
+        return "by the magnitude of a complex number, which rounds"
     if equation.primitive.name == "reduce_precision":
         bits = equation.params["mantissa_bits"]
         fewer = bits < jnp.finfo(old).nmant

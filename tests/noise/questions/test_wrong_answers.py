@@ -261,10 +261,10 @@ def test_rows_that_have_stopped_stay_so():
 def test_what_nothing_is_added_to_is_a_copy():
     for add in ("add", "subtract"):
         fn = lambda x, v, add=add: getattr(x.at[jnp.asarray([0, 1, 1])], add)(v)  # noqa: E731
-        run = noise.inject(fn, noise.UlpPerturbation(max_ulps=9))
-        found = run(KEY, jnp.ones(99), jnp.full(3, 0.1))
-        assert (found[2:] == 1).all()
-        assert (found[:2] != fn(jnp.ones(99), jnp.full(3, 0.1))[:2]).any()
+        for spec in (noise.UlpPerturbation(max_ulps=9), noise.MonteCarlo("mca", 20)):
+            found = noise.inject(fn, spec)(KEY, jnp.ones(99), jnp.full(3, 0.1))
+            assert (found[2:] == 1).all()
+            assert (found[:2] != fn(jnp.ones(99), jnp.full(3, 0.1))[:2]).any()
 
 
 def test_noise_of_operands_and_of_results_is_independent():
