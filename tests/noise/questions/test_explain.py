@@ -74,7 +74,8 @@ def test_every_kind_of_program_has_a_float64():
     value, order = fn(*args)
     np.testing.assert_allclose(truth.values[0], value, rtol=1e-3)
     assert np.any(truth.values[0] != np.asarray(value))
-    assert 0 < truth.errors[0] < 1e-12
+    # The callback takes and gives float32.
+    assert 1e-12 < truth.errors[0] < 1e-7
     np.testing.assert_array_equal(truth.values[1], order)
 
 
