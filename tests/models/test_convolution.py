@@ -18,10 +18,21 @@ BOUND = 2e-6
 GENERAL = [n for n, a in convolution.ALGORITHMS.items() if not a.only_3x3]
 
 
-def find(x, kernel, algorithm):
-    size, *channels = kernel.shape[1:]
-    shape = Convolution(*x.shape[1:3], *channels, size, algorithm=algorithm)
-    return convolution.find(shape)
+def shape_of(x, kernel_shape, algorithm="auto", upsampled=False):
+    scale = 2 if upsampled else 1
+    return Convolution(
+        height=x.shape[1] * scale,
+        width=x.shape[2] * scale,
+        in_channels=kernel_shape[2],
+        out_channels=kernel_shape[3],
+        filter_size=kernel_shape[0],
+        upsampled=upsampled,
+        algorithm=algorithm,
+    )
+
+
+def find(x, kernel, algorithm, upsampled=False):
+    return convolution.find(shape_of(x, kernel.shape, algorithm, upsampled))
 
 
 def reference(x, kernel, dz, upsampled):
@@ -145,7 +156,11 @@ def test_chainer_profile_finds_both_gradients_and_not_the_output(algorithm):
 
 
 def shape(width, channels, filter_size, upsampled):
-    return Convolution(width, width, channels, channels, filter_size, upsampled)
+    return shape_of(
+        np.empty((1, width // (1 + upsampled), width // (1 + upsampled), channels)),
+        (filter_size, filter_size, channels, channels),
+        upsampled=upsampled,
+    )
 
 
 def test_auto_is_never_an_algorithm_that_cannot_do_the_shape():
