@@ -48,18 +48,7 @@ flags.DEFINE_string(
 
 def main() -> None:
     """Checks, runs what is missing, merges."""
-    for name in ("data", "images"):
-        if FLAGS[name].value:
-            FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
-    sweep = sweeps.Sweep(
-        script=str(TRAIN),
-        arms=runs.arm_names(FLAGS.arms),
-        seeds=_flags.integers("seeds"),
-        settings=tuple(FLAGS.setting),
-        # Where a system cannot confine a process, a run has all processors.
-        threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
-        **_flags.setup(),
-    )
+    sweep = make_sweep()
     check_settings()
     design.check_sources(sweep)
     files.check_unlocked(sweep.root)
@@ -108,6 +97,22 @@ def main() -> None:
         )
         mendable = all(isinstance(error, UserError) for error in errors)
         raise SystemExit(2 if mendable else 1)
+
+
+def make_sweep() -> sweeps.Sweep:
+    """What the flags describe."""
+    for name in ("data", "images"):
+        if FLAGS[name].value:
+            FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
+    return sweeps.Sweep(
+        script=str(TRAIN),
+        arms=runs.arm_names(FLAGS.arms),
+        seeds=_flags.integers("seeds"),
+        settings=tuple(FLAGS.setting),
+        # Where a system cannot confine a process, a run has all processors.
+        threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
+        **_flags.setup(),
+    )
 
 
 def check_settings() -> None:

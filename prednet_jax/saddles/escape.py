@@ -60,11 +60,6 @@ class Growth(NamedTuple):
         return 1.0 + self.excess
 
     @property
-    def slow(self) -> float:
-        """s, the factor per update of the decaying mode."""
-        return self.momentum / self.fast
-
-    @property
     def ahead(self) -> float:
         """The difference r - beta."""
         return (1.0 - self.momentum) + self.excess

@@ -16,8 +16,6 @@ CONTROL = "float32"
 #: Processors of a training; the bits depend on it.
 THREADS = 1
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
-LEARNED = PredNetConfig(channels=(3, 12, 24), height=24, width=32)
-SHALLOW = PredNetConfig(channels=(3, 16), height=16, width=16)
 GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
 MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
 ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
@@ -208,17 +206,18 @@ _FIVE = (
 )
 
 
-def _pilot(name: str, first_seed: int, *rates: Treatment, **design: Any) -> Part:
-    """Two seeds of a design for part H, whose numbers are in no table."""
-    seeds = range(first_seed, first_seed + 2)
-    return Part(name=name, seeds=seeds, treatments=(*_FIVE, *rates), **design)
-
-
 #: A network that has learned: small enough for many runs, and noisy enough to part.
 _WINDOWS: dict[str, Any] = {
     "network": PredNetConfig(channels=(3, 16, 32), height=16, width=16),
     "random_windows": RandomWindows(batch=1, learning_rate=5e-3, rate_floor=0.2),
 }
+
+
+def _late_rates(name: str, seeds: range, arm: str, *factors: float) -> Part:
+    """That network under float32 alone, with other rates in the last fifth."""
+    treatments = (_PLAIN, *_rates(arm, *factors, rate_from=2800))
+    return Part(name=name, **_WINDOWS, updates=3500, seeds=seeds, treatments=treatments)
+
 
 _PARTS = (
     Part(
@@ -355,31 +354,12 @@ _PARTS = (
             *_draws("planted_rate_0.2", _ELEMENT, range(2), rate=0.2, rate_from=2400),
         ),
     ),
+    # Part H-windows's seeds, whose fixed orders it is compared with.
+    _late_rates("H-windows-planted", range(8640, 8664), "planted_rate", 2.3, 1.4),
     Part(
-        name="H-windows-planted",
-        # Part H-windows's seeds, whose fixed orders it is compared with.
-        **_WINDOWS,
-        updates=3500,
-        seeds=range(8640, 8664),
-        treatments=(
-            _PLAIN,
-            *_rates("planted_rate", 2.3, 1.4, rate_from=2800),
-        ),
-    ),
-    _pilot("H-pilot", 8690, *_rates("float32_rate", 0.9, 0.8, 0.7)),
-    _pilot(
-        "H-learned-pilot",
-        8694,
-        network=LEARNED,
-        updates=2000,
-        random_windows=RandomWindows(),
-    ),
-    _pilot(
-        "H-shallow-pilot",
-        8696,
-        *_rates("float32_rate", 0.9, 0.8, 0.5),
-        network=SHALLOW,
-        random_windows=RandomWindows(batch=4),
+        name="H-pilot",
+        seeds=range(8690, 8692),
+        treatments=(*_FIVE, *_rates("float32_rate", 0.9, 0.8, 0.7)),
     ),
     Part(
         name="H-windows-pilot",
@@ -393,15 +373,8 @@ _PARTS = (
             *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=3200),
         ),
     ),
-    Part(
-        name="H-windows-rate-pilot",
-        **_WINDOWS,
-        updates=3500,
-        seeds=range(8681, 8687),
-        treatments=(
-            _PLAIN,
-            *_rates("float32_late_rate", 1.5, 2.0, 3.0, rate_from=2800),
-        ),
+    _late_rates(
+        "H-windows-rate-pilot", range(8681, 8687), "float32_late_rate", 1.5, 2.0, 3.0
     ),
     Part(
         name="K-pilot",
