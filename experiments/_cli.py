@@ -49,6 +49,9 @@ from prednet_jax import records  # noqa: E402
 from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 
 FLAGS = flags.FLAGS
+# Flags that hold paths, or, of those that are read, names.
+_READ = ("data", "weights", "init_weights", "input", "run")
+_WRITTEN = ("workdir", "folder", "output", "record")
 
 
 def run(main: Callable[[], None]) -> None:
@@ -60,7 +63,7 @@ def run(main: Callable[[], None]) -> None:
 
     def guarded(_: list[str]) -> None:
         try:
-            for name in ("workdir", "folder", "output", "record"):
+            for name in (*_READ, *_WRITTEN):
                 place = FLAGS[name].value if name in FLAGS else None
                 if place is not None:
                     FLAGS[name].value = os.path.expanduser(place)
@@ -133,14 +136,17 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _check_place(name: str, path: str) -> None:
-    """Refuses a place that cannot be written, before anything is measured.
+    """Refuses "", and a place that cannot be written, before anything is measured.
 
     --output, --record name files (or a directory to make), the others directories.
     """
-    kind = "file" if name in ("output", "record") else "directory"
+    written = "file" if name in ("output", "record") else "directory"
+    kind = "path" if name in _READ else written
     if not path:
-        example = "" if kind == "file" else "; . is the current one"
+        example = "; . is the current one" if kind == "directory" else ""
         fail(f"--{name}=: expected a {kind}{example}")
+    if kind == "path":
+        return
     folder = Path(path).absolute()
     if kind == "file":
         if folder.is_dir():

@@ -194,13 +194,18 @@ def prednet_config() -> PredNetConfig:
 def task() -> Task:
     """The network that --model and the flags beside it describe."""
     if FLAGS.model in tasks.NAMED:
+        _own_size(FLAGS.model, () if FLAGS.model == "prednet" else PREDNET)
         given = {n: FLAGS[n].value for n in _SIZES if FLAGS[n].value is not None}
         return small_task(FLAGS.model, images=FLAGS.data, **given)
     network = tasks.load(FLAGS.model)
-    for name in ("channels", "r_channels", "height", "width", "hidden"):
-        if FLAGS[name].present:
-            raise UserError(f"--{name}: expected none; {network.name} has its own")
+    _own_size(network.name, ("channels", "r_channels", "height", "width", "hidden"))
     return network
+
+
+def _own_size(model: str, names: Sequence[str]) -> None:
+    for name in names:
+        if FLAGS[name].present:
+            raise UserError(f"--{name}: expected none; {model} has its own")
 
 
 def small_task(name: str, *, images: str | None = None, **sides: int) -> Task:

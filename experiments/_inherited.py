@@ -185,22 +185,33 @@ def initial_weights(path: str, kept: tuple[Task, dict] | None) -> tuple[Task, di
     return network, params
 
 
+def run_flags(path: str) -> dict[str, Any]:
+    """Flags of the run whose folder, weights or checkpoint this is; {}: of none."""
+    folder = Path(path)
+    if folder.parent.name == "checkpoints":
+        folder = folder.parents[1]
+    elif folder.name == records.WEIGHTS:
+        folder = folder.parent
+    manifest = folder / records.MANIFEST
+    if not manifest.is_file():
+        return {}
+    of_run = records.read_json(manifest).get("flags")
+    if not isinstance(of_run, dict):
+        raise UserError(f"{manifest}: not the manifest of a run of train.py")
+    return of_run
+
+
 def inherit_frames(path: str) -> None:
     """Takes the frames of a run, and how they are cut, where no flag says otherwise.
 
     How they are cut only where they lie on disk. Does nothing where the path is no run.
     """
-    manifest = Path(path) / records.MANIFEST
-    if not manifest.is_file():
-        return
-    of_run = records.read_json(manifest).get("flags")
-    if not isinstance(of_run, dict):
-        raise UserError(f"{manifest}: not the manifest of a run of train.py")
+    of_run = run_flags(path)
     for name in ("data", "crop", "offset"):
         if name != "data" and FLAGS.data in (None, *data.NAMES):
             return
         if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, _parsed(FLAGS[name], of_run[name], manifest))
+            setattr(FLAGS, name, _parsed(FLAGS[name], of_run[name], Path(path)))
             if name == "data":
                 print(f"--data={FLAGS.data}, as {path}")
 

@@ -64,6 +64,9 @@ def main() -> None:
     run = getattr(importlib.import_module(f"benchmarks.{name}"), FLAGS.suite)
     values = _cli.chosen_flags() | {"config": _flags.prednet_config()}
     taken = inspect.signature(run).parameters
+    of_some = ("batch", "networks", "noise", "precision", "repeats", "torch_python")
+    for name in {"window", *of_some} - set(taken):
+        _flags.check_beside(f"another suite than {FLAGS.suite}", False, name)
     print(json.dumps(run(**{name: values[name] for name in taken})), flush=True)
 
 

@@ -108,8 +108,9 @@ def main() -> None:
         with saddle_runs(design) as saddle:
             execute(missing)
             rows = saddle()
-        others = [again.saddle_claim(rows, RESULTS / "study")] if rows else []
-        study = again.published(design, RESULTS / "study")
+        folder = RESULTS / "study"
+        others = [again.saddle_claim(rows, folder, design.margin)] if rows else []
+        study = again.published(design, folder)
         verdict = comparison.judge(design, study, others)
         verdict["design"]["command"] = shlex.join(["python", *sys.argv])
         verdict["design"]["flags"] = _cli.chosen_flags()
@@ -193,8 +194,8 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
 def publish(root: Path, verdict: dict) -> None:
     """Writes the verdict and the report, prints the table."""
     records.write_json(root / report.VERDICT, verdict)
-    (root / SEEDS).unlink(missing_ok=True)
     page = report.build(root)
+    (root / SEEDS).unlink(missing_ok=True)
     print(f"\n{report.text_table(verdict)}\n")
     print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}\n")
     print(report.claim_lines(verdict))

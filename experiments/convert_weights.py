@@ -70,6 +70,11 @@ def main() -> None:
     )
     if not isinstance(config, PredNetConfig):
         raise UserError(f"--input={FLAGS.input}: of autoencoder; expected prednet")
+    for name in ("height", "width", "variant", "pixel_max"):
+        given, own = FLAGS[name].value, getattr(config, name)
+        scaled = name == "pixel_max" and weights.is_port(FLAGS.input)
+        if given not in (None, own) and not scaled:
+            raise UserError(f"--{name}={given}: expected {own}, as in {FLAGS.input}")
     try:
         save(output, config, params)
     except UserError as error:

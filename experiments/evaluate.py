@@ -1,7 +1,7 @@
 r"""Scores frozen weights on many sequences that were not trained on.
 
     python experiments/evaluate.py                     (the network of the package)
-    python experiments/evaluate.py --weights=runs/first --split=unseen
+    python experiments/evaluate.py --weights=RUN --split=unseen
     python experiments/evaluate.py --weights=RUN --data=moving_digits --frames=20 \
         --extrapolate_from=10 --sequences=1000          (10 -> 10, as Moving MNIST)
 
@@ -35,7 +35,9 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "frames", None, "Frames of a sequence, >= 2; default: 100, or as many as it has."
 )
-flags.DEFINE_integer("sequences", 16, "How many sequences; 0: all.")
+flags.DEFINE_integer(
+    "sequences", None, "How many; 0: all. Default: 16 of generated ones, else all."
+)
 flags.DEFINE_integer("skip", 0, "Sequences that are left out before these.")
 flags.DEFINE_float(
     "ssim_range", 1.0, "Range of pixels in SSIM's constants; OpenSTL's is 2."
@@ -47,7 +49,7 @@ flags.DEFINE_string("output", None, "JSON file to write.")
 def main() -> None:
     """Checks, scores, writes, prints."""
     process.prepare(cache=True)
-    _flags.check_numbers(0, "sequences", "skip")
+    _flags.check_numbers(0, "skip", *["sequences"] * (FLAGS.sequences is not None))
     _flags.check_beside("--split=all", FLAGS.split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     task, params = _inherited.trained()
@@ -56,13 +58,17 @@ def main() -> None:
         if FLAGS.split == "all"
         else _flags.open_split(task, FLAGS.split)
     )
+    name = FLAGS.data or task.data
+    generated = name in data.NAMES
+    say_of(source, name, generated=generated)
+    default = 16 if generated else 0
     found = evaluation.evaluate(
         params,
         task,
         source,
         frames=FLAGS.frames,
         extrapolate_from=FLAGS.extrapolate_from,
-        count=FLAGS.sequences or None,
+        count=(default if FLAGS.sequences is None else FLAGS.sequences) or None,
         skip=FLAGS.skip,
         data_range=FLAGS.ssim_range,
     )
@@ -89,6 +95,22 @@ def main() -> None:
             )
             print(f"{group}: {', '.join(cells)}")
             print(f"{group}: {of['ratio']:.3f} of copying")
+
+
+def say_of(source: data.FrameSource, name: str, *, generated: bool) -> None:
+    """Says how frames were made to fit, and where they were trained on."""
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
+    of_run = _inherited.run_flags(FLAGS.weights)
+    # A stream has all frames of a file; of the generated ones only the split `unseen`.
+    shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
+    same = of_run.get("data") in (None, name)
+    if shared and same and of_run.get("sampling") == "stream":
+        errors.say(
+            f"--weights={FLAGS.weights}: trained on a stream of all of {name}, these "
+            f"{'pictures' if generated else 'frames'} too; --sampling=windows keeps a "
+            "split apart"
+        )
 
 
 if __name__ == "__main__":

@@ -70,10 +70,11 @@ def main() -> None:
     most = files.LIMIT // (2 * 4 * math.prod(task.frame))
     errors.whole("--frames", FLAGS.frames, 2, most)
     source = _flags.open_source(task, FLAGS.seed)
-    if FLAGS.start + FLAGS.frames > source.length:
+    end = next((b for b in source.boundaries if b > FLAGS.start), source.length)
+    if FLAGS.start + FLAGS.frames > end:
         raise UserError(
-            f"--start={FLAGS.start} --frames={FLAGS.frames}: expected at most "
-            f"{source.length} frames of {source.name}"
+            f"--start={FLAGS.start} --frames={FLAGS.frames}: expected a sum of at most "
+            f"{end}, where a sequence of {source.name} ends"
         )
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)

@@ -39,6 +39,8 @@ def main() -> None:
     from prednet_jax.data import builders
 
     made = builders.prepare(FLAGS.dataset, source, folder)
+    if FLAGS.dataset == "kitti_raw":
+        made /= "train"  # Beside it lie validation and test.
     print(f"{made}: prepared; read with --data={DATASETS[FLAGS.dataset] or made}")
 
 

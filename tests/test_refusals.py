@@ -166,7 +166,8 @@ CASES = {
     "models": [
         (lambda: shown(FRAMES[:, 0]), r"expected \[T, B, H, W, C\]"),
         (lambda: shown(FRAMES.astype(int)), "dtype int32: expected floa"),
-        (lambda: shown(FRAMES + 254), "pixels up to 25.*0 to 1; divide by 255"),
+        (lambda: shown(FRAMES + 254), "pixels from 0 to 25.*0 to 1; scale them"),
+        (lambda: shown(FRAMES - 1), "pixels from -1 to 0: expected 0 to 1"),
         (lambda: shown(FRAMES, extrapolate_from=0), "extrapolate_from=0"),
         (lambda: shown(FRAMES, layout="THWC"), "expected one of TBHWC, N"),
         (lambda: prednet.predict(CONFIG, PARAMS, FRAMES), "config=.*, after params"),
@@ -209,6 +210,7 @@ CASES = {
         (lambda: gathered(None), "no seed with finite losses in both groups"),
         (lambda: gathered(0.0), "loss of seed 1"),
         (lambda: scatter.redraw_interval([[1.0]]), "no seed has two runs"),
+        (lambda: scatter.redraw_interval([[1.0, NAN[1]]]), "expected finite ones, ab"),
     ],
     "studies": [
         (lambda: symmetric.runs(["a"], ["tile"], [0.0], [1]), "'a': expected one of"),
@@ -237,7 +239,8 @@ CASES = {
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:, :2]), r"expected \[T, B, 4, 4"),
         (lambda: list(windows(VIDEO, 24)), "at least 24 with window=24"),
         (lambda: list(windows(VIDEO[0], 5)), r"expected \[T, H, W, C\]"),
-        (lambda: list(windows(VIDEO + 254, 5)), "up to 254: expected 0 to 1; divide"),
+        (lambda: list(windows(VIDEO + 254, 5)), "to 254: expected 0 to 1; scale"),
+        (lambda: stepped(VIDEO[:, None] + 254), "to 254: expected 0 to 1; scale"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
         (lambda: Trainer(IMAGES, method=ERRORS), "applies to prednet"),
@@ -280,14 +283,15 @@ def test_bad_comparisons_and_sweeps_are_named(tmp_path):
         (sweeps.Sweep, {"settings": ("seeds=1",)}, "setting='seeds=1': seeds=1; expe"),
         (sweeps.Sweep, {"settings": ("--window=1",)}, "expected name=value"),
         (sweeps.Sweep, {"settings": ("lr=1 lr=2",)}, "lr=2; .* of train.py, each"),
+        (sweeps.Sweep, {"settings": ("targets=true",)}, "no flag of arm stale_targets"),
         (sweeps.Sweep, {"window": 1}, "window=1"),
     ):
         given = {"root": tmp_path, "script": "train.py", "tasks": NETWORK, "updates": 5}
         if kind is sweeps.Sweep:
-            given |= {"arms": ("float32",), "seeds": (0, 1)}
+            given |= {"arms": ("float32", "stale_targets"), "seeds": (0, 1)}
         with pytest.raises(ValueError, match=message):
             kind(**given | changes)
     wrong = ("threads_0", "gaussian_", "gaussian_x", "gaussian_0", "gaussian_1e999")
-    for name in (*wrong, "convolution_", "convolution_foo"):
+    for name in (*wrong, "convolution_", "convolution_foo", "convolution_auto"):
         with pytest.raises(ValueError, match=f"arm='{name}'"):
             runs.arm(name)

@@ -9,7 +9,7 @@ import os
 import pathlib
 from typing import Any
 
-from prednet_jax import files
+from prednet_jax import errors, files
 from prednet_jax.data import arrays, digits, images, video, walk
 from prednet_jax.data.frames import CROPS, Fit, FrameSource, joined, refuse_crop
 from prednet_jax.data.splits import SPLITS, open_split
@@ -134,7 +134,11 @@ def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
     """A folder of images; else of folders of images, or of videos: each a sequence."""
     suffixes = images.IMAGE_SUFFIXES
     pictures = images.sequences_below(path, suffixes, deeper=False)
-    if not pictures:
+    if pictures:
+        all_below = images.sequences_below(path, (*suffixes, *video.VIDEO_SUFFIXES))
+        if sum(map(len, all_below.values())) > sum(map(len, pictures.values())):
+            errors.say(f"data={path}: its videos and folders are left out")
+    else:
         pictures = images.sequences_below(path, suffixes)
         videos = [
             name

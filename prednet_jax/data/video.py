@@ -12,7 +12,8 @@ bits, which is said once; a frame with a transparent pixel is refused.
 import contextlib
 import itertools
 import pathlib
-from collections.abc import Iterator
+import weakref
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ _OPTIONS = {
 _CHECKED = 32
 # A jump forward over so many frames decodes them: cheaper than from a key frame.
 _NEAR = 64
+# Videos that are being decoded: each has a file open, and frames in memory.
+_MOST_RUNNING = 32
+_RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionary()
 
 
 def open_video(path: pathlib.Path, fit: Fit) -> FrameSource:
@@ -68,15 +72,26 @@ class Video:
                 f"data={path}: not a readable video "
                 f"({getattr(error, 'strerror', None) or files.reason(error)})"
             ) from error
-        self._next, self._frames = 0, _numbered(path, self.stamps, 0)
+        self._begin(0)
         settled = fit.original is not None and fit.crop != "auto"
         self.fit = fit if settled else fit.settled(*self._picture(0).shape[:2])
         self.read = self.fit.frames(self._picture, lambda _: f"a frame of {path}")
 
+    def _begin(self, number: int) -> None:
+        """Decodes from a frame on; of many videos only some are open at a time."""
+        self._frames, self._next = _numbered(self._path, self.stamps, number), number
+        _RUNNING.pop(id(self), None)
+        _RUNNING[id(self)] = self
+        if len(_RUNNING) > _MOST_RUNNING:
+            _, oldest = next(iter(_RUNNING.items()))
+            del _RUNNING[id(oldest)]
+            oldest._frames.close()
+            oldest._next = oldest.length + 1  # Its next read begins anew.
+
     def _picture(self, number: int) -> np.ndarray:
         """A frame, uint8 `[h, w, 3]`."""
         if number < self._next or (self.stamps and number > self._next + _NEAR):
-            self._frames = _numbered(self._path, self.stamps, number)
+            self._begin(number)
         frame = self._decode(number)
         channels = frame.format.components
         self.bits = max(self.bits, *(channel.bits for channel in channels))
@@ -141,7 +156,7 @@ def _index(path: pathlib.Path) -> tuple[int, list[int]]:
 
 def _numbered(
     path: pathlib.Path, stamps: list[int], start: int
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any]]:
     """Decode from frame `start` on (without stamps: from 0), with their numbers."""
     with _opened(path) as (container, stream):
         if not (start and stamps):

@@ -199,7 +199,7 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
 
 
 def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
-    """Refuses (UserError) float pixels above twice their scale, such as 0 to 255.
+    """Refuses (UserError) float pixels far out of scale, such as 0 to 255 or -1 to 1.
 
     While a function is compiled their values are unknown, and nothing is refused.
     """
@@ -207,12 +207,13 @@ def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
         return
     with jax.ensure_compile_time_eval():  # Not a part of a caller's trace.
         on_device = isinstance(frames, jax.Array)
-        largest = float((jnp if on_device else np).max(frames, initial=0))
+        xp = jnp if on_device else np
+        low, high = (float(f(frames, initial=0)) for f in (xp.min, xp.max))
     limit = max(pixel_max, 1.0)  # uint8 frames are in [0, 1] whatever pixel_max is.
-    if largest > 2 * limit:
+    if high > 2 * limit or low < -limit / 2:
         raise UserError(
-            f"frames with pixels up to {largest:g}: expected 0 to {limit:g}; "
-            "divide by 255, or give uint8"
+            f"frames with pixels from {low:g} to {high:g}: expected 0 to {limit:g}; "
+            "scale them, or give uint8"
         )
 
 

@@ -187,7 +187,8 @@ def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:
 def losses(results: Results, model: str) -> Curves | None:
     """Running means of the losses of every arm and seed; None without the control.
 
-    A mean is over a tenth of the shortest run, at most 50 updates.
+    A mean is over a tenth of a run, at most 50 updates; a run that ended before the
+    others, since it diverged, is left out.
     """
     arms = results.losses.get(model, {})
     if CONTROL not in arms:
@@ -198,7 +199,7 @@ def losses(results: Results, model: str) -> Curves | None:
     sides = ("treatment", "control")
     named = [pair[side] for pair in results.contrasts(model) for side in sides]
     names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
-    length = min(len(curve) for arm in names for curve in arms[arm].values())
+    length = max(len(curve) for arm in names for curve in arms[arm].values())
     width = max(1, min(50, round(length / 10)))
     count = length - width + 1
     points = np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).round())
@@ -214,8 +215,9 @@ def losses(results: Results, model: str) -> Curves | None:
     colours = {arm: ROLES.get(roles.get(arm, ""), MUTED) for arm in names}
     colours[CONTROL] = INK
     series = [
-        Series(arm, colours[arm], smoothed(arms[arm]), arm in (CONTROL, *carry))
+        Series(arm, colours[arm], curves, arm in (CONTROL, *carry))
         for arm in names
+        if (curves := smoothed(arms[arm]))
     ]
     if copied := smoothed(results.copied.get(model, {})):
         series.append(Series(COPY, MUTED, copied))

@@ -58,7 +58,6 @@ def page(results: Results) -> str:
         "significant": numbers.significant,
         "probability": numbers.probability,
         "percent": numbers.percent,
-        "interval": numbers.interval,
     }
     command = results.section("design").get("command")
     return environment.get_template("report.html").render(
@@ -70,6 +69,7 @@ def page(results: Results) -> str:
         command=command,
         label=label,
         identical=identical,
+        difference=verdict_text.difference,
         relative=relative,
         display_name=verdict_text.display_name,
         style=Markup(_text("page.css")),

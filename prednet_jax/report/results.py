@@ -100,12 +100,19 @@ def identical(contrast: Record) -> bool:
 
 
 def load(directory: str | Path) -> Results:
-    """Reads what `compare_backends` wrote; a FileError: no file, or broken."""
+    """Reads what `compare_backends` wrote; a FileError: no file, or broken.
+
+    Runs of which the verdict has no loss, such as interrupted ones, are left out.
+    """
     directory = Path(directory)
     found = Results(directory, _read_verdict(directory / VERDICT))
     draws: dict[tuple[str, str, int], list[NDArray]] = {}
-    for folder in sorted((directory / "runs").glob("*/*/seed_*")):
-        model, arm = folder.parts[-3:-1]
+    judged = found.verdict.get("losses")
+    for folder in sorted((directory / "runs").glob("*/*/**/seed_*")):
+        model, arm = folder.relative_to(directory / "runs").parts[:2]
+        name = folder.name.removeprefix("seed_")
+        if judged is not None and name not in judged.get(model, {}).get(arm, ()):
+            continue
         run = records.read_run(folder)
         try:
             seed = int(run.manifest["seed"])

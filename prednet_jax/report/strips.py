@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-# Pixels: width of a strip's frame, of a line of text, between frames, height of a film.
-_STRIP_WIDTH, _LINE, _GAP, _FILM_HEIGHT = 160, 16, 4, 160
+# Pixels: width of a strip's frame, of a line of text, between frames, height of a film;
+# and the most frames of a film.
+_STRIP_WIDTH, _LINE, _GAP, _FILM_HEIGHT, _FILM = 160, 16, 4, 160, 200
 _MARK = "#D55E00"
 
 
@@ -20,14 +21,15 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
 
     A line stands before the first frame that was extrapolated.
     """
-    length, _, width, _ = next(iter(rows.values())).shape
+    length = len(next(iter(rows.values())))
     first = length if extrapolate_from is None else extrapolate_from
     shown = np.linspace(0, length - 1, min(10, length)).round().astype(int)
-    factor = max(1, round(_STRIP_WIDTH / width))
     pictures = [
-        [_picture(images[t], factor) for t in shown] for images in rows.values()
+        [_picture(images[t], _STRIP_WIDTH / images.shape[2]) for t in shown]
+        for images in rows.values()
     ]
-    across, down = pictures[0][0].width + _GAP, pictures[0][0].height + _LINE
+    across = max(of[0].width for of in pictures) + _GAP
+    down = max(of[0].height for of in pictures) + _LINE
     canvas = Image.new("RGB", (across * len(shown), _LINE + down * len(rows)), "white")
     draw = ImageDraw.Draw(canvas)
     for column, t in enumerate(shown):
@@ -47,13 +49,12 @@ def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
 
 
 def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
-    """All frames, the rows side by side, with their numbers, 200 ms each."""
-    stacked = np.concatenate(list(rows.values()), axis=2)
+    """The first 200 frames, the rows side by side, with their numbers, 200 ms each."""
+    stacked = np.concatenate([images[:_FILM] for images in rows.values()], axis=2)
     first = len(stacked) if extrapolate_from is None else extrapolate_from
-    factor = max(1, round(_FILM_HEIGHT / stacked.shape[1]))
     pictures = []
     for t, frame in enumerate(stacked):
-        image = _picture(frame, factor)
+        image = _picture(frame, _FILM_HEIGHT / len(frame))
         canvas = Image.new("RGB", (image.width, image.height + _LINE), "white")
         canvas.paste(image, (0, _LINE))
         colour = _MARK if t >= first else "black"
@@ -66,8 +67,9 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
     return buffer.getvalue()
 
 
-def _picture(frame: NDArray, factor: int) -> Image.Image:
-    """A frame `[H, W, C]` in [0, 1], each pixel as a square of pixels."""
+def _picture(frame: NDArray, enlarged: float) -> Image.Image:
+    """A frame `[H, W, C]` in [0, 1], each pixel as a square, about so many times."""
+    factor = max(1, round(enlarged))
     pixels = (255 * np.clip(frame, 0, 1)).round().astype(np.uint8)
     pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     size = (factor * pixels.shape[1], factor * pixels.shape[0])

@@ -72,19 +72,25 @@ def _text_of_model(verdict: Record, model: str, word: str) -> str:
 
 def text_row(contrast: Record) -> list[str]:
     """A contrast as cells of plain text, in the order of the terminal's table."""
-    difference = significant(contrast.get("mean_difference"), sign=True)
-    ends = numbers.interval(contrast.get("ci_low"), contrast.get("ci_high"))
     n, same = contrast.get("n", MISSING), contrast.get("bitwise_equal")
     return [
         label(contrast),
         str(n),
         significant(contrast.get("treatment_mean"), 4),
-        f"{difference} {ends}",
+        difference(contrast),
         numbers.probability(contrast.get("p_holm")),
         numbers.probability(contrast.get("tost_p")),
         contrast["verdict"],
         MISSING if same is None else f"{same}/{n}",
     ]
+
+
+def difference(contrast: Record) -> str:
+    """A difference with its interval in units of the loss; of logarithms in percent."""
+    if contrast.get("scale") == "log":
+        return effect(contrast)
+    ends = numbers.interval(contrast.get("ci_low"), contrast.get("ci_high"))
+    return f"{significant(contrast.get('mean_difference'), sign=True)} {ends}"
 
 
 def claim_lines(verdict: Record) -> str:

@@ -152,8 +152,8 @@ _FAMILIES = {
         flags=("--noise=gradient_gaussian:scale={}",),
     ),
     "noise:(.*)": Arm(name="noise:<spec>", meaning="{}", flags=("--noise={}",)),
-    f"convolution_({'|'.join(CONVOLUTIONS)})": Arm(
-        name=f"convolution_<{'|'.join(CONVOLUTIONS)}>",
+    f"convolution_({'|'.join(CONVOLUTIONS[1:])})": Arm(  # `auto` is the control's.
+        name=f"convolution_<{'|'.join(CONVOLUTIONS[1:])}>",
         meaning="{} convolutions, another fixed order",
         role=Role.NULL,
         flags=("--convolution={}",),

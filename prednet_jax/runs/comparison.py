@@ -239,7 +239,7 @@ def judge(
     return {
         "contrasts": contrasts,
         "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
-        "details": {name: details(of) for name, of in answers.items()},
+        "details": {n: details(of, networks[n].runs) for n, of in answers.items()},
         "claims": [claim.as_dict() for claim in claims],
         "together": [row for row in together if row is not None],
         "losses": {name: judged.losses for name, judged in networks.items()},
@@ -262,15 +262,18 @@ def judge(
     }
 
 
-def details(answers: list[statistics.Answered]) -> dict[str, Any]:
+def details(
+    answers: list[statistics.Answered], runs: Sequence[ArmRuns]
+) -> dict[str, Any]:
     """What is known of the answers of one network, and in sentences."""
+    emulated = not any(of.arm.gpu for of in runs)
     sentences = [answer.sentence for answer in answers]
-    if len(answers) == 1:
+    if emulated:
         sentences.append("This is about emulated noise only: no GPU was used.")
     return answers[0].as_dict() | {
         "verdict": statistics.verdict(answers),
         "sentence": " ".join(sentences),
-        "emulated_only": len(answers) == 1,
+        "emulated_only": emulated,
     }
 
 

@@ -12,6 +12,7 @@ a lost try leaves nothing behind. Only `connect` imports Ray.
 
 import dataclasses
 import io
+import itertools
 import json
 import logging
 import os
@@ -92,9 +93,11 @@ class Sweep(Setup):
                 raise UserError(f"{name}={shown}: expected at least one, each once")
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
-        for text in self.settings:
-            setting_flags(text)
-        _ = self.chosen
+        for text, arm in itertools.product(self.settings, self.chosen):
+            flags = (*setting_flags(text), *arm.flags)
+            names = [flag.partition("=")[0] for flag in flags]
+            if len(set(names)) < len(names):
+                raise UserError(f"setting={text!r}: expected no flag of arm {arm.name}")
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:

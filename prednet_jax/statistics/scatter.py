@@ -155,7 +155,10 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
     errors.open_unit("confidence", confidence)
     pairs, weights = [], []
     for losses in runs:
-        logs = np.log(np.asarray(losses, np.float64))
+        losses = np.asarray(losses, np.float64)
+        if not ((losses > 0) & (losses < np.inf)).all():
+            raise errors.UserError(f"losses={losses}: expected finite ones, above 0")
+        logs = np.log(losses)
         i, j = np.triu_indices(logs.size, 1)
         if i.size:
             pairs.append(np.abs(logs[i] - logs[j]))

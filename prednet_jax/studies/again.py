@@ -56,7 +56,9 @@ def seconds(jobs: Sequence[runs.Job], folder: Path) -> float:
     )
 
 
-def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
+def saddle_claim(
+    rows: Sequence[Row], folder: Path, margin: float = statistics.MARGIN_FRACTION
+) -> statistics.Claim:
     """The claim about an exact saddle, against float32, which stays on it.
 
     `rows` are runs of `SADDLE_ARMS` from a symmetric start; `folder` has the study.
@@ -73,7 +75,7 @@ def saddle_claim(rows: Sequence[Row], folder: Path) -> statistics.Claim:
     theory = records.read_json(folder / "A" / "theory.json")
     return statistics.saddle_claim(
         judgement.MODEL,
-        statistics.effect(_losses(rows)),
+        statistics.effect(_losses(rows), margin),
         left,
         _losses(study) if study[0].updates == rows[0].updates else None,
         float(np.median([seed["orders"] for seed in theory["seeds"]])),

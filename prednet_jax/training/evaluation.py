@@ -92,10 +92,12 @@ def table(
 
 
 def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Means over the observed and over the extrapolated frames, where there are any."""
-    names = [*METRICS, *(f"copy_{name}" for name in METRICS)]
+    """Means over the observed and over the extrapolated frames, where there are any.
+
+    PSNR is that of the mean MSE: of one frame that equals the last it is infinite.
+    """
     return {
-        group: {name: float(np.mean([row[name] for row in of])) for name in names}
+        group: _mean(of, "") | _mean(of, "copy_")
         for group, seen in (("observed", True), ("extrapolated", False))
         if (of := [row for row in rows if row["observed"] == seen])
     }
@@ -217,16 +219,19 @@ def pieces(
     return list(itertools.islice(begun, skip, skip + (count or left))), frames
 
 
+def _mean(rows: list[dict[str, Any]], copy: str) -> dict[str, float]:
+    mean = {
+        name: float(np.mean([row[copy + name] for row in rows])) for name in METRICS
+    }
+    mean["psnr"] = -10 * math.log10(mean["mse"]) if mean["mse"] else math.inf
+    return {copy + name: value for name, value in mean.items()}
+
+
 def _pooled(of: list[dict[str, float]], pixels: int) -> dict[str, float]:
     pooled: dict[str, float] = {}
     for copy in ("", "copy_"):
-        mse, mae, ssim = (
-            float(np.mean([row[copy + name] for row in of]))
-            for name in ("mse", "mae", "ssim")
-        )
-        psnr = -10 * math.log10(mse) if mse else math.inf
-        scores = {"mse": mse, "mae": mae, "psnr": psnr, "ssim": ssim}
-        scores |= {"squared_error": mse * pixels, "absolute_error": mae * pixels}
-        pooled |= {copy + name: value for name, value in scores.items()}
+        pooled |= _mean(of, copy)
+        pooled[copy + "squared_error"] = pooled[copy + "mse"] * pixels
+        pooled[copy + "absolute_error"] = pooled[copy + "mae"] * pixels
     copied = pooled["copy_mse"]
     return pooled | {"ratio": pooled["mse"] / copied if copied else math.inf}

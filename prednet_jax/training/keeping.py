@@ -200,7 +200,8 @@ class Keeper:
 
     def _write_examples(self, params: dict, source: data.FrameSource) -> None:
         """The source's last frames, predicted after a warm-up."""
-        task, count = self._recipe.task, self._recipe.examples
+        task = self._recipe.task
+        count = min(self._recipe.examples, source.length - task.windowed)
         total = min(source.length, task.warm_up + count)
         start = min(source.length, _END) - total
         frames = source.read(start, start + total)

@@ -156,6 +156,8 @@ class Trainer:
                 f"model={self.task.name}, which has no windows"
             )
         self._check_frames(frames)
+        if isinstance(frames, np.ndarray):  # Of others the values are on a device.
+            check_range(frames)
         key = _default_key() if key is None else key
         return self.program(state, frames, np.bool_(first), key)
 

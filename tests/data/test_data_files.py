@@ -92,7 +92,7 @@ def test_an_npy_is_mapped_and_grey_frames_have_no_channel(tmp_path):
         open_source(str(tmp_path / "cut.npy"), **FULL)
 
 
-def test_a_folder_of_folders_is_a_sequence_each(tmp_path):
+def test_a_folder_of_folders_is_a_sequence_each(tmp_path, capsys):
     for name, numbers in (("b10", [5, 6]), ("b9", [0, 1, 2]), (".hidden", [7])):
         write_images(tmp_path / name, numbers)
     source = open_source(str(tmp_path), **FULL)
@@ -101,6 +101,9 @@ def test_a_folder_of_folders_is_a_sequence_each(tmp_path):
     (tmp_path / "film.mp4").write_text("")
     with pytest.raises(UserError, match="holds folders of images, and videos"):
         open_source(str(tmp_path), **FULL)
+    write_images(tmp_path, [9], "cover{}.png")
+    assert open_source(str(tmp_path), **FULL).length == 1
+    assert "its videos and folders are left out" in capsys.readouterr().err
 
 
 def test_pictures_that_move_or_show_what_is_behind_are_refused(tmp_path):

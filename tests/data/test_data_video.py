@@ -1,9 +1,12 @@
+import os
+from pathlib import Path
+
 import av
 import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax.data import open_source
+from prednet_jax.data import open_source, video
 from prednet_jax.data.frames import Fit
 from prednet_jax.data.video import Video
 from prednet_jax.errors import UserError
@@ -74,6 +77,19 @@ def test_without_time_stamps_decoding_starts_at_the_start(tmp_path):
     assert (video.length, video.stamps) == (COUNT, [])
     assert numbers(video.read(40, 42)) == [40, 41]
     assert numbers(video.read(3, 6)) == [3, 4, 5]
+
+
+def test_of_a_folder_of_videos_few_are_open(tmp_path, monkeypatch):
+    """Each had its file open, and a decoder's frames in memory."""
+    monkeypatch.setattr(video, "_MOST_RUNNING", 2)
+    paths = [tmp_path / f"{n}.avi" for n in range(4)]
+    for path in paths:
+        write_video(path, "mjpeg", {}, count=6)
+    source = open_source(str(tmp_path), **SIZE)
+    for start in (0, 6, 12, 18, 2, 8, 13):
+        assert numbers(source.read(start, start + 2)) == [start % 6, start % 6 + 1]
+        links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+        assert len(set(map(str, paths)) & set(links)) <= 2
 
 
 def test_no_video_is_refused(tmp_path):

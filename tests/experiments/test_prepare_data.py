@@ -1,4 +1,5 @@
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -39,7 +40,9 @@ def test_kitti_is_cut_and_divided_as_published(prepared, tmp_path):
             frames[drive, number] = pixels(375, 1242, 3)
             picture = Image.fromarray(frames[drive, number])
             picture.save(folder / f"{number:010d}.png", compress_level=0)
-    made, size = prepared("kitti_raw"), {"height": 128, "width": 160}
+    made, train = os.path.split(prepared("kitti_raw"))
+    assert train == "train"
+    size = {"height": 128, "width": 160}
     train, test = (data.open_source(f"{made}/{s}", **size) for s in ("train", "test"))
     assert (train.length, train.boundaries) == (5, (0, 2))
     assert data.open_source(f"{made}/validation", **size).length == 1

@@ -34,7 +34,9 @@ MISTAKES = {
         "--replicas=3 --devices=2": "replicas=3 with batch=1 on 2 devices",
         "--coordinator=x:1": "--coordinator=x:1: expected --replicas or --batch",
         f"--model={TASK}": f"--channels: expected none; {TASK} has its own",
+        "--model=autoencoder": "--channels: expected none; autoencoder has its own",
         "--model=resnet": "model='resnet': expected prednet, autoencoder or mod",
+        "--data=": "--data=: expected a path",
         "--mode=finetune_rollout": "expected --init_weights",
         "--extrapolate_from=3": "expected --mode=finetune_rollout",
         "--sequences=3": "--sequences=3: expected --sampling=windows",
@@ -47,6 +49,7 @@ MISTAKES = {
     },
     "predict.py": {
         "--layers=R9": "--layers=R9: layer='R9': expected",
+        "--data=moving_digits --weights=moving_digits --start=10": "at most 20, where",
         "--frames=900000000": "--frames=900000000: expected a whole number, from 2 to",
         "--frames=9 --extrapolate_from=0": "expected a whole number, from 1 to 8",
         "--frames=9 --extrapolate_from=9": "expected a whole number, from 1 to 8",
@@ -70,7 +73,12 @@ MISTAKES = {
     "benchmark.py": {
         "--repeats=0": "--repeats=0: expected",
         "--suite=foreign --networks=rnn": "networks='rnn': expected",
+        "--suite=foreign --batch=4": "--batch=4: expected another suite than foreign",
         "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
+    },
+    "convert_weights.py": {
+        "--input=walk --height=48": "--height=48: expected 24, as in walk",
+        "--input=walk --pixel_max=2": "--pixel_max=2.0: expected 1.0, as in walk",
     },
     "calibrate_noise.py": {
         "--workdir=/dev/null/x": "/dev/null is no directory that can be written",
@@ -89,6 +97,7 @@ BESIDE = {
     "evaluate.py": ("--weights=walk", "--output={}"),
     "sweep.py": ("--workdir={}", "--dry_run"),
     "benchmark.py": (),
+    "convert_weights.py": ("--output={}.safetensors",),
 }
 
 

@@ -80,6 +80,15 @@ def test_copying_the_last_frame_is_a_line_where_it_does_not_hide_the_others(comp
     assert loss.csv().splitlines()[0].endswith(f"{figures.COPY} 5")
 
 
+def test_a_run_that_ended_early_shortens_no_curve(comparison):
+    found = report.load(comparison)
+    found.losses["prednet"]["ulp"][3] = np.ones(12)
+    lines = {s.name: s.curves for s in figures.losses(found, "prednet").series}
+    assert "3" not in lines["ulp"]
+    assert "3" in lines["float32"]
+    assert figures.losses(found, "prednet").x[-1] == 60
+
+
 def dots(values, intervals=(), label="tile <order>"):
     row = charts.Row(label, "#0072B2", [values], intervals)
     return charts.Dots("What is shown & where", [PANEL], [row]).svg().decode()

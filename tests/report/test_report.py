@@ -27,13 +27,19 @@ def test_load_finds_every_run(comparison):
 def test_replicates_are_averaged_inside_the_seed(broken):
     arm = broken / "runs" / "prednet" / "reduction_order"
     one = results.load(broken).losses["prednet"]["reduction_order"][0]
-    again = arm / "seed_0_replicate_1"
-    again.mkdir()
+    again = arm / "draw_1" / "seed_0"
+    again.mkdir(parents=True)
     (again / "manifest.json").write_text(json.dumps({"seed": 0}))
     (again / "metrics.jsonl").write_text('{"update": 1, "loss": 1.0}\n' * 60)
     two = results.load(broken).losses["prednet"]["reduction_order"][0]
     # Mean of two float64 numbers: exact to a rounding.
     np.testing.assert_allclose(two, (one + 1) / 2, rtol=1e-15)
+    # An interrupted run of another comparison, of which the verdict says nothing.
+    (arm / "seed_77").mkdir()
+    losses = {"prednet": {"reduction_order": {"0": [1.0, 1.0]}}}
+    verdict = json.loads((broken / "verdict.json").read_text()) | {"losses": losses}
+    (broken / "verdict.json").write_text(json.dumps(verdict))
+    assert list(results.load(broken).losses["prednet"]["reduction_order"]) == [0]
 
 
 @pytest.mark.parametrize(
@@ -144,6 +150,8 @@ def test_text_table_names_every_contrast_and_fits(verdict):
         assert len(rows) == 2, one["treatment"]
     assert "+0.0" in next(line for line in lines if line.startswith("stale_targets"))
     assert "6/6" in next(line for line in lines if line.startswith("threads_1"))
+    one |= {"scale": "log", "mean_difference": 0.5, "bitwise_equal": 0}
+    assert verdict_text.text_row(one)[3].startswith("+65 % ")  # exp(0.5) - 1
     assert "about emulated noise only" in " ".join(lines)
     for model in ("prednet", "autoencoder"):
         assert f"p Holm: over all 7 contrasts of {model}" in lines
