@@ -1,4 +1,4 @@
-"""How often the tools of `noise` are right: the suite `accuracy` of benchmark.py.
+"""How often the tools of `noise` are right.
 
 docs/noise/accuracy.md has the commands and what they found. Programs are those of
 `noise_programs`, and of `planted` with a line to find.
@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -268,27 +267,14 @@ OTHER = noise.compose(
 RUNS, FAULTY_RUNS = 20, 5
 
 
-def write_recordings(folder: Path) -> None:
-    """Records the programs without a fault."""
-    machine = f"jax {jax.__version__}"
-    for program in planted.FAULTY:
-        watch = Watch(partial(program, fault=""), planted.arguments(0), {})
-        for seed in range(RUNS):
-            values = watch.run(jax.random.key(0), planted.arguments(seed))
-            recording = Recording(program.__name__, machine, values)
-            recording.save(folder / f"{program.__name__}_{seed}.npz")
-
-
-def first_lines(
-    programs: Sequence[Callable] = planted.FAULTY, folder: Path | None = None
-) -> dict[str, Score]:
+def first_lines() -> dict[str, Score]:
     """Runs without a fault that are no alarm, and faults whose line comes first.
 
-    The other run is in another order, or a recording of `write_recordings`.
+    The other run is in another order.
     """
     scores = {kind: Score() for kind in ("clean", "faulty")}
     judged_by = runs.reaching(NOISE)
-    for program in programs:
+    for program in planted.FAULTY:
         args, clear = planted.arguments(0), partial(program, fault="")
         good, other = Watch(clear, args, {}), Watch(clear, args, {}, OTHER)
         for fault in ("", *planted.FAULTS):
@@ -298,12 +284,8 @@ def first_lines(
             score = scores["faulty" if fault else "clean"]
             for seed in range(FAULTY_RUNS if fault else RUNS):
                 args, key = planted.arguments(seed), jax.random.key(seed)
-                if folder is not None:
-                    file = folder / f"{program.__name__}_{seed}.npz"
-                    recording = noise.load_recording(file)
-                else:
-                    there = (good if fault else other).run(key, args)
-                    recording = Recording(program.__name__, "", there)
+                there = (good if fault else other).run(key, args)
+                recording = Recording(program.__name__, "", there)
                 drawn = (judge.run(k, args) for k in jax.random.split(key, 8))
                 beyond = against(recording, here.run(key, args), drawn)
                 first = beyond[0].source if beyond else ""
@@ -388,28 +370,12 @@ MEASURES: dict[str, Callable[[], Any]] = {
 }
 
 
-def accuracy() -> dict[str, Any]:
-    """Tries every tool on every program."""
-    measured = {name: measure() for name, measure in MEASURES.items()}
-    return {"suite": "accuracy", "jax": jax.__version__, **measured}
-
-
 def main() -> None:
     """Measures what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*MEASURES, []])
-    parser.add_argument("--record", type=Path, help="folder to write recordings to")
-    parser.add_argument("--recordings", type=Path, help="folder to compare with")
-    options = parser.parse_args()
-    if options.record:
-        options.record.mkdir(parents=True, exist_ok=True)
-        write_recordings(options.record)
-        return
-    for name in options.names or MEASURES:
-        measure = MEASURES[name]
-        if name == "first_difference" and options.recordings:
-            measure = partial(first_lines, folder=options.recordings)
-        print(json.dumps({name: measure()}), flush=True)
+    for name in parser.parse_args().names or MEASURES:
+        print(json.dumps({name: MEASURES[name]()}), flush=True)
 
 
 if __name__ == "__main__":

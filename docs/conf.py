@@ -33,7 +33,6 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_type_aliases = {"NoiseSpec": "NoiseSpec"}
-napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 # Attributes once, as the docstring has them, not again as members.
 napoleon_use_ivar = True

@@ -4,7 +4,6 @@
 
 step      one training window: seconds (median), frames per second, compile time
 foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
-accuracy  how often the tools of noise are right: no times; half an hour
 
 Ratios within one run are similar on other machines; seconds are not.
 """
@@ -26,7 +25,7 @@ FLAGS = flags.FLAGS
 # By default every suite takes minutes; flags select the published size.
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 _flags.define_precision_flag()
-flags.DEFINE_enum("suite", "step", ["step", "foreign", "accuracy"], "What to measure.")
+flags.DEFINE_enum("suite", "step", ["step", "foreign"], "What to measure.")
 flags.DEFINE_integer("window", 10, "Frames per window.")
 flags.DEFINE_integer("batch", 1, "Number of sequences trained together.")
 flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.")
@@ -60,8 +59,7 @@ def main() -> None:
         raise UserError(f"--model={FLAGS.model}: expected prednet")
     # `benchmarks/` is not an installed package.
     sys.path.append(str(Path(__file__).resolve().parent.parent))
-    name = "accuracy" if FLAGS.suite == "accuracy" else "speed"
-    run = getattr(importlib.import_module(f"benchmarks.{name}"), FLAGS.suite)
+    run = getattr(importlib.import_module("benchmarks.speed"), FLAGS.suite)
     values = _cli.chosen_flags() | {"config": _flags.prednet_config()}
     taken = inspect.signature(run).parameters
     of_some = ("batch", "networks", "noise", "precision", "repeats", "torch_python")

@@ -31,7 +31,6 @@ flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
 flags.DEFINE_string(
     "compare_with", None, "Published records, beside which each run is shown."
 )
-flags.DEFINE_bool("list", False, "Say which seeds are left, and end.")
 
 
 def main() -> None:
@@ -54,8 +53,6 @@ def main() -> None:
     mine = wanted[first::step]
     left = [seed for seed in mine if seed not in seed_records.finished(part, folder)]
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
-    if FLAGS.list:
-        return
     published = {}
     if FLAGS.compare_with:
         place = Path(FLAGS.compare_with) / part.name

@@ -46,9 +46,8 @@ TABLES = {
 
 
 def read(name: str) -> Any:
-    """A record below results/: rows of a table, or JSON."""
-    path = RESULTS / name
-    return records.read_csv(path) if path.suffix == ".csv" else records.read_json(path)
+    """A record below results/."""
+    return records.read_json(RESULTS / name)
 
 
 def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:

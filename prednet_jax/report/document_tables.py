@@ -242,8 +242,6 @@ SCORES = {
     "localize": ("`localize`: planted lines found, and no other", "100%"),
     "first_difference.clean": ("`first_difference`: other order, no alarm", "100%"),
     "first_difference.faulty": ("`first_difference`: planted line first", "95%"),
-    "versions.clean": ("the same, recorded under jax 0.11: no alarm", "100%"),
-    "versions.faulty": ("the same, recorded under jax 0.11: planted line first", "95%"),
     "invariance.bits": ("`invariance`: variants with the same bits, or not", "100%"),
     "invariance.rungs": ("`invariance`: `beyond` for mixed rows, and only then", "95%"),
     "invariance.lines": ("`invariance`: planted line first", "95%"),
@@ -276,12 +274,10 @@ def accuracy(record: Record) -> str:
     ]
     for name, (what, share) in SCORES.items():
         tool, _, part = name.partition(".")
-        # A record may be of some of the tools.
-        if tool in record:
-            score = record[tool][part] if part else record[tool]
-            cases, wrong = score["cases"], len(score["wrong"])
-            rows.append((what, share, f"{cases - wrong} of {cases}"))
-    if within := record.get("decisions"):
-        what = "`decisions`: accuracies of fresh runs within what 16 draws said"
-        rows.append((what, f"{within['wanted']:.2f}", f"{within['within']:.2f}"))
+        score = record[tool][part] if part else record[tool]
+        cases, wrong = score["cases"], len(score["wrong"])
+        rows.append((what, share, f"{cases - wrong} of {cases}"))
+    within = record["decisions"]
+    what = "`decisions`: accuracies of fresh runs within what 16 draws said"
+    rows.append((what, f"{within['wanted']:.2f}", f"{within['within']:.2f}"))
     return markdown(pd.DataFrame(rows, columns=["what", "wanted", "found"]))

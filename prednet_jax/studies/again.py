@@ -30,9 +30,9 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
         network, of_task = getattr(task, "config", None), design.data_of(task)
         if setting == (network, of_task, *sizes, design.metric_updates(task)):
             same.append(task.name)
-    if not same or not seed_records.complete(PART, folder / PART.name):
-        return {}
     found = seed_records.read(PART, folder / PART.name)
+    if not same or len(found) < len(PART.seeds):
+        return {}
     return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
 
 

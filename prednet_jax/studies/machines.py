@@ -17,7 +17,7 @@ from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import change, significant
 from prednet_jax.statistics.sign_flip import Floats
 from prednet_jax.studies.judgement import PRIMARY, Records, losses
-from prednet_jax.studies.parts import CONTROL, FIXED, NULL, PARTS, STALE, TWELVE
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, STALE, TWELVE
 
 #: What the machines of a seed start from, by the prefix of their arms.
 STARTS = {"": "one initial model", "free_": "initial weights of their own"}
@@ -26,7 +26,6 @@ ALT = (
     f"The twelve machines of {TWELVE} seeds, a dot each: loss over the mean of those "
     "with true targets. Left from one initial model, right from weights of their own."
 )
-UNFINISHED = "not known before its seeds are recorded"
 
 
 class Machines(NamedTuple):
@@ -52,31 +51,23 @@ def twelve(seeds: Records, prefix: str) -> dict[str, Machines]:
     return dict(zip(groups.seeds, machines, strict=True))
 
 
-def drawn(seeds: Records) -> bool:
-    """Whether all seeds that have twelve machines are recorded."""
-    part = PARTS["I"]
-    return {seed.seed for seed in seeds} >= set(part.seeds[:TWELVE])
-
-
 def blocks(seeds: Records) -> dict[str, str]:
-    """The two tables of docs/study/machines.md, from the part's first seeds or all."""
+    """The two tables of docs/study/machines.md."""
     made = {}
     for prefix in STARTS:
-        table = f"*Part I: {UNFINISHED}.*"
-        if drawn(seeds):
-            rows = [
-                {
-                    "seed": seed,
-                    "true targets, 8 machines": _range(of.true),
-                    "stale targets, 4 machines": _range(of.stale),
-                    "stale over true": significant(_mean(of.stale) / _mean(of.true)),
-                    "groups": of.picture,
-                }
-                for seed, of in twelve(seeds, prefix).items()
-            ]
-            table = markdown(pd.DataFrame(rows))
-            if not prefix:
-                table = f"![{ALT}](machines.svg)\n\n{table}"
+        rows = [
+            {
+                "seed": seed,
+                "true targets, 8 machines": _range(of.true),
+                "stale targets, 4 machines": _range(of.stale),
+                "stale over true": significant(_mean(of.stale) / _mean(of.true)),
+                "groups": of.picture,
+            }
+            for seed, of in twelve(seeds, prefix).items()
+        ]
+        table = markdown(pd.DataFrame(rows))
+        if not prefix:
+            table = f"![{ALT}](machines.svg)\n\n{table}"
         made[f"study-I-{prefix}machines"] = table
     return made
 
@@ -95,20 +86,18 @@ def _range(group: Floats) -> str:
 
 def values(seeds: Records) -> dict[str, str]:
     """Numbers in sentences: pictures like the article's, and stale against true."""
-    made = dict.fromkeys(("I.apart", "I.free_apart", "I.higher", "I.stale"), UNFINISHED)
-    if drawn(seeds):
-        for prefix in STARTS:
-            pictures = [of.picture for of in twelve(seeds, prefix).values()]
-            made[f"I.{prefix}apart"] = f"{pictures.count(HIGHER)} of {len(pictures)}"
-    if len(seeds) == len(PARTS["I"].seeds):
-        pairs = statistics.gather(losses(seeds, PRIMARY), STALE, CONTROL)
-        stale, true = pairs.logs
-        count = int((stale > true).sum())
-        exact = scipy.stats.binomtest(count, len(true)).proportion_ci(method="exact")
-        ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
-        made["I.higher"] = f"{count} of {len(true)} ({ends})"
-        effect = statistics.effect(pairs).three
-        made["I.stale"] = change(*(100 * effect[of] for of in effect))
+    made = {}
+    for prefix in STARTS:
+        pictures = [of.picture for of in twelve(seeds, prefix).values()]
+        made[f"I.{prefix}apart"] = f"{pictures.count(HIGHER)} of {len(pictures)}"
+    pairs = statistics.gather(losses(seeds, PRIMARY), STALE, CONTROL)
+    stale, true = pairs.logs
+    count = int((stale > true).sum())
+    exact = scipy.stats.binomtest(count, len(true)).proportion_ci(method="exact")
+    ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
+    made["I.higher"] = f"{count} of {len(true)} ({ends})"
+    effect = statistics.effect(pairs).three
+    made["I.stale"] = change(*(100 * effect[of] for of in effect))
     return made
 
 

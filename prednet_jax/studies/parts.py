@@ -144,11 +144,6 @@ def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[Trea
     return [Treatment(arm=arm, noise=noise, draw=i, **more) for i in draws]
 
 
-def _rates(arm: str, *factors: float, **more: Any) -> list[Treatment]:
-    """Other learning rates, of which pilots choose one whose effect is known."""
-    return [Treatment(arm=f"{arm}_{r:g}", rate=r, **more) for r in factors]
-
-
 _ORDER = _draws(RANDOM, "reduction_order", range(2))
 _RUN = _draws(FIXED, "reduction_order:schedule=run", range(2))
 # Orders that differ between any two channels. Those of `_ORDER` differ between blocks
@@ -211,12 +206,6 @@ _WINDOWS: dict[str, Any] = {
     "network": PredNetConfig(channels=(3, 16, 32), height=16, width=16),
     "random_windows": RandomWindows(batch=1, learning_rate=5e-3, rate_floor=0.2),
 }
-
-
-def _late_rates(name: str, seeds: range, arm: str, *factors: float) -> Part:
-    """That network under float32 alone, with other rates in the last fifth."""
-    treatments = (_PLAIN, *_rates(arm, *factors, rate_from=2800))
-    return Part(name=name, **_WINDOWS, updates=3500, seeds=seeds, treatments=treatments)
 
 
 _PARTS = (
@@ -321,9 +310,7 @@ _PARTS = (
         known_answers={STALE: RAISES, "planted_rate_0": RAISES},
         seeds=range(8740, 8800),
         treatments=(
-            *(_PLAIN, _NULL),
-            *_draws(FIXED, _FIXED_ELEMENT, [0]),
-            *_draws(RANDOM, _ELEMENT, range(2)),
+            *_FIVE,
             # They stop learning for the last fifth.
             *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=2400),
             dataclasses.replace(_STALE, seeds=8),
@@ -354,44 +341,16 @@ _PARTS = (
             *_draws("planted_rate_0.2", _ELEMENT, range(2), rate=0.2, rate_from=2400),
         ),
     ),
-    # Part H-windows's seeds, whose fixed orders it is compared with.
-    _late_rates("H-windows-planted", range(8640, 8664), "planted_rate", 2.3, 1.4),
     Part(
-        name="H-pilot",
-        seeds=range(8690, 8692),
-        treatments=(*_FIVE, *_rates("float32_rate", 0.9, 0.8, 0.7)),
-    ),
-    Part(
-        name="H-windows-pilot",
+        name="H-windows-planted",
+        # Part H-windows's seeds, whose fixed orders it is compared with.
         **_WINDOWS,
-        updates=4000,
-        seeds=(8680,),
-        treatments=(
-            *_FIVE,
-            _STALE,
-            *_draws("planted_rate_0.5", _ELEMENT, range(2), rate=0.5, rate_from=3200),
-            *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=3200),
-        ),
-    ),
-    _late_rates(
-        "H-windows-rate-pilot", range(8681, 8687), "float32_late_rate", 1.5, 2.0, 3.0
-    ),
-    Part(
-        name="K-pilot",
-        # Part H's first seeds, whose random orders are recorded.
-        seeds=range(8600, 8608),
+        updates=3500,
+        seeds=range(8640, 8664),
         treatments=(
             _PLAIN,
-            *_draws("planted_rate_0.3", _ELEMENT, range(2), rate=0.3, rate_from=2400),
-            *_draws("planted_rate_0.2", _ELEMENT, range(2), rate=0.2, rate_from=2400),
-        ),
-    ),
-    Part(
-        name="H-pilot-late",
-        seeds=range(8692, 8694),
-        treatments=(
-            *(_PLAIN, _FIVE[3]),
-            *_rates("float32_late_rate", 0.8, 0.6, 0.4, rate_from=2400),
+            Treatment(arm="planted_rate_2.3", rate=2.3, rate_from=2800),
+            Treatment(arm="planted_rate_1.4", rate=1.4, rate_from=2800),
         ),
     ),
 )

@@ -79,11 +79,6 @@ def finished(part: Part, folder: Path) -> dict[int, Path]:
     return {seed: path for seed, path in paths.items() if path.exists()}
 
 
-def complete(part: Part, folder: Path) -> bool:
-    """Whether every seed of a part has its record."""
-    return len(finished(part, folder)) == len(part.seeds)
-
-
 def read(part: Part, folder: Path) -> list[SeedRecord]:
     """The records of a part's finished seeds, in the order of the seeds.
 

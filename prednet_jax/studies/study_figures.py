@@ -37,8 +37,7 @@ def figures(
         made[f"saddle_{program}.svg"] = saddle(effects, program, rows[0].updates)
     for name in study_tables.DESCRIBED:
         made[f"part_{name}.svg"] = against_control(name, parts[name])
-    if machines.drawn(parts["I"]):
-        made["machines.svg"] = machines.figure(parts["I"])
+    made["machines.svg"] = machines.figure(parts["I"])
     return made
 
 

@@ -1,7 +1,6 @@
 """Tables of docs/study, and numbers in its sentences, from committed records.
 
-The parts of `JUDGED` have an answer when their last seed is recorded, and no number of
-theirs is shown before. The parts of `DESCRIBED` have no verdict.
+The parts of `JUDGED` have an answer, the parts of `DESCRIBED` have no verdict.
 """
 
 from collections import Counter
@@ -39,24 +38,13 @@ PLATEAU = "D-plateau"
 WINDOWS = "H-windows"
 #: Planted effects, and the part whose seeds and fixed orders they share.
 PLANTED = {"J-planted": "J", "H-windows-planted": WINDOWS}
-#: No number of these is shown before the last seed is recorded.
-WHOLE = (*JUDGED, *PLANTED)
-#: What stands in place of a judged part's tables and numbers.
-UNFINISHED = "not known before the last seed is recorded"
 Record = Mapping[str, Any]
 
 
 def load(folder: Path) -> dict[str, Records]:
-    """The records of each part that is shown, from the directory results/study.
-
-    Those of `WHOLE` are left out before the last seed is recorded. Part I has its seeds
-    in order, as far as they are recorded.
-    """
-    return {
-        name: seed_records.read(PARTS[name], folder / name)
-        for name in (*WHOLE, *DESCRIBED, PLATEAU, "I")
-        if name not in WHOLE or seed_records.complete(PARTS[name], folder / name)
-    }
+    """The records of each part that is shown, from the directory results/study."""
+    names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, "I")
+    return {name: seed_records.read(PARTS[name], folder / name) for name in names}
 
 
 def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -66,7 +54,7 @@ def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]
     verdict_<endpoint>.json.
     """
     made: dict[str, dict[str, dict[str, Any]]] = {}
-    for part in (PARTS[name] for name in JUDGED if name in parts):
+    for part in (PARTS[name] for name in JUDGED):
         own, *others = judgement.endpoints(part)
         seeds = parts[part.name]
         made[part.name] = {own: judgement.judge(part, seeds)}
@@ -85,8 +73,7 @@ def blocks(
     """
     tables: dict[str, str] = {}
     for name in JUDGED:
-        of_part = folder / name, parts.get(name, ()), verdicts.get(name)
-        tables |= answer_tables(name, *of_part)
+        tables |= answer_tables(name, folder / name, parts[name], verdicts[name])
     for name in DESCRIBED:
         dead = without_gradient(folder / name, parts[name])
         tables[f"study-{name}"] = against_control(parts[name], dead)
@@ -97,20 +84,18 @@ def blocks(
 
 
 def answer_tables(
-    name: str, folder: Path, seeds: Records, verdicts: Mapping[str, Record] | None
+    name: str, folder: Path, seeds: Records, verdicts: Mapping[str, Record]
 ) -> dict[str, str]:
-    """The tables of a judged part; `verdicts` by endpoint, None: it is not complete."""
-    tables = [f"*Part {name}: {UNFINISHED}.*"] * 5
-    if verdicts is not None:
-        (own, primary), *others = verdicts.items()
-        endpoints = [
-            f"`{endpoint}`{_about(endpoint, seeds, of)}\n\n"
-            + markdown(_in_units(of), CONTRAST)
-            for endpoint, of in others
-        ]
-        in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
-        tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
-        tables += [separation(seeds), redraws_along(folder, seeds, own)]
+    """The tables of a judged part, with its verdicts by endpoint."""
+    (own, primary), *others = verdicts.items()
+    endpoints = [
+        f"`{endpoint}`{_about(endpoint, seeds, of)}\n\n"
+        + markdown(_in_units(of), CONTRAST)
+        for endpoint, of in others
+    ]
+    in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
+    tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
+    tables += [separation(seeds), redraws_along(folder, seeds, own)]
     names = ("verdict", "contrasts", "endpoints", "separation", "redraws")
     return {f"study-{name}-{of}": t for of, t in zip(names, tables, strict=True)}
 
@@ -119,11 +104,9 @@ def answer_values(verdicts: Mapping[str, Mapping[str, Record]]) -> dict[str, str
     """Of each judged part its answer in percent, and how far two runs may differ."""
     made = {}
     for name in JUDGED:
-        made[f"{name}.noise"] = made[f"{name}.redraws"] = UNFINISHED
-        if name in verdicts:
-            record = verdicts[name][PARTS[name].endpoint]
-            made[f"{name}.noise"] = _noise(record["claims"][0])
-            made[f"{name}.redraws"] = redraw_limit(record)
+        record = verdicts[name][PARTS[name].endpoint]
+        made[f"{name}.noise"] = _noise(record["claims"][0])
+        made[f"{name}.redraws"] = redraw_limit(record)
     return made
 
 
@@ -143,15 +126,10 @@ def values(
 ) -> dict[str, str]:
     """Numbers in sentences, by the name in their mark: the part, and what it is."""
     made = answer_values(verdicts) | machines.values(parts["I"])
-    made |= planted_values(parts)
-    unknown = "HJ.noise", f"{WINDOWS}.frozen", f"{WINDOWS}.held_out"
-    made |= dict.fromkeys(unknown, UNFINISHED)
+    made |= planted_values(parts) | windows_values(parts[WINDOWS])
     # The planned part and its repetition on other seeds, as one.
-    if {"H", "J"} <= parts.keys():
-        effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
-        made["HJ.noise"] = _noise(effect_of_both.three)
-    if WINDOWS in parts:
-        made |= windows_values(parts[WINDOWS])
+    effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
+    made["HJ.noise"] = _noise(effect_of_both.three)
     made["D-plateau.p"] = plateau_p(parts[PLATEAU])
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),
@@ -180,9 +158,6 @@ def planted_values(parts: Mapping[str, Records]) -> dict[str, str]:
     made: dict[str, str] = {}
     for name, of in PLANTED.items():
         arms = {treatment.arm for treatment in PARTS[name].treatments}
-        made |= {f"{name}.{arm}": UNFINISHED for arm in arms}
-        if not {name, of} <= parts.keys():
-            continue
         seeds = judgement.beside(parts[of], parts[name])
         for arm in arms - {CONTROL}:
             answered = judgement.ask(seeds, PARTS[of].endpoint, treatment=arm)
@@ -206,8 +181,6 @@ def windows_values(seeds: Records) -> dict[str, str]:
 
 def plateau_ends(seeds: Records) -> str:
     """When the runs of each arm leave the plateau, and their losses over float32's."""
-    if not seeds:
-        return f"*{UNFINISHED}*"
     shown = pd.DataFrame(vars(run) for seed in seeds for run in seed.runs)
     control = shown.loc[shown.arm == CONTROL, PRIMARY].item()
     shown["end"] = [
@@ -221,8 +194,6 @@ def plateau_ends(seeds: Records) -> str:
 
 def plateau_p(seeds: Records) -> str:
     """Whether random orders leave earlier: the exact one-sided test of ranks."""
-    if not seeds:
-        return UNFINISHED
     ends = pd.Series(
         [run.plateau_left or np.inf for run in seeds[0].runs],
         [run.arm for run in seeds[0].runs],

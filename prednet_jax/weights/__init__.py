@@ -6,6 +6,7 @@ arrays as a run's weights.npz has them, and NAME.json says what they are
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -203,19 +204,16 @@ def _like(task: Task) -> Any:
     return jax.eval_shape(lambda: task.init_params(jax.random.key(0)))
 
 
-def _newest(folder: Path, task: Task) -> dict:
-    for update in reversed(checkpoints.updates(folder)):
-        try:
-            params = checkpoints.restore(folder, update, _like(task))
-        except checkpoints.DamagedError as error:
-            errors.say(f"{error}; not used")
-            continue
-        errors.say(f"{folder}: not finished; its weights after update {update}")
-        return params
-    raise UserError(
-        f"{folder}: the run is not finished and has no checkpoint; --resume goes on "
-        "with it"
-    )
+def _newest(folder: Path, task: Task) -> Any:
+    like = {0: _like(task)}
+    update, found = checkpoints.newest({0: folder}, like, sys.maxsize)
+    if not update:
+        raise UserError(
+            f"{folder}: the run is not finished and has no checkpoint; --resume goes "
+            "on with it"
+        )
+    errors.say(f"{folder}: not finished; its weights after update {update}")
+    return found[0]
 
 
 def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
