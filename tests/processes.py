@@ -180,3 +180,14 @@ def refused(forked):
         return done
 
     return check
+
+
+@pytest.fixture(scope="session")
+def whole(train, tmp_path_factory):
+    """A run of six updates, with checkpoints at 2, 4 and 6."""
+    from tests.experiments.runs_on_disk import TINY
+
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = train(*TINY, f"--workdir={folder}", "--checkpoint_every=2")
+    assert f"experiments/predict.py --weights={folder}" in done.stdout
+    return folder

@@ -3,8 +3,6 @@
 import ast
 import sys
 
-import pytest
-
 from tests.processes import ROOT, python
 
 PACKAGE = ROOT / "prednet_jax"
@@ -87,26 +85,6 @@ def test_noise_stands_alone():
                 assert name.startswith("prednet_jax.noise"), (path, name)
             else:
                 assert name.split(".")[0] in known, (path, name)
-
-
-LIFTED = """
-import pkgutil
-import jax, lifted
-for module in pkgutil.walk_packages(lifted.__path__, "lifted."):
-    __import__(module.name)
-spec = lifted.parse("reduction_order+ulp")
-print(lifted.inject(jax.numpy.sum, spec)(jax.random.key(0), jax.numpy.ones(9)))
-"""
-
-
-def test_noise_can_be_lifted_out(tmp_path):
-    """Its folder under another name."""
-    for path in (PACKAGE / "noise").rglob("*.py"):
-        copy = tmp_path / "lifted" / path.relative_to(PACKAGE / "noise")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text().replace("prednet_jax.noise", "lifted"))
-    done = python("-c", LIFTED, folder=tmp_path, PYTHONPATH="")
-    assert float(done.stdout) == pytest.approx(9)
 
 
 def loaded_after(statement):

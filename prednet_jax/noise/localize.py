@@ -200,6 +200,7 @@ def effect_of(
         active[list(members)] = True
         noisy = (run(key, active, *arrays).result() for key in keys)
         far = [l2_distance(result, clean) for result in noisy]
+        far = np.nan_to_num(far, nan=np.inf)
         return float(np.sqrt(np.mean(np.square(far))))
 
     return effect

@@ -30,9 +30,10 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
         network, of_task = getattr(task, "config", None), design.data_of(task)
         if setting == (network, of_task, *sizes, design.metric_updates(task)):
             same.append(task.name)
-    found = seed_records.read(PART, folder / PART.name)
-    if not same or len(found) < len(PART.seeds):
+    made = seed_records.finished(PART, folder / PART.name)
+    if not same or len(made) < len(PART.seeds):
         return {}
+    found = seed_records.read(PART, folder / PART.name)
     return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
 
 

@@ -197,6 +197,8 @@ def test_the_least_that_a_verdict_has_is_enough(tmp_path, verdict):
     text = text_of(page)
     assert "No run with a loss curve was found" in text
     assert "No contrast was recorded" in text
+    shown = report.text_table(least | {"contrasts": [contrast | {"control": "gpu"}]})
+    assert "\n- gpu\n" in shown
     assert {path.name for path in tmp_path.iterdir()} == {"verdict.json", "report.html"}
 
 

@@ -205,19 +205,6 @@ def test_claims_and_a_repetition_in_sentences():
     ]
 
 
-def test_text_table_of_the_least_a_verdict_has():
-    contrast = {"model": "prednet", "treatment": "gpu_deterministic", "control": "gpu"}
-    contrast |= {"metric": "loss", "n": 1, "mean_difference": 1e-6, "p_value": 1.0}
-    contrast |= dict.fromkeys(("ci_low", "ci_high", "p_holm", "tost_p"))
-    contrast |= {"margin": 1e-3, "verdict": "inconclusive"}
-    words = dict.fromkeys(("prednet", "autoencoder"), "inconclusive")
-    least = {"contrasts": [contrast], "verdict": words}
-    text = report.text_table(least)
-    assert "\ngpu_deterministic  1 " in text
-    assert "\n- gpu\n" in text
-    assert text.endswith("autoencoder: INCONCLUSIVE")
-
-
 def test_the_report_is_written_anew(forked, verdict, tmp_path):
     verdict["contrasts"] = verdict["contrasts"][:2]
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))

@@ -38,7 +38,6 @@ def test_one_initial_model_gives_the_articles_picture_and_free_weights_do_not():
     made = machines.values(FIRST)
     assert made["I.apart"] == "6 of 6"
     assert made["I.free_apart"] != "6 of 6"
-    assert made["I.higher"] == made["I.stale"] == machines.UNFINISHED
 
 
 def test_the_direction_of_the_picture_is_said():
@@ -52,12 +51,6 @@ def test_the_difference_of_all_seeds_has_a_sign_and_a_size():
     assert made["I.higher"] == "40 of 40 (91 to 100 %)"
     estimate = float(made["I.stale"].split()[0])
     assert estimate == pytest.approx(50, abs=0.5)
-
-
-def test_nothing_is_shown_before_the_six_are_recorded():
-    said = {*machines.blocks(FIRST[:5]).values(), *machines.values(FIRST[1:]).values()}
-    assert all(machines.UNFINISHED in text for text in said)
-    assert not machines.drawn(FIRST[:5])
 
 
 def test_a_seed_with_a_diverged_machine_is_left_out():

@@ -30,7 +30,7 @@ RECORDS = {
 ARMS = [
     pytest.param(name, arm, marks=() if (name, arm) in QUICK else pytest.mark.slow)
     for name, part in PARTS.items()
-    # The pilots of random windows are of commits whose batches had another program.
+    # Records of random windows are of commits whose batches had another program.
     if RECORDS[name] and part.random_windows is None
     for arm in dict.fromkeys(treatment.arm for treatment in part.treatments)
 ]

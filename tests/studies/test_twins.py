@@ -167,16 +167,6 @@ def _restored():
         jax.config.update(name, value)
 
 
-def test_runs_of_a_study():
-    programs = list(symmetric.PROGRAMS)
-    arms = [arm for arm in symmetric.ARMS if arm != "blocks"]
-    planned = symmetric.runs(programs, arms, list(symmetric.DELTAS), [1, 2])
-    # Three arms at every delta and two at zero; a whole seed first.
-    assert len(planned) == len(set(planned)) == 2 * 2 * (3 * 6 + 2)
-    assert {run.seed for run in planned[:40]} == {1}
-    assert {r.delta for r in planned if r.arm in symmetric.AT_ZERO} == {0.0}
-
-
 @pytest.mark.usefixtures("_restored")
 def test_row_of_a_split_run_and_the_start_in_float64():
     config = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=8)

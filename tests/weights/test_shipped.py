@@ -113,22 +113,10 @@ def test_a_network_is_not_replaced_in_silence(run, tmp_path, refused):
     assert (place / "tiny.npz").read_bytes() == b"mine"
 
 
-# The network of tests/experiments: what compiled it there is on the disk.
-TINY = ("--channels=3,4", "--height=8", "--width=8", "--window=4", "--updates=3")
-TINY += ("--convolution=xla",)
-
-
-@pytest.fixture(scope="module")
-def trained(train, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    train(*TINY, "--checkpoint_every=1", f"--workdir={folder}")
-    return folder
-
-
-def unfinished(trained, tmp_path):
+def unfinished(whole, tmp_path):
     """As it was before its weights were written."""
     folder = tmp_path / "unfinished"
-    shutil.copytree(trained, folder)
+    shutil.copytree(whole, folder)
     (folder / records.WEIGHTS).unlink()
     manifest = records.read_json(folder / records.MANIFEST)
     del manifest["final_params_sha256"]
@@ -136,36 +124,36 @@ def unfinished(trained, tmp_path):
     return folder
 
 
-def test_a_run_is_loaded_by_its_directory_or_its_file(trained, capsys):
-    digest = records.read_json(trained / records.MANIFEST)["final_params_sha256"]
-    for path in (trained, trained / records.WEIGHTS, str(trained)):
+def test_a_run_is_loaded_by_its_directory_or_its_file(whole, capsys):
+    digest = records.read_json(whole / records.MANIFEST)["final_params_sha256"]
+    for path in (whole, whole / records.WEIGHTS, str(whole)):
         config, params = weights.load(path)
         assert (config.channels, config.height, config.width) == ((3, 4), 8, 8)
         assert records.fingerprint(params) == digest
     assert capsys.readouterr().err == ""
 
 
-def test_an_unfinished_run_gives_its_newest_good_checkpoint(trained, tmp_path, capsys):
-    folder = unfinished(trained, tmp_path)
-    final = records.read_tree(trained / records.WEIGHTS)
+def test_an_unfinished_run_gives_its_newest_good_checkpoint(whole, tmp_path, capsys):
+    folder = unfinished(whole, tmp_path)
+    final = records.read_tree(whole / records.WEIGHTS)
     _, params = weights.load(folder)
     assert records.fingerprint(params) == records.fingerprint(final)
-    assert "not finished; its weights after update 3" in capsys.readouterr().err
-    (folder / "checkpoints" / "3" / "digest.json").unlink()
+    assert "not finished; its weights after update 6" in capsys.readouterr().err
+    (folder / "checkpoints" / "6" / "digest.json").unlink()
     _, params = weights.load(folder)
     assert not np.array_equal(params["gates_0"]["kernel"], final["gates_0"]["kernel"])
     assert "damaged; " in (said := capsys.readouterr().err)
-    assert "its weights after update 2" in said
-    _, second = weights.load(folder / "checkpoints" / "2")
+    assert "its weights after update 4" in said
+    _, second = weights.load(folder / "checkpoints" / "4")
     assert records.fingerprint(second) == records.fingerprint(params)
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoint; --resume goes on"):
         weights.load(folder)
 
 
-def test_damaged_runs_are_named(trained, tmp_path):
+def test_damaged_runs_are_named(whole, tmp_path):
     folder = tmp_path / "damaged"
-    shutil.copytree(trained, folder)
+    shutil.copytree(whole, folder)
     tree = records.read_tree(folder / records.WEIGHTS)
     tree["gates_0"]["bias"] += 1
     records.write_tree(folder / records.WEIGHTS, tree)
@@ -176,9 +164,9 @@ def test_damaged_runs_are_named(trained, tmp_path):
         weights.load(folder)
 
 
-def test_scripts_take_an_unfinished_run(trained, tmp_path, forked):
-    folder, output = unfinished(trained, tmp_path), tmp_path / "w.safetensors"
+def test_scripts_take_an_unfinished_run(whole, tmp_path, forked):
+    folder, output = unfinished(whole, tmp_path), tmp_path / "w.safetensors"
     words = (f"--input={folder}", f"--output={output}")
     done = forked("convert_weights.py", *words)
-    assert "its weights after update 3" in done.stderr
+    assert "its weights after update 6" in done.stderr
     assert weights.load(output)[0].channels == (3, 4)

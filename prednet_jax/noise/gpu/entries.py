@@ -333,9 +333,9 @@ _LIBRARIES: dict[str, Library | None] = {
     "cublas_": _CUBLAS,
     "cusolver_": _CUSOLVER,
     "cusparse": _CUSPARSE,
-    **dict.fromkeys(("__cub$", "cu_threefry", "cu_lu_pivots", "AllocateBuffer")),
-    **dict.fromkeys(("Sharding", "SPMD", "annotate_device_placement")),
-    **dict.fromkeys(("PadToStatic", "SliceToDynamic")),
+    **dict.fromkeys(("__cub$", "__gpu$TopK", "cu_threefry", "cu_lu_pivots")),
+    **dict.fromkeys(("AllocateBuffer", "Sharding", "SPMD")),
+    **dict.fromkeys(("annotate_device_placement", "PadToStatic", "SliceToDynamic")),
 }
 
 
@@ -356,7 +356,8 @@ def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
     if library is None:
         return
     varies = library.deterministic if deterministic else library.varies
-    chosen = "" if deterministic or varies == "device" else "; autotuning chooses one"
+    settled = deterministic or varies == "device" or library is _UNKNOWN
+    chosen = "" if settled else "; autotuning chooses one"
     name = f"{library.name} {target}".strip()
     source = f" [docs.nvidia.com/{library.page}]" if library.page else ""
     yield "library", varies, f"{name}: {library.promise}{chosen}{source}"

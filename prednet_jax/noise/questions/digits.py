@@ -27,10 +27,10 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import quantiles
-from prednet_jax.noise.errors import integer
+from prednet_jax.noise.errors import expect, integer
 from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import runs
-from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.specs import GpuOrder, NoiseSpec, ReducedPrecision, parts
 
 
 class DigitsRow(NamedTuple):
@@ -94,6 +94,12 @@ class DigitsTable(NamedTuple):
 ASSURED = 0.95
 
 
+def _fixed(part: NoiseSpec) -> bool:
+    """Whether noise is the same in every run, which shows no digits."""
+    known = isinstance(part, ReducedPrecision | GpuOrder)
+    return known or getattr(part, "deterministic", False)
+
+
 def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., Any]:
     """Significant decimal digits of every element of the result of `fn`: D(0.5).
 
@@ -109,7 +115,8 @@ def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., A
             noise changes it.
 
     Raises:
-        NoiseError: as for `inject`, or `spec` acts on no computation.
+        NoiseError: as for `inject`, `spec` acts on no computation, or is the same in
+            every run, as bfloat16 is.
     """
     table = digits_table(fn, spec, draws=draws)
     return lambda key, /, *args, **kwargs: table(key, *args, **kwargs).elements
@@ -120,6 +127,8 @@ def digits_table(
 ) -> Callable[..., DigitsTable]:
     """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`."""
     integer("draws", draws, 2)
+    each = "a noise that differs from run to run; `tolerance` and `explain` take others"
+    expect(not all(map(_fixed, parts(runs.acting(spec)))), "spec", spec, each)
     spec = runs.reaching(spec)
     noisy = inject(fn, spec)
     # How far D(0.95) with confidence lies below D(0.5).
@@ -141,8 +150,7 @@ def digits_table(
             size = runs.rms(np.where(np.isinf(mean), 0, mean))
             error = z * runs.rms(spread)
             whole = float(_digits(size, error, leaf.precision, blind))
-            # Where no noise was seen, its spread has no estimate and no bound.
-            assured = whole if whole == leaf.precision else max(whole - caution, 0.0)
+            assured = float(_digits(size, error * 10**caution, leaf.precision, blind))
             median = float(np.median(elements))
             numbers = float(elements.min()), median, whole, assured
             rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind))

@@ -57,8 +57,9 @@ def exact(
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
         return settled(runs.values(jax.device_get(outcome).result()))
 
+    own = list(map(jnp.array, arrays))  # In the types that were traced.
     with jax.enable_x64(True):
-        given = [_widened(jnp.array(x)) for x in arrays]
+        given = list(map(_widened, own))
         truth = values(jax.jit(wide), *given)
         noisy = inject(wide, _NOISE)
         drawn = [values(noisy, k, *given) for k in random_bits.split(key, _DRAWS)]

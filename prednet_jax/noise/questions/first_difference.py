@@ -275,15 +275,20 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     x, y = b.values[rows], a.values[mine]
     with np.errstate(all="ignore"):
         if _discrete(b):
-            far = np.sum(x != y, 1) / max(1, x.shape[1])
+            far = np.sum(x != y, 1)
             if b.size > x.shape[1]:
-                # Of a sketch, as far as that can tell: differences are at least 1.
-                far = np.sum(np.square(x - y), 1) / b.size
+                # Of a sketch: what a sum of squares can tell, as differences are 1 or
+                # more, but where few of the numbers that it holds differ.
+                many = np.minimum(np.sum(np.square(x - y), 1), b.size)
+                far = np.where(far > x.shape[1] // 32, many, far)
+            far = far / max(1, b.size)
         else:
             scale = np.maximum(b.norms[rows], a.norms[mine])
             far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
     far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
     distance, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
+    # Other bits are never the same, whatever can be said of the distance.
+    far = np.maximum(far, np.finfo(float).tiny)
     distance[rows] = np.where(a.hashes[mine] != b.hashes[rows], far, 0.0)
     compared[rows] = True
     return distance, compared

@@ -228,7 +228,8 @@ def _written(
     for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
         named = {k.arg for k in node.keywords}
-        if called == "isclose" and named & {"rel_tol", "abs_tol"}:
+        of_math = ast.unparse(node.func) == "math.isclose"
+        if of_math or (called == "isclose" and named & {"rel_tol", "abs_tol"}):
             called = "math.isclose"
         starred = any(isinstance(a, ast.Starred) for a in node.args)
         if called not in COMPARISONS or starred:

@@ -34,9 +34,9 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Copies, which a run may donate or, of Flax NNX objects, train."""
+        """Copies, which a run may donate, change or, of Flax NNX objects, train."""
         static, arrays, _ = split((self.args, self.kwargs))
-        own = [jnp.copy(x) if isinstance(x, jax.Array) else x for x in arrays]
+        own = [x.copy() if hasattr(x, "copy") else x for x in arrays]
         return static.filled(own)[0]
 
     def result(self, *first: Any) -> Any:
@@ -144,7 +144,7 @@ def leaves(tree: Any) -> list[Leaf]:
     """The leaves of a result, described."""
     described = []
     for path, x in named_leaves(tree):
-        x, epsilon = _array(x), 0.0
+        x, epsilon = array(x), 0.0
         if jnp.issubdtype(x.dtype, jnp.inexact):
             info = jnp.finfo(x.dtype)
             bits, epsilon = info.nmant + 1, float(info.eps)
@@ -160,11 +160,11 @@ def leaves(tree: Any) -> list[Leaf]:
 
 def values(tree: Any) -> Result:
     """The leaves of a result in float64 or complex128. What is no number is 0."""
-    arrays = map(_array, jax.tree.leaves(tree))
+    arrays = map(array, jax.tree.leaves(tree))
     return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
 
 
-def _array(x: Any) -> np.ndarray:
+def array(x: Any) -> np.ndarray:
     """A leaf as NumPy's array: of keys the data, of what is no number a zero."""
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)

@@ -85,5 +85,5 @@ def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         size = np.abs(inner)
         known = (size > 0) & np.isfinite(size)
         phase = np.where(known, inner / np.where(known, size, 1), 1)
-        candidates += [x * phase] if x.shape[axis] > 2 else []
+        candidates += [x * phase] if x.shape[axis] > 1 else []
     return min(candidates, key=lambda turned: runs.rms(runs.difference(turned, y)))

@@ -7,7 +7,9 @@ For each leaf: rtol and atol so that for a fresh run under noise, all elements e
 but with probability at most `failure`. R is the result without noise, compiled or not.
 Sums that cancel have noise of the size of their terms, not of the result. So with
 atol = rho rtol rms(R), rho out of `BALANCES`, errors are in units u_e = |R_e| + rho
-rms(R); the rho is taken that makes the tolerance smallest in the geometric mean.
+rms(R); the rho is taken that makes the tolerance smallest in the geometric mean. Where
+a few elements are far larger than most, as the constant of a mask is, rms(R) is also
+tried with these cut to `LARGE` times the size that a tenth is below.
 
 Let m_e and s_e be mean and standard deviation (divisor d = n - 1) of element e over n
 runs, in those units. An element is taken as normal, and rtol is the t at which
@@ -51,6 +53,7 @@ from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 EXTRAPOLATED = 1e-3
 # atol in units of rtol * rms(R).
 BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+LARGE = 1e3
 # That the true standard deviation of an element is below its bound.
 CONFIDENCE = 0.99
 # The least standard deviation, in distances to the next number.
@@ -141,8 +144,8 @@ def tolerance_table(tolerances: Any) -> str:
 class _Errors:
     """The errors of one leaf, in the units of each balance.
 
-    `references` [2, ...] are the results without noise; `squares` has for each balance
-    the mean square error of each run.
+    `references` [2, ...] are the results without noise; `squares` has for each rho
+    rms(R) the mean square error of each run.
     """
 
     def __init__(self, references: np.ndarray) -> None:
@@ -151,18 +154,20 @@ class _Errors:
         self.references = references[:, self.finite]
         sizes = np.abs(self.references)
         self.size, self.largest = sizes.min(0), sizes.max(0)
-        self.scale = runs.rms(self.size)
-        balances = BALANCES if self.scale else (0.0,)
-        self.squares: dict[float, list[float]] = {b: [] for b in balances}
+        some = self.size[self.size > 0]
+        most = LARGE * np.quantile(some, 0.1) if some.size else 0.0
+        scales = {runs.rms(self.size), runs.rms(np.minimum(self.size, most))}
+        floors = sorted({rho * scale for rho in BALANCES for scale in scales})
+        self.squares: dict[float, list[float]] = {floor: [] for floor in floors}
 
-    def units(self, balance: float) -> np.ndarray:
+    def units(self, floor: float) -> np.ndarray:
         """What errors are measured in."""
-        return self.size + balance * self.scale if self.scale else np.ones(1)
+        return self.size + floor if floor else np.ones(1)
 
     def see(self, x: np.ndarray) -> None:
         far = np.abs(x[self.finite] - self.references[0])
-        for balance, squares in self.squares.items():
-            squares.append(runs.rms(far / self.units(balance)) ** 2)
+        for floor, squares in self.squares.items():
+            squares.append(runs.rms(far / self.units(floor)) ** 2)
 
     def tolerance(
         self, leaf: runs.Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
@@ -179,16 +184,16 @@ class _Errors:
         grid = GRID * leaf.epsilon * self.largest
         rtol = atol = 0.0
         least = math.inf
-        for balance, squares in self.squares.items() if mean.size else ():
-            unit = self.units(balance)
+        for floor, squares in self.squares.items() if mean.size else ():
+            unit = self.units(floor)
             sigma = np.maximum(_spread_bound(spread / unit, squares), grid / unit)
             sigma *= math.sqrt(1 + 1 / len(squares))
             bound = _exceeded(far / unit, sigma, failure)
             cost = math.log(bound or 1) + float(np.mean(np.log(unit)))
             # Where several serve alike, the one with the least atol.
             if cost < least - 0.01:
-                least, rtol, atol = cost, bound, balance * self.scale * bound
-        if not self.scale:
+                least, rtol, atol = cost, bound, floor * bound
+        if not np.any(self.size):
             rtol, atol = 0.0, rtol
         allowed = atol + rtol * self.size
         some = allowed > 0

@@ -139,6 +139,7 @@ def test_the_accuracy_of_an_evaluation_set(scores):
 def test_what_answers_no_labels_is_refused():
     for fn, labels, message in (
         (lambda x: x[:, 0], np.zeros(6, int), r"is float32\[6\], with labels \[6\]"),
+        (lambda x: x[:, :1], np.zeros(6, int), r"is float32\[6, 1\], with labels"),
         (lambda x: x, np.zeros((6, 4)), r"labels of type float64 and shape \(6, 4\)"),
         (lambda x: jnp.log(x.at[2].set(-1.0)), np.zeros(6, int), "of example 2 hold"),
     ):

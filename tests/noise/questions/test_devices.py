@@ -208,7 +208,8 @@ def test_a_body_with_a_lookup_in_a_table():
 
 def test_a_table_over_numbers_of_devices():
     def fn(params, x):
-        return loss(params, x), x * 2.0, jnp.argmax(x @ params["w"], axis=1)
+        chosen = jnp.argmax(x @ params["w"], axis=1)
+        return loss(params, x), x * 2.0, chosen, jax.random.key(0)
 
     mesh = {"data": (1, 16), "model": 2}
     table = noise.devices_table(fn, mesh=mesh, in_specs=SPECS, draws=2)

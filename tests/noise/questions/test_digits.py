@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import significantdigits
-from scipy import stats
 
 from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
@@ -77,17 +76,13 @@ def test_every_kind_of_leaf_is_finite_and_of_its_shape():
     json.dumps(plain_data(table), allow_nan=False)
 
 
-def test_quantiles_are_those_of_scipy():
-    for tail in (0.5, 0.05, 1e-6, 1e-30):
-        assert quantiles.two_sided(tail) == pytest.approx(stats.norm.isf(tail / 2))
-
-
 def test_options_are_checked():
     for tool, options, message in (
         (noise.digits, {"draws": 1}, "draws=1: expected an integer of at least 2"),
         (noise.tolerance, {"failure": 0}, "failure=0: expected a number between 0"),
         (noise.decisions, {"draws": 0}, "draws=0: expected an integer"),
         (noise.digits, {"spec": noise.GradientGaussian(0.1)}, "acts on a computation"),
+        (noise.digits, {"spec": noise.ReducedPrecision("bf16")}, "differs from run to"),
     ):
         with pytest.raises(noise.NoiseError, match=message):
             tool(jnp.sum, **{"spec": BOTH, **options})
@@ -129,6 +124,25 @@ def test_the_failure_names_the_leaf_the_element_and_the_ratio():
     assert f"{50 / allowed.noise:.3g} times the expected noise" in line
     assert "worst element [3, 5]" in line
     assert "2 of 128 elements outside" in line
+
+
+@pytest.mark.parametrize("masked", [-1e9, np.finfo("f4").min])
+def test_the_constant_of_a_mask_is_no_size_of_sums(masked):
+    """finfo.min allowed any finite number, -1e9 errors of 0.28."""
+    x, w = noise_programs.normal(1, 16, 64), noise_programs.normal(2, 64, 20)
+    mask = noise_programs.normal(3, 16, 20) > 0.5
+
+    def fn(x, w):
+        return jnp.where(mask, masked, x @ w)
+
+    found = noise.tolerance(fn, ORDER)(KEY, x, w)
+    assert max(found.atol, found.rtol) < 1e-5
+
+
+def test_assured_digits_are_fewer_where_hardly_any_noise_was_seen():
+    """23 % of fresh runs had fewer; 5 % were promised."""
+    (row,) = noise.digits_table(jnp.exp, BOTH)(KEY, np.float32(0.7)).rows
+    assert row.whole == row.precision > row.assured
 
 
 def test_sums_that_cancel_get_an_atol_and_zeros_no_noise():

@@ -126,12 +126,28 @@ def test_calls_stay_as_they_are_and_the_report_is_read_by_machines_too():
     json.dumps(plain_data(report), allow_nan=False)
 
 
+def test_a_program_that_pads_its_rows_is_followed():
+    """Shapes of other numbers of axes ended in zip()'s error."""
+
+    def fn(x, w):
+        rows = jnp.pad(x, ((0, -len(x) % 4), (0, 0)))
+        rows = rows.reshape(-1, 4, x.shape[1]) if len(x) % 4 else rows
+        return jnp.tanh(rows @ w).reshape(-1, w.shape[1])[: len(x)]
+
+    assert len(noise.invariance(fn, draws=2)(jnp.tile(X, (2, 1))[:8], W).variants) > 8
+
+
+def on_host(x):
+    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
 def test_wrong_input_is_named_in_one_line():
     for fn, args, batch, message in (
         (jnp.mean, (X,), (0,), r"result: shape \(\) of 6 rows: expected the batch"),
         (lambda x: {"b": x.T}, (X,), (0,), r"\['b'\]: shape \(40, 6\) of 6 rows: exp"),
         (lambda x: x.reshape(6, 2, 20)[:, 0], (X,), (0,), "takes 6 rows, but not 7"),
         (jnp.log, (X,), (0,), r"result\[0, \d+\] is NaN: expected a result without"),
+        (on_host, (X,), (0,), r"called vmap over rows: vmap is only supported"),
         (exact, (np.float32(1),), (0,), r"shapes \[\(\)\]: expected arrays with"),
         (exact, (X,), (1,), "positions among the 1 positional arguments"),
         (exact, (X,), (True,), "batch=True: expected an integer"),

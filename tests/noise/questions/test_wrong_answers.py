@@ -284,3 +284,52 @@ def test_the_sign_of_a_complex_number_rounds_and_decides_nothing():
     spec, fn = noise.UlpPerturbation(), lambda z: jnp.sign(z * z)
     assert [e.path for e in noise.coverage(fn, spec)(z).untouched] == ["1:sign"]
     assert noise.decisions(fn, spec)(KEY, z) == ()
+
+
+def changing(x):
+    x *= np.float32(2)
+    return jnp.exp(-x)
+
+
+def test_what_a_function_changes_in_place_is_a_copy():
+    """Later runs had other arguments: rtol 0.08 for 3.5e-7."""
+    x = RNG.random(64).astype(np.float32)
+    before, result = x.copy(), np.exp(-2 * x)
+    assert noise.tolerance(changing, noise.UlpPerturbation())(KEY, x).rtol < 1e-5
+    assert noise.explain(changing, result, result)(KEY, x).error_a < 1e-6
+    np.testing.assert_array_equal(x, before)
+
+
+def test_numpys_wide_types_are_those_that_were_computed_with():
+    """An index of int64 has no float64 result, and a time of 1.7e9 was another."""
+    ids, table = np.arange(6), RNG.standard_normal((6, 30)).astype(np.float32)
+    for fn, args in (
+        (lambda ids, w: jnp.tanh(w[ids] @ w.T), (ids, table)),
+        (lambda t: jnp.sin((t - 1.7e9) * 1e-3), (1.7e9 + 1000 * RNG.random(9),)),
+    ):
+        here = fn(*map(jnp.asarray, args))
+        report = noise.explain(fn, here, here * np.float32(1.01))(KEY, *args)
+        assert (report.closer, report.notes) == ("a", ())
+
+
+def test_numbers_that_a_sketch_cannot_hold_differ_all_the_same():
+    x = jnp.linspace(1, 2, 16)
+    known = noise.record(lambda x: jnp.sum(x * 1e20))(x)
+    found = noise.first_difference(lambda x: jnp.sum(x * 3e20), known, draws=2)(KEY, x)
+    assert [entry.path for entry in found.differing][-1] == "result"
+    # One whole number of 2000, by 300 or of 1e8, is one in 2000.
+    for one, other in ((0, 300), (10**8, 10**8 + 1)):
+        x = np.full(2000, one, np.int32)
+        known, y = noise.record(jnp.negative)(x), np.where(np.arange(2000), x, other)
+        found = noise.first_difference(jnp.negative, known, draws=2)(KEY, y)
+        assert found == ()
+        assert found.differing[-1].difference <= 1 / 2000
+
+
+def test_noise_that_makes_nan_is_localized():
+    def deviation(x):
+        return jnp.sqrt(jnp.mean(x * x) - jnp.mean(x) ** 2)
+
+    x = np.float32(100) + np.float32(1e-4) * RNG.standard_normal(256, np.float32)
+    found = noise.localize(deviation, noise.UlpPerturbation())(KEY, x)
+    assert found.sets
