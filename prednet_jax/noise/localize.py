@@ -199,8 +199,8 @@ def effect_of(
         active = nothing.copy()
         active[list(members)] = True
         noisy = (run(key, active, *arrays).result() for key in keys)
-        far = [l2_distance(result, clean) for result in noisy]
-        far = np.nan_to_num(far, nan=np.inf)
+        far = np.array([l2_distance(result, clean) for result in noisy])
+        far[np.isnan(far)] = np.inf
         return float(np.sqrt(np.mean(np.square(far))))
 
     return effect
