@@ -8,8 +8,8 @@ but with probability at most `failure`. R is the result without noise, compiled 
 Sums that cancel have noise of the size of their terms, not of the result. So with
 atol = rho rtol rms(R), rho out of `BALANCES`, errors are in units u_e = |R_e| + rho
 rms(R); the rho is taken that makes the tolerance smallest in the geometric mean. Where
-a few elements are far larger than most, as the constant of a mask is, rms(R) is also
-tried with these cut to `LARGE` times the size that a tenth is below.
+several elements share the largest size, as those of a mask do, rms(R) is also tried
+without them.
 
 Let m_e and s_e be mean and standard deviation (divisor d = n - 1) of element e over n
 runs, in those units. An element is taken as normal, and rtol is the t at which
@@ -53,7 +53,6 @@ from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 EXTRAPOLATED = 1e-3
 # atol in units of rtol * rms(R).
 BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-LARGE = 1e3
 # That the true standard deviation of an element is below its bound.
 CONFIDENCE = 0.99
 # The least standard deviation, in distances to the next number.
@@ -154,9 +153,9 @@ class _Errors:
         self.references = references[:, self.finite]
         sizes = np.abs(self.references)
         self.size, self.largest = sizes.min(0), sizes.max(0)
-        some = self.size[self.size > 0]
-        most = LARGE * np.quantile(some, 0.1) if some.size else 0.0
-        scales = {runs.rms(self.size), runs.rms(np.minimum(self.size, most))}
+        masked = self.size == self.size.max(initial=0)
+        rest = self.size[~masked] if masked.sum() > 1 else self.size
+        scales = {s for s in (runs.rms(self.size), runs.rms(rest)) if s} or {0.0}
         floors = sorted({rho * scale for rho in BALANCES for scale in scales})
         self.squares: dict[float, list[float]] = {floor: [] for floor in floors}
 

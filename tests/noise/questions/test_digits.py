@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import significantdigits
+from scipy import stats
 
 from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
