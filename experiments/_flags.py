@@ -193,19 +193,16 @@ def prednet_config() -> PredNetConfig:
 
 def task() -> Task:
     """The network that --model and the flags beside it describe."""
-    if FLAGS.model in tasks.NAMED:
-        _own_size(FLAGS.model, () if FLAGS.model == "prednet" else PREDNET)
-        given = {n: FLAGS[n].value for n in _SIZES if FLAGS[n].value is not None}
-        return small_task(FLAGS.model, images=FLAGS.data, **given)
-    network = tasks.load(FLAGS.model)
-    _own_size(network.name, ("channels", "r_channels", "height", "width", "hidden"))
-    return network
-
-
-def _own_size(model: str, names: Sequence[str]) -> None:
-    for name in names:
+    # `convolution` stands in arms of all networks.
+    ours = {"prednet": [], "autoencoder": [n for n in PREDNET if n != "convolution"]}
+    others = ["channels", "r_channels", "height", "width", "hidden"]
+    for name in ours.get(FLAGS.model, others):
         if FLAGS[name].present:
-            raise UserError(f"--{name}: expected none; {model} has its own")
+            raise UserError(f"--{name}: expected none with --model={FLAGS.model}")
+    if FLAGS.model not in tasks.NAMED:
+        return tasks.load(FLAGS.model)
+    given = {n: FLAGS[n].value for n in _SIZES if FLAGS[n].value is not None}
+    return small_task(FLAGS.model, images=FLAGS.data, **given)
 
 
 def small_task(name: str, *, images: str | None = None, **sides: int) -> Task:

@@ -4,6 +4,7 @@ A flag that was given and contradicts them is a `UserError`.
 """
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,8 @@ def _meaning(name: str, value: Any) -> Any:
         return _flags.size(name)
     if name == "data" and value is None and FLAGS.model in tasks.NAMED:
         return tasks.NAMED[FLAGS.model][0].data
+    if name in ("data", "init_weights") and value is not None:
+        return os.path.expanduser(value)
     if isinstance(value, list):
         with contextlib.suppress(ValueError):
             return [float(entry) for entry in value]
@@ -188,17 +191,17 @@ def initial_weights(path: str, kept: tuple[Task, dict] | None) -> tuple[Task, di
 def run_flags(path: str) -> dict[str, Any]:
     """Flags of the run whose folder, weights or checkpoint this is; {}: of none."""
     folder = Path(path)
-    if folder.parent.name == "checkpoints":
+    if folder.parent.name == "checkpoints" and folder.name.isdigit():
         folder = folder.parents[1]
     elif folder.name == records.WEIGHTS:
         folder = folder.parent
     manifest = folder / records.MANIFEST
     if not manifest.is_file():
         return {}
-    of_run = records.read_json(manifest).get("flags")
-    if not isinstance(of_run, dict):
+    content = records.read_json(manifest)
+    if not isinstance(content, dict) or not isinstance(content.get("flags"), dict):
         raise UserError(f"{manifest}: not the manifest of a run of train.py")
-    return of_run
+    return content["flags"]
 
 
 def inherit_frames(path: str) -> None:

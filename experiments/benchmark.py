@@ -62,9 +62,11 @@ def main() -> None:
     run = getattr(importlib.import_module("benchmarks.speed"), FLAGS.suite)
     values = _cli.chosen_flags() | {"config": _flags.prednet_config()}
     taken = inspect.signature(run).parameters
-    of_some = ("batch", "networks", "noise", "precision", "repeats", "torch_python")
-    for name in {"window", *of_some} - set(taken):
-        _flags.check_beside(f"another suite than {FLAGS.suite}", False, name)
+    known = {*taken, *(_flags.PREDNET if "config" in taken else ())}
+    of_some = ("batch", "networks", "noise", "precision", "torch_python", "window")
+    for name in (*of_some, *_flags.PREDNET):
+        if FLAGS[name].present and name not in known:
+            raise UserError(f"--{name}: not of --suite={FLAGS.suite}")
     print(json.dumps(run(**{name: values[name] for name in taken})), flush=True)
 
 

@@ -12,7 +12,9 @@ pooled over all sequences, and writes them with the command, the weights' SHA-25
 the versions to --output. docs/benchmarks.md has the protocols of the literature.
 """
 
+import os
 from pathlib import Path
+from typing import Any
 
 import _cli
 import _flags
@@ -36,9 +38,9 @@ flags.DEFINE_integer(
     "frames", None, "Frames of a sequence, >= 2; default: 100, or as many as it has."
 )
 flags.DEFINE_integer(
-    "sequences", None, "How many; 0: all. Default: 16 of generated ones, else all."
+    "sequences", None, "How many; 0: all. Default: 16 of generated ones, else all.", 0
 )
-flags.DEFINE_integer("skip", 0, "Sequences that are left out before these.")
+flags.DEFINE_integer("skip", 0, "Sequences that are left out before these.", 0)
 flags.DEFINE_float(
     "ssim_range", 1.0, "Range of pixels in SSIM's constants; OpenSTL's is 2."
 )
@@ -49,26 +51,26 @@ flags.DEFINE_string("output", None, "JSON file to write.")
 def main() -> None:
     """Checks, scores, writes, prints."""
     process.prepare(cache=True)
-    _flags.check_numbers(0, "skip", *["sequences"] * (FLAGS.sequences is not None))
     _flags.check_beside("--split=all", FLAGS.split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
+    of_run = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
     task, params = _inherited.trained()
     source = (
         _flags.open_source(task, FLAGS.seed)
         if FLAGS.split == "all"
         else _flags.open_split(task, FLAGS.split)
     )
-    name = FLAGS.data or task.data
-    generated = name in data.NAMES
-    say_of(source, name, generated=generated)
-    default = 16 if generated else 0
+    few = 16 if (FLAGS.data or task.data) in data.NAMES else 0
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
+    say_if_seen(of_run, FLAGS.data or task.data, of_run.get("data") or task.data)
     found = evaluation.evaluate(
         params,
         task,
         source,
         frames=FLAGS.frames,
         extrapolate_from=FLAGS.extrapolate_from,
-        count=(default if FLAGS.sequences is None else FLAGS.sequences) or None,
+        count=(few if FLAGS.sequences is None else FLAGS.sequences) or None,
         skip=FLAGS.skip,
         data_range=FLAGS.ssim_range,
     )
@@ -97,19 +99,15 @@ def main() -> None:
             print(f"{group}: {of['ratio']:.3f} of copying")
 
 
-def say_of(source: data.FrameSource, name: str, *, generated: bool) -> None:
-    """Says how frames were made to fit, and where they were trained on."""
-    if source.done:
-        print(f"data={source.name}: {source.done}", flush=True)
-    of_run = _inherited.run_flags(FLAGS.weights)
-    # A stream has all frames of a file; of the generated ones only the split `unseen`.
+def say_if_seen(of_run: dict[str, Any], name: str, trained: str) -> None:
+    """Says it where a stream had them all: a file's frames, or all pictures."""
+    generated = name in data.NAMES
     shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
-    same = of_run.get("data") in (None, name)
+    same = os.path.realpath(name) == os.path.realpath(trained)
     if shared and same and of_run.get("sampling") == "stream":
         errors.say(
-            f"--weights={FLAGS.weights}: trained on a stream of all of {name}, these "
-            f"{'pictures' if generated else 'frames'} too; --sampling=windows keeps a "
-            "split apart"
+            f"--weights={FLAGS.weights}: trained on a stream through all of {name}, so "
+            f"on these {'pictures' if generated else 'frames'} too"
         )
 
 

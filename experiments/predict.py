@@ -39,8 +39,8 @@ LAYERS = ("layers.npz", "layers.png")
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()
-flags.DEFINE_integer("start", 0, "First frame of the sequence.")
-flags.DEFINE_integer("frames", 20, "Frames to show, >= 2.")
+flags.DEFINE_integer("start", 0, "First frame of the sequence.", 0)
+flags.DEFINE_integer("frames", None, "Frames to show; default: 20, or all there are.")
 flags.DEFINE_list(
     "layers",
     [],
@@ -53,11 +53,6 @@ flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
 def main() -> None:
     """Checks, predicts, writes, prints."""
     process.prepare(cache=True)
-    _flags.check_numbers(2, "frames")
-    _flags.check_numbers(0, "start")
-    k = FLAGS.extrapolate_from
-    if k is not None:
-        errors.whole("--extrapolate_from", k, 1, FLAGS.frames - 1)
     task, params = _inherited.trained()
     if task.name != "prednet":
         raise UserError(f"--weights={FLAGS.weights}: of {task.name}; expected prednet")
@@ -68,17 +63,21 @@ def main() -> None:
             raise UserError(f"--layers={','.join(FLAGS.layers)}: {error}") from None
     # predictions.npz holds frames and predictions in float32, and has to be readable.
     most = files.LIMIT // (2 * 4 * math.prod(task.frame))
-    errors.whole("--frames", FLAGS.frames, 2, most)
     source = _flags.open_source(task, FLAGS.seed)
     end = next((b for b in source.boundaries if b > FLAGS.start), source.length)
-    if FLAGS.start + FLAGS.frames > end:
+    frames = min(20, end - FLAGS.start) if FLAGS.frames is None else FLAGS.frames
+    errors.whole("--frames", frames, 2, most)
+    if FLAGS.start + frames > end:
         raise UserError(
-            f"--start={FLAGS.start} --frames={FLAGS.frames}: expected a sum of at most "
+            f"--start={FLAGS.start} --frames={frames}: expected a sum of at most "
             f"{end}, where a sequence of {source.name} ends"
         )
+    k = FLAGS.extrapolate_from
+    if k is not None:
+        errors.whole("--extrapolate_from", k, 1, frames - 1)
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
-    shown = source.read(FLAGS.start, FLAGS.start + FLAGS.frames)
+    shown = source.read(FLAGS.start, FLAGS.start + frames)
     truth = shown.astype(np.float32) / np.float32(255)
     predictions, maps = sequences.predict_sequence(
         params, task.config, truth, extrapolate_from=k, maps=FLAGS.layers

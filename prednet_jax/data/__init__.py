@@ -137,7 +137,7 @@ def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
     if pictures:
         all_below = images.sequences_below(path, (*suffixes, *video.VIDEO_SUFFIXES))
         if sum(map(len, all_below.values())) > sum(map(len, pictures.values())):
-            errors.say(f"data={path}: its videos and folders are left out")
+            errors.say(f"data={path}: other folders and videos are left out")
     else:
         pictures = images.sequences_below(path, suffixes)
         videos = [

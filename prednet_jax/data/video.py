@@ -12,8 +12,9 @@ bits, which is said once; a frame with a transparent pixel is refused.
 import contextlib
 import itertools
 import pathlib
+import threading
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ _CHECKED = 32
 _NEAR = 64
 # Videos that are being decoded: each has a file open, and frames in memory.
 _MOST_RUNNING = 32
+_TURN = threading.Lock()
 _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionary()
 
 
@@ -72,27 +74,28 @@ class Video:
                 f"data={path}: not a readable video "
                 f"({getattr(error, 'strerror', None) or files.reason(error)})"
             ) from error
-        self._begin(0)
+        self._next = self.length + 1
+        self._frames: Iterator[tuple[int, Any]] = iter(())
         settled = fit.original is not None and fit.crop != "auto"
         self.fit = fit if settled else fit.settled(*self._picture(0).shape[:2])
         self.read = self.fit.frames(self._picture, lambda _: f"a frame of {path}")
 
-    def _begin(self, number: int) -> None:
-        """Decodes from a frame on; of many videos only some are open at a time."""
-        self._frames, self._next = _numbered(self._path, self.stamps, number), number
-        _RUNNING.pop(id(self), None)
-        _RUNNING[id(self)] = self
-        if len(_RUNNING) > _MOST_RUNNING:
-            _, oldest = next(iter(_RUNNING.items()))
-            del _RUNNING[id(oldest)]
-            oldest._frames.close()
-            oldest._next = oldest.length + 1  # Its next read begins anew.
+    def _at(self, number: int) -> Any:
+        """A frame; of many videos those that were read last stay open."""
+        with _TURN:
+            if number < self._next or (self.stamps and number > self._next + _NEAR):
+                self._frames = _numbered(self._path, self.stamps, number)
+            _RUNNING.pop(id(self), None)
+            _RUNNING[id(self)] = self
+            if len(_RUNNING) > _MOST_RUNNING:
+                _, oldest = next(iter(_RUNNING.items()))
+                del _RUNNING[id(oldest)]
+                oldest._next, oldest._frames = oldest.length + 1, iter(())
+            return self._decode(number)
 
     def _picture(self, number: int) -> np.ndarray:
         """A frame, uint8 `[h, w, 3]`."""
-        if number < self._next or (self.stamps and number > self._next + _NEAR):
-            self._begin(number)
-        frame = self._decode(number)
+        frame = self._at(number)
         channels = frame.format.components
         self.bits = max(self.bits, *(channel.bits for channel in channels))
         if (
@@ -156,7 +159,7 @@ def _index(path: pathlib.Path) -> tuple[int, list[int]]:
 
 def _numbered(
     path: pathlib.Path, stamps: list[int], start: int
-) -> Generator[tuple[int, Any]]:
+) -> Iterator[tuple[int, Any]]:
     """Decode from frame `start` on (without stamps: from 0), with their numbers."""
     with _opened(path) as (container, stream):
         if not (start and stamps):

@@ -212,6 +212,8 @@ def losses(results: Results, model: str) -> Curves | None:
             if len(curve) >= length
         }
 
+    if not smoothed(arms[CONTROL]):
+        return None
     colours = {arm: ROLES.get(roles.get(arm, ""), MUTED) for arm in names}
     colours[CONTROL] = INK
     series = [

@@ -111,7 +111,7 @@ def load(directory: str | Path) -> Results:
     for folder in sorted((directory / "runs").glob("*/*/**/seed_*")):
         model, arm = folder.relative_to(directory / "runs").parts[:2]
         name = folder.name.removeprefix("seed_")
-        if judged is not None and name not in judged.get(model, {}).get(arm, ()):
+        if judged and name not in judged.get(model, {}).get(arm, ()):
             continue
         run = records.read_run(folder)
         try:
@@ -145,6 +145,12 @@ def _read_verdict(path: Path) -> dict[str, Any]:
     check("the file", verdict, dict, "an object")
     check("verdict", verdict.get("verdict"), dict, "a dict")
     check("contrasts", verdict.get("contrasts"), list, "a list")
+    losses = verdict.get("losses") or {}
+    check("losses", losses, dict, "a dict")
+    for model, arms in losses.items():
+        check(f"losses.{model}", arms, dict, "a dict")
+        for arm, seeds in arms.items():
+            check(f"losses.{model}.{arm}", seeds, dict, "a dict")
     for number, contrast in enumerate(verdict["contrasts"]):
         place = f"contrasts[{number}]"
         check(place, contrast, dict, "an object")

@@ -38,10 +38,7 @@ class PairedResult:
         p_holm: the same after Holm's correction over `p_holm_family`; None: not yet.
         tost_p: p-value of the equivalence test at `margin`, in (0, 1].
         verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
-        sd_difference: with n - 1 in the denominator; nan for one seed.
         max_abs_difference: largest |difference| of a seed.
-        seeds_lower, seeds_higher: on how many seeds the treatment has the lower or the
-            higher loss; `seeds_gaining`, `seeds_losing`: by more than `margin`.
         confidence, alpha: levels of the interval, and of the tests behind `verdict`.
     """
 
@@ -54,14 +51,9 @@ class PairedResult:
     tost_p: float
     margin: float
     verdict: str = ""
-    sd_difference: float
     max_abs_difference: float
     treatment_mean: float
     control_mean: float
-    seeds_lower: int
-    seeds_higher: int
-    seeds_gaining: int
-    seeds_losing: int
     confidence: float = _CONFIDENCE
     alpha: float = _ALPHA
     p_method: str
@@ -141,14 +133,9 @@ def paired(
         p_value=sign_flip.two_sided(d),
         tost_p=sign_flip.equivalence(d, -(margin if below is None else below), margin),
         margin=float(margin),
-        sd_difference=float(d.std(ddof=1)) if d.size > 1 else math.nan,
         max_abs_difference=float(np.abs(d).max()),
         treatment_mean=float(a.mean()),
         control_mean=float(b.mean()),
-        seeds_lower=int((d < 0).sum()),
-        seeds_higher=int((d > 0).sum()),
-        seeds_gaining=int((d < -margin).sum()),
-        seeds_losing=int((d > margin).sum()),
         p_method=f"sign flip ({how})",
         ci_method=f"sign-flip test inverted ({how})",
         tost_method=f"two one-sided sign-flip tests ({how})",

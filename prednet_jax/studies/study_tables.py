@@ -13,6 +13,7 @@ import pandas as pd
 import scipy.stats
 
 from prednet_jax import records, statistics
+from prednet_jax.errors import UserError
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
@@ -42,9 +43,14 @@ Record = Mapping[str, Any]
 
 
 def load(folder: Path) -> dict[str, Records]:
-    """The records of each part that is shown, from the directory results/study."""
+    """The records of each part shown, of results/study; UserError: one lacks seeds."""
     names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, "I")
-    return {name: seed_records.read(PARTS[name], folder / name) for name in names}
+    parts: dict[str, Records] = {}
+    for name in names:
+        parts[name] = found = seed_records.read(PARTS[name], folder / name)
+        if name in JUDGED and len(found) < len(PARTS[name].seeds):
+            raise UserError(f"{folder / name}: {len(found)} seeds are not all")
+    return parts
 
 
 def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]:

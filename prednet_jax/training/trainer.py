@@ -156,8 +156,9 @@ class Trainer:
                 f"model={self.task.name}, which has no windows"
             )
         self._check_frames(frames)
-        if isinstance(frames, np.ndarray):  # Of others the values are on a device.
-            check_range(frames)
+        config = getattr(self.task, "config", None)
+        if config is not None and isinstance(frames, np.ndarray):  # Not of a device.
+            check_range(frames, getattr(config, "pixel_max", 1.0))
         key = _default_key() if key is None else key
         return self.program(state, frames, np.bool_(first), key)
 

@@ -1,3 +1,4 @@
+import concurrent.futures
 import os
 from pathlib import Path
 
@@ -86,7 +87,10 @@ def test_of_a_folder_of_videos_few_are_open(tmp_path, monkeypatch):
     for path in paths:
         write_video(path, "mjpeg", {}, count=6)
     source = open_source(str(tmp_path), **SIZE)
-    for start in (0, 6, 12, 18, 2, 8, 13):
+    starts = (0, 6, 12, 18, 2, 8, 13)
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda start: source.read(start, start + 2), starts * 3))
+    for start in starts:
         assert numbers(source.read(start, start + 2)) == [start % 6, start % 6 + 1]
         links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
         assert len(set(map(str, paths)) & set(links)) <= 2

@@ -36,8 +36,8 @@ MISTAKES = {
         "--keep_best=1": "keep_best=1: expected checkpoint_every too",
         "--replicas=3 --devices=2": "replicas=3 with batch=1 on 2 devices",
         "--coordinator=x:1": "--coordinator=x:1: expected --replicas or --batch",
-        f"--model={TASK}": f"--channels: expected none; {TASK} has its own",
-        "--model=autoencoder": "--channels: expected none; autoencoder has its own",
+        f"--model={TASK}": f"--channels: expected none with --model={TASK}",
+        "--model=autoencoder": "--channels: expected none with --model=auto",
         "--model=resnet": "model='resnet': expected prednet, autoencoder or mod",
         "--data=": "--data=: expected a path",
         "--mode=finetune_rollout": "expected --init_weights",
@@ -59,7 +59,7 @@ MISTAKES = {
     },
     "evaluate.py": {
         "--ssim_range=0": "--ssim_range=0.0: expected",
-        "--sequences=-1": "--sequences=-1: expected",
+        "--sequences=-1": "--sequences=-1: -1 is not a non-negative integer; expected",
         "--sequences=5000": "sequences=5000 of 100 frames",
         "--frames=1": "frames=1: expected a whole number, at least 2",
         "--extrapolate_from=0": "extrapolate_from=0: expected",
@@ -76,7 +76,7 @@ MISTAKES = {
     "benchmark.py": {
         "--repeats=0": "--repeats=0: expected",
         "--suite=foreign --networks=rnn": "networks='rnn': expected",
-        "--suite=foreign --batch=4": "--batch=4: expected another suite than foreign",
+        "--suite=foreign --batch=4": "--batch: not of --suite=foreign",
         "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
     },
     "convert_weights.py": {

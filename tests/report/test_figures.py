@@ -87,6 +87,8 @@ def test_a_run_that_ended_early_shortens_no_curve(comparison):
     assert "3" not in lines["ulp"]
     assert "3" in lines["float32"]
     assert figures.losses(found, "prednet").x[-1] == 60
+    found.losses["prednet"]["float32"] = {0: np.ones(12)}
+    assert figures.losses(found, "prednet") is None
 
 
 def dots(values, intervals=(), label="tile <order>"):

@@ -50,6 +50,7 @@ def test_replicates_are_averaged_inside_the_seed(broken):
         (lambda v: v["contrasts"].append(3), r"contrasts\[1\] is 3; expected an obj"),
         (lambda v: v["contrasts"][0].pop("treatment"), r"contrasts\[0\].treatment"),
         (lambda v: v["contrasts"][0].update(tost_p="x"), "expected a number"),
+        (lambda v: v.update(losses={"prednet": [1]}), "losses.prednet is"),
     ],
 )
 def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):

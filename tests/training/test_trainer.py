@@ -158,6 +158,11 @@ def test_scores_by_hand():
     assert found["psnr"][1] == pytest.approx(20)
     assert found["psnr"][0] == math.inf
     assert found["ssim"][0] == 1
+    # Of frames of which one is exact it is that of the mean error.
+    rows = evaluation.table(
+        found, {name: of[[0, 0, 1]] for name, of in found.items()}, 9
+    )
+    assert evaluation.means(rows)["observed"]["copy_psnr"] == pytest.approx(23.0103)
 
 
 def test_observed_and_extrapolated_frames_are_told_apart():

@@ -142,11 +142,12 @@ def devices_table(
             return functools.partial(devices(fn, mesh=sizes, **options), key)
 
         alone = runs.Call(over(dict.fromkeys(mesh, 1)), args, kwargs)
-        rungs, expected = ladder(alone, key, draws=draws), _arrays(alone.result())
+        rungs = ladder(alone, key, draws=draws)
+        expected = jax.tree.map(runs.array, alone.result())
         rows = []
         for size in mesh[several[0]]:
             sizes = {**mesh, several[0]: size}
-            result = _arrays(alone._replace(fn=over(sizes)).result())
+            result = jax.tree.map(runs.array, alone._replace(fn=over(sizes)).result())
             floats, flipped, loss = [], 0, None
             for x, y in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
                 if not jax.numpy.issubdtype(np.result_type(x), np.inexact):
@@ -162,11 +163,6 @@ def devices_table(
         return DevicesTable(tuple(rows))
 
     return measure
-
-
-def _arrays(result: Any) -> Any:
-    """The same on the host, keys as their data."""
-    return jax.tree.map(runs.array, result)
 
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:

@@ -287,8 +287,11 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
             far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
     far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
     distance, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
-    # Other bits are never the same, whatever can be said of the distance.
-    far = np.maximum(far, np.finfo(float).tiny)
+    # What a sketch does not hold differs where its bits do; only -0 and signs of NaN
+    # are no difference.
+    kinds = b.unbounded[rows]
+    hidden = (x != y).any(1) | (kinds & 1023 > 0) | (kinds >> 20 > 0) | _discrete(b)
+    far = np.where(hidden, np.maximum(far, np.finfo(float).tiny), far)
     distance[rows] = np.where(a.hashes[mine] != b.hashes[rows], far, 0.0)
     compared[rows] = True
     return distance, compared

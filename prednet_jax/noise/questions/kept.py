@@ -228,9 +228,8 @@ def _written(
     for node in sorted(calls, key=lambda call: call.lineno):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
         named = {k.arg for k in node.keywords}
-        of_math = ast.unparse(node.func) == "math.isclose"
-        if of_math or (called == "isclose" and named & {"rel_tol", "abs_tol"}):
-            called = "math.isclose"
+        if named & {"rel_tol", "abs_tol"} or ast.unparse(node.func) == "math.isclose":
+            called = {"isclose": "math.isclose"}.get(called, called)
         starred = any(isinstance(a, ast.Starred) for a in node.args)
         if called not in COMPARISONS or starred:
             continue

@@ -317,6 +317,11 @@ def test_numbers_that_a_sketch_cannot_hold_differ_all_the_same():
     known = noise.record(lambda x: jnp.sum(x * 1e20))(x)
     found = noise.first_difference(lambda x: jnp.sum(x * 3e20), known, draws=2)(KEY, x)
     assert [entry.path for entry in found.differing][-1] == "result"
+    # -0 is 0, and NaN is NaN.
+    for one, other in ((np.zeros(3), -np.zeros(3)), (np.full(3, np.nan),) * 2):
+        known = noise.record(jnp.negative)(one.astype("f4"))
+        other = np.copysign(other, -1).astype("f4")
+        assert not noise.first_difference(jnp.negative, known, draws=2)(KEY, other)
     # One whole number of 2000, by 300 or of 1e8, is one in 2000.
     for one, other in ((0, 300), (10**8, 10**8 + 1)):
         x = np.full(2000, one, np.int32)
