@@ -112,8 +112,8 @@ flags.DEFINE_string("workdir", None, "Where to write.", required=True)
 flags.DEFINE_string(
     "init_weights",
     None,
-    "Start from these weights: a Chainer or Keras file, or a run's directory, which "
-    "also says model, variant, sizes, data, crop and offset.",
+    "Start from these weights: a file of any kind, or a run (its directory, weights or "
+    "a checkpoint), which also says model, variant, sizes, data, crop and offset.",
 )
 flags.DEFINE_bool(
     "plot",
