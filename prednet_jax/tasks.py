@@ -28,7 +28,7 @@ from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
 from prednet_jax.objectives import Method, WindowResult
 
-__all__ = ["NAMED", "Adam", "AutoencoderTask", "Network", "PredNetTask", "Task"]
+__all__ = ["NAMED", "Adam", "AutoencoderTask", "Network", "PredNetTask", "Task", "of"]
 
 
 class Adam(NamedTuple):
