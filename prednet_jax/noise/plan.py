@@ -148,7 +148,8 @@ class Plan:
 
     def paths(self) -> frozenset[str]:
         """Of all equations, those that a chain has swallowed included."""
-        return frozenset(x for p in self.programs() for x in _paths(p.path, p.jaxpr))
+        every = {x for p in self.programs() for x in _paths(p.path, p.jaxpr)}
+        return frozenset(every - {step.path for step in self.walk() if step.bodies})
 
 
 def plan(
@@ -291,7 +292,8 @@ def _action(
         operands = noise.operands if any(wide) else None
     cut_or_reason: Any = "not among what the spec perturbs"
     if noise.order is not None and has_floats(avals[:1]):
-        axis = gathers.get(atoms[0], -1) if name == "reduce_sum" else -1
+        summed = name == "reduce_sum" and not compat.is_literal(atoms[0])
+        axis = gathers.get(atoms[0], -1) if summed else -1
         if noise.order.collectives and axis in params.get("axes", ()):
             cut_or_reason = cut_gathered(noise.order, axis, params["axes"], shapes[0])
         elif rule.cut is None:

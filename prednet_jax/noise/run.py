@@ -235,11 +235,11 @@ def perturbed(
         else r
         for i, r in enumerate(results)
     ]
-    if step.name in ("scatter-add", "scatter-sub"):
-        # What nothing is added to is a copy.
+    if step.name in ("scatter-add", "scatter-sub", "scatter-mul"):
+        # What no update reaches is a copy.
         x, indices, updates = exact
-        ones = jnp.zeros_like(x), indices, jnp.ones_like(updates)
-        noisy = [jnp.where(compat.bind(equation, *ones)[0] != 0, noisy[0], x)]
+        ones = jnp.ones_like(x), indices, jnp.full_like(updates, 2)
+        noisy = [jnp.where(compat.bind(equation, *ones)[0] != 1, noisy[0], x)]
     return noisy
 
 

@@ -1,9 +1,5 @@
-import contextlib
-import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 from test_third_network import HERE, NAME
@@ -33,51 +29,6 @@ def ended(process):
 def read_until(process, mark):
     while mark not in (line := process.stdout.readline()):
         assert line
-
-
-def runs_of(folder):
-    """Processes whose command line names a directory."""
-    with contextlib.suppress(OSError):
-        return [
-            path
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"--workdir={folder}/runs" in path.read_text()
-        ]
-
-
-def ends(folder):
-    """When each run that has a receipt ended."""
-    return {
-        path: (path.parent / records.MANIFEST).stat().st_mtime_ns
-        for path in folder.glob("runs/**/receipt.json")
-    }
-
-
-@pytest.mark.fault
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_an_interrupted_comparison_leaves_no_children_and_goes_on(tmp_path):
-    """No child is left; finished runs are kept; the end is a verdict."""
-    folder, script = tmp_path / "cut", "compare_backends.py"
-    flags = ("--models=prednet", "--arms=stale_targets", "--updates=10", "--seeds=2")
-    with started(script, folder, *flags) as cut:
-        read_until(cut, "[1/4]")
-        assert runs_of(folder)
-        cut.send_signal(signal.SIGTERM)
-    end = time.monotonic() + 20
-    while runs_of(folder) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert runs_of(folder) == []
-    assert not (folder / "verdict.json").exists()
-    before = ends(folder)
-    assert before
-    output = ended(started(script, folder, *flags))
-    assert f"{len(before)} of 8 runs kept" in output
-    after = ends(folder)
-    assert len(after) == 8
-    assert {path: after[path] for path in before} == before
-    verdict = records.read_json(folder / "verdict.json")
-    assert [row["n"] for row in verdict["contrasts"]] == [2, 2, 2]
 
 
 def table(folder):

@@ -125,7 +125,6 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
         return too_few(terms)
     n = piece_count(spec, terms)
     merge = max(sizes) < n
-    n = n if merge else min(n, max(sizes))
 
     def split(x: Array) -> Sums:
         x, over = widen(x), axes
@@ -193,7 +192,6 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
 
     def split(x: Array) -> Sums:
         x = widen(x)
-        zero = np.zeros((), x.dtype)
         local = [
             lax.cumsum(lax.slice_in_dim(x, *e, axis=axis), axis, reverse) for e in edges
         ]
@@ -204,7 +202,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
             total = lax.slice_in_dim(piece, last, last + 1, axis=axis)
             beyond = position < start if reverse else position >= stop
             total = jnp.broadcast_to(total, x.shape)
-            parts.append(lax.select(beyond, total, jnp.full(x.shape, zero)))
+            parts.append(lax.select(beyond, total, jnp.zeros_like(x)))
         # The total of the piece at the far end is beyond no position.
         del parts[1 if reverse else -1]
         return None, parts

@@ -24,6 +24,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
+from prednet_jax.noise.rounding import steps
 from prednet_jax.noise.specs import ReductionOrder
 
 _WORD = 32  # exchanges packed into one unsigned word
@@ -163,8 +164,8 @@ def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:
     Not by converting there and back, which XLA may leave out. Rounding twice, to
     float32 and to half its bits or fewer, is rounding once.
     """
-    info = jnp.finfo(kept)
-    return lambda x: lax.reduce_precision(x, info.nexp, info.nmant)
+    name = {"bfloat16": "bf16", "float16": "fp16"}[kept.name]
+    return functools.partial(steps.to_format, name)
 
 
 def narrow_type(accumulate: str, types: Sequence[np.dtype]) -> np.dtype | None:

@@ -93,8 +93,10 @@ def perturb_operands(
         if not (bounded or rounded):
             continue
         # Once for all operands: noise on a noisy function counts its equations.
+        # What select_and_scatter_add selects by is compared, not added.
+        given = out[:1] if primitive == "select_and_scatter_add" else out
         state, label = _salted(words, salt, position), f"{primitive}+{position}"
-        for i, x in enumerate(out):
+        for i, x in enumerate(given):
             if isinstance(part, specs.MonteCarlo) and bounded:
                 out[i] = _inexact(part, i, label, x, state)
             elif isinstance(part, specs.Elementwise) and has_noise(x.dtype):

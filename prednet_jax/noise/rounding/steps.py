@@ -72,10 +72,7 @@ def _step(x: Array, count: Array) -> Array:
     fmt = format_of(x.dtype)
     # 16 bits are too few for the sum of a magnitude and a count.
     integer = np.dtype("int64" if x.dtype.itemsize == 8 else "int32")
-    if x.dtype.itemsize == 2:
-        bits = lax.convert_element_type(to_bits(x), integer)
-    else:
-        bits = lax.bitcast_convert_type(x, integer)
+    bits = lax.convert_element_type(to_bits(x), integer)
     magnitude = bits & integer.type(fmt.magnitude)
     moved = magnitude + lax.convert_element_type(count, integer)
     moved = lax.clamp(integer.type(1), moved, integer.type(fmt.largest))
@@ -84,9 +81,7 @@ def _step(x: Array, count: Array) -> Array:
     wrapped = lax.convert_element_type(magnitude - integer.type(1), unsigned)
     movable = wrapped < unsigned.type(fmt.largest)
     moved = (bits ^ magnitude) | lax.select(movable, moved, magnitude)
-    if x.dtype.itemsize == 2:
-        return from_bits(lax.convert_element_type(moved, fmt.unsigned), x.dtype)
-    return from_bits(moved, x.dtype)
+    return from_bits(lax.convert_element_type(moved, fmt.unsigned), x.dtype)
 
 
 def stochastic(
@@ -168,7 +163,7 @@ def _narrow(wide: Array, value: Array, random: Array) -> Array:
         up = random_bits.unit(random) < scaled - below
         size = (below + lax.convert_element_type(up, jnp.float32)) * place
         size = lax.min(size, np.float32(65504.0))
-        out = lax.select(wide < np.float32(0.0), -size, size)
+        out = jnp.copysign(size, wide)
     out = lax.convert_element_type(out, value.dtype)
     return lax.select(is_finite(value), out, value)
 
@@ -225,7 +220,7 @@ def to_format(name: str, x: Array) -> Array:
         return x
     exponent, mantissa = FORMATS[name]
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
-    out = lax.reduce_precision(wide, min(jnp.finfo(x.dtype).nexp, exponent), mantissa)
+    out = lax.reduce_precision(wide, exponent, mantissa)
     if name == "fp16":
         # reduce_precision flushes what binary16 holds as a denormal number.
         last = np.asarray(2.0**-24, wide.dtype)
@@ -260,7 +255,7 @@ def monte_carlo(
         fmt = format_of(rounded.dtype)
         fraction = to_bits(rounded) & fmt.unsigned.type(fmt.smallest - 1)
         is_power = fraction == fmt.unsigned.type(0)
-        below = is_power & (error * rounded < jnp.zeros_like(error))
+        below = is_power & (lax.sign(error) * rounded < jnp.zeros_like(error))
         outer = _inexactness(rounded, draw(0), precision)
         outer = lax.select(below, outer * np.asarray(0.5, outer.dtype), outer)
         if mode == "rr":
@@ -274,7 +269,7 @@ def monte_carlo(
     noisy = lax.convert_element_type(rounded + noise, value.dtype)
     # XLA may keep the excess precision of float32 in the place of a 16-bit number.
     noisy = guard(noisy, zero)
-    return lax.select(is_finite(noisy) & is_finite(value), noisy, value)
+    return lax.select(is_finite(noisy) & is_finite(value) & (noise != 0), noisy, value)
 
 
 def inexact(x: Array, draw: Draw, zero: Array, position: int, precision: int) -> Array:
@@ -287,7 +282,7 @@ def inexact(x: Array, draw: Draw, zero: Array, position: int, precision: int) ->
         return _narrow(wide + _inexactness(wide, first, precision), x, second)
     rounded, error = error_free.two_sum(held, _inexactness(held, first, precision))
     noisy = _towards(rounded, error, second)
-    return lax.select(is_finite(noisy) & is_finite(x), noisy, x)
+    return lax.select(is_finite(noisy) & is_finite(x) & (x != 0), noisy, x)
 
 
 def _inexactness(x: Array, random: Array, precision: int) -> Array:

@@ -95,7 +95,7 @@ LEFT_ALONE: Mapping[str, str] = MappingProxyType(
 
 ROUNDING = frozenset(
     (  # noqa: SIM905
-        "add sub mul div rem pow integer_pow square sqrt rsqrt cbrt exp exp2 expm1 log "
+        "add sub mul div pow integer_pow square sqrt rsqrt cbrt exp exp2 expm1 log "
         "log1p logistic tanh sinh cosh asinh acosh atanh sin cos tan asin acos atan "
         "atan2 erf erfc erf_inv lgamma digamma polygamma igamma igammac zeta "
         "bessel_i0e bessel_i1e regularized_incomplete_beta add_any dot_general "
@@ -129,14 +129,15 @@ EXACT = frozenset(
         "pbroadcast_start philox2x32 philox4x32 pin platform_index pmax pmin "
         "population_count ppermute ppermute_done ppermute_start precv psend pvary "
         "ragged_all_to_all random_bits random_clone random_fold_in random_seed "
-        "random_split random_unwrap random_wrap real reduce_and reduce_max reduce_min "
-        "reduce_or reduce_precision reduce_window_max reduce_window_min reduce_xor "
-        "reduced_vary_cast_p reshape reshard rev rng_bit_generator rng_uniform round "
-        "scatter scatter-max scatter-min select_and_gather_add select_n "
-        "shape_assertion sharding_constraint shift_left shift_right_arithmetic "
-        "shift_right_logical sign slice sort split squeeze stack stage stop_gradient "
-        "swap threefry2x32 threefry4x32 tie tile to_edtype top_k transpose unpin "
-        "unreachable unstack vary_unreduced_cast_p with_memory_space_constraint xor"
+        "random_split random_unwrap random_wrap real rem reduce_and reduce_max "
+        "reduce_min reduce_or reduce_precision reduce_window_max reduce_window_min "
+        "reduce_xor reduced_vary_cast_p reshape reshard rev rng_bit_generator "
+        "rng_uniform round scatter scatter-max scatter-min select_and_gather_add "
+        "select_n shape_assertion sharding_constraint shift_left "
+        "shift_right_arithmetic shift_right_logical sign slice sort split squeeze "
+        "stack stage stop_gradient swap threefry2x32 threefry4x32 tie tile to_edtype "
+        "top_k transpose unpin unreachable unstack vary_unreduced_cast_p "
+        "with_memory_space_constraint xor"
     ).split()
 )
 
@@ -174,6 +175,9 @@ def rounds_to(equation: compat.Equation) -> str:
     magnitude = equation.primitive.name in ("abs", "sign")
     if magnitude and jnp.issubdtype(old, jnp.complexfloating):
         return "by the magnitude of a complex number, which rounds"
+    combine = equation.params.get("update_jaxpr")
+    if equation.primitive.name == "scatter" and getattr(combine, "eqns", ()):
+        return _BY_A_FUNCTION
     if equation.primitive.name == "reduce_precision":
         bits = equation.params["mantissa_bits"]
         fewer = bits < jnp.finfo(old).nmant

@@ -338,3 +338,48 @@ def test_noise_that_makes_nan_is_localized():
     x = np.float32(100) + np.float32(1e-4) * RNG.standard_normal(256, np.float32)
     found = noise.localize(deviation, noise.UlpPerturbation())(KEY, x)
     assert found.sets
+
+
+def pooled(x):
+    return jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, (4,), (4,), "VALID"))
+
+
+HALF = jnp.full(5, 3e-3, jnp.float16)
+# What was zero, of the other sign, moved or refused, though it has no noise or little.
+KEPT = {
+    "literal": (lambda x: x + jnp.sum(3.0), HALF.astype("f4"), "reduction_order"),
+    "half sums": (lambda x: x @ x, HALF, "reduction_order:accumulate=operand"),
+    "half products": (lambda x: x @ (1e-2 * x), HALF, "bf16"),
+    "cuts": (lambda x: jnp.arctan2(-x, -jnp.ones(5)), jnp.zeros(5), "mca:mode=pb"),
+    "results": (lambda x: jnp.copysign(1, -x * 1.5), jnp.zeros(5), "mca"),
+    "half zeros": (lambda x: jnp.copysign(1, x * -1.5), 0 * HALF, DEFAULT),
+    "multiplied": (
+        lambda x: x.at[0].multiply(3.0)[1:],
+        jnp.arange(5.0),
+        "ulp:max_ulps=3",
+    ),
+    "pool": (lambda x: jax.grad(pooled)(x) > 0, jnp.ones(16), "mca:mode=pb"),
+    "rem": (lambda x: x % 1.0, jnp.linspace(0, 9, 99), DEFAULT),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_exact_or_small_stays(name):
+    fn, x, spec = KEPT[name]
+    spec = noise.parse(spec) if isinstance(spec, str) else spec
+    with jax.numpy_dtype_promotion("standard"):
+        for key in jax.random.split(KEY, 4):
+            found, plain = noise.inject(fn, spec)(key, x), jax.jit(fn)(x)
+            np.testing.assert_allclose(found, plain, rtol=0.02, atol=0, err_msg=name)
+            if name in ("multiplied", "rem"):
+                np.testing.assert_array_equal(found, plain)
+
+
+def test_what_a_user_applies_is_covered_and_a_loop_is_no_path():
+    def applied(x):
+        return x.at[jnp.array([0, 1])].apply(jnp.sin)
+
+    assert "scatter" in str(noise.coverage(applied, noise.UlpPerturbation())(HALF))
+    loop = lambda x: lax.fori_loop(0, 9, lambda i, x: x * x, x)  # noqa: E731
+    with pytest.raises(noise.NoiseError, match="0:scan"):
+        noise.inject(loop, noise.UlpPerturbation(), only=("0:scan",))(KEY, HALF)
