@@ -193,16 +193,15 @@ def prednet_config() -> PredNetConfig:
 
 def task() -> Task:
     """The network that --model and the flags beside it describe."""
+    given = {n: FLAGS[n].value for n in _SIZES if FLAGS[n].value is not None}
+    network = small_task(FLAGS.model, images=FLAGS.data, **given)
     # `convolution` stands in arms of all networks.
     ours = {"prednet": [], "autoencoder": [n for n in PREDNET if n != "convolution"]}
     others = ["channels", "r_channels", "height", "width", "hidden"]
     for name in ours.get(FLAGS.model, others):
         if FLAGS[name].present:
             raise UserError(f"--{name}: expected none with --model={FLAGS.model}")
-    if FLAGS.model not in tasks.NAMED:
-        return tasks.load(FLAGS.model)
-    given = {n: FLAGS[n].value for n in _SIZES if FLAGS[n].value is not None}
-    return small_task(FLAGS.model, images=FLAGS.data, **given)
+    return network
 
 
 def small_task(name: str, *, images: str | None = None, **sides: int) -> Task:

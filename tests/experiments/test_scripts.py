@@ -23,6 +23,7 @@ WINDOWS = "--sampling=windows"
 BEST = "--validate_every=2 --keep_best=1 --checkpoint_every=3"
 TASK = "tests.experiments.tiny_task:TINY"
 GIVEN = f"--init_weights={ROOT}/tests/golden/chainer_tiny/initial.model.npz"
+DIGITS = "--data=moving_digits --weights=moving_digits"
 # By script: flags, and words of the message.
 MISTAKES = {
     "train.py": {
@@ -52,7 +53,7 @@ MISTAKES = {
     },
     "predict.py": {
         "--layers=R9": "--layers=R9: layer='R9': expected",
-        "--data=moving_digits --weights=moving_digits --start=10": "at most 20, where",
+        f"{DIGITS} --start=10 --frames=20": "--frames=20: expected a sum of at most 20",
         "--frames=900000000": "--frames=900000000: expected a whole number, from 2 to",
         "--frames=9 --extrapolate_from=0": "expected a whole number, from 1 to 8",
         "--frames=9 --extrapolate_from=9": "expected a whole number, from 1 to 8",
