@@ -49,7 +49,7 @@ from prednet_jax import records  # noqa: E402
 from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 
 FLAGS = flags.FLAGS
-# Flags that hold paths, or, of those that are read, names.
+# Flags that hold paths; what is read may have a name instead, such as walk.
 _READ = ("data", "weights", "init_weights", "input", "run")
 _WRITTEN = ("workdir", "folder", "output", "record")
 
@@ -136,9 +136,9 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _check_place(name: str, path: str) -> None:
-    """Refuses "", and a place that cannot be written, before anything is measured.
+    """Refuses no path at all, and a place to write to that cannot be written.
 
-    --output, --record name files (or a directory to make), the others directories.
+    Of the places --output and --record are files (or a directory to make).
     """
     written = "file" if name in ("output", "record") else "directory"
     kind = "path" if name in _READ else written

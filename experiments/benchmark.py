@@ -66,7 +66,7 @@ def main() -> None:
     of_some = ("batch", "networks", "noise", "precision", "torch_python", "window")
     for name in (*of_some, *_flags.PREDNET):
         if FLAGS[name].present and name not in known:
-            raise UserError(f"--{name}: not of --suite={FLAGS.suite}")
+            raise UserError(f"--{name}: expected none with --suite={FLAGS.suite}")
     print(json.dumps(run(**{name: values[name] for name in taken})), flush=True)
 
 

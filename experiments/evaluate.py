@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def say_if_seen(of_run: dict[str, Any], name: str, trained: str) -> None:
-    """Says it where a stream had them all: a file's frames, or all pictures."""
+    """Says where a training on a stream saw these frames, or their pictures."""
     generated = name in data.NAMES
     shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
     same = os.path.realpath(name) == os.path.realpath(trained)

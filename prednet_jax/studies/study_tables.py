@@ -49,7 +49,7 @@ def load(folder: Path) -> dict[str, Records]:
     for name in names:
         parts[name] = found = seed_records.read(PARTS[name], folder / name)
         if name in JUDGED and len(found) < len(PARTS[name].seeds):
-            raise UserError(f"{folder / name}: {len(found)} seeds are not all")
+            raise UserError(f"{folder / name}: {len(found)} seeds; expected all")
     return parts
 
 

@@ -157,7 +157,7 @@ class Trainer:
             )
         self._check_frames(frames)
         config = getattr(self.task, "config", None)
-        if config is not None and isinstance(frames, np.ndarray):  # Not of a device.
+        if config is not None and isinstance(frames, np.ndarray):  # On the host.
             check_range(frames, getattr(config, "pixel_max", 1.0))
         key = _default_key() if key is None else key
         return self.program(state, frames, np.bool_(first), key)

@@ -77,7 +77,7 @@ MISTAKES = {
     "benchmark.py": {
         "--repeats=0": "--repeats=0: expected",
         "--suite=foreign --networks=rnn": "networks='rnn': expected",
-        "--suite=foreign --batch=4": "--batch: not of --suite=foreign",
+        "--suite=foreign --batch=4": "--batch: expected none with --suite=foreign",
         "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
     },
     "convert_weights.py": {

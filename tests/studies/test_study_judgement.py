@@ -181,7 +181,7 @@ def test_a_planned_part_has_its_answer(tmp_path, monkeypatch):
     effects["planted_rate_0.85"] = 0.01
     made = [record(s, effects, 1e-6, 0.3, part) for s in part.seeds]
     for seed in made:
-        with pytest.raises(errors.UserError, match="seeds are not all"):
+        with pytest.raises(errors.UserError, match="seeds; expected all"):
             study_tables.load(tmp_path)
         write(tmp_path / "H", seed)
     parts = study_tables.load(tmp_path)

@@ -232,7 +232,7 @@ def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
     leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
     answers = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
     scores = jnp.issubdtype(answers.dtype, jnp.floating)
-    one = scores and answers.shape[-1:] == (1,)  # A score of which nothing is chosen.
+    one = scores and answers.shape[-1:] == (1,)  # Nothing to choose from.
     if answers.ndim == 1 + scores and answers.shape[:1] == labels.shape and not one:
         if not scores:
             return answers

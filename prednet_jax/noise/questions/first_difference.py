@@ -277,8 +277,8 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
         if _discrete(b):
             far = np.sum(x != y, 1)
             if b.size > x.shape[1]:
-                # Of a sketch: what a sum of squares can tell, as differences are 1 or
-                # more, but where few of the numbers that it holds differ.
+                # A sketch holds sums. Where few differ, their number counts; else their
+                # sum of squares, since whole numbers differ by 1 or more.
                 many = np.minimum(np.sum(np.square(x - y), 1), b.size)
                 far = np.where(far > x.shape[1] // 32, many, far)
             far = far / max(1, b.size)
@@ -287,8 +287,8 @@ def _distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
             far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
     far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
     distance, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
-    # What a sketch does not hold differs where its bits do; only -0 and signs of NaN
-    # are no difference.
+    # Numbers that a sketch does not hold differ where their bits do. -0 is 0, and the
+    # sign of NaN means nothing.
     kinds = b.unbounded[rows]
     hidden = (x != y).any(1) | (kinds & 1023 > 0) | (kinds >> 20 > 0) | _discrete(b)
     far = np.where(hidden, np.maximum(far, np.finfo(float).tiny), far)
