@@ -333,6 +333,13 @@ _PARTS = (
         ),
     ),
     Part(
+        name="H-digits",
+        network=GREY,
+        data="moving_digits",
+        seeds=range(8664, 8680),
+        treatments=(*_FIVE, dataclasses.replace(_STALE, seeds=8)),
+    ),
+    Part(
         name="J-planted",
         # Part J's first seeds, whose fixed orders it is compared with.
         seeds=range(8740, 8772),
