@@ -122,8 +122,11 @@ def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
     if shutil.which(python) is None:
         raise UserError(f"--torch_python={python}: expected a Python with PyTorch")
     script = Path(__file__).with_name("torch_prednet.py")
+    # JAX has not started yet: it would take the GPU's memory.
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or process.gpu_found() is None
+    device = "cpu" if on_cpu else "cuda"
     numbers = (config.height, config.width, *sizes, *config.channels)
-    command = [python, str(script), *map(str, numbers)]
+    command = [python, str(script), device, *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"--torch_python={python}: {done.stderr.strip()[-300:]}")

@@ -1,7 +1,8 @@
 """Times one training window of a `watanabe` PredNet in PyTorch, written to be fast.
 
-    python benchmarks/torch_prednet.py HEIGHT WIDTH WINDOW BATCH REPEATS CHANNELS...
+    python torch_prednet.py DEVICE HEIGHT WIDTH WINDOW BATCH REPEATS CHANNELS...
 
+DEVICE is cpu, cuda, cuda-deterministic or cuda-without-cudnn.
 The peer of the suite `step` of benchmark.py (--torch_python); needs a Python with
 PyTorch and nothing of this package. The model is the published one, optimised as a
 PyTorch user would do it: one convolution per layer computes all four gates, and Adam is
@@ -118,8 +119,13 @@ def measure(layout, height, width, window, batch, repeats, *channels):
     return seconds[1:], sum(p.numel() for p in model.parameters())
 
 
-def main(*sizes):
+def main(device, *sizes):
     """Times the windows, prints the JSON line."""
+    where, _, how = device.partition("-")
+    torch.set_default_device(where)
+    torch.backends.cudnn.deterministic = how == "deterministic"
+    torch.backends.cudnn.enabled = how != "without-cudnn"
+    torch.backends.cudnn.benchmark = not how
     layouts = {"first": torch.contiguous_format, "last": torch.channels_last}
     runs = {name: measure(layout, *sizes) for name, layout in layouts.items()}
     medians = {name: statistics.median(seconds) for name, (seconds, _) in runs.items()}
@@ -129,9 +135,10 @@ def main(*sizes):
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": runs["first"][1],
         "torch": torch.__version__,
+        "device": device,
     }
     print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

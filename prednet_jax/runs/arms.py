@@ -73,7 +73,8 @@ class Arm:
         return {"role": self.role.value, **scale}
 
 
-_GPU = (("JAX_PLATFORMS", "cuda"), ("JAX_DEFAULT_MATMUL_PRECISION", "highest"))
+# The CPU too: initial weights are drawn there.
+_GPU = (("JAX_PLATFORMS", "cuda,cpu"), ("JAX_DEFAULT_MATMUL_PRECISION", "highest"))
 _FIXED = (
     Arm(
         name="float32",

@@ -94,7 +94,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
 @functools.lru_cache(maxsize=16)
 def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
     """A training up to the first update at which a rate of the part changes."""
-    state = _initial_state(part, treatment, seed)
+    state = initial_state(part, treatment, seed)
     start = _Training(
         state, {name: [] for name in CURVES}, {0: records.vector(state.params)}
     )
@@ -150,7 +150,7 @@ def program(part: Part, treatment: Treatment) -> str:
         source, schedule = frames(part, part.seeds[0])
         windows, first = next(iter(data.chunks(source, schedule, 1)))
         key = jax.random.key(0)
-        state = _initial_state(part, kind, part.seeds[0])
+        state = initial_state(part, kind, part.seeds[0])
         lowered = _trainer(part, kind).program.lower(
             state, windows[0], np.bool_(first[0]), key
         )
@@ -162,7 +162,8 @@ def _kind(treatment: Treatment) -> Treatment:
     return dataclasses.replace(treatment, arm="", draw=0, other_weights=0, seeds=None)
 
 
-def _initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
+def initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
+    """The state of an arm of a seed before its first update."""
     drawn = loop.initial_params(part.network, treatment.weights_seed(seed))
     params = loop.prepare_params(drawn, np.dtype(treatment.precision), None, seed)
     descent = optimizer(part, _kind(treatment))

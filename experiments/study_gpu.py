@@ -1,0 +1,83 @@
+r"""Trains the seeds of a part of the study on the GPU at hand.
+
+    python experiments/study_gpu.py --part=H --arms=gpu,gpu_stale --workdir=runs/gpu
+
+All seeds of an arm are trained in one program. Writes PART_ARM.npz (curves, final
+weights) and PART_ARM.json (device, versions) to --workdir; docs/study/on_gpu.md has the
+plan. JAX_PLATFORMS=cuda,cpu, since initial weights are drawn on the CPU.
+"""
+
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import _cli
+import _flags
+import jax
+import numpy as np
+from absl import flags
+
+from prednet_jax import errors, process, records
+from prednet_jax.studies import on_gpu, parts
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("part", "H", "A part that is trained on a stream in order.")
+flags.DEFINE_list("arms", ["gpu"], f"Some of {', '.join(on_gpu.ARMS)}.")
+flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
+flags.DEFINE_integer("updates", 0, "0: those of the part.")
+flags.DEFINE_string("workdir", "runs/gpu", "Where to write.")
+
+
+def main() -> None:
+    """Renders the frames, trains the arms, in threads, writes."""
+    errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
+    for arm in FLAGS.arms:
+        errors.one_of("--arms", arm, tuple(on_gpu.ARMS))
+    part = parts.PARTS[FLAGS.part]
+    seeds = _flags.integers("seeds") or tuple(part.seeds)
+    for seed in seeds:
+        errors.one_of("--seeds", seed, tuple(part.seeds))
+    updates = FLAGS.updates or part.updates
+    shown = frames(part, seeds, updates)
+    process.prepare()
+    process.set_precision("float32")
+    facts = _cli.provenance() | {
+        "device": process.description(),
+        "environment": records.of_numbers(records.environment()),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "part": part.name,
+        "seeds": list(seeds),
+        "updates": updates,
+    }
+    folder = Path(FLAGS.workdir)
+    folder.mkdir(parents=True, exist_ok=True)
+    shown = jax.device_put(shown)
+
+    def follow(arm: str) -> None:
+        started = time.perf_counter()
+        curves, weights = on_gpu.train(part, on_gpu.ARMS[arm], seeds, shown, updates)
+        seconds = time.perf_counter() - started
+        np.savez(folder / f"{part.name}_{arm}.npz", weights=weights, **curves)
+        made = facts | {"arm": arm, "seconds": seconds}
+        records.write_json(folder / f"{part.name}_{arm}.json", made)
+        print(
+            f"{part.name} {arm}: {len(seeds)} seeds, {updates} updates, {seconds:.0f} s"
+        )
+
+    # XLA compiles on one thread each.
+    with ThreadPoolExecutor(len(FLAGS.arms)) as pool:
+        list(pool.map(follow, FLAGS.arms))
+
+
+def frames(part: parts.Part, seeds: tuple[int, ...], updates: int) -> np.ndarray:
+    """The frames [N, T, H, W, C] of the seeds, rendered by all processors."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(mp_context=spawn) as pool:
+        every = [pool.submit(on_gpu.rendered, part, seed, updates) for seed in seeds]
+        return np.stack([each.result() for each in every])
+
+
+if __name__ == "__main__":
+    _cli.run(main)
