@@ -3,8 +3,9 @@ r"""Trains the seeds of a part of the study on the GPU at hand.
     python experiments/study_gpu.py --part=H --arms=gpu,gpu_stale --workdir=runs/gpu
 
 All seeds of an arm are trained in one program. Writes PART_ARM.npz (curves, final
-weights) and PART_ARM.json (device, versions) to --workdir; docs/study/on_gpu.md has the
-plan. JAX_PLATFORMS=cuda,cpu, since initial weights are drawn on the CPU.
+weights) and PART_ARM.json (losses, device, versions) to --workdir. Distances are
+measured from the arm `cpu`, if the same --workdir has it (JAX_PLATFORMS=cpu
+--arms=cpu). docs/study/on_gpu.md has plan and result.
 """
 
 import multiprocessing
@@ -53,14 +54,17 @@ def main() -> None:
     }
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
+    controls = final_weights(folder / f"{part.name}_cpu.npz")
     shown = jax.device_put(shown)
 
     def follow(arm: str) -> None:
         started = time.perf_counter()
         curves, weights = on_gpu.train(part, on_gpu.ARMS[arm], seeds, shown, updates)
         seconds = time.perf_counter() - started
-        np.savez(folder / f"{part.name}_{arm}.npz", weights=weights, **curves)
-        made = facts | {"arm": arm, "seconds": seconds}
+        runs = on_gpu.record(part, seeds, curves, weights, controls)
+        made = facts | {"arm": arm, "seconds": seconds, "runs": runs}
+        arrays = {"seeds": seeds, "weights": weights, **curves}
+        np.savez(folder / f"{part.name}_{arm}.npz", **arrays)
         records.write_json(folder / f"{part.name}_{arm}.json", made)
         print(
             f"{part.name} {arm}: {len(seeds)} seeds, {updates} updates, {seconds:.0f} s"
@@ -69,6 +73,14 @@ def main() -> None:
     # XLA compiles on one thread each.
     with ThreadPoolExecutor(len(FLAGS.arms)) as pool:
         list(pool.map(follow, FLAGS.arms))
+
+
+def final_weights(path: Path) -> dict[int, np.ndarray]:
+    """The final weights in a file of an arm, by seed; none where it is not there."""
+    if not path.exists():
+        return {}
+    with np.load(path) as arrays:
+        return dict(zip(arrays["seeds"].tolist(), arrays["weights"], strict=True))
 
 
 def frames(part: parts.Part, seeds: tuple[int, ...], updates: int) -> np.ndarray:

@@ -1,23 +1,31 @@
-"""Trainings of a part's seeds on the device at hand, all of them in one program.
+"""Part G: seeds of other parts, trained on a GPU, all of them in one program.
 
-The updates of part H are a thousand small kernels each, so a GPU trains a hundred seeds
-in little more time than one. Frames and weights are those of `seed_trainings`, drawn on
-the CPU; the loop over updates runs on the device.
+Updates of part H are many small kernels, so a GPU trains a hundred seeds in little more
+time than one. Frames and weights are those of `seed_trainings`, made on the CPU; the
+loop over updates runs on the device. docs/study/on_gpu.md has plan and result.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
-from prednet_jax import records
+from prednet_jax import records, statistics
 from prednet_jax.objectives import Method
-from prednet_jax.studies.parts import CONTROL, Part, Treatment
+from prednet_jax.report import numbers
+from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import change, significant
+from prednet_jax.studies import judgement
+from prednet_jax.studies.judgement import MODEL, PRIMARY, Records
+from prednet_jax.studies.parts import CONTROL, STALE, Part, Treatment
 from prednet_jax.studies.seed_trainings import frames, initial_state, optimizer
-from prednet_jax.training import truncated
+from prednet_jax.training import loop, truncated
 
 # Updates that are one dispatch.
 CHUNK = 50
@@ -119,3 +127,112 @@ def _program(part: Part, arm: Arm, treatment: Treatment) -> Callable:
 
     options = {"xla_gpu_deterministic_ops": True} if arm.deterministic else None
     return jax.jit(advance, donate_argnums=0, compiler_options=options)
+
+
+def record(
+    part: Part,
+    seeds: Sequence[int],
+    curves: Mapping[str, np.ndarray],
+    weights: np.ndarray,
+    controls: Mapping[int, np.ndarray],
+) -> dict[str, dict[str, Any]]:
+    """What is kept of the trainings of an arm, by seed; `train` returned the arrays.
+
+    A loss is the mean over the last fifth of the updates. The distance from the CPU's
+    final weights, `controls` by seed, is over the way that the CPU went.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for i, seed in enumerate(seeds):
+        row: dict[str, Any] = {
+            name: float(curve[i, -(curve.shape[1] // 5) :].mean(dtype=np.float64))
+            for name, curve in curves.items()
+        }
+        final = weights[i].astype(np.float32)
+        row["weights_sha256"] = hashlib.sha256(final.tobytes()).hexdigest()
+        if seed in controls:
+            start = records.vector(loop.initial_params(part.network, seed))
+            way = np.linalg.norm(controls[seed] - start)
+            apart = np.linalg.norm(weights[i] - controls[seed])
+            row["distance_over_travelled"] = float(apart / way)
+        rows[str(seed)] = row
+    return rows
+
+
+def read(folder: Path, part: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of `record` by arm, of a part's records in results/study/G."""
+    found = (records.read_json(path) for path in sorted(folder.glob(f"{part}_*.json")))
+    return {each["arm"]: each["runs"] for each in found}
+
+
+def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
+    """By arm the rule's answer against the CPU's fixed orders, of parts H and J."""
+    measured = dict(judgement.losses((*seeds["H"], *seeds["J"]), PRIMARY))
+    trained, more = read(folder, "H"), read(folder, "J")
+    found = {}
+    for arm in more:
+        rows = trained[arm] | more[arm]
+        losses = {seed: [row[PRIMARY]] for seed, row in rows.items()}
+        key = "distance_over_travelled"
+        apart = [row[key] for row in rows.values() if key in row]
+        check = statistics.manipulation([x > 0 for x in apart], apart)
+        found[arm] = statistics.ask(
+            MODEL, measured | {arm: losses}, check, treatment=arm
+        )
+    return found
+
+
+def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
+    """The two tables of docs/study/on_gpu.md."""
+    rows = []
+    for arm, answered in answers(folder, seeds).items():
+        of = answered.effect.as_dict()
+        row = {"arm": arm, "seeds": of["seeds"]}
+        for level, ends in (("95 %", ("low", "high")), ("90 %", ("low_90", "high_90"))):
+            row[level] = change(*(100 * of[x] for x in ("estimate", *ends)))
+        row["p (equivalence)"] = numbers.probability(of["tost_p"])
+        row["distance / travelled"] = significant(
+            answered.check.distance_over_travelled, 2
+        )
+        rows.append(row | {"answer": answered.answer})
+    return {
+        "study-G": markdown(pd.DataFrame(rows)),
+        "study-G-article": markdown(pd.DataFrame(_article(folder, seeds["E"]))),
+    }
+
+
+def _article(folder: Path, seeds: Records) -> list[dict[str, Any]]:
+    """Losses at the article's size, on a GPU and on a CPU, by seed."""
+    gpu = read(folder, "E")
+    rows = []
+    for of in seeds:
+        on_cpu = {run.arm: run.last_frame_loss for run in of.runs}
+        true, stale = (
+            gpu[arm][str(of.seed)][PRIMARY] for arm in ("gpu_cudnn", "gpu_cudnn_stale")
+        )
+        cells = {
+            "GPU": true,
+            "CPU": on_cpu[CONTROL],
+            "GPU, stale targets": stale,
+            "CPU, stale targets": on_cpu[STALE],
+        }
+        row = {name: significant(loss, 3) for name, loss in cells.items()}
+        for name in ("CPU", "CPU, stale targets"):
+            row[f"GPU against {name}"] = f"{100 * (true / cells[name] - 1):+.1f} %"
+        rows.append({"seed": of.seed} | row)
+    return rows
+
+
+def values(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
+    """Numbers of part G in sentences."""
+    made = {}
+    for arm, answered in answers(folder, seeds).items():
+        ends = (100 * answered.effect.three[x] for x in ("estimate", "low", "high"))
+        made[f"G.{arm}"] = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
+    for part in ("H", "J"):
+        runs = read(folder, part)
+        one, other = (
+            {(seed, row["weights_sha256"]) for seed, row in runs[arm].items()}
+            for arm in ("gpu", "gpu_deterministic")
+        )
+        made[f"G.{part}.same"] = f"{len(one & other)} of {len(one)}"
+    return made

@@ -163,7 +163,13 @@ def _compiled(folder: Path) -> Compiled:
         text = file.read_text()
         ptx.update({entry: text for entry in _ENTRY.findall(text)})
     answer = json.loads((folder / "answer.json").read_text())
-    return Compiled(ptx=ptx, launches=tuple(_launches(folder)), **answer)
+    launches = tuple(_launches(folder))
+    if any(x.kernel and x.kernel not in ptx for x in launches):
+        raise NoiseError(
+            f"XLA's CUDA compiler: jax {jax.__version__} does not write its kernels "
+            "down; expected jax 0.10.2"
+        )
+    return Compiled(ptx=ptx, launches=launches, **answer)
 
 
 def _launches(folder: Path) -> Iterator[Launch]:

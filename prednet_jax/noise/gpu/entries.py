@@ -46,7 +46,10 @@ def entries_of(
     deterministic: bool,
 ) -> tuple[Entry, ...]:
     """All entries of a program compiled from equations `steps`, the worst first."""
-    program, tf32 = hlo.read(compiled.hlo), capability >= (8, 0)
+    program = hlo.read(compiled.hlo)
+    # From here on operands may be rounded to TF32, and kernels be Triton's.
+    ampere = capability >= (8, 0)
+    tuned = ampere and not deterministic
     launched = {x.instruction: x for x in compiled.launches}
     # XLA launches some collectives under a name that its program does not have.
     for x in program.instructions.values():
@@ -70,9 +73,9 @@ def entries_of(
                 combines = _combines(program, each)
                 entries.append(_atomic(atomics, combines, place, kernel))
             for kind, varies, detail in (
-                *_reduction(program, each, text, deterministic, trees),
+                *_reduction(program, each, text, deterministic, tuned, trees),
                 *_called(each, deterministic),
-                *_reduced(program, each, text, tf32),
+                *_reduced(program, each, text, ampere),
             ):
                 entries.append(Entry(kind, *place, varies, detail, kernel or name))
             if _opcode(each) in _COLLECTIVES:
@@ -250,9 +253,14 @@ def _reduction(
     each: hlo.Instruction,
     text: str,
     deterministic: bool,
+    tuned: bool,
     trees: Callable[[], Mapping[int, replay.Schedule]],
 ) -> Iterator[Finding]:
-    """Sums in an order that the kernel fixes."""
+    """Sums in an order that the kernel fixes.
+
+    `tuned`: which kernel, XLA's own or one of Triton, is measured on the device. It was
+    Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
+    """
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
         unit = "on matrix units" if _MATRIX.search(text) else "fused multiply-adds"
         if blocks := re.search(r'"sizes":\["(\d+)"\]', each.attributes):
@@ -266,8 +274,15 @@ def _reduction(
         (_, size), *_ = program.instructions[each.operands[0]].arrays
         (_, result), *_ = each.arrays
         terms = size // max(result, 1)
-        tree = trees().get(terms) if terms > 2 else "of which there is one order"
-        yield "reduction", "device", f"a sum of {terms}: {tree or 'tree not read'}"
+        if terms <= 2:
+            detail = f"a sum of {terms}: of which there is one order"
+            yield "reduction", "device", detail
+            return
+        detail = f"a sum of {terms}: {trees().get(terms) or 'tree not read'}"
+        if tuned:
+            yield "reduction", "compilation", f"{detail}; or autotuning takes Triton's"
+        else:
+            yield "reduction", "device", detail
     elif each.opcode == "reduce-window":
         yield "reduction", "device", "sums of windows: tree not read"
     elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(text):

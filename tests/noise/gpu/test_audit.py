@@ -121,7 +121,7 @@ def test_an_atomic_and_its_line(report):
     assert "compare-and-swap" in atomic.detail
     assert "atom" in report.compiled.ptx[atomic.kernel]
     summed = next(e for e in others if e.kind == "reduction")
-    assert summed[:4] == ("reduction", "reduce_sum", line(segments, 3), "device")
+    assert summed[:4] == ("reduction", "reduce_sum", line(segments, 3), "compilation")
     assert summed.detail == "a sum of 4: 2 chains of at most 2, joined by 2"
     assert report.varies == "call"
     assert report.memory.arguments == sum(x.size * 4 for x in SHAPES)
