@@ -38,6 +38,16 @@ def test_without_the_compiler_or_with_another(monkeypatch, tmp_path, version):
     assert "\n" not in str(caught.value)
 
 
+def test_a_compiler_that_writes_no_kernels_down_is_refused(tmp_path):
+    """That of jax 0.11.2: without its kernels nothing seemed to vary."""
+    launch = "000: kCustomKernel add grid: [1, 1, 1] threads: [1, 1, 1]"
+    (tmp_path / "x.thunk_sequence.txt").write_text(launch)
+    (tmp_path / "x.thunk_metadata.txt").write_text("")
+    (tmp_path / "answer.json").write_text('{"hlo": "", "memory": {}, "cost": {}}')
+    with pytest.raises(NoiseError, match=r"kernels down; expected jax 0\.10\.2"):
+        compilation._compiled(tmp_path)
+
+
 def test_cards():
     """Operations per second are those of NVIDIA's data sheets."""
     old = [1.4, 3.9, 8.9, 11.3, 7.2, 9.1, 13.4, 16.3]

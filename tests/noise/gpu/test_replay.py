@@ -45,6 +45,15 @@ def test_the_sum_in_jax_has_the_kernels_bits(case):
     assert np.asarray(add(case.term(x))).tobytes() == wanted.tobytes()
 
 
+def test_the_order_is_that_of_a_real_gpu():
+    """An H200 computed these bits, but where it took a kernel of Triton."""
+    kernels = {case: made for (gpu, case), made in GOLDEN.items() if gpu == "h100"}
+    same = reductions.as_on_h200(kernels)
+    own = set(same) - reductions.of_triton()
+    assert len(own) == 4
+    assert {name for name, equal in same.items() if equal} == own
+
+
 def without_a_shuffle(compiled, number):
     """The kernels with one shuffle left out: its lane reads itself."""
     shuffle = re.compile(r"shfl\.sync\.down\.b32 \t(%r\d+), (%r\d+), \d+, 31, -1;")
