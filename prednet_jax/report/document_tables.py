@@ -150,6 +150,16 @@ def gpu_lines(record: Record) -> bytes:
     )
 
 
+def gpu_steps(record: Record) -> str:
+    """Milliseconds of a training step on a GPU, beside PyTorch's (docs/gpu.md)."""
+    rows = [
+        {"size": row["size"], "window": row["window"]}
+        | {name: f"{1000 * seconds:.3g}" for name, seconds in row["seconds"].items()}
+        for row in record["rows"]
+    ]
+    return markdown(pd.DataFrame(rows).fillna(MISSING))
+
+
 def gpu_sums(record: Record) -> str:
     """For each primitive that sums, what varies on each of `GPUS` (docs/noise.md)."""
     rows = []

@@ -273,6 +273,16 @@ _PARTS = (
         treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
     ),
     Part(
+        name="E-null",
+        # Part E's seeds, beside whose orders it stands.
+        network=ARTICLE,
+        window=20,
+        updates=250,
+        truncation_leak=True,
+        seeds=range(8500, 8503),
+        treatments=(_PLAIN, _NULL),
+    ),
+    Part(
         name="I",
         network=MIDDLE,
         window=20,
