@@ -52,7 +52,7 @@ FACTORS: tuple[dict[str, Any], ...] = (
     AUTOENCODER,
     AUTOENCODER | PREDICTION,
     PREDICTION,
-    {"variant": "lotter"},
+    {"variant": "lotter", "leak": False},  # It has no truncation leak.
     {"targets": "stale"},
     {"leak": False},
     {"noise": "reduction_order"},

@@ -87,6 +87,14 @@ sys.path.insert(0, "experiments")
 import gpu
 print(json.dumps([gpu.audited(case) for case in json.loads(sys.argv[1])]))
 """
+
+
+def test_every_program_of_the_record_can_be_made():
+    code = "import gpu; print(sum(bool(gpu.built(c)) for c in gpu.cases()))"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "experiments")])
+    assert python("-c", code, PYTHONPATH=path).stdout == f"{len(RECORD['rows'])}\n"
+
+
 AUTOENCODER = {"model": "autoencoder", "variant": "", "size": ""}
 PREDICTION = {"program": "prediction"}
 KEPT = ("varies", "kernels", "calls", "entries", "memory")
