@@ -114,7 +114,7 @@ def main() -> None:
     """Fills every document, draws every figure, and says what has changed."""
     parts = study_tables.load(STUDY)
     verdicts = study_tables.judged(parts)
-    made = tables(parts, verdicts) | study_tables.values(parts, verdicts)
+    made = tables(parts, verdicts) | study_tables.values(STUDY, parts, verdicts)
     used, changed = set(), []
     pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
     for path in [ROOT / "README.md", *sorted(pages)]:

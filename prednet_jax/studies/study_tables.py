@@ -19,7 +19,7 @@ from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.report.verdict_text import effect
 from prednet_jax.statistics.redraws import SEPARATED
-from prednet_jax.studies import judgement, machines, seed_records
+from prednet_jax.studies import judgement, machines, on_gpu, seed_records
 from prednet_jax.studies.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
 from prednet_jax.studies.parts import (
     CONTROL,
@@ -32,7 +32,7 @@ from prednet_jax.studies.parts import (
 from prednet_jax.studies.seed_trainings import held_out_copying
 
 JUDGED = tuple(name for name, part in PARTS.items() if part.status)
-DESCRIBED = ("B", "C-digits", "C-noise", "D", "E")
+DESCRIBED = ("B", "C-digits", "C-noise", "H-digits", "D", "E")
 #: One seed of part D again, under several orders.
 PLATEAU = "D-plateau"
 #: The network that has learned.
@@ -86,7 +86,7 @@ def blocks(
         tables[f"study-{name}-endpoints"] = other_endpoints(parts[name])
         tables[f"study-{name}-separation"] = separation(parts[name])
     tables["study-D-plateau"] = plateau_ends(parts[PLATEAU])
-    return tables | machines.blocks(parts["I"])
+    return tables | machines.blocks(parts["I"]) | on_gpu.blocks(folder / "G", parts)
 
 
 def answer_tables(
@@ -128,14 +128,21 @@ def redraw_limit(record: Record) -> str:
 
 
 def values(
-    parts: Mapping[str, Records], verdicts: Mapping[str, Mapping[str, Record]]
+    folder: Path,
+    parts: Mapping[str, Records],
+    verdicts: Mapping[str, Mapping[str, Record]],
 ) -> dict[str, str]:
-    """Numbers in sentences, by the name in their mark: the part, and what it is."""
+    """Numbers in sentences, by the name in their mark: the part, and what it is.
+
+    The arguments are those of `blocks`.
+    """
     made = answer_values(verdicts) | machines.values(parts["I"])
     made |= planted_values(parts) | windows_values(parts[WINDOWS])
+    made |= on_gpu.values(folder / "G", parts)
     # The planned part and its repetition on other seeds, as one.
     effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
     made["HJ.noise"] = _noise(effect_of_both.three)
+    made["H-digits.noise"] = _noise(judgement.ask(parts["H-digits"]).effect.three)
     made["D-plateau.p"] = plateau_p(parts[PLATEAU])
     for part, arm, name in (
         ("B", "order_10000", "B.order_1e4"),

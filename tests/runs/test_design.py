@@ -34,7 +34,11 @@ def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
     changed = {"--draw=1", f"--workdir={plan.runs()[2].folder}"}
     assert set(second) - set(first) == changed
     monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
-    assert design(tmp_path, arms=("gpu",)).skipped == ()
+    with_gpu = design(tmp_path, arms=("gpu",))
+    assert with_gpu.skipped == ()
+    # The CPU too: initial weights are drawn there.
+    (job, *_) = (job for job in with_gpu.runs() if job.arm.name == "gpu")
+    assert shlex.split(job.shown)[0] == "JAX_PLATFORMS=cuda,cpu"
 
 
 def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):

@@ -1,0 +1,71 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from prednet_jax import records
+from prednet_jax.config import PredNetConfig
+from prednet_jax.studies import on_gpu, seed_trainings
+from prednet_jax.studies.parts import Part, Treatment
+from prednet_jax.training import loop
+
+PART = Part(
+    name="tiny",
+    network=PredNetConfig(channels=(3, 4), height=8, width=8),
+    window=3,
+    updates=20,
+    truncation_leak=True,
+    seeds=(11, 12),
+    treatments=(Treatment(arm="float32"),),
+)
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return np.stack([on_gpu.rendered(PART, seed, PART.updates) for seed in PART.seeds])
+
+
+@pytest.mark.parametrize("arm", ["cpu", "gpu_stale"])
+def test_seeds_in_one_program_train_as_each_alone(shown, arm, monkeypatch):
+    monkeypatch.setattr(on_gpu, "CHUNK", 8)  # The last one is shorter.
+    how = on_gpu.ARMS[arm]
+    curves, weights = on_gpu.train(PART, how, PART.seeds, shown, PART.updates)
+    for i, seed in enumerate(PART.seeds):
+        alone = seed_trainings.train(
+            PART,
+            Treatment(arm=arm, targets=how.targets, convolution=how.convolution),
+            seed,
+        )
+        # One training as it is alone; all at once round otherwise.
+        close = {"rtol": 0, "atol": 0} if how.mode == "map" else {"rtol": 1e-4}
+        for name in ("last_frame_loss", "loss"):
+            mine = curves["window_loss" if name == "loss" else name][i]
+            loose = close if name == "last_frame_loss" else {"rtol": 1e-4}
+            np.testing.assert_allclose(mine, alone.curves[name], **loose)
+        np.testing.assert_allclose(
+            weights[i], alone.weights[PART.updates], **{"atol": 1e-4, **close}
+        )
+
+
+def test_a_record_has_the_last_fifth_and_the_way_from_the_cpu():
+    start = records.vector(loop.initial_params(PART.network, 11))
+    curve = np.concatenate([np.full(16, 9.0), [1.0, 2.0, 3.0, 4.0]])
+    weights, control = start + 3.0, start + 2.0
+    rows = on_gpu.record(
+        PART,
+        (11, 12),
+        {"x": np.stack([curve] * 2)},
+        np.stack([weights] * 2),
+        {11: control},
+    )
+    assert rows["11"]["x"] == rows["12"]["x"] == 2.5
+    assert rows["11"]["distance_over_travelled"] == pytest.approx(0.5)
+    assert "distance_over_travelled" not in rows["12"]
+    assert rows["11"]["weights_sha256"] == rows["12"]["weights_sha256"]
+
+
+def test_arms_change_one_thing_each():
+    plain = dataclasses.asdict(on_gpu.ARMS["gpu"])
+    for name in ("gpu_deterministic", "gpu_tf32", "gpu_stale"):
+        other = dataclasses.asdict(on_gpu.ARMS[name])
+        assert sum(plain[key] != other[key] for key in plain) == 1
