@@ -8,8 +8,7 @@ lowest and highest eigenvalue of the Hessian H (raw) and of P^-1/2 H P^-1/2 (Ada
 the scale by which it divides). Negative curvature can be proved, but its absence
 cannot. The last column is the relative noise of the gradient that would save one update
 there, if P and the local quadratic did not change. probe_curvature.json in --workdir
-also has residuals, finite differences along the lowest direction, how far they agree
-(`reach`), and the projections of Adam's last step.
+also has residuals and the projections of Adam's last step.
 """
 
 from pathlib import Path

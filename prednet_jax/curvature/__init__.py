@@ -2,7 +2,7 @@
 
 Everything here takes a loss and a pytree of weights and knows no model.
 `extreme_eigenpairs` finds the lowest and highest curvature, raw or in the coordinates
-of Adam (`adam_scale`); `certify` adds several starts and finite differences.
+of Adam (`adam_scale`); `certify` tries several starts and says what is proved.
 """
 
 from prednet_jax.curvature.certify import Certificate as Certificate
