@@ -1,4 +1,4 @@
-"""Functions with known saddles, and runs that test the theory of escape times."""
+"""Functions with known saddles, runs that leave them, and what noise saves there."""
 
 from prednet_jax.saddles.dynamics import Escape as Escape
 from prednet_jax.saddles.dynamics import Rule as Rule

@@ -112,7 +112,6 @@ class Escape(NamedTuple):
       steps: first step at which the projection on the escape directions reached the
         radius (`escaped`); the number of steps of the run if it never did.
       arrival: the same of a value below the exit value (`arrived`); then all stays.
-      early: the projections after `settle` - 1 and after `settle` steps.
       x: final variables.
       still: whether the last step, made before the arrival, changed no bit of x: the
         run has stopped for good, unless its gradient is noisy.
@@ -122,7 +121,6 @@ class Escape(NamedTuple):
     escaped: Bool[Array, ""]
     arrival: Int[Array, ""]
     arrived: Bool[Array, ""]
-    early: Float[Array, "2"]
     x: Float[Array, "dim"]
     still: Bool[Array, ""]
 
@@ -144,7 +142,6 @@ def escape_runs(
     first_seed: int = 0,
     steps: int,
     dtype: str = "float32",
-    settle: int = 10,
     fresh: bool = True,
 ) -> Escape:
     """Runs all rules x forms x seeds in one vmapped program; leaves are numpy arrays.
@@ -157,13 +154,12 @@ def escape_runs(
       seeds: number of seeds, from `first_seed` >= 0. A seed fixes the start, the
         rotation and the noise key, for all rules, noises and precisions.
       first_seed: see `seeds`.
-      steps: steps of each run, > settle.
+      steps: steps of each run, >= 1.
       dtype: "float32" or "float64"; the latter needs jax_enable_x64.
-      settle: step at which the early projection is recorded, >= 1.
       fresh: whether the gradient gets a new key at each step, or one for the whole run,
         like an order of sums that autotuning has chosen once.
     """
-    whole("steps", steps, whole("settle", settle, 1) + 1)
+    whole("steps", steps, 1)
     whole("seeds", seeds, 1)
     whole("first_seed", first_seed, 0)
     one_of("dtype", dtype, ("float32", "float64"))
@@ -176,7 +172,7 @@ def escape_runs(
     stacked = Rule(*(jnp.asarray(values, dtype) for values in zip(*rules, strict=True)))
     # The key of a seed does not depend on how many seeds there are.
     keys = jax.random.split(jax.random.key(0), chosen.stop)[first_seed:]
-    over_runs = functools.partial(_run, gradient, function, steps, settle, fresh)
+    over_runs = functools.partial(_run, gradient, function, steps, fresh)
     # Over seeds, forms and rules.
     for axes in ((None, 0, 0, 0), (None, 0, 0, None), (0, None, None, None)):
         over_runs = jax.vmap(over_runs, axes)
@@ -190,7 +186,6 @@ def _run(
     gradient: Gradient,
     function: SaddleFunction,
     steps: int,
-    settle: int,
     fresh: bool,
     rule: Rule,
     x: Float[Array, "dim"],
@@ -207,7 +202,7 @@ def _run(
         return projection, function.fn(y) < function.exit_value
 
     def step(carry, t):
-        x, state, record, last = carry
+        x, state, record = carry
         noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
         moved, new_state = update(rule, x, gradient(noise_key, x, rotation), state)
         still = jnp.all(moved == x) & ~record.arrived
@@ -224,17 +219,16 @@ def _run(
             record.escaped | out,
             jnp.where(below & ~record.arrived, t + 1, record.arrival),
             record.arrived | below,
-            jnp.where(t + 1 == settle, jnp.stack([last, projection]), record.early),
             x,
             still,
         )
-        return (x, state, record, projection), None
+        return (x, state, record), None
 
     budget, no = jnp.int32(steps), jnp.array(False)
-    record = Escape(budget, no, budget, no, jnp.zeros(2, x.dtype), x, no)
+    record = Escape(budget, no, budget, no, x, no)
     rest = RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
-    carry = (x, rest, record, observe(x)[0])
-    (_, _, record, _), _ = jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
+    carry, counter = (x, rest, record), jnp.arange(steps, dtype=jnp.int32)
+    (_, _, record), _ = jax.lax.scan(step, carry, counter)
     return record
 
 

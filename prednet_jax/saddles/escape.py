@@ -1,4 +1,4 @@
-r"""Escape times from a strict saddle, in the linear regime.
+r"""What gradient noise saves at a strict saddle, in the linear regime.
 
 Along a unit direction of curvature -gamma, the projection z of the weights' distance
 from the saddle follows, under all the optimisers here,
@@ -23,7 +23,6 @@ start, in the median of size c_sigma, and the two add in squares:
 
     c       = |z + d beta / (r - beta)|
     c_sigma = 0.674 kappa sigma r / ((r - beta) sqrt(r^2 - 1))
-    t       = ln(delta (r - s) / (c (r - beta))) / ln r        until |z| reaches delta
 
 So noise saves ln(sqrt(c^2 + c_sigma^2) / c) / ln r updates in the median: at least one
 where c <= c_sigma / sqrt(r^2 - 1).
@@ -99,29 +98,6 @@ def noise_projection(sigma: float, growth: Growth) -> float:
     not_negative("sigma", sigma)
     gain = growth.fast / (growth.ahead * math.sqrt(growth.excess_of_square))
     return MEDIAN_NORMAL * growth.kick * sigma * gain
-
-
-def escape_time(
-    projection: float,
-    radius: float,
-    growth: Growth,
-    *,
-    step: float = 0.0,
-    noise: float = 0.0,
-) -> float:
-    """Updates until the projection z reaches `radius`, in the median over the noise.
-
-    Not rounded; `step` is d, and `noise` is c_sigma.
-    """
-    positive("radius", radius)
-    not_negative("noise", noise)
-    if abs(projection) >= radius:
-        return 0.0
-    start = math.hypot(growing_projection(projection, step, growth), noise)
-    if start == 0.0:
-        return math.inf
-    ratio = radius / start * growth.gap / growth.ahead
-    return max(0.0, math.log(ratio) / math.log1p(growth.excess))
 
 
 def updates_saved(projection: float, noise: float, growth: Growth) -> float:

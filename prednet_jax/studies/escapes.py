@@ -1,4 +1,4 @@
-"""Escape from known saddles: runs, predictions, tests, and what they show.
+"""Escape from known saddles: runs, tests, and what they show.
 
 A case is a function, an optimiser, a form and a precision. A group is all runs of a
 case, one per seed, under one noise; its twin is the group of the same case without
@@ -19,15 +19,13 @@ from scipy import stats
 from prednet_jax import noise, saddles, statistics
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import probability
-from prednet_jax.saddles import SaddleFunction, escape
+from prednet_jax.saddles import SaddleFunction
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam")
 QUIET = "none"
 #: The two events, leaving the first saddle and passing all, with the fields that say
 #: whether they happened.
 EVENTS = {"escape": "escaped", "arrival": "arrived"}
-#: Step at which the projection is read that predicts the escape time.
-SETTLE = 10
 CASE = ("function", "optimizer", "form", "precision")
 
 Group = dict[str, Any]
@@ -70,7 +68,6 @@ def measure(
             first_seed=first_seed,
             steps=steps,
             dtype=precision,
-            settle=SETTLE,
             fresh=getattr(spec, "schedule", "call") == "call",
         )
     groups = []
@@ -86,9 +83,6 @@ def measure(
             }
             group: Group = dict(zip((*CASE, "noise"), case, strict=True))
             group |= {field: of[i, j].tolist() for field, of in measured.items()}
-            group["predicted_steps"] = [
-                _predict(function, group, rules[i], pair) for pair in runs.early[i, j]
-            ]
             groups.append(group)
     return groups
 
@@ -108,45 +102,17 @@ def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
     return noisy
 
 
-def _predict(
-    function: SaddleFunction, group: Group, rule: saddles.Rule, early: np.ndarray
-) -> float | None:
-    """Escape time by theory; inf: never; None: there is none, as for Adam.
-
-    `early` are the projections after `SETTLE` - 1 and after `SETTLE` steps.
-    """
-    before, now = map(float, early)
-    if group["form"] == "aligned":
-        # The start is exact here, so a projection as small as the rounding error of its
-        # own measurement counts as 0. Without noise it stays 0.
-        eps = np.finfo(group["precision"]).eps
-        if now <= 8 * eps * np.linalg.norm(function.saddle):
-            return math.inf if group["noise"] == QUIET else None
-    if group["optimizer"] == "adam":
-        return None
-    growth = escape.growth(
-        function.curvature,
-        learning_rate=float(rule.learning_rate),
-        momentum=float(rule.momentum),
-    )
-    left = escape.escape_time(now, function.radius, growth, step=now - before)
-    # A projection that is zero by chance does not stay zero under rounding errors.
-    return SETTLE + left if math.isfinite(left) else None
-
-
 def compare(groups: list[Group]) -> list[Group]:
     """Adds to each group its medians and the log-rank tests against its twin.
 
-    New groups with `predicted_median`; and for each event with `<event>_median`
-    (infinite for a run in which it did not happen), `<event>_p` and `<event>_p_holm`
-    (corrected over all tests of this call). `groups` has those without noise too.
+    New groups with for each event `<event>_median` (infinite for a run in which it did
+    not happen), `<event>_p` and `<event>_p_holm` (corrected over all tests of this
+    call). `groups` has those without noise too.
     """
     twins = {_case(group): group for group in groups if group["noise"] == QUIET}
     compared, tested = [], []
     for old in groups:
-        expected = [p for p in old["predicted_steps"] if p is not None]
-        median = float(np.median(expected)) if expected else None
-        group = old | {"predicted_median": median}
+        group = dict(old)
         for event, happened in EVENTS.items():
             times = np.where(group[happened], group[f"{event}_steps"], math.inf)
             group[f"{event}_median"] = float(np.median(times))
@@ -187,18 +153,13 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
 def text_table(groups: list[Group]) -> str:
     """One row per group, of `compare`: when runs leave, and how many pass all saddles.
 
-    `theory` starts from the projection after `SETTLE` steps; p is against no noise.
+    p is against no noise.
     """
-    rows = [(*CASE, "noise", "left after", "theory", "p", "passed all", "p")]
+    rows = [(*CASE, "noise", "left after", "p", "passed all", "p")]
     for group in groups:
         left, passed = (probability(group[f"{event}_p_holm"]) for event in EVENTS)
-        times = (_steps(group[f"{name}_median"]) for name in ("escape", "predicted"))
+        median = group["escape_median"]
+        time = "never" if math.isinf(median) else f"{median:.0f}"
         done = f"{sum(group['arrived'])} of {len(group['arrived'])}"
-        rows.append((*_case(group), group["noise"], *times, left, done, passed))
+        rows.append((*_case(group), group["noise"], time, left, done, passed))
     return columns(rows)
-
-
-def _steps(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "never" if math.isinf(value) else f"{value:.0f}"

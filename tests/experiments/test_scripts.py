@@ -284,10 +284,6 @@ def test_the_table_of_escapes_shows_who_leaves(forked, tmp_path):
     noisy = found["heavy_ball", "aligned", "gradient"]
     assert all(noisy["arrived"])
     assert noisy["arrival_p_holm"] < 0.05
-    # Predicted from the projection after ten steps: within two steps of the median.
-    for optimizer in ("gradient_descent", "heavy_ball"):
-        row = found[optimizer, "rotated", "none"]
-        assert abs(row["predicted_median"] - row["escape_median"]) <= 2
     assert "left after" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if "aligned" in line]
     assert any("never" in row for row in rows)

@@ -4,12 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from scipy import stats
 
 from prednet_jax import saddles
 from prednet_jax.noise import ReductionOrder, inject
-from prednet_jax.saddles import escape
 from prednet_jax.saddles.dynamics import RuleState
 from prednet_jax.saddles.dynamics import update as uncompiled
 
@@ -81,21 +79,6 @@ def test_aligned_never_leaves_and_rotated_by_rounding_alone():
     assert double.escaped[0, 1].all()
     ratio = np.median(double.steps[0, 1]) / np.median(times[0])
     assert 1.7 < ratio < 2.6  # ln(2^53)/ln(2^24) = 2.2 but for the constants
-
-
-def test_escape_times_under_noise_are_those_of_the_theory():
-    """Within 5 %; without noise see the recursions of test_escape.py."""
-    scale, of = 1e-3, {"learning_rate": 0.005, "momentum": 0.0}
-
-    def shaken(key, x, rotation):
-        return GRADIENT(x, rotation) + scale * jax.random.normal(key, x.shape, x.dtype)
-
-    rule, many = saddles.gradient_descent(0.005), {"seeds": 64, "steps": 2500}
-    runs = saddles.escape_runs(shaken, OCTOPUS, [rule], forms=("aligned",), **many)
-    growth = escape.growth(OCTOPUS.curvature, **of)
-    spread = escape.noise_projection(scale, growth)
-    predicted = escape.escape_time(0.0, OCTOPUS.radius, growth, noise=spread)
-    assert np.median(runs.steps) == pytest.approx(predicted, rel=0.05)
 
 
 def test_noise_separates_identical_units_if_its_granularity_allows_it():
