@@ -3,15 +3,9 @@
 `inject(fn, spec)` traces `fn` to a jaxpr, plans what the noise does to each equation
 (`plan`) and evaluates the plan (`run`). An equation's noise is a hash of the key, of
 the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
-around it (`random_bits`): the same key gives the same bits, compiled or not, mapped or
-not, and each execution within one call has noise of its own. Orders of sums that
-outputs share (`tile`, `shared`) come from one draw for the whole program, so they
-also depend on which other sums the program has.
-
-Derivatives. `inject(grad(f), spec)` perturbs the forward and the backward pass, as a
-GPU does. `grad(inject(f, spec))` is the plain derivative at the perturbed intermediate
-values. Rules of custom_jvp and custom_vjp are applied as written. Under
-checkpoint, `grad(inject(checkpoint(f)))` computes again with the same noise, and
+around it (`random_bits`). docs/noise.md says what that means for bits and derivatives.
+Rules of custom_jvp and custom_vjp are applied as written. Under checkpoint,
+`grad(inject(checkpoint(f)))` computes again with the same noise, and
 `inject(grad(checkpoint(f)))` with noise of its own.
 
 Devices. Inside shard_map, the words are folded with the index along the mesh axes over

@@ -8,14 +8,8 @@ and S explains the change if effect(S) >= share * effect(all). `localize` finds 
 sets that do by ddmin (A. Zeller & R. Hildebrandt, "Simplifying and isolating
 failure-inducing input", IEEE TSE 28, 2002), one after another, without those found, as
 verrou_dd's rddmin does (F. Févotte & B. Lathuilière, Correctness 2019). Each is
-1-minimal: without any one member it explains the change no longer.
-
-An equation's noise depends on the key and its path, not on which others are perturbed.
-The active equations are an array of booleans: one compilation serves the whole search.
-
-Effects of independent noises add in squares where the function is near linear: a
-`share` of 1/2 asks for what makes a quarter of the variance. docs/noise/localize.md
-says when the search ends, and what is measured again.
+1-minimal: without any one member it explains the change no longer. One compilation
+serves the whole search, since the active equations are an array of booleans.
 """
 
 import functools

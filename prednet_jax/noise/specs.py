@@ -75,39 +75,27 @@ class ReductionOrder(NoiseSpec):
 
     Every reduction is cut into `partials` consecutive pieces; each piece is summed as
     XLA sums it, and the pieces are then added one after another in a drawn order. All
-    orders are equally likely.
+    orders are equally likely. docs/noise.md has what each option is like.
 
     Attributes:
         partials: pieces of each reduction at most, 3 to 64 (two commute).
-        granularity: for whom an order is drawn. `"shared"`: for all outputs of a
-            reduction; two identical hidden units then stay identical. `"tile"`: for
-            each `tile` x `tile` block of outputs (rows: all leading dimensions;
-            columns: the last). `"element"`: for each output.
+        granularity: for whom an order is drawn: `"shared"`, all outputs of a reduction;
+            `"tile"`, each `tile` x `tile` block of outputs (rows: all leading
+            dimensions; columns: the last); `"element"`, each output.
         tile: edge of a block of outputs, used by `"tile"` alone.
-        schedule: `"call"` (atomics): fresh at each execution and at each step of a
-            loop. `"run"` (autotuning): a function of the key and the equation alone.
-        profile: which sums are perturbed; `order.profiles` has the sources.
-            `"uniform_worst_case"`: all. `"xla_gpu"`: those on XLA's page on GPU
-            determinism. `"collectives"`: those over devices. `"chainer_cudnn"`:
-            gradients of convolutions, scatter-add and max-pooling's backward pass. It
-            reads scopes of `jax.named_scope`: a `dot_general` is part of a convolution
-            if a scope around it begins with `conv`; it or a convolution is a gradient
-            if JAX transposed it, if a scope contains `gradient` or `backward`, or by
-            its dimension numbers. What `jax.checkpoint` computes again counts as a
-            forward pass.
-        shortest: a sum is cut into 3 pieces where `partials` pieces would have fewer
-            terms than this, as library kernels do (4 where no axis holds three). Dots
-            and convolutions with at most 1024 outputs always have `partials` pieces.
-        accumulate: `"float32"`: partial sums are kept in float32 or wider and rounded
-            once, as in matrix units. `"operand"`: in the type of the operands (bfloat16
-            or float16), rounded after each piece and each addition, as in split-K
-            kernels and all-reduces with such outputs.
-        collectives: in which order sums over devices (psum, pmean, psum_scatter, with
-            groups, and the sum over an all_gather) are added, in the type that they
-            travel in; `order.collectives` has the sources. `"ring"`, `"tree"`: as in
-            NCCL. `"sequential"`: by rank, as XLA does on a CPU. `"random"`: drawn.
-            None: psum over at most 64 devices is drawn and kept in float32; others have
-            XLA's order.
+        schedule: `"call"`: drawn at each execution; `"run"`: once for a key.
+        profile: which sums are perturbed; `order.profiles` has them and the sources.
+            `"chainer_cudnn"` reads scopes of `jax.named_scope`: a `dot_general` is part
+            of a convolution if a scope around it begins with `conv`; it or a
+            convolution is a gradient if JAX transposed it, if a scope contains
+            `gradient` or `backward`, or by its dimension numbers. What `jax.checkpoint`
+            computes again counts as a forward pass.
+        shortest: fewest terms of a piece where `partials` of them are made; else three
+            are (four where no axis holds three).
+        accumulate: type of the partial sums: `"float32"`, or wider; `"operand"`.
+        collectives: order of sums over devices: `"ring"`, `"tree"`, `"sequential"`,
+            `"random"`; `order.collectives` has the sources. None: psum over at most 64
+            devices is drawn and kept in float32; others have XLA's order.
     """
 
     alone: ClassVar[bool] = True

@@ -1,21 +1,13 @@
 """How many decimal digits of a result are significant.
 
-Run a function n times under noise. Let m and s be mean and standard deviation (divisor
-n - 1) of an element over the runs. If errors are normal, an element agrees with its
-mean to at least
-
-    D(p) = -log10(s / |m|) - log10(z(p)),     P(|N(0, 1)| <= z(p)) = p
-
-decimal digits with probability p (D. Sohier, P. de Oliveira Castro, F. Févotte, B.
-Lathuilière, E. Petit & O. Jamond, "Confidence intervals for stochastic arithmetic", ACM
-TOMS 47(2), 2021; the centred normality hypothesis). Since s is an estimate, with
-confidence c the digits are at least
+docs/noise/digits.md has D(p), the digits that an element has with probability p, and
+its source (Sohier et al., ACM TOMS 47(2), 2021). Since the standard deviation of n runs
+is an estimate, with confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
-Both are cut at 0 and at the precision of the type, which an element has that is the
-same in every run. An element of mean 0 that varies, or that is NaN, or infinite in some
-runs alone, has none; nor has a leaf that noise does not reach (`-` in the table).
+An element that is infinite in some runs alone has none; nor has a leaf that noise does
+not reach (`-` in the table).
 """
 
 import math

@@ -1,22 +1,13 @@
 """What makes two results of one computation differ: a ladder of causes.
 
-docs/noise/explain.md lists its rungs. Each is measured: the function is run under that
-noise, and the differences that it makes are compared with the one observed, d = a - b,
-leaf by leaf.
+Each rung is measured: the function is run under that noise, and the differences that it
+makes are compared with the one observed, d = a - b, leaf by leaf. docs/noise/explain.md
+says which difference is on which rung, and which of the two results is right.
 
-*Order and rounding* are random. A difference is within them if neither its RMS over the
-leaf nor its largest element exceeds `MARGIN` times the largest seen. Between the two it
-is given to the nearer in the plane of (log10 RMS, fraction of elements that differ), in
-units of the spread of the samples: differences of a noisy run from the plain one if a
-or b is the plain result bit for bit, and of two noisy runs otherwise.
-
-*TF32 and bfloat16* make one difference, e. So d has to be of its size, `WITHIN` rms(e),
-and in leaves of `PATTERN_SIZE` elements or more also of its pattern: |cos(d, e)| of at
-least `PATTERN`. A bug of the same size has a cosine near 0.
-
-*Which of the two is right*: the nearer to the function in float64, by RMS over the
-leaf, is `closer` if the other is at least `NEARER` times as far; "neither" otherwise,
-and where float64 itself errs by more than `KNOWN` of the larger of the two distances.
+Between *order and rounding* a difference is given to the nearer in the plane of (log10
+RMS, fraction of elements that differ), in units of the spread of the samples:
+differences of a noisy run from the plain one if a or b is the plain result bit for bit,
+and of two noisy runs otherwise.
 """
 
 from __future__ import annotations
@@ -43,10 +34,13 @@ NOT_MODELLED = (
     "not modelled: algebraic rewrites by the compiler, collectives that the "
     "partitioner inserts, other algorithms of a library"
 )
+# Of order and rounding, in units of the largest RMS or element seen.
 MARGIN = 4.0
+# Of TF32 and bfloat16: size, and |cosine| in leaves of so many elements or more.
 WITHIN = (1 / 8, 4.0)
 PATTERN = 0.2
 PATTERN_SIZE = 32
+# How much further the other is; float64's own error, of the larger distance.
 NEARER = 1.1
 KNOWN = 0.05
 

@@ -16,11 +16,8 @@ hence the wide margin. Rare jumps (a later rounding to a narrow format that goes
 other way) are in the largest alone. f is a floor: one element moved by an ulp, or of
 integers one in a thousand.
 
-*Programs that differ* are aligned: loops and branches around, primitive, shape and type
-of two equations must agree, and of several ways the one is taken in which most values
-are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970). If a difference first appears in
-a value that was computed from equations without a counterpart, the first of those is to
-blame, and is listed.
+*Programs that differ* are aligned (docs/noise/first_difference.md): of several ways the
+one is taken in which most values are near (Needleman & Wunsch, J. Mol. Biol. 48, 1970).
 """
 
 import difflib

@@ -3,13 +3,7 @@
 One function for each higher-order primitive, named in `HIGHER_ORDER`; JAX's public
 functions rebuild it, so that their derivative and batching rules hold. Sparse arrays'
 products and sums are replaced by the programs with which JAX computes them on a CPU.
-
-`lax.custom_linear_solve`, behind `jnp.linalg.solve`, `cg` and `gmres`:
-
-    inject(f)        perturbs its program `solve`, of an iterative solver each step
-    inject(grad(f))  holds two systems, the second with `transpose_solve`
-    grad(inject(f))  is the plain implicit derivative at the perturbed solution x: dx =
-        A^-1 (db - dA x), the second system solved without noise
+docs/noise.md says what becomes of linear solvers.
 """
 
 import functools

@@ -96,33 +96,7 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
 
     Register before the first call of a noisy function: those that are compiled already
     stay as they are. NoiseError: `primitive` is none, or has a rule already, or `rule`
-    is none.
-
-    Example:
-        A primitive that runs a program several times, each time with noise of its own:
-
-        >>> import jax
-        >>> from jax import lax, numpy as jnp
-        >>> from jax.extend import core
-        >>> from prednet_jax import noise
-        >>> repeat_p = core.Primitive("repeat")
-        >>> repeat_p.multiple_results = True
-        >>> _ = repeat_p.def_impl(lambda *xs, body, times: xs)
-        >>> _ = repeat_p.def_abstract_eval(lambda *xs, body, times: list(xs))
-        >>> def repeat(call, words, operands):
-        ...     def step(i, xs):
-        ...         return call.body(words.at_step(i), xs)
-        ...     return lax.fori_loop(0, call.params["times"], step, list(operands))
-        >>> noise.register_rule(repeat_p, noise.HigherOrder(repeat))
-        >>> def fn(x):
-        ...     body = jax.make_jaxpr(lambda x: [x * 0.3 + 0.1])(x)
-        ...     return repeat_p.bind(x, body=body, times=3)[0]
-        >>> report = noise.coverage(fn, noise.UlpPerturbation())(jnp.ones(4))
-        >>> [entry.path for entry in report.perturbed]
-        ['0:repeat/0:mul', '0:repeat/1:add']
-        >>> noisy = noise.inject(fn, noise.UlpPerturbation())
-        >>> noisy(jax.random.key(0), jnp.ones(4)).shape
-        (4,)
+    is none. docs/noise.md has an example.
     """
     accepted = "a jax.extend.core.Primitive"
     expect(isinstance(primitive, core.Primitive), "primitive", primitive, accepted)
