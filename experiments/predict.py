@@ -5,10 +5,9 @@
     python experiments/predict.py --weights=runs/first
     python experiments/predict.py --weights=FILE --data=PATH --extrapolate_from=10
 
-Weights: a run of train.py, a file of Chainer (npz), Keras (HDF5), PyTorch (.pth) or
-safetensors, an orbax directory, or a name of prednet_jax.pretrained. Of a run, frames,
-crop and size are its own unless flags say otherwise. Frames from disk are scaled to the
-size of a network that comes with the package.
+Weights: whatever convert_weights.py reads. Of a run, frames, crop and size are its own
+unless flags say otherwise. Frames from disk are scaled to the size of a network that
+comes with the package.
 
 One sequence is predicted from the zero state; frame 0 is not scored; from
 --extrapolate_from on the network sees its own predictions. Prints MSE, MAE, PSNR and

@@ -3,15 +3,12 @@
     python experiments/symmetric_start.py --workdir=results/study/A
 
 Channels i and i + n/2 of each even width n are made twins, which exact arithmetic keeps
-equal for ever (prednet_jax/studies/symmetric.py). The twins are then split by a
-relative delta, and the network is trained. In the ordinary program twins add the same
-terms in different orders, so rounding separates them; in the symmetric one in the same
-order, so without noise they stay equal bit for bit.
+equal for ever, and split by a relative delta (prednet_jax/studies/symmetric.py). In the
+ordinary program rounding separates twins; in the symmetric one it does not.
 
-The arms are float32 without noise; shared and tile, with a new random order of
-reduction at every call, one order for all outputs or one per tile; and at delta 0 also
-float64; run, with orders per tile that the key fixes for the whole run; and, if asked
-for, blocks, with tiles of 32 outputs as in the long trainings.
+Arms: float32; shared and tile, a new random order of reduction at every call, one for
+all outputs or one per tile; and at delta 0 also float64, run (orders that the key fixes
+for the whole run) and, if asked for, blocks (tiles of 32 outputs).
 
 Each finished run adds one row to runs.csv in --workdir and is not run again: repeat the
 command until it ends. Each process uses one thread; several may share a --workdir if

@@ -4,11 +4,9 @@
         reference = noise_tolerance(softmax, x)
         reference.assert_close(my_softmax(x))
 
-The tolerance is measured: it is how far the reference moves when its sums are added in
-another order. It is kept in a file beside the test, `test_model.noise.json`, and
-measured again when `--noise-update` is given. pytest loads the plugin by its entry
-point. The plugin imports JAX only when the fixture is first used, so that a conftest.py
-can still choose the platform.
+docs/noise/tolerance.md describes it. pytest loads the plugin by its entry point. The
+plugin imports JAX only when the fixture is first used, so that a conftest.py can still
+choose the platform.
 """
 
 from collections.abc import Callable

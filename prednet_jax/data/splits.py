@@ -1,17 +1,8 @@
 """Sequences to train on, to choose settings by, and to publish scores of.
 
-No sequence is in two splits. `open_split` cuts every source the same way each time:
-
-    walk           300 frames of walks of seeds of their own, `FIRST_SEED[split]` and
-                   following, through the photographs that are not held out
-    varied walks   to train on, variations of these; the other splits are those of walk
-    moving digits  sequences of seeds of their own, of four of five pictures
-    ten sequences  (a list of lists, an .npz with boundaries) and more: of each ten the
-    or more        ninth is for validation, the tenth for tests
-    fewer          each sequence is cut: 80 % of its frames, then 10 %, then 10 %
-
-`unseen` is a second test: sequences of the held-out photographs and pictures, which are
-in no other split. Files have no such split.
+No sequence is in two splits. `open_split` cuts every source the same way each time, as
+the table of docs/training.md has it. `unseen` is a second test: sequences of the
+held-out photographs and pictures, which are in no other split.
 """
 
 import dataclasses

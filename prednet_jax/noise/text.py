@@ -6,11 +6,7 @@
 
 A kind is one of `KINDS`; its options are the attributes of its class. A bare value
 stands for the next option in their order: `gaussian:1e-3` is `gaussian:scale=1e-3`.
-Several primitives are joined by "|": `ulp:primitives=add|mul`. Examples:
-
-    none
-    reduction_order:partials=8,granularity=element
-    stochastic_rounding:mantissa_bits=10+gradient_gaussian:scale=1e-3
+Several primitives are joined by "|": `ulp:primitives=add|mul`.
 """
 
 import dataclasses

@@ -9,15 +9,8 @@ y_sr the loss of run r of seed s, m the number of runs of a group and n that of 
     effect = exp(mean over the seeds of d_s) - 1
 
 An effect of 0.02 is a loss that is 2 % higher. The p-value and the intervals come from
-the exact sign-flip test over the seeds (`sign_flip`). The answers, for a margin of 2 %:
-
-    noise lowers the loss       the whole 95 % interval lies below -2 %
-    noise raises the loss       the whole 95 % interval lies above +2 %
-    no effect within the margin the 90 % interval lies between -2 and +2 %, which is two
-                                one-sided tests at 5 %
-    cannot tell                 anything else; and every study whose runs did not
-                                separate or do not scatter within a seed, or that lost
-                                more than one seed in twenty to runs that diverged
+the exact sign-flip test over the seeds (`sign_flip`). docs/study/rule.md says which of
+the four answers follows, and how often it is right.
 """
 
 import dataclasses
@@ -216,7 +209,7 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
 
 
 def answer(found: Effect, separation: float | None) -> str:
-    """The answer about a noise, as the module's docstring defines it.
+    """The answer about a noise, as docs/study/rule.md defines it.
 
     `separation` is the distance between runs of the two groups over the distance
     travelled, median over the seeds; None: not measured.

@@ -1,18 +1,7 @@
-"""The endpoints of a training of the study (docs/study/plan.md).
+"""The endpoints of a training of the study, as docs/study/plan.md defines them.
 
-last_frame_loss   loss of the last frame of the window, as the article's script logs
-                  it; mean over the last fifth of the updates (a part's endpoint, if it
-                  names no other)
-window_loss       mean loss over the window; mean over the same updates
-over_copy         window_loss over the loss of copying the last frame, on the same
-                  frames
-held_out_loss     mean squared error on frames that no seed trains on: 100 of one walk,
-                  or 16 sequences
-plateau_left      first update at which the mean loss of the last 20 updates is below
-                  the geometric mean of the control's loss at its start (first 20
-                  updates) and at its end (last fifth); null: never
-parity            first update from which on the mean loss of the last 250 updates
-                  stays below that of copying the last frame; null: never
+`plateau_left` and `parity` are numbers of updates; null: never. The held-out loss is on
+frames that no seed trains on: 100 of one walk, or 16 sequences.
 """
 
 import dataclasses

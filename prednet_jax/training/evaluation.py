@@ -127,10 +127,8 @@ def evaluate(
     and `count` are scored (None: all). Another network predicts next frames.
 
     Returns `sequences`, `frames`, and for `observed` and `extrapolated` frames, where
-    there are any: `mse`, `mae`, `ssim`, means over frames; `psnr`, of that MSE;
-    `squared_error` and `absolute_error`, sums over a frame's pixels, as the literature
-    on Moving MNIST has them; the same of copying, `copy_<name>`; and `ratio`, the MSE
-    over that of copying.
+    there are any, the scores that docs/benchmarks.md names; the same of copying,
+    `copy_<name>`; and `ratio`, the MSE over that of copying.
     """
     task = tasks.of(network)
     if not task.windowed:

@@ -33,11 +33,10 @@ PARTS = (
 #: Weights that a run started from, where they came from a file or another run.
 INITIAL = "initial_weights.npz"
 # Fields of a manifest: which stay the same where a run goes on, of the machine (where
-# one differs, the last bits may), written at the end of a run (`warnings`: of older
-# runs), and taken anew where it goes on.
+# one differs, the last bits may), written at the end, and taken anew where it goes on.
 _SAME = ("model", "network", "seed", "noise", "noise_draw", "initial_params_sha256")
 _MACHINE = ("versions", "device", "environment", "convolutions")
-_ENDS = ("final_params_sha256", "failure", "warnings")
+_ENDS = ("final_params_sha256", "failure")
 _CHANGING = ("updates", "flags", "data_order_sha256")
 
 
@@ -352,8 +351,7 @@ def _check_same(
     wanted = json.loads(json.dumps({field: new[field] for field in _SAME}))
     wanted["data_order_sha256"] = data.order_fingerprint(source, first)
     for field, value in wanted.items():
-        # Early manifests have no noise, and no draw.
-        known = old.manifest.get(field, value if field.startswith("noise") else None)
+        known = old.manifest.get(field)
         if known != value:
             raise UserError(
                 f"--resume: {field} {value}; expected the {known} of {folder}"

@@ -86,13 +86,12 @@ def load(
 ) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
     """Reads weights of any kind, whatever the name: the network and float32 parameters.
 
-    An npz of Chainer, an HDF5 file of Keras, a state dict of PyTorch, a safetensors
-    file, a directory that `save_orbax` wrote, the directory of a run of train.py (of an
-    unfinished one the newest checkpoint is taken, and said), its weights.npz or one of
-    its checkpoints/UPDATE; or, where there is no such file, a name that `pretrained`
-    knows. Height, width and `pixel_max` are for files of Keras and PyTorch that do not
-    say them, the variant for those of PyTorch (`load_keras`, `load_pytorch`). A
-    UserError: nothing of the kind.
+    A file of Chainer, Keras, PyTorch or safetensors, an orbax directory, a run of
+    train.py (of an unfinished one the newest checkpoint is taken, and said), its
+    weights.npz or one of its checkpoints/UPDATE; or, where there is no such file, a
+    name that `pretrained` knows. Height, width and `pixel_max` are for files of Keras
+    and PyTorch that do not say them, the variant for those of PyTorch (`load_keras`,
+    `load_pytorch`). A UserError: nothing of the kind.
     """
     task, params = load_task(
         path, height=height, width=width, pixel_max=pixel_max, variant=variant
