@@ -14,7 +14,6 @@ flags, source, versions and device.
 
 import contextlib
 import importlib
-import math
 import secrets
 import shlex
 import shutil
@@ -94,11 +93,7 @@ def main() -> None:
         return
     if line := runs.said(reasons):
         print(line)
-    minutes = again.seconds(missing, RESULTS / "study") / 60 / min(FLAGS.jobs, 2)
-    # The study's recorded times are of a quiet machine; others take up to twice that.
-    low, high = math.ceil(minutes), math.ceil(2 * minutes)
-    rough = f", roughly {low} to {high} minutes on two cores" if minutes else ""
-    print(f"{len(missing)} processes{rough}")
+    print(f"{len(missing)} processes")
     with files.hold(design.root):
         runs.clear(design.root, jobs)
         if _fresh():

@@ -37,26 +37,6 @@ def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
     return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
 
 
-def seconds(jobs: Sequence[runs.Job], folder: Path) -> float:
-    """What trainings of the study's network take on one processor, roughly.
-
-    By what its own took; an arm that it has not counts as the mean of those it has.
-    """
-    spent: dict[str, list[float]] = {}
-    for path in seed_records.finished(PART, folder / PART.name).values():
-        record = records.read_json(path)
-        for run in record["runs"]:
-            took = run["seconds"] / record["updates"]
-            spent.setdefault(run["arm"], []).append(took)
-    means = {arm: float(np.mean(took)) for arm, took in spent.items()}
-    usual = sum(means.values()) / max(1, len(means))
-    return sum(
-        len(job.seeds) * job.updates * means.get(job.arm.name, usual)
-        for job in jobs
-        if getattr(job.task, "config", None) == PART.network
-    )
-
-
 def saddle_claim(
     rows: Sequence[Row], folder: Path, margin: float = statistics.MARGIN_FRACTION
 ) -> statistics.Claim:

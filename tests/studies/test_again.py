@@ -37,17 +37,6 @@ def test_the_study_is_repeated_in_its_setting_alone(tmp_path):
     assert again.published(design(), tmp_path) == {}
 
 
-def test_how_long_a_comparison_takes_is_estimated_by_the_study_s_own_times(tmp_path):
-    jobs = design().runs()
-    minutes = again.seconds(jobs, STUDY) / 60
-    assert minutes == pytest.approx(10.1, abs=0.1)
-    # Half as many updates take half as long; nothing is known of other networks.
-    half = design(updates=1500).runs()
-    assert again.seconds(half, STUDY) == pytest.approx(30 * minutes)
-    others = [job for job in jobs if job.model == "autoencoder"]
-    assert again.seconds(others, STUDY) == again.seconds(jobs, tmp_path) == 0
-
-
 def test_an_order_that_differs_between_twins_leaves_the_saddle():
     rows = [
         row._replace(seed=1)
