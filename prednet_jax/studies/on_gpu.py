@@ -227,7 +227,7 @@ def values(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
     made = {}
     for arm, answered in answers(folder, seeds).items():
         ends = (100 * answered.effect.three[x] for x in ("estimate", "low", "high"))
-        made[f"G.{arm}"] = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
+        made[f"G.{arm}"] = change(*ends)
     for part in ("H", "J"):
         runs = read(folder, part)
         one, other = (
