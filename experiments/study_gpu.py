@@ -33,7 +33,9 @@ flags.DEFINE_string("workdir", "runs/gpu", "Where to write.")
 
 def main() -> None:
     """Renders the frames, trains the arms, in threads, writes."""
-    errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
+    in_order = [name for name, part in parts.PARTS.items() if not part.random_windows]
+    errors.one_of("--part", FLAGS.part, in_order)
+    _flags.check_numbers(0, "updates")
     for arm in FLAGS.arms:
         errors.one_of("--arms", arm, tuple(on_gpu.ARMS))
     part = parts.PARTS[FLAGS.part]
