@@ -9,7 +9,7 @@ import numpy as np
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.statistics import MARGIN_FRACTION, gather, match
-from prednet_jax.studies import judgement, machines, study_tables, symmetric
+from prednet_jax.studies import judgement, machines, on_gpu, study_tables, symmetric
 from prednet_jax.studies.parts import ANSWER
 
 BLUE = ROLES["treatment"]
@@ -38,6 +38,7 @@ def figures(
     for name in study_tables.DESCRIBED:
         made[f"part_{name}.svg"] = against_control(name, parts[name])
     made["machines.svg"] = machines.figure(parts["I"])
+    made["on_gpu.svg"] = gpu(on_gpu.answers(folder / "G", parts))
     return made
 
 
@@ -81,6 +82,21 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
         f"Part {ANSWER.name}: difference of every seed between two arms",
         [effect, *(_difference(arms, contrast) for contrast in others)],
         "difference, % of the control's mean loss",
+        "counts as none",
+    )
+
+
+def gpu(answers: Mapping[str, Any]) -> Dots:
+    """Part G: the difference of every seed from the CPU's fixed orders."""
+    rows = []
+    for arm, answered in answers.items():
+        treatment, control = answered.effect.runs.logs
+        seeds = (100 * np.expm1(treatment - control)).tolist()
+        rows.append(Row(f"{arm} - CPU", BLUE, [seeds]))
+    return _differences(
+        "Part G: difference of every seed between a GPU and a CPU",
+        rows,
+        "difference, % of the same seed's loss on a CPU",
         "counts as none",
     )
 
