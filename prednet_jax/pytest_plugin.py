@@ -1,9 +1,5 @@
 """A pytest plugin: the fixture `noise_tolerance`, and the flag `--noise-update`.
 
-    def test_kernel(noise_tolerance):
-        reference = noise_tolerance(softmax, x)
-        reference.assert_close(my_softmax(x))
-
 docs/noise/tolerance.md describes it. pytest loads the plugin by its entry point. The
 plugin imports JAX only when the fixture is first used, so that a conftest.py can still
 choose the platform.

@@ -3,14 +3,10 @@
 `inject(fn, spec)` traces `fn` to a jaxpr, plans what the noise does to each equation
 (`plan`) and evaluates the plan (`run`). An equation's noise is a hash of the key, of
 the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
-around it (`random_bits`). docs/noise.md says what that means for bits and derivatives.
-Rules of custom_jvp and custom_vjp are applied as written. Under checkpoint,
-`grad(inject(checkpoint(f)))` computes again with the same noise, and
+around it (`random_bits`). docs/noise.md says what that means for bits, derivatives and,
+inside shard_map, devices. Rules of custom_jvp and custom_vjp are applied as written.
+Under checkpoint, `grad(inject(checkpoint(f)))` computes again with the same noise, and
 `inject(grad(checkpoint(f)))` with noise of its own.
-
-Devices. Inside shard_map, the words are folded with the index along the mesh axes over
-which an equation's operands vary, as far as JAX tracks them (`check_vma=True`); without
-that, all devices draw the same. A psum has one order, the same on all devices.
 """
 
 import functools

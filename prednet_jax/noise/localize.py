@@ -8,8 +8,7 @@ and S explains the change if effect(S) >= share * effect(all). `localize` finds 
 sets that do by ddmin (A. Zeller & R. Hildebrandt, "Simplifying and isolating
 failure-inducing input", IEEE TSE 28, 2002), one after another, without those found, as
 verrou_dd's rddmin does (F. Févotte & B. Lathuilière, Correctness 2019). Each is
-1-minimal: without any one member it explains the change no longer. One compilation
-serves the whole search, since the active equations are an array of booleans.
+1-minimal: without any one member it explains the change no longer.
 """
 
 import functools

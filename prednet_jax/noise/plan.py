@@ -157,9 +157,8 @@ def plan(
 ) -> Plan:
     """What `spec` will do in a program, closed or open without constants.
 
-    `only` are paths of the equations that are perturbed; None: all. The orders that are
-    drawn do not depend on it, so that an equation's noise is the same whichever others
-    are perturbed. An UnsupportedPrimitiveError: a higher-order primitive has no rule.
+    `only` are paths of the equations that are perturbed, as of `inject`; None: all. An
+    UnsupportedPrimitiveError: a higher-order primitive has no rule.
     """
     acting = specs.at(spec, "computation")
     parts = () if acting is None else specs.parts(acting)

@@ -73,9 +73,7 @@ class Identity(NoiseSpec):
 class ReductionOrder(NoiseSpec):
     """Partial sums accumulated in a random order, as split-K and atomics do.
 
-    Every reduction is cut into `partials` consecutive pieces; each piece is summed as
-    XLA sums it, and the pieces are then added one after another in a drawn order. All
-    orders are equally likely. docs/noise.md has what each option is like.
+    docs/noise.md ("Reduction order") has the sum and what each option is like.
 
     Attributes:
         partials: pieces of each reduction at most, 3 to 64 (two commute).
@@ -122,9 +120,7 @@ class GpuOrder(NoiseSpec):
         gpu: whose, a name of `gpu.targets.CARDS`. The order of each `reduce_sum` is
             read from the kernel that XLA compiles for that sum alone.
         products: the model of dots and convolutions, which are the libraries'.
-            `"fused"`: one accumulator for each output, terms in rising order of k,
-            fused multiply-add; operands rounded to TF32 where the GPU does that
-            (`gpu.orders`). `"plain"`: as this machine computes them.
+            `"fused"`: that of `gpu.orders`. `"plain"`: as this machine computes them.
     """
 
     alone: ClassVar[bool] = True
@@ -140,11 +136,9 @@ class Elementwise(NoiseSpec):
         primitives: names of those that are perturbed; None: all that round
             (`rules.primitives.ROUNDING`).
         deterministic: the noise is a function of the operation and the bits of its
-            operands (of a sum, of its result), not of the key or the place in the
-            program, as in Verrou's deterministic modes.
+            operands (of a sum, of its result), not of the key or the place.
         routines: whether the operands of a library's routines (linear algebra, FFT) and
-            of kernels are perturbed too: a backward stable routine errs as if its
-            operands had been rounded.
+            of kernels are perturbed too (docs/noise.md says why).
     """
 
     _: KW_ONLY

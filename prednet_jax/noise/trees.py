@@ -1,11 +1,8 @@
 """Noise that acts once on a whole tree of arrays: a gradient, or initial weights.
 
-GradientGaussian    g + scale rms(g) n, rms over all elements of all leaves, so that
-                    E |noise|^2 = scale^2 |g|^2
-BitFlip             one bit of one weight flipped: the smallest change there is, and
-                    enough to separate two trainings as far as two seeds do
-                    (C. Summers & M. Dinneen, "Nondeterminism and instability in
-                    neural network optimization", ICML 2021, section 5)
+docs/noise.md ("Noise on trees") defines both kinds. Source of `BitFlip`: C. Summers &
+M. Dinneen, "Nondeterminism and instability in neural network optimization", ICML 2021,
+section 5.
 """
 
 import functools

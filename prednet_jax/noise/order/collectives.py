@@ -1,6 +1,7 @@
 """Sums over devices, in the order in which rings, trees and chance add them.
 
-The terms of n devices are gathered; each device adds them as the collective would:
+The terms of n devices are gathered; each device adds them as the collective would.
+docs/noise/devices.md has the orders, what is rounded, and in what NCCL differs.
 
 - *ring* (NCCL, `src/device/all_reduce.h` and `reduce_scatter.h`, `runRing`): of n
   chunks, c starts at rank c + 1 and is added to by c + 2, ..., c + n (modulo n), so it
@@ -10,11 +11,6 @@ The terms of n devices are gathered; each device adds them as the collective wou
   Parallel Computing 35, 2009): a rank adds its first child to itself, then its second.
   Half of the buffer goes over one binary tree, half over the mirrored one (shifted by
   a rank where n is odd). A reduce-scatter has no tree in NCCL and goes around the ring.
-- *sequential*: rank 0, 1, 2, ..., as XLA does on a CPU.
-- *random*: all orders are equally likely, as where ranks add in order of arrival.
-
-bfloat16 and float16 are rounded at each addition, but in the sequential sum, which XLA
-promotes on a CPU. docs/noise/devices.md says in what NCCL differs.
 """
 
 import functools

@@ -1,11 +1,7 @@
 """The mathematics of sums in random order: permutations by masked selections.
 
-A reduction of h terms is cut into n partial sums p_0 ... p_{n-1}, and the result is
-
-    ((p_pi(0) + p_pi(1)) + p_pi(2)) + ... + p_pi(n-1)
-
-with pi uniform over the n! permutations. As addition commutes, n!/2 trees remain
-(docs/noise.md has the bound of their error).
+docs/noise.md ("Reduction order") has the sum of n partial sums, and the bound of its
+error. All n! permutations are equally likely; as addition commutes, n!/2 trees remain.
 
 Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
 For more, every output (or tile) sorts n random 32-bit keys with Batcher's
@@ -175,9 +171,6 @@ def narrow_type(accumulate: str, types: Sequence[np.dtype]) -> np.dtype | None:
 
 
 def widened(dtype: np.dtype) -> np.dtype:
-    """The type in which partial sums of `dtype` are kept.
-
-    Narrower sums are kept in float32, as matrix units do, and rounded once at the end.
-    """
+    """The type in which partial sums of `dtype` are kept: float32, or wider."""
     narrow = jnp.dtype(dtype).itemsize <= 2 and jnp.issubdtype(dtype, jnp.floating)
     return jnp.dtype(jnp.float32) if narrow else jax.dtypes.canonicalize_dtype(dtype)

@@ -3,10 +3,7 @@
 A decision is where floating-point numbers become something discrete, as
 docs/noise/decisions.md lists. The clean run and the noisy one are the same compiled
 program with noise off and on. Executions (a step of every loop around, a device) that
-only one of the two has are the decision of the loop or branch around them. Examples,
-along axis 0, have exact intervals of 95 %. The accuracy of an evaluation set moves by
-the furthest of the draws: another run is as far with probability 1 / (draws + 1) at
-most, whatever their distribution.
+only one of the two has are the decision of the loop or branch around them.
 """
 
 import math

@@ -1,8 +1,7 @@
 """What a program computes over a mesh of devices, on one CPU.
 
-Over more devices a program adds in other orders: each device sums its part, and a
-collective adds the parts. Nothing else changes: `rules.logical` evaluates what each
-device does in turn, `order.collectives` adds as a ring, a tree or XLA's CPU would.
+`rules.logical` evaluates what each device does in turn, `order.collectives` adds the
+parts as a ring, a tree or XLA's CPU would.
 """
 
 import dataclasses

@@ -6,8 +6,7 @@ is an estimate, with confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
-An element that is infinite in some runs alone has none; nor has a leaf that noise does
-not reach (`-` in the table).
+An element that is infinite in some runs alone has none.
 """
 
 import math

@@ -1,12 +1,8 @@
 """Whether a result depends on how its function is called.
 
-A function that treats each row of a batch by itself gives a row the same value alone,
-in another batch, padded, under `vmap`, in a loop, compiled or not: in exact arithmetic.
-`invariance` makes the calls and compares them with the compiled call of the whole
-batch: bits, size and rung of the difference, rows in which a decision changes.
-
-docs/noise/invariance.md says how the first line that differs is found. Of what belongs
-to no row a hash is returned.
+docs/noise/invariance.md has the calls that `invariance` makes, what it compares with
+the compiled call of the whole batch, and how the first line that differs is found. Of
+what belongs to no row a hash is returned.
 """
 
 import dataclasses

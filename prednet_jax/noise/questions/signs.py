@@ -1,8 +1,6 @@
 """Vectors of any sign: those of `eigh`, `eig` and `svd`, if complex of any phase.
 
-Two libraries may give opposite ones. A leaf depends on the choice if it moves when the
-vectors inside of the program are turned; it is then compared with the signs or phases
-of its columns, or rows, that bring it nearest.
+docs/noise/explain.md says when a leaf depends on them and how it is then compared.
 """
 
 from typing import Any, NamedTuple

@@ -29,9 +29,6 @@ F      sqrt(k / chi2(1 %; k)): sigma_e is a bound with 99 % confidence. k = d0 +
        run, of the mean square error), which is small where all elements move together
 g_e    results lie on a grid, of which few runs may all meet one point: the distance
        from |R_e| to the next number of its type, at most
-
-16 runs show nothing of what happens once in a million: a bound below `EXTRAPOLATED` is
-an extrapolation of that model. At 1e-2 and 1e-3 it is tested with 10,000 runs.
 """
 
 import math

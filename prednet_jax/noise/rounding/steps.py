@@ -9,16 +9,9 @@ docs/noise.md ("Noise on single results") defines the noises. Sources:
 
 - stochastic rounding: M. Croci et al., "Stochastic rounding: implementation, error
   analysis and applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N.
-  Higham, T. Mary, SIAM J. Sci. Comput. 42 (2020), for the moments. An unknown error,
-  uniform on +-1/2 ulp, moves a result up with probability E max(error, 0) = 1/8;
+  Higham, T. Mary, SIAM J. Sci. Comput. 42 (2020), for the moments;
 - Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997; C. Denis et al., ARITH
-  2016 (Verificarlo, in a wider format). With inexact(x) = x + 2^(e - t) xi,
-
-      e = floor(log2 |x|) + 1,  xi uniform in (-1/2, 1/2)
-      rr   fl(inexact(a op b)), but a result of at most t bits is left alone
-      pb   fl(inexact(a) op inexact(b))
-      mca  fl(inexact(inexact(a) op inexact(b)))
-
+  2016 (Verificarlo, in a wider format): inexact(x) = x + 2^(e - t) xi.
   Here the intermediate result of the operations of `error_free` is the rounded one plus
   its exact error, and the operands' noise enters to first order (`_propagated`). Others
   have no error where t is below the precision of the type; their operands are perturbed

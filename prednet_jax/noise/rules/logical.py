@@ -8,10 +8,9 @@
   in a loop over the devices (`run_on_devices`), with the shapes that a real one would
   see: hence the same kernels and bits, and the memory of one device at a time;
 - a contraction over an axis that JAX's types say is sharded (explicit axes) becomes
-  such a `shard_map`: the partial sum of each shard, then a psum, which is what XLA's
-  partitioner makes of it. Where one operand alone is sharded so, the partitioner cuts
-  the other as well if the result, which it adds up, is smaller than the first; else it
-  gathers the first, and there is no sum over devices (seen in compiled programs);
+  such a `shard_map`: the partial sum of each shard, then a psum. Where one operand
+  alone is sharded so, it is gathered if it is no larger than the result, as XLA's
+  partitioner does it (seen in compiled programs);
 - what only moves data (`reshard`, constraints) becomes a copy.
 
 Equations keep their places and so their paths; noise is drawn as on real devices.

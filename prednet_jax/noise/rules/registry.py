@@ -1,10 +1,5 @@
 """The table of rules: what noise does at each primitive.
 
-A first-order primitive computes a number: noise may act on its result, on its operands
-or, if it is a sum, on its order (`FirstOrder`). A higher-order primitive runs other
-programs, its bodies: noise enters them, and a function rebuilds the primitive around
-them (`HigherOrder`).
-
 Every rule of this package is in the same table as a user's own. A higher-order
 primitive that is not in it is refused; a first-order one is evaluated without noise,
 and `coverage` lists it unless it is known to be exact (`primitives.EXACT`).
