@@ -67,17 +67,13 @@ def open_source(
     """Open a source of frames; a UserError: a value or file is not accepted.
 
     Args:
-        data: A name (of `NAMES`) or a path: a folder of images, a folder of such
-            folders or of videos (each a sequence), a text list of images or of such
-            lists, a video, an animated GIF, an .npz with `frames` `[T, H, W, C]`, or an
-            .npy. `walk` is the source of that name; `./walk` is a file.
+        data: A name (of `NAMES`) or a path, of all kinds that docs/data.md lists.
+            `walk` is the source of that name; `./walk` is a file.
         height: Height of a frame, in pixels; None: that of `own_size`.
         width: Width of a frame, likewise.
         channels: 3 (RGB) or 1 (grey), likewise.
         seed: Determines the content and order of generated sources.
-        crop: Of sources from disk: `center` cuts the middle out of larger pictures,
-            `resize` scales without keeping the aspect ratio, `auto` cuts where at least
-            half of the first picture is left and else scales.
+        crop: Of sources from disk: `center`, `resize` or `auto`, as in `frames.Fit`.
         offset: `(right, down)` in pixels by which the crop is moved.
         allow_outside: Whether a text list may name files outside its own folder.
     """

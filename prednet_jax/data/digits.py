@@ -1,8 +1,7 @@
 """Handwritten digits: single pictures in an order of a seed, and digits that move.
 
-`digits` are those that scikit-learn ships, the test set of the UCI "Optical Recognition
-of Handwritten Digits" (Alpaydin and Kaynak 1998): 1797 pictures of 8x8 pixels, scaled
-to 28x28, in place of MNIST (`mnist`) where that is not available.
+`digits` are those that scikit-learn ships (docs/data.md has their source): 1797
+pictures of 8x8 pixels, scaled to 28x28.
 
 `open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
 digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
@@ -158,11 +157,7 @@ def digits() -> Stills:
 
 
 def mnist() -> Stills:
-    """MNIST's training pictures, read one by one, in the order of TFDS's files.
-
-    They lie in the folder of the environment variable TFDS_DATA_DIR, else in
-    ~/tensorflow_datasets, prepared for random access (ArrayRecord).
-    """
+    """MNIST's training pictures, read one by one, in the order of TFDS's files."""
     import tensorflow_datasets as tfds
 
     folder = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"

@@ -6,8 +6,7 @@ the published `--sequences` each line names a list, and the state is reset at th
 of each list. Only one picture is in memory at a time.
 
 A picture's format is that of its content, one of `FORMATS`: for a PostScript file, for
-example, Pillow would start another program. A picture of more than 8 bits a channel,
-one that shows what is behind it, and one that moves are refused.
+example, Pillow would start another program. docs/inputs.md says which are refused.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Sequences to train on, to choose settings by, and to publish scores of.
 
 No sequence is in two splits. `open_split` cuts every source the same way each time, as
-the table of docs/training.md has it. `unseen` is a second test: sequences of the
-held-out photographs and pictures, which are in no other split.
+the table of docs/training.md has it.
 """
 
 import dataclasses

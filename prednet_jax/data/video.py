@@ -1,12 +1,10 @@
 """Frames from a video file, decoded when they are read (with PyAV, that is FFmpeg).
 
 To open a video its packets are read without decoding; this counts the frames, whatever
-the header says. A read continues where the last one ended. A jump starts
-decoding at the key frame before, if the time stamps of the file can be trusted, else at
-the start. Unlike in the published frame maker no frame is dropped.
-
-Frames have 8 bits a channel and no transparency. FFmpeg reduces deeper videos to 8
-bits, which is said once; a frame with a transparent pixel is refused.
+the header says. A read continues where the last one ended. A jump starts decoding at
+the key frame before, if the time stamps of the file can be trusted, else at the start.
+Unlike in the published frame maker no frame is dropped. docs/inputs.md says what
+becomes of more than 8 bits a channel and of transparency.
 """
 
 import contextlib
