@@ -15,11 +15,9 @@ on, the network sees its own predictions, and the gradient goes through them. Fo
 `errors` the loss is then sum_t w_t mean |prediction of frame t - frame t| / 2, which
 without an extrapolated frame is that of E_0 above.
 
-A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next. Frame 0 is
-the last frame of the window before. In the first window of a sequence it is a stand-in,
-so that every window runs the same program: the state is zeroed after it and the
-transition from it has weight 0, as in the published script, which has T - 1 losses
-there. With T = 1 it updates after the first frame too: there is no stand-in.
+A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next, and in the
+first window of a sequence a stand-in (`data.windows`). With T = 1 the published script
+updates after the first frame too: there is no stand-in.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Tasks: a network and how it is trained, as one object.
 
 Training, comparison and studies know a network through its `Task` only. A new network
-is one file with a subclass of `Task`, perhaps outside this package: `train.py --model`
-and `compare_backends.py --models` take an instance as `module:object`. The networks of
-this package are PredNet, in every published form, and the article's control experiment.
+is one file with a subclass of `Task`, perhaps outside this package
+(docs/own_network.md). Here are PredNet and the article's control experiment.
 """
 
 import abc
@@ -240,9 +239,8 @@ class AutoencoderTask(Configured):
 
         y = sigmoid(W_n relu(... relu(W_1 x + b_1) ...) + b_n)
 
-    The article trains such a network on MNIST with one image per batch and reports no
-    difference between CPU and GPU. It does not give the widths, so they are settings
-    (`AutoencoderConfig.hidden`).
+    The article trains it on MNIST with one image per batch and does not give the
+    widths, so they are settings (`AutoencoderConfig.hidden`).
     """
 
     config: AutoencoderConfig
@@ -256,11 +254,7 @@ class AutoencoderTask(Configured):
         self.frame = self.config.height, self.config.width, self.config.channels
 
     def loss(self, params, carry, frames, first, method):
-        """The squared errors of images `[T, B, H, W, C]`; T = 1 in the article.
-
-        With T = 1 stale targets are true: the backward pass follows directly, before
-        the target buffer can change.
-        """
+        """The squared errors of images `[T, B, H, W, C]`; with T = 1 stale is true."""
         steps, batch = frames.shape[:2]
         flat = frames.reshape(steps * batch, *frames.shape[2:])
         outputs = self.predict(params, flat).reshape(frames.shape)

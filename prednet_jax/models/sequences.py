@@ -32,9 +32,8 @@ def units(
 ) -> dict[str, np.ndarray]:
     """Activations of the network's units while it is shown frames, by name.
 
-    The program is compiled once, whatever the number of frames, and the device holds
-    ten frames' activations at a time. For activations that do not fit into the memory
-    of the host, `pieces` yields them ten frames at a time.
+    For activations that do not fit into the memory of the host, `pieces` yields them
+    ten frames at a time.
 
     The frames, of sequences that start from the zero state, and the rest are as in
     `prednet.predict`. `layers` are R (representation; h in `watanabe`), A (target),

@@ -2,9 +2,8 @@
 
 `directory/checkpoints/{update}/` holds the whole TrainState after that update. Nothing
 else is needed to go on, since data order and noise are functions of the seed and the
-update's number. Beside orbax's files lies `digest.json` with the SHA-256 of them all:
-orbax does not notice most flipped bits, so files that have changed are never parsed. A
-checkpoint is written under another name, reaches the disk, and then gets its own.
+update's number. orbax does not notice most flipped bits, so files that `digest.json`
+says have changed are never parsed (docs/reliability.md).
 """
 
 import errno

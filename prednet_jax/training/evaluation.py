@@ -1,11 +1,9 @@
 """How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame, and of many.
 
-A sequence starts from the zero state. Frame 0, which nothing could predict, is scored
-nowhere. Up to frame k the network sees the true frames (observed steps); from frame k
-on it sees its own predictions (extrapolated steps). Copying the last frame that was
-seen is scored beside it. PSNR is 10 log10(1 / MSE) in decibels; SSIM is Wang et al.
-2004 (IEEE Trans. Image Process. 13:600) with scikit-image's uniform window of 7x7, or
-the largest odd one that fits, averaged over pixels and colours.
+docs/training.md ("Predicting: one protocol") says what is shown and scored. PSNR is
+10 log10(1 / MSE) in decibels; SSIM is Wang et al. 2004 (IEEE Trans. Image Process.
+13:600) with scikit-image's uniform window of 7x7, or the largest odd one that fits,
+averaged over pixels and colours.
 """
 
 import functools

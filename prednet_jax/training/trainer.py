@@ -205,9 +205,8 @@ class Trainer:
 class Validation:
     """Held-out sequences on which frozen weights are scored while a training goes on.
 
-    The first pieces of `evaluation.pieces`: 16, or as many as have 1,600 frames. Losses
-    are pooled over them before they are divided by those of copying. `frames` are they,
-    `[T, B, H, W, C]` uint8.
+    The first pieces of `evaluation.pieces`, so many as docs/training.md says. `frames`
+    are they, `[T, B, H, W, C]` uint8.
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):

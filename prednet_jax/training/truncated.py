@@ -1,8 +1,7 @@
 """One update of truncated back-propagation.
 
-As the published trainer of quadjr/PredNet does it: the state is carried from window to
-window and cut from the graph between them, one update a window, the first window of a
-sequence one transition shorter, an unfinished tail dropped.
+As the published trainer of quadjr/PredNet does it (`data.windows`): the state is
+carried from window to window and cut from the graph between them.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The interface of a convolution algorithm, and the plain algorithms.
 
-XLA's convolution, m neighbouring outputs at once, and matrix products.
-
 m outputs that lie side by side can be computed as further channels of one output: the
 kernel, placed at m neighbouring pixels, becomes a `[k, k + m - 1, in, m out]` kernel of
 stride m. This takes (k + m - 1)/k times as many multiplications, but with few channels
@@ -10,9 +8,7 @@ do the same: one product of the neighbourhoods of m outputs together, k rows of
 k + m - 1 pixels, with the m outputs. `direct` is XLA's convolution with this filter
 gradient for m = 2; `im2col` uses it with m = 1.
 
-`im2col` is one matrix product, of neighbourhoods of k k C values with the whole kernel
-(Chellapilla, Puri & Simard 2006; Caffe and Chainer do this). `shifted` adds k k
-products over C values, one per tap of the kernel.
+Source of `im2col`: Chellapilla, Puri & Simard 2006; Caffe and Chainer do this.
 """
 
 from collections.abc import Callable, Sequence
