@@ -87,9 +87,8 @@ def split_cpu(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
 
 
-# What says, in a process that a launcher started, how many there are and which this
-# one is: srun of SLURM, mpirun of Open MPI, an Indexed Job of Kubernetes (not how
-# many). The first name is that by which `jax.distributed` knows the launcher.
+# What says how many processes a launcher started and which this one is
+# (docs/several_hosts.md), after the name by which `jax.distributed` knows it.
 _LAUNCHERS = (
     ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
     ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

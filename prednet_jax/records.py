@@ -1,11 +1,9 @@
 """The records of a run on disk: manifest, metrics, fingerprints. Needs no JAX.
 
-A run directory holds
-    manifest.json     what was run: git commit, versions, device, flags, fingerprints
-    metrics.jsonl     one JSON object per update, written line by line
-    validation.jsonl  one JSON object per score of the frozen weights, if asked for
+docs/reliability.md lists what a run directory holds. If asked for there are also
+    validation.jsonl  one JSON object per score of the frozen weights
     loss.png          the losses, drawn at the end, with the extra `report`
-    examples.npz, weights.npz, checkpoints/
+    examples.npz      predicted frames
 """
 
 import csv

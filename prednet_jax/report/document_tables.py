@@ -259,10 +259,7 @@ SCORES = {
 
 
 def accuracy(record: Record) -> str:
-    """How often the tools are right, beside what is wanted.
-
-    From `python -m benchmarks.accuracy`.
-    """
+    """How often the tools are right, beside what is wanted (docs/noise/accuracy.md)."""
     errors = [error for leaves in record["digits"].values() for error in leaves]
     programs = len(record["digits"])
     what = f"`digits` against float64: mean error of a leaf, {programs} programs"

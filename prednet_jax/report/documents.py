@@ -1,14 +1,7 @@
 """Tables and numbers of the documents, made from committed records.
 
-A document holds each table between two marks that a reader of the page does not see,
-
-    <!-- table: NAME -->
-    | ... |
-    <!-- end -->
-
-and a number in a sentence between two short ones:
-
-    The loss changes by <!--=NAME-->-0.17 %<!--/-->.
+A document holds each table, and each number in a sentence, between two marks that a
+reader of the page does not see (CONTRIBUTING.md has both kinds).
 
 `fill` replaces what stands between the marks. `experiments/tables.py` knows which name
 is made from which record.

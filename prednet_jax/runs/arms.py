@@ -17,11 +17,9 @@ from prednet_jax.errors import UserError
 class Role(StrEnum):
     """What an arm is for in the verdict.
 
-    CONTROL: what the others are compared with. TREATMENT: the emulated noise that the
-    verdict is about. GPU: the GPU's own, compared with GPU_DETERMINISTIC, the same GPU
-    without it. NULL: another fixed order of the same sums; it should differ by chance
-    only. GAUSSIAN: noise on the gradient of a known size, its scale. STALE: a known
-    fault, which the comparison must be able to detect. DESCRIPTIVE: shown, not judged.
+    docs/arms.md has the arms of each. GPU is compared with GPU_DETERMINISTIC, the same
+    GPU without its noise. NULL, another fixed order of the same sums, should differ by
+    chance only. DESCRIPTIVE: shown, not judged.
     """
 
     CONTROL = "control"

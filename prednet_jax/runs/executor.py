@@ -1,9 +1,8 @@
 """Runs jobs as processes on this machine, each with an environment of its own.
 
 `execute` here and `sweeps.execute` have the same interface: they take jobs and yield an
-`Ended` when a job ends. Both start the same child processes (`started`). A child
-inherits nothing that could change its numbers and runs under `leash.py`, so that it
-ends with its parent even if the parent is killed.
+`Ended` when a job ends. Both start the same child processes (`started`), under
+`leash.py`; docs/sweeps.md says what a child does not inherit.
 """
 
 import concurrent.futures

@@ -1,9 +1,8 @@
 """One process of a comparison or a sweep: its command, its facts and its stored runs.
 
-The facts of a run (`store`) are its flags, the content of the data and weights that
-they name by a path, environment variables, the source of the package, versions and the
-kind of device. A run that has ended gets a receipt (`seal`), is never made again and
-is read by `verified`, which refuses one that is truncated, altered or of another job.
+docs/sweeps.md lists the facts of a run (`store`). One that has ended gets a receipt
+(`seal`), is never made again and is read by `verified`, which refuses one that is
+truncated, altered or of another job.
 """
 
 import contextlib

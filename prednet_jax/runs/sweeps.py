@@ -1,13 +1,9 @@
 """A sweep: networks x arms x settings x seeds, one process per run, through Ray.
 
-A run lies in `runs/MODEL/ARM/FINGERPRINT/seed_N`. Other flags, other source code or
-other versions give another fingerprint, so a finished run is never overwritten.
-
-Ray chooses the machine, of a cluster or this one, and tries again when a worker or a
-machine is lost. A Ray task computes nothing itself: it starts the same child as
-`executor.execute`, in a temporary folder of its machine, and sends the files of the
-finished run back. Only this process writes them, so no shared file system is needed and
-a lost try leaves nothing behind. Only `connect` imports Ray.
+docs/sweeps.md says where a run lies and when it is made again. A Ray task computes
+nothing itself: it starts the same child as `executor.execute`, in a temporary folder of
+its machine, and sends the files of the finished run back. Only this process writes
+them, so a lost try leaves nothing behind. Only `connect` imports Ray.
 """
 
 import dataclasses

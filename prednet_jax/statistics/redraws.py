@@ -1,16 +1,14 @@
 """What a random order of sums does to the loss, and in one word whether it helps.
 
-Runs of one seed that differ only in their order of sums are redraws. Runs with a fixed
-order are the control group, runs with a random order per call the treatment group. With
-y_sr the loss of run r of seed s, m the number of runs of a group and n that of seeds:
+docs/study/rule.md has redraws, groups and the rule. With y_sr the loss of run r of
+seed s:
 
     d_s    = mean over the treatment's runs of log y_sr
            - mean over the control's runs of log y_sr
     effect = exp(mean over the seeds of d_s) - 1
 
 An effect of 0.02 is a loss that is 2 % higher. The p-value and the intervals come from
-the exact sign-flip test over the seeds (`sign_flip`). docs/study/rule.md says which of
-the four answers follows, and how often it is right.
+the exact sign-flip test over the seeds (`sign_flip`).
 """
 
 import dataclasses
