@@ -1,9 +1,4 @@
-"""Weights of every kind: files of other programs and of this one, runs, pretrained.
-
-Networks that come with the package lie in prednet_jax/pretrained/: NAME.npz has the
-arrays as a run's weights.npz has them, and NAME.json says what they are
-(`experiments/ship_weights.py`).
-"""
+"""Weights of every kind: files of other programs and of this one, runs, pretrained."""
 
 import os
 import sys
@@ -86,12 +81,10 @@ def load(
 ) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
     """Reads weights of any kind, whatever the name: the network and float32 parameters.
 
-    A file of Chainer, Keras, PyTorch or safetensors, an orbax directory, a run of
-    train.py (of an unfinished one the newest checkpoint is taken, and said), its
-    weights.npz or one of its checkpoints/UPDATE; or, where there is no such file, a
-    name that `pretrained` knows. Height, width and `pixel_max` are for files of Keras
-    and PyTorch that do not say them, the variant for those of PyTorch (`load_keras`,
-    `load_pytorch`). A UserError: nothing of the kind.
+    docs/models.md lists the kinds; a run's checkpoints/UPDATE is one too and, where
+    there is no such file, a name that `pretrained` knows. Height, width and `pixel_max`
+    are for files of Keras and PyTorch that do not say them, the variant for those of
+    PyTorch (`load_keras`, `load_pytorch`). A UserError: nothing of the kind.
     """
     task, params = load_task(
         path, height=height, width=width, pixel_max=pixel_max, variant=variant

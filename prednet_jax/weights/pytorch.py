@@ -8,14 +8,11 @@ a prefix in front; convolutions are OIHW:
     cell{l}.weight_ch   c_l -> gates i, f, o; bias_ch
     conv{l}.0.weight    R_l -> Ahat_l; bias
     update_A{l}.0.weight  E_l -> A_{l+1}; bias
-A file says neither which of the two it is of nor how large its frames are. In both
-E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halves the other way
-round here, as `watanabe`, and so have the kernels that read them.
+In both E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halves the
+other way round here, as `watanabe`, and so have the kernels that read them.
 
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
-arrays. Unpickling can run any program. So the unpickler here knows an ordered
-dictionary, the types of storages and what makes a tensor from one; a file that names
-anything else is refused.
+arrays. Unpickling can run any program: docs/inputs.md says what this one knows.
 """
 
 import functools
