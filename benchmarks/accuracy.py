@@ -68,10 +68,7 @@ def in_float64(fn: Callable, args: Sequence[Any]) -> Any:
 
 
 def digits_errors(name: str) -> list[float]:
-    """Mean absolute error of the digits of each leaf, against float64.
-
-    Errors below one rounding are cut, as digits are.
-    """
+    """Mean absolute error of the digits of each leaf, against float64."""
     fn, args = HELD_OUT[name]()
     digits = noise.digits(fn, noise.parse(BOTH))(jax.random.key(0), *args)
     results = digits, jax.jit(fn)(*args), in_float64(fn, args)
@@ -203,10 +200,7 @@ def lines_found() -> Score:
 
 
 def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
-    """Pairs, and those where `closer` is not what float64 says: program, both names.
-
-    The oracle calls the function again on wide arguments.
-    """
+    """Pairs, and those where `closer` is not what float64 says: program, both names."""
     score, key = Score(), jax.random.key(7)
     for name in names:
         fn, args = LATER[name]()
@@ -232,8 +226,7 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
 def accuracies(draws: int = 16, fresh: int = 400) -> dict[str, float]:
     """How often a fresh run's accuracy is within what `decisions` says; and wanted.
 
-    Answers are the larger of two sums of a result that differ by no more than their
-    noise; four evaluations per program with keys of their own.
+    Four evaluations per program, with keys of their own.
     """
     within = []
     spec = noise.ReductionOrder(granularity="element")

@@ -4,8 +4,6 @@
 one of `FAULTS`, whose line is then wrong (`first_difference`). `ROWS` compute each row
 by itself, exactly up to a line that a fault, one of `ROW_FAULTS`, makes depend on the
 number of rows (`invariance`). The line ends in the fault's name, or in "planted".
-
-No program of `FAULTY` or `ROWS` was looked at before the constants of the tools stood.
 """
 
 from collections.abc import Callable

@@ -4,10 +4,8 @@
 
 DEVICE is cpu, cuda, cuda-deterministic or cuda-without-cudnn.
 The peer of the suite `step` of benchmark.py (--torch_python); needs a Python with
-PyTorch and nothing of this package. The model is the published one, optimised as a
-PyTorch user would do it: one convolution per layer computes all four gates, and Adam is
-the fused one. It runs eagerly, with channels first and last, of which the faster
-counts. The last line is one JSON object.
+PyTorch and nothing of this package. docs/performance.md says how the published model is
+optimised; it runs eagerly. The last line is one JSON object.
 """
 
 import itertools

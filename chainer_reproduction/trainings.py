@@ -1,9 +1,8 @@
 """The trainings in Chainer: which there are, how they are run, and what was predicted.
 
-The explanation under test: since some release Chainer's loss reads its inputs again in
-the backward pass, and the published script overwrites the target before that. So an
-intervention changes the weights only if it protects the target or makes overwriting it
-harmless, and all such interventions lead to the same bits.
+docs/chainer.md has the explanation under test. By it an intervention changes the
+weights only if it protects the target or makes overwriting it harmless, and all such
+interventions lead to the same bits.
 
 The record of a training is `FOLDER/NAME.json`. One that has a record is not repeated.
 
