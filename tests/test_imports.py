@@ -77,7 +77,6 @@ def test_law():
 
 
 def test_noise_stands_alone():
-    """It is a product of its own: JAX, what JAX needs, and the standard library."""
     known = {"jax", "numpy", "scipy", *sys.stdlib_module_names}
     for path in sorted((PACKAGE / "noise").rglob("*.py")):
         for name in imports(path):
@@ -101,7 +100,6 @@ def test_noise_loads_jax_and_numpy_alone():
 
 
 def test_import_loads_no_data_library():
-    """The data loaders' libraries are heavy and optional at import time."""
     assert not loaded_after("import prednet_jax") & {*DATA_LIBRARIES}
 
 

@@ -1,8 +1,4 @@
-"""The orders themselves: drawn, distributed, fresh or fixed.
-
-Over many keys the values have the support and the shares of NumPy's sums in orders that
-are equally likely.
-"""
+"""The orders themselves: drawn, distributed, fresh or fixed."""
 
 import collections
 import functools

@@ -6,32 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import test_executor
 
-from prednet_jax import files, records, runs, tasks
-from prednet_jax.config import PredNetConfig
+from prednet_jax import files, records, runs
 from prednet_jax.data import digits
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.runs import jobs, store
 from tests.processes import ROOT
 
-PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
-UPDATES = 5
-
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    plan = runs.Design(
-        root=tmp_path_factory.mktemp("comparison"),
-        script=str(Path(__file__).with_name("fake_train.py")),
-        tasks=(PREDNET,),
-        seeds=2,
-        updates=UPDATES,
-    )
-    (job, *_) = plan.runs()
-    (ended,) = runs.execute([job], processes=1)
-    assert ended == runs.Ended(job)
-    return job
+    folder = tmp_path_factory.mktemp("comparison")
+    made = test_executor.job(folder, seeds=(3000, 3001))
+    (ended,) = runs.execute([made], processes=1)
+    assert ended == runs.Ended(made)
+    return made
 
 
 @pytest.fixture
@@ -141,7 +132,6 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
 
 
 def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatch):
-    """Frames, weights of a file, weights of a run."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "first"
     run.mkdir()

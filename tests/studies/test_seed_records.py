@@ -98,7 +98,6 @@ ABOUT = {"git_commit": "abc", "versions": {"jax": "0"}, "device": {"processor": 
 def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(
     tmp_path, monkeypatch
 ):
-    """It goes on with the trainings that are left."""
     seed_records.follow_seed(TINY, 11, tmp_path / "whole", ABOUT)
     trained, train, folder = [], seed_records.train, tmp_path / "two"
 

@@ -22,6 +22,7 @@ from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
 
 SMALL = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=12)
+assert_same_bits = chex.assert_trees_all_equal
 
 
 def drawn(config, seed=0):
@@ -39,10 +40,6 @@ def frames(seed=1, steps=3):
 def loss(params, config):
     predictions, _ = prednet.predict(params, config, frames())
     return jnp.square(predictions[1:] - frames()[1:]).sum()
-
-
-def assert_same_bits(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def assert_close(a, b):

@@ -71,7 +71,6 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     assert update == 1
     equal(states[1], state(1))
     assert "b/checkpoints/2: damaged" in capsys.readouterr().err
-    # Nothing was removed.
     assert checkpoints.updates(folders[1]) == [1, 2, 3]
     checkpoints.sweep(folders[0], every=True)
     assert checkpoints.newest(folders, like, 9) == (0, like)

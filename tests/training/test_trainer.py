@@ -28,6 +28,7 @@ from prednet_jax.training import evaluation, loop
 
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="shifted")
 VIDEO = np.random.default_rng(0).integers(0, 256, (23, 8, 8, 3), np.uint8)
+same = chex.assert_trees_all_equal
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +51,6 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(note)
 
 
-def same(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
 def test_a_loop_of_ones_own_is_that_of_the_scripts_and_of_train_windows(params):
     trainer = Trainer(CONFIG)
     state = trainer.init(params)
@@ -73,7 +70,6 @@ def test_a_loop_of_ones_own_is_that_of_the_scripts_and_of_train_windows(params):
 
 
 def test_nothing_is_compiled_again(params, compiled):
-    """Other lengths, other trainers of the same settings."""
     trainer = Trainer(CONFIG)
     state = trainer.init(params)
     shown = next(windows(VIDEO, 5))

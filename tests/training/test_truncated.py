@@ -83,26 +83,18 @@ def test_a_first_window_ignores_the_carried_state():
 
 
 def test_errors_objective_of_a_first_window_is_the_published_loss():
-    config = PredNetConfig(channels=(1, 2), height=4, width=4, variant="lotter")
-    params = init_params(config, jax.random.key(0))
-    window = jnp.concatenate([FRAMES[:1], FRAMES[:4]])[:, None]
-    state, lambdas = prednet.initial_state(config, 1), {"layer_weights": (1.0, 0.1)}
-    method = truncated.Method(objective="errors", **lambdas)
-    first = jnp.asarray(True)
-    loss, _ = objectives.window_loss(params, config, state, window, first, method)
-    expected = objectives.error_loss(params, config, FRAMES[:4, None], **lambdas)
+    config, params = network("lotter", channels=(1, 2))
+    lambdas = {"layer_weights": (1.0, 0.1)}
+    loss = window_loss(params, config, objective="errors", **lambdas)
+    expected = objectives.error_loss(params, config, SHOWN, **lambdas)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
 def test_errors_objective_scores_the_frames_that_are_predicted():
     """That of `watanabe` scored the frame before, and nothing in a window of two."""
-    window, state = FRAMES[:3, None], prednet.initial_state(CONFIG, 1)
-
-    def loss(params):
-        method = truncated.Method(objective="errors")
-        first = jnp.asarray(True)
-        return objectives.window_loss(params, CONFIG, state, window, first, method)[0]
-
+    window = FRAMES[:3, None]
+    about = {"config": CONFIG, "window": window, "objective": "errors"}
+    loss = functools.partial(window_loss, **about)
     predictions, _ = predict(PARAMS, CONFIG, window[1:])
     expected = jnp.abs(predictions[1] - window[2]).mean() / 2
     np.testing.assert_allclose(loss(PARAMS), expected, rtol=1e-6)
@@ -190,22 +182,21 @@ def network(variant, channels=(1,)):
     return config, init_params(config, jax.random.key(0))
 
 
-def window_loss(params, config, **method):
-    state = prednet.initial_state(config, SHOWN.shape[1])
+def window_loss(params, config, window=WINDOW, **method):
+    state = prednet.initial_state(config, window.shape[1])
     return objectives.window_loss(
-        params, config, state, WINDOW, jnp.asarray(True), Method(**method)
+        params, config, state, window, jnp.asarray(True), Method(**method)
     )[0]
 
 
-def step_by_step(params, config, k):
-    """Each frame shown by itself: true ones up to k, then the network's own."""
+def step_by_step(params, config):
+    """Each frame shown by itself: the first, then the network's own."""
     state = prednet.initial_state(config, SHOWN.shape[1])
-    predictions, made = [], None
-    for t, frame in enumerate(SHOWN):
-        shown = frame if t < k else made
+    predictions, shown = [], SHOWN[0]
+    for _ in SHOWN:
         found, state = predict(params, config, shown[None], state)
         # `watanabe` has its prediction of the next frame in the state.
-        made = state.prediction[0]
+        shown = state.prediction[0]
         predictions.append(found[0])
     apart = jnp.stack(predictions)[1:] - SHOWN[1:]
     return jnp.square(apart).mean(axis=(1, 2, 3, 4)).sum()
@@ -216,7 +207,7 @@ def test_loss_and_gradient_are_those_of_single_steps():
     config, params = network("watanabe")
     method = {"objective": "squares", "extrapolate_from": 1}
     found = jax.jit(jax.value_and_grad(lambda p: window_loss(p, config, **method)))
-    expected = jax.jit(jax.value_and_grad(lambda p: step_by_step(p, config, 1)))
+    expected = jax.jit(jax.value_and_grad(lambda p: step_by_step(p, config)))
     (value, grads), (true, oracle) = found(params), expected(params)
     np.testing.assert_allclose(value, true, rtol=1e-6)
     chex.assert_trees_all_close(grads, oracle, rtol=1e-4, atol=1e-7)

@@ -40,7 +40,6 @@ def test_the_formula_is_that_of_significantdigits():
 
 @pytest.mark.parametrize("name", list(noise_programs.HELD_OUT)[:3])
 def test_digits_agree_with_float64_on_held_out_programs(name):
-    """Half a digit on average."""
     assert max(accuracy.digits_errors(name)) < 0.5
 
 
