@@ -16,8 +16,6 @@ from prednet_jax.studies.curvature_probe import project
 
 
 class Stage(NamedTuple):
-    """Weights after some updates, with the running second moment of Adam."""
-
     update: int
     params: dict
     second_moment: dict
@@ -25,8 +23,6 @@ class Stage(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A loss and the stages of its training, in float64."""
-
     loss: object
     stages: list[Stage]
 

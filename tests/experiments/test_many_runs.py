@@ -69,7 +69,6 @@ def test_a_node_of_three_is_killed_and_an_interrupted_sweep_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_a_whole_comparison_of_two_networks(forked, tmp_path):
-    """Every process, the verdict, the report; the third network gets the same arms."""
     done = forked(
         "compare_backends.py",
         f"--models=autoencoder,{NAME}",

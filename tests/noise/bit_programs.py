@@ -21,14 +21,10 @@ from prednet_jax import noise
 
 
 class Program(NamedTuple):
-    """One recorded program.
+    """One recorded program: what `inject` is given, and its operands.
 
-    Attributes:
-        function: what `inject` is given.
-        arguments: its operands.
-        around: `around(function, spec)(key, *arguments)` is recorded; `inject` itself,
-            or a transform of the noisy function.
-        double: whether it is traced in 64 bits.
+    `around(function, spec)(key, *arguments)` is recorded; `inject` itself, or a
+    transform of the noisy function. `double`: whether it is traced in 64 bits.
     """
 
     function: Callable[..., Any]

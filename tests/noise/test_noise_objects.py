@@ -59,7 +59,6 @@ def _data(x):
 
 
 def after(train, updates=3):
-    """Weights and optimiser state after some updates."""
     model, optimizer = made()
     for i in range(updates):
         train(i, model, optimizer, X, Y)

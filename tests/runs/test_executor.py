@@ -112,7 +112,6 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     both = tuple(verified(diverging, seed) for seed in (0, 1))
     found = comparison.ArmRuns(diverging, both)
     np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])
-    # Only what is not finite ends early.
     path = tmp_path / "seed_0" / records.METRICS
     path.write_text(path.read_text().replace("null", "0.5"))
     with pytest.raises(files.FileError, match="3 updates; expected 5"):

@@ -82,8 +82,6 @@ def with_pickle(tmp_path, content):
 
 
 class Runs:
-    """Unpickled, it writes a file."""
-
     def __init__(self, path):
         self.path = path
 
