@@ -36,6 +36,8 @@ def main() -> None:
     in_order = [name for name, part in parts.PARTS.items() if not part.random_windows]
     errors.one_of("--part", FLAGS.part, in_order)
     _flags.check_numbers(0, "updates")
+    if not FLAGS.arms:
+        raise errors.UserError(f"--arms=: expected some of {', '.join(on_gpu.ARMS)}")
     for arm in FLAGS.arms:
         errors.one_of("--arms", arm, tuple(on_gpu.ARMS))
     part = parts.PARTS[FLAGS.part]
@@ -46,6 +48,12 @@ def main() -> None:
     shown = frames(part, seeds, updates)
     process.prepare()
     process.set_precision("float32")
+    here, wanted = jax.default_backend(), {arm[:3] for arm in FLAGS.arms}
+    if wanted != {here}:
+        raise errors.UserError(
+            f"--arms={','.join(FLAGS.arms)}: JAX runs on {here}; expected a GPU, or "
+            "JAX_PLATFORMS=cpu for the arm cpu alone"
+        )
     facts = _cli.provenance() | {
         "device": process.description(),
         "environment": records.of_numbers(records.environment()),
@@ -56,7 +64,7 @@ def main() -> None:
     }
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
-    controls = final_weights(folder / f"{part.name}_cpu.npz")
+    controls = final_weights(folder / f"{part.name}_cpu.npz", updates)
     shown = jax.device_put(shown)
 
     def follow(arm: str) -> None:
@@ -77,11 +85,13 @@ def main() -> None:
         list(pool.map(follow, FLAGS.arms))
 
 
-def final_weights(path: Path) -> dict[int, np.ndarray]:
-    """The final weights in a file of an arm, by seed; none where it is not there."""
+def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
+    """The weights after so many updates in a file of an arm, by seed; else none."""
     if not path.exists():
         return {}
     with np.load(path) as arrays:
+        if arrays["window_loss"].shape[1] != updates:
+            return {}
         return dict(zip(arrays["seeds"].tolist(), arrays["weights"], strict=True))
 
 

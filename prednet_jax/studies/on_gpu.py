@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from prednet_jax import records, statistics
+from prednet_jax import errors, records, statistics
 from prednet_jax.objectives import Method
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import change, significant
 from prednet_jax.studies import judgement
 from prednet_jax.studies.judgement import MODEL, PRIMARY, Records
-from prednet_jax.studies.parts import CONTROL, STALE, Part, Treatment
+from prednet_jax.studies.parts import CONTROL, PARTS, STALE, Part, Treatment
 from prednet_jax.studies.seed_trainings import frames, initial_state, optimizer
 from prednet_jax.training import loop, truncated
 
@@ -159,9 +159,16 @@ def record(
 
 
 def read(folder: Path, part: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """The rows of `record` by arm, of a part's records in results/study/G."""
-    found = (records.read_json(path) for path in sorted(folder.glob(f"{part}_*.json")))
-    return {each["arm"]: each["runs"] for each in found}
+    """The rows of `record` by arm, of a part's records in results/study/G.
+
+    A UserError: one has other updates than the part.
+    """
+    rows = {}
+    for path in sorted(folder.glob(f"{part}_*.json")):
+        found = records.read_json(path)
+        errors.one_of(f"{path}: updates", found["updates"], (PARTS[part].updates,))
+        rows[found["arm"]] = found["runs"]
+    return rows
 
 
 def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
@@ -172,8 +179,8 @@ def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
     for arm in more:
         rows = trained[arm] | more[arm]
         losses = {seed: [row[PRIMARY]] for seed, row in rows.items()}
-        key = "distance_over_travelled"
-        apart = [row[key] for row in rows.values() if key in row]
+        known = [row for row in rows.values() if "distance_over_travelled" in row]
+        apart = [row["distance_over_travelled"] for row in known]
         check = statistics.manipulation([x > 0 for x in apart], apart)
         found[arm] = statistics.ask(
             MODEL, measured | {arm: losses}, check, treatment=arm
@@ -189,11 +196,13 @@ def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
         row = {"arm": arm, "seeds": of["seeds"]}
         for level, ends in (("95 %", ("low", "high")), ("90 %", ("low_90", "high_90"))):
             row[level] = change(*(100 * of[x] for x in ("estimate", *ends)))
+        row["left out"] = of["excluded"]
         row["p (equivalence)"] = numbers.probability(of["tost_p"])
         row["distance / travelled"] = significant(
             answered.check.distance_over_travelled, 2
         )
-        rows.append(row | {"answer": answered.answer})
+        # No noise is added here.
+        rows.append(row | {"answer": answered.answer.removeprefix("noise ")})
     return {
         "study-G": markdown(pd.DataFrame(rows)),
         "study-G-article": markdown(pd.DataFrame(_article(folder, seeds["E"]))),

@@ -1,13 +1,16 @@
 import dataclasses
+import re
 
+import jax
 import numpy as np
 import pytest
 
-from prednet_jax import records
+from prednet_jax import errors, records, statistics
 from prednet_jax.config import PredNetConfig
-from prednet_jax.studies import on_gpu, seed_trainings
-from prednet_jax.studies.parts import Part, Treatment
+from prednet_jax.studies import judgement, on_gpu, seed_records, seed_trainings
+from prednet_jax.studies.parts import PARTS, Part, Treatment
 from prednet_jax.training import loop
+from tests.processes import ROOT
 
 PART = Part(
     name="tiny",
@@ -69,3 +72,40 @@ def test_arms_change_one_thing_each():
     for name in ("gpu_deterministic", "gpu_tf32", "gpu_stale"):
         other = dataclasses.asdict(on_gpu.ARMS[name])
         assert sum(plain[key] != other[key] for key in plain) == 1
+
+
+@pytest.mark.parametrize(("arm", "rounded"), [("gpu", False), ("gpu_tf32", True)])
+def test_products_are_rounded_only_where_the_arm_says_so(shown, arm, rounded):
+    treatment = Treatment(arm="float32")
+    states = [seed_trainings.initial_state(PART, treatment, s) for s in PART.seeds]
+    state = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
+    program = on_gpu._program(PART, on_gpu.ARMS[arm], treatment)
+    text = program.lower(state, shown, np.arange(2)).as_text()
+    products = re.findall(r"stablehlo\.dot_general.*", text)
+    assert products
+    assert all(("HIGHEST" in line) != rounded for line in products)
+
+
+def test_five_percent_more_in_every_seed_is_found(tmp_path):
+    folder = ROOT / "results" / "study"
+    seeds = {p: seed_records.read(PARTS[p], folder / p) for p in ("H", "J")}
+    measured = judgement.losses((*seeds["H"], *seeds["J"]), judgement.PRIMARY)
+    for part, of in seeds.items():
+        runs = {}
+        for seed in of:
+            fixed = [
+                np.log(loss)
+                for name in statistics.fixed_orders(measured)
+                for loss in measured[name][str(seed.seed)]
+            ]
+            row = {judgement.PRIMARY: 1.05 * np.exp(np.mean(fixed))}
+            runs[str(seed.seed)] = row | {"distance_over_travelled": 0.5}
+        made = {"arm": "gpu", "updates": 3000, "runs": runs}
+        records.write_json(tmp_path / f"{part}_gpu.json", made)
+    found = on_gpu.answers(tmp_path, seeds)["gpu"]
+    assert found.effect.estimate == pytest.approx(0.05)
+    assert len(found.effect.runs.seeds) == 100
+    assert found.answer == "noise raises the loss"
+    records.write_json(tmp_path / "J_gpu.json", made | {"updates": 100})
+    with pytest.raises(errors.UserError, match="updates=100: expected one of 3000"):
+        on_gpu.answers(tmp_path, seeds)

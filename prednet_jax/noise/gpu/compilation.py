@@ -164,7 +164,8 @@ def _compiled(folder: Path) -> Compiled:
         ptx.update({entry: text for entry in _ENTRY.findall(text)})
     answer = json.loads((folder / "answer.json").read_text())
     launches = tuple(_launches(folder))
-    if any(x.kernel and x.kernel not in ptx for x in launches):
+    # `topk` comes compiled, so XLA never writes it.
+    if {x.kernel for x in launches if x.kernel} - ptx.keys() - {"topk"}:
         raise NoiseError(
             f"XLA's CUDA compiler: jax {jax.__version__} does not write its kernels "
             "down; expected jax 0.10.2"

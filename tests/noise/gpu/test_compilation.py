@@ -40,12 +40,15 @@ def test_without_the_compiler_or_with_another(monkeypatch, tmp_path, version):
 
 def test_a_compiler_that_writes_no_kernels_down_is_refused(tmp_path):
     """That of jax 0.11.2: without its kernels nothing seemed to vary."""
-    launch = "000: kCustomKernel add grid: [1, 1, 1] threads: [1, 1, 1]"
-    (tmp_path / "x.thunk_sequence.txt").write_text(launch)
+    launch = "000: kCustomKernel {} grid: [1, 1, 1] threads: [1, 1, 1]"
+    sequence = tmp_path / "x.thunk_sequence.txt"
+    sequence.write_text(launch.format("add"))
     (tmp_path / "x.thunk_metadata.txt").write_text("")
     (tmp_path / "answer.json").write_text('{"hlo": "", "memory": {}, "cost": {}}')
     with pytest.raises(NoiseError, match=r"kernels down; expected jax 0\.10\.2"):
         compilation._compiled(tmp_path)
+    sequence.write_text(launch.format("topk"))  # It is never written.
+    assert compilation._compiled(tmp_path).launches[0].kernel == "topk"
 
 
 def test_cards():
