@@ -189,7 +189,7 @@ def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
 
 
 def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
-    """The two tables of docs/study/on_gpu.md."""
+    """The tables of docs/study/on_gpu.md, and that of part E-null."""
     rows = []
     for arm, answered in answers(folder, seeds).items():
         of = answered.effect.as_dict()
@@ -206,6 +206,7 @@ def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
     return {
         "study-G": markdown(pd.DataFrame(rows)),
         "study-G-article": markdown(pd.DataFrame(_article(folder, seeds["E"]))),
+        "study-E-null": markdown(pd.DataFrame(_orders(folder, seeds))),
     }
 
 
@@ -228,6 +229,23 @@ def _article(folder: Path, seeds: Records) -> list[dict[str, Any]]:
         for name in ("CPU", "CPU, stale targets"):
             row[f"GPU against {name}"] = f"{100 * (true / cells[name] - 1):+.1f} %"
         rows.append({"seed": of.seed} | row)
+    return rows
+
+
+def _orders(folder: Path, seeds: Mapping[str, Records]) -> list[dict[str, Any]]:
+    """Orders at the article's size against float32 of part E, by seed."""
+    gpu, again = read(folder, "E"), {of.seed: of.runs for of in seeds["E-null"]}
+    rows = []
+    for of in seeds["E"]:
+        control, *orders = (run for run in of.runs if run.arm != STALE)
+        losses: dict[str, Any] = {run.arm: run.last_frame_loss for run in orders}
+        for run in again.get(of.seed, ()):
+            losses[f"{run.arm}, E-null"] = run.last_frame_loss
+        losses["GPU"] = gpu["gpu_cudnn"][str(of.seed)][PRIMARY]
+        row: dict[str, Any] = {"seed": of.seed}
+        for name, loss in losses.items():
+            row[name] = f"{100 * (loss / control.last_frame_loss - 1):+.1f} %"
+        rows.append(row)
     return rows
 
 

@@ -44,7 +44,7 @@ Record = Mapping[str, Any]
 
 def load(folder: Path) -> dict[str, Records]:
     """The records of each part shown, of results/study; UserError: one lacks seeds."""
-    names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, "I")
+    names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, "E-null", "I")
     parts: dict[str, Records] = {}
     for name in names:
         parts[name] = found = seed_records.read(PARTS[name], folder / name)
