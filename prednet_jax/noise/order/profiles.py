@@ -3,8 +3,9 @@
 `uniform_worst_case`: every sum, forward and backward.
 
 `xla_gpu`: what XLA's page on GPU determinism lists: scatter, select-and-scatter, GEMM
-and convolution. XLA's own reductions are trees in a fixed order. The choice of a kernel
-by autotuning is `schedule="run"`, atomics are `schedule="call"`.
+and convolution. XLA's own reductions are trees in a fixed order, and left out, though
+autotuning can choose Triton's from sm_80 on. The choice of a kernel by autotuning is
+`schedule="run"`, atomics are `schedule="call"`.
 
 `chainer_cudnn`: what varied under Chainer with cuDNN, whose documentation
 ("Reproducibility") excepts convolution's filter gradient (BWD_FILTER_ALGO_0, _3), its

@@ -135,7 +135,11 @@ def test_the_profile_perturbs_what_varies_and_nothing_else(gpu):
         assert primitives or name == "associative_scan"
         for primitive, ways in primitives.items():
             perturbed = excluded("xla_gpu", primitive, {}, "") is None
-            assert perturbed == bool(VARYING & set(ways)), (name, primitive, ways)
+            varies = bool(VARYING & set(ways))
+            # Left out: from sm_80 on a sum can get another kernel (docs/noise.md).
+            known = (gpu, primitive) == ("h100", "reduce_sum")
+            assert perturbed == (varies and not known), (name, primitive, ways)
+            assert varies or not known
 
 
 @pytest.mark.slow
