@@ -20,7 +20,7 @@ from prednet_jax import errors, records, statistics
 from prednet_jax.objectives import Method
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import change, significant
+from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.studies import judgement
 from prednet_jax.studies.judgement import MODEL, PRIMARY, Records
 from prednet_jax.studies.parts import CONTROL, PARTS, STALE, Part, Treatment
@@ -206,7 +206,7 @@ def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
     return {
         "study-G": markdown(pd.DataFrame(rows)),
         "study-G-article": markdown(pd.DataFrame(_article(folder, seeds["E"]))),
-        "study-E-null": markdown(pd.DataFrame(_orders(folder, seeds))),
+        "study-E-null": markdown(pd.DataFrame(_orders(folder, seeds)).fillna(MISSING)),
     }
 
 

@@ -274,13 +274,13 @@ _PARTS = (
     ),
     Part(
         name="E-null",
-        # Part E's seeds, beside whose orders it stands.
+        # Part E's seeds on another processor, beside whose orders it stands.
         network=ARTICLE,
         window=20,
         updates=250,
         truncation_leak=True,
         seeds=range(8500, 8503),
-        treatments=(_PLAIN, _NULL),
+        treatments=(_PLAIN,),
     ),
     Part(
         name="I",
