@@ -17,7 +17,7 @@ from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import change, significant
 from prednet_jax.statistics.sign_flip import Floats
 from prednet_jax.studies.judgement import PRIMARY, Records, losses
-from prednet_jax.studies.parts import CONTROL, FIXED, NULL, STALE, TWELVE
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, STALE, STALE_RUN, TWELVE
 
 #: What the machines of a seed start from, by the prefix of their arms.
 STARTS = {"": "one initial model", "free_": "initial weights of their own"}
@@ -45,7 +45,7 @@ class Machines(NamedTuple):
 def twelve(seeds: Records, prefix: str) -> dict[str, Machines]:
     """The machines by seed; a seed is left out if one of its twelve diverged."""
     true = [prefix + arm for arm in (CONTROL, NULL, FIXED)]
-    stale = f"{prefix}stale_order_run"
+    stale = prefix + STALE_RUN
     groups = statistics.gather(losses(seeds, PRIMARY), stale, true)
     machines = map(Machines, groups.treatment, groups.control)
     return dict(zip(groups.seeds, machines, strict=True))

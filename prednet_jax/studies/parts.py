@@ -50,11 +50,6 @@ class Treatment:
     seeds: int | None = None
 
     @property
-    def control(self) -> str:
-        """The arm that it is compared with."""
-        return CONTROL if self.optimizer == "adam" else f"{CONTROL}_{self.optimizer}"
-
-    @property
     def only_noise(self) -> bool:
         """Whether it has noise of its natural size."""
         return self.noise != "none" and self.dose is None
@@ -87,8 +82,9 @@ class RandomWindows:
 class Part:
     """A part of the study; the defaults are those of part C.
 
-    Its seeds are run in their order. The control of each optimiser precedes its other
-    treatments. Without `random_windows` it is trained on one stream in order.
+    Its seeds are run in their order. The control of each optimiser, or else the first
+    treatment, precedes what is compared with it. Without `random_windows`
+    it is trained on one stream in order.
 
     Attributes:
         endpoint: what its answer is about, of `studies.endpoints`.
@@ -119,6 +115,13 @@ class Part:
         marks |= {self.updates // 2, self.updates}
         return tuple(sorted(m for m in marks if m <= self.updates))
 
+    def control(self, treatment: Treatment) -> str:
+        """The arm that a treatment is compared with."""
+        adam = treatment.optimizer == "adam"
+        name = CONTROL if adam else f"{CONTROL}_{treatment.optimizer}"
+        arms = [t.arm for t in self.treatments]
+        return name if name in arms else arms[0]
+
     def of_seed(self, seed: int) -> tuple[Treatment, ...]:
         """The treatments that a seed of the part gets."""
         errors.one_of("seed", seed, tuple(self.seeds))
@@ -129,6 +132,8 @@ class Part:
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: Another fixed order of the same sums, the A/A null; and the mistake of the script.
 NULL, STALE = "convolution_im2col", "stale_targets"
+#: Stale targets under an order that is drawn once for the run.
+STALE_RUN = "stale_order_run"
 #: What an interval that lies above 0 says of a small planted effect.
 ABOVE_ZERO = "above 0"
 _PLAIN = Treatment(arm=CONTROL)
@@ -163,7 +168,7 @@ def _machines(prefix: str) -> list[Treatment]:
         _PLAIN,
         _NULL,
         *_draws(FIXED, _FIXED_ELEMENT, range(6)),
-        *_draws("stale_order_run", _FIXED_ELEMENT, range(6, 10), targets="stale"),
+        *_draws(STALE_RUN, _FIXED_ELEMENT, range(6, 10), targets="stale"),
     ]
     return [
         dataclasses.replace(
@@ -281,6 +286,19 @@ _PARTS = (
         truncation_leak=True,
         seeds=range(8500, 8503),
         treatments=(_PLAIN,),
+    ),
+    Part(
+        name="E-stale",
+        # More machines with stale targets, beside those of parts E and G.
+        network=ARTICLE,
+        window=20,
+        updates=250,
+        truncation_leak=True,
+        seeds=(8501, 8502, 8500),
+        treatments=(
+            _STALE,
+            dataclasses.replace(_RUN[0], arm=STALE_RUN, targets="stale", seeds=2),
+        ),
     ),
     Part(
         name="I",

@@ -175,10 +175,11 @@ def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]
     by_arm = {treatment.arm: run for treatment, run in reversed(done.items())}
     rows, last = [], part.updates
     for treatment, run in done.items():
-        control = by_arm[treatment.control]
+        compared = part.control(treatment)
+        control = by_arm[compared]
         rows.append(
             dataclasses.asdict(treatment)
-            | {"control": treatment.control}
+            | {"control": compared}
             | endpoints.endpoints(run, control, last)
             | {
                 "final_params_sha256": run.sha256,

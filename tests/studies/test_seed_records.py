@@ -57,13 +57,13 @@ def test_parts_share_no_seed_and_controls_come_first():
     for part in parts.PARTS.values():
         # These take seeds of parts D, E, J and H again, to stand beside their records.
         planted = "J-planted", "H-windows-planted"
-        again = part.name in ("D-plateau", "E-null", *planted)
+        again = part.name in ("D-plateau", "E-null", "E-stale", *planted)
         assert again == bool(seen & set(part.seeds)), part.name
         seen |= set(part.seeds)
         known = set()
         for treatment in part.treatments:
             known.add(treatment.arm)
-            assert treatment.control in known, (part.name, treatment.arm)
+            assert part.control(treatment) in known, (part.name, treatment.arm)
         names = [(t.arm, t.draw) for t in part.treatments]
         assert len(set(names)) == len(names)
         assert part.snapshots[-1] == part.updates
