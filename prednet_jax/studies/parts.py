@@ -224,6 +224,16 @@ _PARTS = (
         ),
     ),
     Part(
+        name="B-null",
+        updates=500,
+        seeds=range(8200, 8210),
+        treatments=(
+            *(_PLAIN, _NULL, *_draws(FIXED, _FIXED_ELEMENT, [0])),
+            Treatment(arm=f"{CONTROL}_momentum", optimizer="momentum"),
+            dataclasses.replace(_NULL, arm=f"{NULL}_momentum", optimizer="momentum"),
+        ),
+    ),
+    Part(
         name="C",
         status="after looking: part C",
         seeds=range(8300, 8340),
@@ -267,6 +277,14 @@ _PARTS = (
             *_draws(FIXED, "reduction_order:schedule=run", range(3)),
             *_draws(RANDOM, "reduction_order", range(4)),
         ),
+    ),
+    Part(
+        name="D-null",
+        network=MIDDLE,
+        window=20,
+        # Those whose float32 in part D is of this machine's processor.
+        seeds=(8402, *range(8404, 8408)),
+        treatments=(_NULL,),
     ),
     Part(
         name="E",
