@@ -282,7 +282,7 @@ _PARTS = (
         name="D-null",
         network=MIDDLE,
         window=20,
-        # Those whose float32 in part D is of this machine's processor.
+        # Those whose float32 in part D ran on an AMD EPYC.
         seeds=(8402, *range(8404, 8408)),
         treatments=(_NULL,),
     ),
