@@ -9,7 +9,7 @@ missing is named, with where to get it. The last line says what to read it with.
 """
 
 import os
-import pathlib
+from pathlib import Path
 
 import _cli
 from absl import flags, logging
@@ -31,11 +31,11 @@ flags.DEFINE_string(
 def main() -> None:
     """Checks, prepares, says what to do next."""
     logging.set_verbosity(logging.ERROR)  # What TFDS warns of is no mistake here.
-    source = pathlib.Path(os.path.expanduser(FLAGS.source))
+    source = Path(os.path.expanduser(FLAGS.source))
     if not source.is_dir():
         raise UserError(f"--source={FLAGS.source}: expected a folder")
     folder = FLAGS.data_dir or os.environ.get("TFDS_DATA_DIR")
-    folder = pathlib.Path(os.path.expanduser(folder or "~/tensorflow_datasets"))
+    folder = Path(os.path.expanduser(folder or "~/tensorflow_datasets"))
     from prednet_jax.data import builders
 
     made = builders.prepare(FLAGS.dataset, source, folder)

@@ -6,7 +6,7 @@ scikit-learn, tensorflow-datasets) is imported only by the source that needs it.
 """
 
 import os
-import pathlib
+from pathlib import Path
 from typing import Any
 
 from prednet_jax import errors, files
@@ -97,7 +97,7 @@ def open_source(
 
 
 def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
-    path = pathlib.Path(os.path.expanduser(data))
+    path = Path(os.path.expanduser(data))
     accepted = (
         f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
         f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
@@ -126,7 +126,7 @@ def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
     raise UserError(f"data={data}: a file of an unknown kind; {accepted}")
 
 
-def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
+def _open_folder(path: Path, fit: Fit) -> FrameSource:
     """A folder of images; else of folders of images, or of videos: each a sequence."""
     suffixes = images.IMAGE_SUFFIXES
     pictures = images.sequences_below(path, suffixes, deeper=False)
@@ -147,7 +147,7 @@ def _open_folder(path: pathlib.Path, fit: Fit) -> FrameSource:
                 f"data={path}: holds folders of images, and videos; accepted is either"
             )
         if videos:
-            paths = [pathlib.Path(name) for name in videos]
+            paths = [Path(name) for name in videos]
             fit = video.Video(paths[0], fit).fit  # All are cut, or all are scaled.
             opened = [video.open_video(path, fit) for path in paths]
             return joined(str(path), opened)

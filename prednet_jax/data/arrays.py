@@ -5,7 +5,7 @@ are the indices of the sequences' first frames. An .npz is read, an .npy is mapp
 """
 
 import hashlib
-import pathlib
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _ACCEPTED = (
 _CHUNK = 64
 
 
-def open_arrays(path: pathlib.Path, fit: Fit) -> FrameSource:
+def open_arrays(path: Path, fit: Fit) -> FrameSource:
     """Open an .npz or an .npy; an .npz without `frames` may hold one other array."""
     name = str(path)
     array, boundaries = _load(path)
@@ -54,7 +54,7 @@ def open_arrays(path: pathlib.Path, fit: Fit) -> FrameSource:
     return fit.source(name, total, begins, frames, reader="npz", **identity)
 
 
-def _load(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
     one_sequence = np.zeros(1, int)
     try:
         if files.kind(path) == "npy":

@@ -7,8 +7,8 @@ its sequences, KITTI folders of pictures: one a split, in each one a recording.
 import contextlib
 import gzip
 import io
-import pathlib
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ KITTI_HELD_OUT = {
 _HEIGHT, _WIDTH = 128, 160
 
 
-def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+def prepare(name: str, source: Path, folder: Path) -> Path:
     """Prepares a data set of `BRING` from the files in `source`; what was made."""
     try:
         if name == "mnist":
@@ -67,7 +67,7 @@ def prepare(name: str, source: pathlib.Path, folder: pathlib.Path) -> pathlib.Pa
         raise UserError(f"{source}: {files.reason(error)}") from error
 
 
-def moving_mnist(source: pathlib.Path, made: pathlib.Path) -> None:
+def moving_mnist(source: Path, made: Path) -> None:
     """The published file is uint8 `[time, sequence, height, width]`."""
     path = source / "mnist_test_seq.npy"
     if not path.is_file():
@@ -84,15 +84,15 @@ def moving_mnist(source: pathlib.Path, made: pathlib.Path) -> None:
         np.savez(file, frames=ordered, boundaries=np.arange(0, steps * count, steps))
 
 
-def kitti(source: pathlib.Path, made: pathlib.Path) -> None:
+def kitti(source: Path, made: Path) -> None:
     """Camera image_03 of each recording, as process_im of process_kitti.py has it.
 
     Scaled to the height with Pillow's bilinear filter, and the middle columns.
     """
     recordings = {
-        pathlib.Path(path).parts[-3]: names
+        Path(path).parts[-3]: names
         for path, names in images.sequences_below(source, (".png",)).items()
-        if pathlib.Path(path).parts[-2:] == ("image_03", "data")
+        if Path(path).parts[-2:] == ("image_03", "data")
     }
     if not recordings:
         raise FileNotFoundError("image_03/data/*.png")
@@ -107,7 +107,7 @@ def kitti(source: pathlib.Path, made: pathlib.Path) -> None:
                 scaled = image.resize((across, _HEIGHT), Image.Resampling.BILINEAR)
             left = (across - _WIDTH) // 2
             cut = scaled.crop((left, 0, left + _WIDTH, _HEIGHT))
-            cut.save(target / pathlib.Path(name).name)
+            cut.save(target / Path(name).name)
 
 
 class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
@@ -115,7 +115,7 @@ class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
 
     name = "mnist"
 
-    def __init__(self, folder: pathlib.Path, **options: Any):
+    def __init__(self, folder: Path, **options: Any):
         self._arrays: dict[str, tuple[Any, Any]] = {}
         for split, stem in (("train", "train"), ("test", "t10k")):
             pictures = idx(folder, f"{stem}-images-idx3-ubyte", 3)
@@ -133,16 +133,16 @@ class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
             yield number, {"image": Image.fromarray(image), "label": int(label)}
 
 
-def _mnist(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+def _mnist(source: Path, folder: Path) -> Path:
     builder = Mnist(source, data_dir=str(folder), file_format="array_record")
     tfds.disable_progress_bar()
     # TFDS prints lines of its own.
     with contextlib.redirect_stdout(io.StringIO()):
         builder.download_and_prepare(download_dir=str(folder / "downloads"))
-    return pathlib.Path(builder.data_dir)
+    return Path(builder.data_dir)
 
 
-def idx(folder: pathlib.Path, name: str, axes: int) -> np.ndarray:
+def idx(folder: Path, name: str, axes: int) -> np.ndarray:
     """An IDX file of unsigned bytes, compressed by gzip or not.
 
     The format: two zero bytes, the type (8: unsigned byte), the number of axes, the

@@ -19,8 +19,8 @@ import hashlib
 import importlib.util
 import math
 import os
-import pathlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,7 +191,7 @@ def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"data={data}: needs {requirement}; pip install '.[data]'")
-    path = pathlib.Path(spec.submodule_search_locations[0]) / file
+    path = Path(spec.submodule_search_locations[0]) / file
     try:
         return path.read_bytes()
     except OSError as error:

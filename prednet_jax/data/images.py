@@ -15,10 +15,10 @@ import hashlib
 import io
 import itertools
 import os
-import pathlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,9 +88,7 @@ def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> Fram
     return fit.source(name, len(paths), begins, frames, reader="images", **identity)
 
 
-def open_list(
-    path: pathlib.Path, fit: Fit, *, allow_outside: bool = False
-) -> FrameSource:
+def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSource:
     """Open a text list of images, or of lists of images (one sequence each).
 
     A relative path is searched for in the folder of the list that names it, then in the

@@ -9,10 +9,10 @@ becomes of more than 8 bits a channel and of transparency.
 
 import contextlib
 import itertools
-import pathlib
 import threading
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ _TURN = threading.Lock()
 _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionary()
 
 
-def open_video(path: pathlib.Path, fit: Fit) -> FrameSource:
+def open_video(path: Path, fit: Fit) -> FrameSource:
     """Open the first track of a video; a rotation that it asks for is not applied."""
     name = str(path)
     digest, video = files.digest(path), Video(path, fit)
@@ -60,7 +60,7 @@ def open_video(path: pathlib.Path, fit: Fit) -> FrameSource:
 class Video:
     """A decoder with a position in a video, which reading moves forwards."""
 
-    def __init__(self, path: pathlib.Path, fit: Fit):
+    def __init__(self, path: Path, fit: Fit):
         import av
 
         self._path, self.bits = path, 0
@@ -130,7 +130,7 @@ class Video:
         )
 
 
-def _index(path: pathlib.Path) -> tuple[int, list[int]]:
+def _index(path: Path) -> tuple[int, list[int]]:
     """Number of frames, and their presentation times; none if not to be trusted."""
     import av
 
@@ -155,9 +155,7 @@ def _index(path: pathlib.Path) -> tuple[int, list[int]]:
     return count, stamps if agree else []
 
 
-def _numbered(
-    path: pathlib.Path, stamps: list[int], start: int
-) -> Iterator[tuple[int, Any]]:
+def _numbered(path: Path, stamps: list[int], start: int) -> Iterator[tuple[int, Any]]:
     """Decode from frame `start` on (without stamps: from 0), with their numbers."""
     with _opened(path) as (container, stream):
         if not (start and stamps):
@@ -178,7 +176,7 @@ def _numbered(
 
 
 @contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """The container, and its first video track, to be decoded by one thread."""
     import av
 
