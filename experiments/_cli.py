@@ -136,10 +136,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _check_place(name: str, path: str) -> None:
-    """Refuses no path at all, and a place to write to that cannot be written.
-
-    Of the places --output and --record are files (or a directory to make).
-    """
+    """Refuses no path at all, and a place to write to that cannot be written."""
     written = "file" if name in ("output", "record") else "directory"
     kind = "path" if name in _READ else written
     if not path:

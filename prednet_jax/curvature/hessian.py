@@ -213,11 +213,9 @@ def rayleigh(
 
 
 def _alive(diagonal: jax.Array, lengths: jax.Array) -> jax.Array:
-    """Marks the Krylov vectors [k] that come before the space is exhausted.
-
-    Vector j + 1 exists if lengths[j], the length left after orthogonalisation, exceeds
-    the rounding error of the product. If that length is NaN, the vector does not exist.
-    """
+    """Marks the Krylov vectors [k] that come before the space is exhausted."""
+    # Vector j + 1 exists if lengths[j], the length left after orthogonalisation,
+    # exceeds the rounding error of the product; if that length is NaN, it does not.
     size = jnp.maximum(jnp.abs(diagonal[:-1]), jnp.abs(lengths))
     size = jax.lax.cummax(jnp.where(jnp.isfinite(size), size, 0.0))
     goes_on = lengths > jnp.finfo(diagonal.dtype).eps * size
@@ -228,11 +226,9 @@ def _alive(diagonal: jax.Array, lengths: jax.Array) -> jax.Array:
 def _extremes(
     diagonal: jax.Array, lengths: jax.Array, alive: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Diagonalises the block of T that is `alive`: values [2] and coordinates [2, k].
-
-    The other rows are uncoupled and their eigenvalues are put beyond the opposite end
-    of the spectrum, so that they cannot be the result.
-    """
+    """Diagonalises the block of T that is `alive`: values [2], coordinates [2, k]."""
+    # The other rows are uncoupled and their eigenvalues are put beyond the opposite end
+    # of the spectrum, so that they cannot be the result.
     diagonal = jnp.where(alive, diagonal, 0.0)
     lengths = jnp.where(alive[1:], lengths, 0.0)
     size = jnp.max(jnp.abs(jnp.concatenate([diagonal, lengths])))

@@ -162,11 +162,9 @@ def at_words(
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:
-    """Draw the orders of all equations of a plan at once: the program stays small.
-
-    An order for each output is drawn on the spot, where XLA fuses it with the sum.
-    """
+    """Draw the orders of all equations of a plan at once: the program stays small."""
     order = plan.noise.order
+    # An order for each output is drawn on the spot, where XLA fuses it with the sum.
     if order is None or order.granularity == "element" or not plan.to_draw:
         return _NOTHING
     source = words.of(order.schedule)
@@ -261,10 +259,7 @@ def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
 def _accumulated(
     step: Step, words: Words, operands: Sequence[Any], switch: Array | None = None
 ) -> list[Any]:
-    """A sum into a mutable array, then the noise on what the array holds there.
-
-    Indices may repeat, so the rounding error is modelled, as for unknown operations.
-    """
+    """A sum into a mutable array, then the noise on what the array holds there."""
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
     here = on_device(words, [step.atoms[1].aval]).call
@@ -277,6 +272,7 @@ def _accumulated(
     compat.bind(step.equation, ref, chosen(moved, addend), *indices)
     tree = step.equation.params["tree"]
     value = compat.get_p.bind(ref, *indices, tree=tree)
+    # Indices may repeat, so the rounding error is modelled, as for unknown operations.
     noisy = elementwise.apply(spec, value, (), here, salt, primitive=step.name)
     compat.swap_p.bind(ref, chosen(noisy, value), *indices, tree=tree)
     return []

@@ -89,11 +89,7 @@ def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
-    """One bit flipped, of a weight drawn among the normal numbers of the tree.
-
-    A zero is drawn only if there is nothing else: flipped in its lowest bits it becomes
-    a denormal number, which processors flush back to zero.
-    """
+    """One bit flipped, of a weight drawn among the normal numbers of the tree."""
     floats = _select(spec, tree)
     scores = {}
     for i, x in floats.items():
@@ -104,6 +100,8 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
                 f"bit={spec.bit!r}: expected 0 to {8 * x.dtype.itemsize - 1} for a "
                 f"weight of type {x.dtype}"
             )
+        # A zero is drawn only if there is nothing else: flipped in its lowest bits it
+        # becomes a denormal number, which processors flush back to zero.
         normal = (to_bits(x) & uint(fmt.magnitude)) >= uint(fmt.smallest)
         first = lax.convert_element_type(normal, jnp.uint32) << np.uint32(31)
         random = random_bits.bits(state, x.shape, i) >> np.uint32(1)

@@ -278,10 +278,7 @@ def seeds(verdict: Record) -> Dots:
 
 
 def _ratios(arms: Record, contrast: Record) -> list[float]:
-    """Differences in percent of the control by common seed, draws averaged first.
-
-    Seeds with a run that diverged are left out.
-    """
+    """Differences in percent of the control by common seed, draws averaged first."""
     treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
     ratios = [
         np.mean(np.asarray(treated[seed], np.float64))

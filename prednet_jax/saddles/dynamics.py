@@ -89,12 +89,10 @@ def update(
 
 
 def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
-    """Makes XLA round a product before it is added.
-
-    XLA may compute a b + c with one rounding (FMA) for some elements of an array and
-    two for others, which separates identical units in the optimiser's own step. The
-    compiler cannot know that `zero` is zero.
-    """
+    """Makes XLA round a product before it is added."""
+    # XLA may compute a b + c with one rounding (FMA) for some elements of an array and
+    # two for others, which separates identical units in the optimiser's own step. The
+    # compiler cannot know that `zero` is zero.
     bits = jnp.int32 if product.dtype == jnp.float32 else jnp.int64
     hidden = jax.lax.bitcast_convert_type(product, bits) ^ zero.astype(bits)
     return jax.lax.bitcast_convert_type(hidden, product.dtype)

@@ -274,8 +274,6 @@ def _relabelled(logs: Floats, first: int, rng: np.random.Generator) -> Floats:
 
 
 def _share(statistic: Floats, observed: float) -> float:
-    """Share of the relabellings that are at least as extreme; ties by rounding count.
-
-    The error of a sum of logarithms is far below 1e-12.
-    """
+    """Share of the relabellings at least as extreme; ties by rounding count."""
+    # The error of a sum of logarithms is far below 1e-12.
     return float(np.mean(statistic >= observed - 1e-12))

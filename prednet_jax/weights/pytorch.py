@@ -255,10 +255,9 @@ _KNOWN = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Unpickles state dicts and nothing else, in Python's own language.
+    """Unpickles state dicts and nothing else, in Python's own language."""
 
-    C's unpickler takes memory for any number of an entry that a file names.
-    """
+    # C's unpickler takes memory for any number of an entry that a file names.
 
     def __init__(self, stream: io.BytesIO, storage: Any):
         super().__init__(stream)

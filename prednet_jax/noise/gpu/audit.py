@@ -248,10 +248,7 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
 
 
 def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
-    """The mesh of the arguments; else the user's current one; else one named `x`.
-
-    A NoiseError: it has not as many devices.
-    """
+    """The mesh of the arguments; else the user's current one; else one named `x`."""
     shardings = [getattr(x, "sharding", None) for x in arrays]
     meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding)]
     current = jax.sharding.get_abstract_mesh()

@@ -147,11 +147,7 @@ def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> st
 def _joined(
     program: hlo.Program, each: hlo.Instruction, steps: Sequence[Step]
 ) -> list[Place]:
-    """Primitives and lines of collectives that XLA made into one, without a name.
-
-    What takes the parts of its result apart still has the names of those that the user
-    wrote, and the operands those of the sums that the partitioner spread.
-    """
+    """Primitives and lines of collectives that XLA made into one, without a name."""
     expected = _EXPECTED.get(_opcode(each))
     if expected is None:
         return []
@@ -165,6 +161,8 @@ def _joined(
     def operands(x: hlo.Instruction) -> list[hlo.Instruction]:
         return [by_name[name] for name in x.operands if name in by_name]
 
+    # What takes the parts of its result apart still has the names of those that the
+    # user wrote, and the operands those of the sums that the partitioner spread.
     places: dict[Place, None] = {}
     for neighbours in (users, operands):
         todo = [each]
@@ -256,11 +254,7 @@ def _reduction(
     tuned: bool,
     trees: Callable[[], Mapping[int, replay.Schedule]],
 ) -> Iterator[Finding]:
-    """Sums in an order that the kernel fixes.
-
-    `tuned`: which kernel, XLA's own or one of Triton, is measured on the device. It was
-    Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
-    """
+    """Sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
         unit = "on matrix units" if _MATRIX.search(text) else "fused multiply-adds"
         if blocks := re.search(r'"sizes":\["(\d+)"\]', each.attributes):
@@ -279,6 +273,8 @@ def _reduction(
             yield "reduction", "device", detail
             return
         detail = f"a sum of {terms}: {trees().get(terms) or 'tree not read'}"
+        # Which kernel, XLA's own or one of Triton, is measured on the device. It was
+        # Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
         if tuned:
             yield "reduction", "compilation", f"{detail}; or autotuning takes Triton's"
         else:

@@ -219,12 +219,7 @@ def _dot(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> 
 
 
 def _product(a: Array, b: Array, tf32: bool) -> Array:
-    """Float32 [batch, m, n] from [k, batch, m] and [k, batch, n], by rising k.
-
-    XLA's CPU compiler makes one fused multiply-add of each product and its addition, on
-    processors that have it. The loop stays a loop: where all steps are joined, the
-    compiler may fuse the first product, not the second, into their sum.
-    """
+    """Float32 [batch, m, n] from [k, batch, m] and [k, batch, n], by rising k."""
     a, b = (lax.convert_element_type(x, jnp.float32) for x in (a, b))
     if tf32:
         a, b = _tf32(a), _tf32(b)
@@ -233,6 +228,9 @@ def _product(a: Array, b: Array, tf32: bool) -> Array:
         x, y = terms
         return total + x[:, :, None] * y[:, None, :], None
 
+    # XLA's CPU compiler makes one fused multiply-add of each product and its addition,
+    # on processors that have it. The loop stays a loop: where all steps are joined, the
+    # compiler may fuse the first product, not the second, into their sum.
     start = jnp.zeros((*a.shape[1:], b.shape[2]), jnp.float32)
     return lax.scan(step, start, (a, b), unroll=8 if len(a) >= 16 else 1)[0]
 

@@ -172,16 +172,14 @@ _OPTIONS = (
 def _is_everywhere(
     params: Params, lhs: Any, rhs: Any, out: Sequence[int], k: int, n: int
 ) -> bool:
-    """Whether each of n pieces of window axis k holds a term of every output.
-
-    The taps of a piece lie one step apart. They miss the input only where all of them
-    are beyond its border, which the first and the last output decide, or where the
-    input is shorter than the step.
-    """
+    """Whether each of n pieces of window axis k holds a term of every output."""
     numbers = params["dimension_numbers"]
     window = rhs.shape[numbers.rhs_spec[2 + k]]
     size = lhs.shape[numbers.lhs_spec[2 + k]]
     step, (low, _) = params["rhs_dilation"][k], params["padding"][k]
+    # The taps of a piece lie one step apart. They miss the input only where all of them
+    # are beyond its border, which the first and the last output decide, or where the
+    # input is shorter than the step.
     if window < n or params["lhs_dilation"][k] != 1 or size < step:
         return False
     final = (out[numbers.out_spec[2 + k]] - 1) * params["window_strides"][k] - low

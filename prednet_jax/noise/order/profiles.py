@@ -59,12 +59,10 @@ def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | No
 
 
 def _gradient_layout(params: Mapping[str, Any]) -> bool:
-    """Whether the dimension numbers are those of a gradient of a usual convolution.
-
-    The batch is the first axis (NCHW, NHWC), and kernels are OIHW or HWIO. JAX's filter
-    gradient exchanges batch and features of the left operand; its input gradient
-    exchanges the kernel's features.
-    """
+    """Whether the dimension numbers are those of a gradient of a usual convolution."""
+    # The batch is the first axis (NCHW, NHWC), and kernels are OIHW or HWIO. JAX's
+    # filter gradient exchanges batch and features of the left operand; its input
+    # gradient exchanges the kernel's features.
     numbers = params["dimension_numbers"]
     last = len(numbers.rhs_spec) - 1
     forward_kernel = tuple(numbers.rhs_spec[:2]) in ((0, 1), (last, last - 1))

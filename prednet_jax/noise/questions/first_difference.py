@@ -405,11 +405,9 @@ def _best(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def _inherited(
     here: Sequence[Recorded], pairs: Pairs, beyond: list[_Found]
 ) -> tuple[list[_Found], list[_Found]]:
-    """Differences that some reader inherits, or that none reads; and the others.
-
-    Where programs differ, two equations that correspond may compute another thing, such
-    as permuted weights. If all that is computed of them agrees, so do the programs.
-    """
+    """Differences that some reader inherits, or that none reads; and the others."""
+    # Where programs differ, two equations that correspond may compute another thing,
+    # such as permuted weights. If all that is computed of them agrees, the programs do.
     readers: dict[int, list[int]] = {}
     for j, one in enumerate(here):
         for i in one.operands:

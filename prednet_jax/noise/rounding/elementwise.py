@@ -179,11 +179,7 @@ def _perturbed_operand(
 
 
 def _straight_through(function: Callable, static: int) -> Callable:
-    """`function` with the derivative of the identity in its argument `static`.
-
-    Compiled once for each value of the `static` leading arguments and each shape: an
-    eager call is one kernel, a traced one a cached jaxpr.
-    """
+    """`function` with the derivative of the identity in its argument `static`."""
     numbers = tuple(range(static))
     wrapped = jax.custom_jvp(function, nondiff_argnums=numbers)
 
@@ -192,6 +188,8 @@ def _straight_through(function: Callable, static: int) -> Callable:
         return wrapped(*leading, *primals), tangents[0]
 
     wrapped.defjvp(jvp)
+    # Compiled once for each value of the `static` leading arguments and each shape: an
+    # eager call is one kernel, a traced one a cached jaxpr.
     return functools.wraps(function)(jax.jit(wrapped, static_argnums=numbers))
 
 

@@ -69,11 +69,7 @@ def _scan(call: Call, words: Words, operands: list) -> list:
 
 
 def _while(call: Call, words: Words, operands: list) -> list:
-    """A while loop with a step counter; its predicate is perturbed as well.
-
-    After vmap the predicate may have axes: each element then stops on its own, and the
-    body keeps the values of those that have stopped.
-    """
+    """A while loop with a step counter; its predicate is perturbed as well."""
     params = call.params
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts = operands[:n_cond]
@@ -90,6 +86,7 @@ def _while(call: Call, words: Words, operands: list) -> list:
         step, going, old = carry
         new = call.body(words.at_step(step), [*body_consts, *old], "[body]")
 
+        # After vmap the predicate may have axes: each element then stops on its own.
         def keep(new: Array, old: Array) -> Array:
             axes = tuple(range(going.ndim))
             goes = lax.broadcast_in_dim(going, jnp.shape(new), axes)
@@ -151,10 +148,8 @@ def _barrier(values: list) -> list:
 
 
 def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
-    """A derivative along those of `dots` that are no symbolic zeros.
-
-    A custom_vjp function refuses derivatives by what it closes over, zeros too.
-    """
+    """A derivative along those of `dots` that are no symbolic zeros."""
+    # A custom_vjp function refuses derivatives by what it closes over, zeros too.
     moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
     def of_moving(*some: Any) -> list:
