@@ -5,9 +5,7 @@ that a reader downloads and hands to Vega; the figure itself computes medians, q
 and relative values.
 """
 
-import csv
 import dataclasses
-import io
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -165,17 +163,10 @@ def _where(test: str, value: object, other: object) -> Spec:
 
 def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str]]) -> str:
     """A CSV file; numbers that are not finite are empty cells."""
+    import pandas as pd
 
-    def cell(value: float | str) -> str:
-        if isinstance(value, str):
-            return value
-        return f"{value:.9g}" if np.isfinite(value) else ""
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(map(cell, row) for row in rows)
-    return text.getvalue()
+    table = pd.DataFrame(rows, columns=head).replace([np.inf, -np.inf], np.nan)
+    return table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
 
 
 def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
@@ -87,8 +88,6 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
     """Writes an orbax checkpoint, the network beside it, into a new directory."""
-    import orbax.checkpoint as ocp
-
     folder = Path(path).absolute()
     if folder.exists():
         raise UserError(f"{path}: exists; expected a new directory")
@@ -102,8 +101,6 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     """Reads what `save_orbax` wrote; a UserError says that it is something else."""
-    import orbax.checkpoint as ocp
-
     folder = Path(path).absolute()
     text = files.read_text(folder / NETWORK)
     try:

@@ -158,10 +158,8 @@ _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
 
 def _compiled(folder: Path) -> Compiled:
     """What the worker and XLA wrote of one program."""
-    ptx = {}
-    for file in sorted(folder.glob("*.ptx")):
-        text = file.read_text()
-        ptx.update({entry: text for entry in _ENTRY.findall(text)})
+    texts = [file.read_text() for file in sorted(folder.glob("*.ptx"))]
+    ptx = {entry: text for text in texts for entry in _ENTRY.findall(text)}
     answer = json.loads((folder / "answer.json").read_text())
     launches = tuple(_launches(folder))
     # `topk` comes compiled, so XLA never writes it.
