@@ -144,8 +144,7 @@ def write_json(path: str | os.PathLike, value: object) -> None:
 
 def json_bytes(value: object) -> bytes:
     """What `write_json` writes."""
-    text = json.dumps(_finite(value), indent=2, allow_nan=False)
-    return (text + "\n").encode()
+    return (json.dumps(_finite(value), indent=2, allow_nan=False) + "\n").encode()
 
 
 def _finite(value: Any) -> Any:

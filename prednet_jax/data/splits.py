@@ -80,9 +80,7 @@ def open_split(
     return _in_memory(_of_files(data, split, sequences, size | options))
 
 
-def _walks(
-    split: str, count: int, size: dict[str, int], *, varied: bool
-) -> FrameSource:
+def _walks(split: str, count: int, size: dict, *, varied: bool) -> FrameSource:
     held_out = HELD_OUT_PHOTOGRAPHS
     others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
     return walk.open_walks(

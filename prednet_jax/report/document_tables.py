@@ -183,8 +183,7 @@ def learned(networks: Mapping[str, Record]) -> str:
         for split in splits:
             observed = scores[split]["observed"]
             row[split] = f"{observed['ratio']:.2f}"
-            absolute = observed["mae"] / observed["copy_mae"]
-            row[f"{split}, MAE"] = f"{absolute:.2f}"
+            row[f"{split}, MAE"] = f"{observed['mae'] / observed['copy_mae']:.2f}"
             row[f"{split}, SSIM (copying)"] = (
                 f"{observed['ssim']:.3f} ({observed['copy_ssim']:.3f})"
             )

@@ -26,8 +26,7 @@ _SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {
 
 
 def _text(name: str) -> str:
-    place = resources.files(__package__) / "template" / name
-    return place.read_text(encoding="utf-8")
+    return (resources.files(__package__) / "template" / name).read_text("utf-8")
 
 
 @functools.cache

@@ -202,7 +202,6 @@ def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]
 
 
 def _curve_rows(arm: str, draw: int, curves: dict[str, np.ndarray]) -> list[dict]:
-    """The rows of one training in the table of curves."""
     length = min(map(len, curves.values()))
     rows = []
     for start in range(0, length, BIN):

@@ -231,11 +231,8 @@ def train(
 
 
 def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
-    """Of each update one `(window [T + 1, b, H, W, C], first)` per replica.
-
-    b are this process's streams. One thread reads for all: replicas may share a source.
-    """
-    streams = layout.held(1)
+    """Of each update one `(window [T + 1, b, H, W, C], first)` per replica."""
+    streams = layout.held(1)  # b: those of this process
     source, window = runs[0].source, runs[0].schedule.window
     count = loop.windows_per_chunk(source, window, len(runs) * len(streams))
     readers = [
@@ -243,6 +240,7 @@ def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
         for run in runs
         for left in [run.schedule.after(done)]
     ]
+    # One thread reads for all: replicas may share a source.
     for chunks in prefetch(zip(*readers, strict=True)):
         each = (zip(frames, first, strict=True) for frames, first in chunks)
         yield from zip(*each, strict=True)

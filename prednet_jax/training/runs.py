@@ -123,9 +123,7 @@ def train(
     else:
         _check_whole(paths, old)
         way = _together(recipe, seeds, prepared, layout, mode)
-    manifests = {
-        n: _manifest(recipe, seeds[n], run, way) for n, run in prepared.items()
-    }
+    manifests = {n: _manifest(recipe, seeds[n], of, way) for n, of in prepared.items()}
     shapes = jax.eval_shape(lambda: recipe.initial_state(seeds[held[0]], some.weights))
     way.trace(shapes, (some.schedule.window + 1, recipe.batch, *recipe.task.frame))
     for n, path in written.items():
@@ -424,8 +422,6 @@ def _clear(folder: Path) -> None:
 def _continued(old: Mapping, new: Mapping, done: int) -> dict[str, Any]:
     """The manifest of a run that goes on: as it was begun, and where it goes on."""
     kept = {k: v for k, v in old.items() if k not in _ENDS}
-    here = {
-        k: new.get(k) for k in ("git_commit", *_MACHINE) if new.get(k) != old.get(k)
-    }
-    resumed = [*old.get("resumed", ()), {"after_update": done, **here}]
+    now = {k: new.get(k) for k in ("git_commit", *_MACHINE) if new.get(k) != old.get(k)}
+    resumed = [*old.get("resumed", ()), {"after_update": done, **now}]
     return kept | {k: new[k] for k in _CHANGING} | {"resumed": resumed}

@@ -42,7 +42,7 @@ from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetenso
 
 # The largest value of a pixel of the port's frames.
 PORTS = {"watanabe_pytorch": 1.0, "lotter_pytorch": 255.0}
-_EXPECTED = "a state dict of a PyTorch port of PredNet"
+_WANTED = "a state dict of a PyTorch port of PredNet"
 _NAME = re.compile(
     r"(?P<name>cell\d{1,3}\.(weight|bias)_[ihc]h"
     r"|(conv|update_A)\d{1,3}\.0\.(weight|bias))$"
@@ -87,7 +87,7 @@ def load_pytorch(
     if variant is None:
         variant = "watanabe_pytorch"
         errors.say(
-            f"{path}: {_EXPECTED}, read as {variant}; variant lotter_pytorch is the "
+            f"{path}: {_WANTED}, read as {variant}; variant lotter_pytorch is the "
             "port of coxlab's code"
         )
     one_of("variant", variant, tuple(PORTS))
@@ -98,7 +98,7 @@ def load_pytorch(
     check_arrays(path, arrays)
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     frame: dict[str, Any] = {"height": height, "width": width}
-    with reading(path, _EXPECTED):
+    with reading(path, _WANTED):
         layers = range(sum(f"conv{i}.0.weight" in arrays for i in range(len(arrays))))
         if not layers:
             raise KeyError("conv0.0.weight")
@@ -189,9 +189,7 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
     try:
         return _tensors(_read_zip(io.BytesIO(content)))
     except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
-        raise UserError(
-            f"{path}: {files.reason(error)}; expected {_EXPECTED}"
-        ) from None
+        raise UserError(f"{path}: {files.reason(error)}; expected {_WANTED}") from None
 
 
 def _pickle_of(archive: zipfile.ZipFile) -> str | None:

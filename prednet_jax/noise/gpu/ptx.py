@@ -106,18 +106,14 @@ def _kernel(parameters: tuple[str, ...], body: str) -> Kernel:
 
 
 def _operand(text: str) -> Any:
-    """An operand as Python has it.
-
-    A number is an int (a float its bits), a vector a tuple, an address a list of base
-    and offset, and all else a string.
-    """
+    """An operand as Python has it; an address is a list of base and offset."""
     if text.startswith("{"):
         return tuple(_operand(part.strip()) for part in text[1:-1].split(","))
     if text.startswith("["):
         base, _, offset = text[1:-1].partition("+")
         return [base.strip(), int(offset or 0)]
     if found := re.fullmatch(r"0[fd]([0-9a-fA-F]+)", text):
-        return int(found[1], 16)
+        return int(found[1], 16)  # the bits of a float
     if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", text):
         return int(text, 0)
     return text

@@ -306,8 +306,6 @@ class _Otherwise(Exception):  # noqa: N818
 
 
 def _followed(given: _Given) -> _Followed:
-    """The lines that can be followed."""
-
     def lines(*arrays: Sequence[Any]) -> list[tuple[Step, Any]]:
         hooks, program = _Lines(), traced(given.outcome, arrays)
         evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
