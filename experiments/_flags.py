@@ -103,8 +103,9 @@ def define_data_flags() -> None:
         "crop",
         "auto",
         data.CROPS,
-        "How frames are brought to size. center: the middle is cut out; resize: scaled "
-        "without keeping the aspect; auto: cut where at least half of it is left.",
+        "How frames are brought to size. center: the middle cut out; area: scaled by "
+        "means; resize: scaled without smoothing, as published; auto: center where "
+        "half of it or more is left, else area.",
     )
     flags.DEFINE_list(
         "offset", ["0", "0"], "Columns right, rows down, from the centre of the crop."

@@ -254,15 +254,15 @@ def trained() -> tuple[Task, dict]:
     FLAGS.data = FLAGS.data or name
     of_disk = FLAGS.data not in data.NAMES
     if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
-        FLAGS.crop = "resize"
+        FLAGS.crop = "area"
     if not given:
-        cut = "scaled" if FLAGS.crop == "resize" else "cut"
+        cut = "cut" if FLAGS.crop == "center" else "scaled"
         done = cut if of_disk else "made"
         height, width, _ = network.frame
         print(
             f"no --weights: {name}, which comes with the package "
             f"(prednet_jax.pretrained); frames of {FLAGS.data} are {done} to its "
-            f"{height}x{width}",
+            f"{height} rows and {width} columns",
             flush=True,
         )
     return network, params

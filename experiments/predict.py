@@ -64,7 +64,8 @@ def main() -> None:
     most = files.LIMIT // (2 * 4 * math.prod(task.frame))
     source = _flags.open_source(task, FLAGS.seed)
     end = next((b for b in source.boundaries if b > FLAGS.start), source.length)
-    frames = min(20, end - FLAGS.start) if FLAGS.frames is None else FLAGS.frames
+    left = max(2, min(20, end - FLAGS.start))
+    frames = left if FLAGS.frames is None else FLAGS.frames
     errors.whole("--frames", frames, 2, most)
     if FLAGS.start + frames > end:
         raise UserError(
@@ -106,7 +107,7 @@ def say(rows: list[dict[str, Any]]) -> None:
     lines += [(f"{name}, mean", of) for name, of in evaluation.means(rows).items()]
     cells = [("frame", *evaluation.METRICS, "")]
     for label, row in lines:
-        of = (f"{row[n]:.4f} ({row[f'copy_{n}']:.4f})" for n in evaluation.METRICS)
+        of = (f"{row[n]:.3g} ({row[f'copy_{n}']:.3g})" for n in evaluation.METRICS)
         cells.append((label, *of, "" if row.get("observed", True) else "extrapolated"))
     print(documents.columns(cells, right=range(1, 5)))
 

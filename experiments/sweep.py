@@ -20,7 +20,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import files, process, runs
+from prednet_jax import files, runs
 from prednet_jax.errors import UserError
 from prednet_jax.runs import design, sweeps
 
@@ -50,16 +50,14 @@ def main() -> None:
     """Checks, runs what is missing, merges."""
     sweep = make_sweep()
     check_settings()
-    design.check_sources(sweep)
+    design.check(sweep)
     files.check_unlocked(sweep.root)
     jobs = sweep.jobs()
     if FLAGS.address == sweeps.LOCAL:
         for job in jobs:
-            design.check_threads(job.arm.name, job.threads)
-            if job.arm.gpu and process.gpu_found() is None:
-                raise UserError(
-                    f"arm={job.arm.name!r}: no GPU found; expected --address"
-                )
+            if lacking := design.lacking(job.arm, job.threads):
+                where = "on this machine; --address names another"
+                raise UserError(f"arm={job.arm.name!r}: {lacking} ({where})")
     missing, reasons = runs.kept(jobs)
     if FLAGS.dry_run:
         for job in jobs:

@@ -166,6 +166,7 @@ CASES = {
         (lambda: shown(FRAMES[:, 0]), r"expected \[T, B, H, W, C\]"),
         (lambda: shown(FRAMES.astype(int)), "dtype int32: expected floa"),
         (lambda: shown(FRAMES + 254), "pixels from 0 to 25.*0 to 1; scale them"),
+        (lambda: shown(FRAMES * np.nan), "pixels from nan to nan"),
         (lambda: shown(FRAMES - 1), "pixels from -1 to 0: expected 0 to 1"),
         (lambda: shown(FRAMES, extrapolate_from=0), "extrapolate_from=0"),
         (lambda: shown(FRAMES, layout="THWC"), "expected one of TBHWC, N"),

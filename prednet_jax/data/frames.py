@@ -137,7 +137,9 @@ def generator(*seeds: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
 
 
-CROPS = ("auto", "center", "resize")
+#: Ways to scale a whole picture, and all ways to bring one to size.
+SCALES = ("area", "resize")
+CROPS = ("auto", "center", *SCALES)
 
 # OpenCV's INTER_RESIZE_COEF_BITS for 8-bit images; 255 * 2**22 fits in int32.
 _BITS = 11
@@ -146,7 +148,7 @@ _BITS = 11
 def refuse_crop(data: str, crop: str, offset: tuple[int, int]) -> None:
     """Refuses (UserError) to cut frames of a name, which are made at their size."""
     one_of("crop", crop, CROPS)
-    if crop == "resize" or tuple(offset) != (0, 0):
+    if crop in SCALES or tuple(offset) != (0, 0):
         raise UserError(
             f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
             "the asked size; accepted are 'auto', 'center' and (0, 0)"
@@ -161,8 +163,9 @@ class Fit:
         height: Height of the frame, in pixels.
         width: Width of the frame, in pixels.
         channels: 3 (RGB) or 1 (grey, ITU-R 601 luma).
-        crop: `center` cuts the middle out; `resize` scales the whole picture; `auto`
-            is `center` where half of the picture or more is left, else `resize`.
+        crop: `center` cuts the middle out; `area` and `resize` scale the whole picture,
+            as `resize_area` and the published `resize_bilinear`; `auto` is `center`
+            where half of the picture or more is left, else `area`.
         offset: the published `--offset`, `(right, down)` in pixels, of the crop.
         original: height and width of the pictures, from `settled`.
     """
@@ -180,10 +183,10 @@ class Fit:
         one_of("crop", self.crop, CROPS)
         if len(self.offset) != 2:
             raise UserError(f"offset={self.offset}: need two numbers, right and down")
-        if self.crop == "resize" and tuple(self.offset) != (0, 0):
+        if self.crop in SCALES and tuple(self.offset) != (0, 0):
             raise UserError(
-                f"offset={self.offset} with crop='resize': an offset moves the crop, "
-                "so use crop='center' or offset (0, 0)"
+                f"offset={self.offset} with crop={self.crop!r}: an offset moves the "
+                "crop, so use crop='center' or offset (0, 0)"
             )
 
     def settled(self, height: int, width: int) -> "Fit":
@@ -192,7 +195,7 @@ class Fit:
         if crop == "auto":
             loses = 2 * self.height * self.width < height * width
             scaled = loses and tuple(self.offset) == (0, 0)
-            crop = "resize" if scaled else "center"
+            crop = "area" if scaled else "center"
         return dataclasses.replace(self, crop=crop, original=(height, width))
 
     @property
@@ -203,23 +206,23 @@ class Fit:
             return ""
         pictures = f"pictures of {own[1]}x{own[0]} (width x height)"
         shown = f"{self.width}x{self.height}"
-        if self.crop == "resize":
+        if self.crop in SCALES:
             return f"{pictures}, scaled to {shown}"
         left = 100 * self.height * self.width / (own[0] * own[1])
         return (
             f"{pictures}, of which {shown} is cut out, {left:.2g} % of a picture; "
-            "--crop=resize scales the whole"
+            "--crop=area scales the whole"
         )
 
     def check(self, height: int, width: int, name: str) -> None:
         """Refuse a picture, of a size in pixels, that the crop does not lie inside."""
-        if self.crop == "resize":
+        if self.crop in SCALES:
             return
         free_x, free_y = width - self.width, height - self.height
         if min(free_x, free_y) < 0:
             raise UserError(
                 f"{name} is {width}x{height} (width x height), smaller than the crop "
-                f"of {self.width}x{self.height}: use crop='resize' or a smaller frame"
+                f"of {self.width}x{self.height}: use crop='area' or a smaller frame"
             )
         top, left = self._corner(height, width)
         if not (0 <= top <= free_y and 0 <= left <= free_x):
@@ -234,8 +237,9 @@ class Fit:
         """Cut or scale a picture uint8 `[h, w, c]` to `[height, width, c]`."""
         height, width = picture.shape[:2]
         self.check(height, width, name)
-        if self.crop == "resize":
-            return resize_bilinear(picture, self.height, self.width)
+        if self.crop in SCALES:
+            scale = resize_area if self.crop == "area" else resize_bilinear
+            return scale(picture, self.height, self.width)
         top, left = self._corner(height, width)
         return picture[top : top + self.height, left : left + self.width]
 
@@ -274,6 +278,18 @@ class Fit:
         """Top and left of the crop; floor division as in the published trainer."""
         right, down = self.offset
         return down + (height - self.height) // 2, right + (width - self.width) // 2
+
+
+def resize_area(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Means over what each new pixel covers, of uint8 `[h, w, c]` (Pillow's BOX).
+
+    Without smoothing a moving picture that is made much smaller flickers.
+    """
+    from PIL import Image
+
+    shown = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture)
+    scaled = shown.resize((width, height), Image.Resampling.BOX)
+    return np.asarray(scaled).reshape(height, width, -1)
 
 
 def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:

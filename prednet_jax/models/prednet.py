@@ -199,7 +199,7 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
 
 
 def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
-    """Refuses (UserError) float pixels far out of scale, such as 0 to 255 or -1 to 1.
+    """Refuses (UserError) NaN, and pixels far out of scale, such as 0 to 255.
 
     While a function is compiled their values are unknown, and nothing is refused.
     """
@@ -210,7 +210,7 @@ def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
         xp = jnp if on_device else np
         low, high = (float(f(frames, initial=0)) for f in (xp.min, xp.max))
     limit = max(pixel_max, 1.0)  # uint8 frames are in [0, 1] whatever pixel_max is.
-    if high > 2 * limit or low < -limit / 2:
+    if not (high <= 2 * limit and low >= -limit / 2):  # NaN too
         raise UserError(
             f"frames with pixels from {low:g} to {high:g}: expected 0 to {limit:g}; "
             "scale them, or give uint8"

@@ -122,9 +122,8 @@ class Design(Setup):
     @cached_property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """Arms that cannot run here, with the reason."""
-        if process.gpu_found():
-            return ()
-        return tuple((arm.name, "no GPU found") for arm in self.chosen if arm.gpu)
+        reasons = ((arm.name, lacking(arm, arm.threads)) for arm in self.chosen)
+        return tuple((name, reason) for name, reason in reasons if reason)
 
     def runs(self) -> list[Job]:
         """One job per process; the control's is first, the draws of an arm adjoin."""
@@ -176,24 +175,19 @@ def own_arms(task: Task) -> tuple[str, ...]:
     return another, arms.STALE.name
 
 
-def check(design: Design) -> None:
-    """Refuses what cannot run on this machine, before an earlier comparison goes."""
-    for arm in design.chosen:
-        check_threads(arm.name, arm.threads)
-    check_sources(design)
-
-
-def check_threads(arm: str, threads: int | None) -> None:
-    """Refuses an arm whose runs need more processors than this machine has."""
-    if threads is None:
-        return
+def lacking(arm: Arm, threads: int | None) -> str:
+    """What this machine lacks that a run needs: a GPU, or processors; else ""."""
+    if arm.gpu and process.gpu_found() is None:
+        return "no GPU found"
     try:
-        process.check_threads(threads)
+        if threads is not None:
+            process.check_threads(threads)
     except UserError as error:
-        raise UserError(f"arm={arm!r}: {error}") from None
+        return str(error)
+    return ""
 
 
-def check_sources(setup: Setup) -> None:
+def check(setup: Setup) -> None:
     """Refuses a root that is no directory, and frames that a network cannot use."""
     for folder in (setup.root, setup.root / "runs"):
         if folder.exists() and not folder.is_dir():

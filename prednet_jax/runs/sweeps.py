@@ -132,9 +132,7 @@ class Sweep(Setup):
 
 def absolute(path: str) -> str:
     """A path from the root, since runs start in other directories; names stay."""
-    if path in data.NAMES:
-        return path
-    return os.path.abspath(os.path.expanduser(path))
+    return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
 
 
 def setting_flags(text: str) -> tuple[str, ...]:

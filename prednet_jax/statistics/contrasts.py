@@ -80,8 +80,7 @@ class PairedResult:
 
     def as_dict(self) -> dict[str, Any]:
         """A JSON object with all fields; numbers that are not finite become null."""
-        record = dataclasses.asdict(self)
-        return {name: finite(value) for name, value in record.items()}
+        return {name: finite(value) for name, value in dataclasses.asdict(self).items()}
 
 
 def finite(value: Any) -> Any:

@@ -5,6 +5,8 @@ all from one initial model or each from its own. A run's loss is that of the win
 last frame, mean over the last fifth of the updates.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,14 +16,38 @@ import scipy.stats
 from prednet_jax import statistics
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import change, significant
+from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.sign_flip import Floats
+from prednet_jax.studies import on_gpu
 from prednet_jax.studies.judgement import PRIMARY, Records, losses
-from prednet_jax.studies.parts import CONTROL, FIXED, NULL, STALE, STALE_RUN, TWELVE
+from prednet_jax.studies.parts import (
+    CONTROL,
+    FIXED,
+    NULL,
+    PARTS,
+    STALE,
+    STALE_RUN,
+    TWELVE,
+)
 
 #: What the machines of a seed start from, by the prefix of their arms.
 STARTS = {"": "one initial model", "free_": "initial weights of their own"}
 HIGHER, LOWER, OVERLAP = "apart, stale higher", "apart, stale lower", "overlap"
+#: At the article's size, by targets and machine: the part and its arm.
+ARTICLE_SIZE = {
+    "true": {
+        "Intel Xeon": ("E", CONTROL),
+        "AMD EPYC": ("E-null", CONTROL),
+        "an order drawn": ("E", FIXED),
+        "NVIDIA H200": ("G", "gpu_cudnn"),
+    },
+    "stale": {
+        "Intel Xeon": ("E", STALE),
+        "AMD EPYC": ("E-stale", STALE),
+        "an order drawn": ("E-stale", STALE_RUN),
+        "NVIDIA H200": ("G", "gpu_cudnn_stale"),
+    },
+}
 ALT = (
     f"The twelve machines of {TWELVE} seeds, a dot each: loss over the mean of those "
     "with true targets. Left from one initial model, right from weights of their own."
@@ -70,6 +96,39 @@ def blocks(seeds: Records) -> dict[str, str]:
             table = f"![{ALT}](machines.svg)\n\n{table}"
         made[f"study-I-{prefix}machines"] = table
     return made
+
+
+def article(gpu: Path, parts: Mapping[str, Records]) -> tuple[str, str]:
+    """The table of machines at the article's size, and how many seeds are `HIGHER`.
+
+    `gpu` is results/study/G.
+    """
+    known = {
+        (part, run.arm, of.seed): run.last_frame_loss
+        for part in ("E", "E-null", "E-stale")
+        for of in parts[part]
+        for run in of.runs
+    }
+    for arm, runs in on_gpu.read(gpu, "E").items():
+        known |= {("G", arm, int(seed)): runs[seed][PRIMARY] for seed in runs}
+    rows, pictures = [], []
+    for seed in PARTS["E"].seeds:
+        groups = {
+            targets: {
+                name: known[*arm, seed]
+                for name, arm in of.items()
+                if (*arm, seed) in known
+            }
+            for targets, of in ARTICLE_SIZE.items()
+        }
+        both = Machines(**{t: np.array([*of.values()]) for t, of in groups.items()})
+        pictures.append(both.picture)
+        for targets, of in groups.items():
+            shown = {name: significant(loss) for name, loss in of.items()}
+            ends = {"from, to": _range(getattr(both, targets)), "groups": both.picture}
+            rows.append({"seed": seed, "targets": targets} | shown | ends)
+    apart = f"{pictures.count(HIGHER)} of {len(pictures)}"
+    return markdown(pd.DataFrame(rows).fillna(MISSING)), apart
 
 
 def _mean(group: Floats) -> float:

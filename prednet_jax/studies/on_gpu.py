@@ -20,10 +20,10 @@ from prednet_jax import errors, records, statistics
 from prednet_jax.objectives import Method
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
-from prednet_jax.report.numbers import MISSING, change, significant
+from prednet_jax.report.numbers import change, significant
 from prednet_jax.studies import judgement
 from prednet_jax.studies.judgement import MODEL, PRIMARY, Records
-from prednet_jax.studies.parts import CONTROL, PARTS, STALE, Part, Treatment
+from prednet_jax.studies.parts import CONTROL, PARTS, Part, Treatment
 from prednet_jax.studies.seed_trainings import frames, initial_state, optimizer
 from prednet_jax.training import loop, truncated
 
@@ -189,7 +189,7 @@ def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
 
 
 def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
-    """The tables of docs/study/on_gpu.md, and that of part E-null."""
+    """The table of docs/study/on_gpu.md."""
     rows = []
     for arm, answered in answers(folder, seeds).items():
         of = answered.effect.as_dict()
@@ -203,50 +203,7 @@ def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
         )
         # No noise is added here.
         rows.append(row | {"answer": answered.answer.removeprefix("noise ")})
-    return {
-        "study-G": markdown(pd.DataFrame(rows)),
-        "study-G-article": markdown(pd.DataFrame(_article(folder, seeds["E"]))),
-        "study-E-null": markdown(pd.DataFrame(_orders(folder, seeds)).fillna(MISSING)),
-    }
-
-
-def _article(folder: Path, seeds: Records) -> list[dict[str, Any]]:
-    """Losses at the article's size, on a GPU and on a CPU, by seed."""
-    gpu = read(folder, "E")
-    rows = []
-    for of in seeds:
-        on_cpu = {run.arm: run.last_frame_loss for run in of.runs}
-        true, stale = (
-            gpu[arm][str(of.seed)][PRIMARY] for arm in ("gpu_cudnn", "gpu_cudnn_stale")
-        )
-        cells = {
-            "GPU": true,
-            "CPU": on_cpu[CONTROL],
-            "GPU, stale targets": stale,
-            "CPU, stale targets": on_cpu[STALE],
-        }
-        row = {name: significant(loss, 3) for name, loss in cells.items()}
-        for name in ("CPU", "CPU, stale targets"):
-            row[f"GPU against {name}"] = f"{100 * (true / cells[name] - 1):+.1f} %"
-        rows.append({"seed": of.seed} | row)
-    return rows
-
-
-def _orders(folder: Path, seeds: Mapping[str, Records]) -> list[dict[str, Any]]:
-    """Orders at the article's size against float32 of part E, by seed."""
-    gpu, again = read(folder, "E"), {of.seed: of.runs for of in seeds["E-null"]}
-    rows = []
-    for of in seeds["E"]:
-        control, *orders = (run for run in of.runs if run.arm != STALE)
-        losses: dict[str, Any] = {run.arm: run.last_frame_loss for run in orders}
-        for run in again.get(of.seed, ()):
-            losses[f"{run.arm}, E-null"] = run.last_frame_loss
-        losses["GPU"] = gpu["gpu_cudnn"][str(of.seed)][PRIMARY]
-        row: dict[str, Any] = {"seed": of.seed}
-        for name, loss in losses.items():
-            row[name] = f"{100 * (loss / control.last_frame_loss - 1):+.1f} %"
-        rows.append(row)
-    return rows
+    return {"study-G": markdown(pd.DataFrame(rows))}
 
 
 def values(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:

@@ -35,6 +35,8 @@ JUDGED = tuple(name for name, part in PARTS.items() if part.status)
 DESCRIBED = ("B", "C-digits", "C-noise", "H-digits", "D", "E")
 #: One seed of part D again, under several orders.
 PLATEAU = "D-plateau"
+#: Other fixed orders of the seeds of parts B, D and E.
+NULLS = ("B-null", "D-null", "E-null")
 #: The network that has learned.
 WINDOWS = "H-windows"
 #: Planted effects, and the part whose seeds and fixed orders they share.
@@ -44,7 +46,7 @@ Record = Mapping[str, Any]
 
 def load(folder: Path) -> dict[str, Records]:
     """The records of each part shown, of results/study; UserError: one lacks seeds."""
-    names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, "E-null", "I")
+    names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, *NULLS, "E-stale", "I")
     parts: dict[str, Records] = {}
     for name in names:
         parts[name] = found = seed_records.read(PARTS[name], folder / name)
@@ -86,6 +88,10 @@ def blocks(
         tables[f"study-{name}-endpoints"] = other_endpoints(parts[name])
         tables[f"study-{name}-separation"] = separation(parts[name])
     tables["study-D-plateau"] = plateau_ends(parts[PLATEAU])
+    dead = without_gradient(folder / "B-null", parts["B-null"])
+    tables["study-B-null"] = against_control(parts["B-null"], dead)
+    tables |= {f"study-{name}-null": orders(name, parts) for name in ("D", "E")}
+    tables["study-E-machines"], _ = machines.article(folder / "G", parts)
     return tables | machines.blocks(parts["I"]) | on_gpu.blocks(folder / "G", parts)
 
 
@@ -137,6 +143,7 @@ def values(
     The arguments are those of `blocks`.
     """
     made = answer_values(verdicts) | machines.values(parts["I"])
+    _, made["E.apart"] = machines.article(folder / "G", parts)
     made |= planted_values(parts) | windows_values(parts[WINDOWS])
     made |= on_gpu.values(folder / "G", parts)
     # The planned part and its repetition on other seeds, as one.
@@ -421,6 +428,22 @@ def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
         "distance / travelled": "{distance:.2g}",
     }
     return markdown(pd.DataFrame(compared(seeds)), cells)
+
+
+def orders(name: str, parts: Mapping[str, Records]) -> str:
+    """A part's orders, and those of its null part, against its float32, by seed."""
+    more = {of.seed: of.runs for of in parts[f"{name}-null"]}
+    rows: list[dict[str, Any]] = []
+    for of in parts[name]:
+        control, *others = of.runs
+        shown = {run.arm: run for run in others if run.arm != STALE}
+        shown |= {f"{run.arm}, {name}-null": run for run in more.get(of.seed, ())}
+        losses = np.array(
+            [r.last_frame_loss for r in (control, *shown.values())], float
+        )
+        over = [f"{100 * of:+.1f} %" for of in losses[1:] / losses[0] - 1]
+        rows.append({"seed": of.seed} | dict(zip(shown, over, strict=True)))
+    return markdown(pd.DataFrame(rows).fillna(MISSING))
 
 
 def other_endpoints(seeds: Records) -> str:

@@ -46,9 +46,12 @@ class Evaluation(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Loss over that of copying: below 1, copying is beaten; None for images."""
+        """Loss over that of copying: below 1, copying is beaten; None for images.
+
+        Infinite where nothing moves.
+        """
         copied = self.copy_last_frame_loss
-        return self.loss / copied if copied else None
+        return None if copied is None else self.loss / copied if copied else np.inf
 
 
 def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:

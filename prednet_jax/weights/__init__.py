@@ -17,11 +17,7 @@ from prednet_jax.training import checkpoints
 from prednet_jax.weights.arrays import as_parameters
 from prednet_jax.weights.chainer import load_chainer, save_chainer
 from prednet_jax.weights.keras import load_keras, save_keras
-from prednet_jax.weights.pytorch import (
-    PORTS,
-    is_port,
-    load_pytorch,
-)
+from prednet_jax.weights.pytorch import PORTS, is_port, load_pytorch
 from prednet_jax.weights.tensors import (
     NETWORK,
     is_safetensors,

@@ -99,7 +99,6 @@ def test_strips_have_a_row_for_maps_of_any_size_and_films_an_end():
 
 
 def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
-    """Frames of another size are scaled whole to the network's, which is said."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (4, 60, 100, 3), np.uint8)
     np.savez(tmp_path / "mine.npz", frames=pixels)
@@ -107,15 +106,15 @@ def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
     said = predict(tmp_path, f"--data={mine}", "--frames=4").splitlines()[0]
     assert said == (
         "no --weights: walk, which comes with the package (prednet_jax.pretrained); "
-        f"frames of {mine} are scaled to its 24x32"
+        f"frames of {mine} are scaled to its 24 rows and 32 columns"
     )
     shown = np.load(tmp_path / "out" / "predictions.npz")["frames"]
-    whole = data.open_source(str(mine), height=24, width=32, crop="resize").read(0, 4)
+    whole = data.open_source(str(mine), height=24, width=32, crop="area").read(0, 4)
     np.testing.assert_allclose(shown, whole / np.float32(255), rtol=2e-7)
     cut = (f"--data={mine}", "--frames=4", "--crop=center")
-    assert "are cut to its 24x32" in predict(tmp_path, *cut)
+    assert "are cut to its 24 rows" in predict(tmp_path, *cut)
     said = predict(tmp_path)
-    assert "frames of walk are made to its 24x32" in said
+    assert "frames of walk are made to its 24 rows" in said
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     of = scores["means"]["observed"]
     assert of["mse"] < of["copy_mse"]

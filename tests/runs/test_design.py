@@ -18,12 +18,15 @@ def design(root, tasks=BOTH, **options):
     return runs.Design(root=root, script="train.py", tasks=tasks, **options)
 
 
-def test_commands_are_exact_and_gpu_arms_are_skipped_with_the_reason(
+def test_commands_are_exact_and_what_cannot_run_here_is_skipped_with_the_reason(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(process, "gpu_found", lambda: None)
-    plan = design(tmp_path, arms=("gpu", "threads_1"), seeds=2)
-    assert plan.skipped == (("gpu", "no GPU found"),)
+    plan = design(tmp_path, arms=("gpu", "threads_1", "threads_9999"), seeds=2)
+    gpu, (arm, reason) = plan.skipped
+    assert gpu == ("gpu", "no GPU found")
+    assert arm == "threads_9999"
+    assert reason.startswith("threads=9999: expected a whole number")
     names = [job.arm.name for job in plan.runs() if job.model == "prednet"]
     assert names == ["float32", "reduction_order", "reduction_order", "threads_1"]
     first, second = (shlex.split(job.shown) for job in plan.runs()[1:3])
@@ -53,7 +56,6 @@ def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):
 
 def test_what_a_run_would_refuse_is_refused_before(tmp_path):
     for options, message in (
-        ({"arms": ("threads_9999",)}, "arm='threads_9999': threads=9999: expected a w"),
         ({"data": "wakl"}, "data: data='wakl': no such source or file; accepted are"),
         ({"images": "/no/such/place"}, "images: data='/no/such/place'"),
         ({"root": Path(__file__)}, "test_design.py: a file; expected a directory"),

@@ -45,7 +45,6 @@ def test_endpoints_by_hand():
     run = trajectory([1.0, np.nan])
     assert endpoints.endpoints(run, run, 500) == {"diverged_at": 2}
 
-    # Parity has to last.
     dips = np.concatenate([np.full(300, 0.01), np.full(700, 1.0)])
     assert endpoints.first_below_for_good(dips, 50, 0.1) is None
     assert endpoints.first_below(dips, 50, 0.1) == 50
@@ -69,7 +68,6 @@ def test_parts_share_no_seed_and_controls_come_first():
         assert len(set(names)) == len(names)
         assert part.snapshots[-1] == part.updates
 
-    # Some treatments have fewer seeds.
     part = parts.PARTS["C"]
     arms = [[t.arm for t in part.of_seed(seed)] for seed in part.seeds]
     assert [("float64" in names) for names in arms] == [True] * 8 + [False] * 32
@@ -143,7 +141,6 @@ def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(
     assert between["reduction_order.1"] == 0 < between["reduction_order.0"] < 1e-4
     assert runs["order_1e6", 0]["final_distance_from"] == {}
     rows = list(csv.DictReader(curves[0].read_text().splitlines()))
-    # One bin each, and the loss of copying the last frame.
     assert len(rows) == len(TINY.treatments) + 1
     assert {row["update"] for row in rows} == {"12"}
     last = [row for row in rows if (row["arm"], row["draw"]) == ("float32", "0")]
@@ -264,7 +261,6 @@ def draws(kind, factor, n=256):
 @pytest.mark.parametrize("kind", dose.KINDS)
 def test_noise_has_mean_zero_and_the_size_asked_for(kind):
     found, plain = draws(kind, 1e3)
-    # Isotropic noise alone reaches a coordinate without noise.
     assert (found[:, 5] != plain[5]).any() == (kind == "isotropic")
     xi, _ = draws("order", 1e3)
     deviations = found - plain

@@ -106,6 +106,7 @@ def test_evaluation_is_what_predict_predicts_whatever_the_window(params):
         assert found.loss == pytest.approx(expected.mean(), rel=1e-5)
         assert found.copy_last_frame_loss == pytest.approx(np.square(steps).mean())
         assert found.ratio == found.loss / found.copy_last_frame_loss
+    assert Trainer(CONFIG).evaluate(params, VIDEO[[0, 0]]).ratio == np.inf
 
 
 def test_images_are_evaluated_one_by_one():
