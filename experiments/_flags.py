@@ -103,9 +103,9 @@ def define_data_flags() -> None:
         "crop",
         "auto",
         data.CROPS,
-        "How frames are brought to size. center: the middle cut out; area: scaled by "
-        "means; resize: scaled without smoothing, as published; auto: center where "
-        "half of it or more is left, else area.",
+        "How frames are brought to size. center: the middle cut out; antialias: "
+        "scaled with antialiasing; resize: scaled without, as published; auto: center "
+        "where half of it or more is left, else antialias.",
     )
     flags.DEFINE_list(
         "offset", ["0", "0"], "Columns right, rows down, from the centre of the crop."

@@ -254,7 +254,7 @@ def trained() -> tuple[Task, dict]:
     FLAGS.data = FLAGS.data or name
     of_disk = FLAGS.data not in data.NAMES
     if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
-        FLAGS.crop = "area"
+        FLAGS.crop = "antialias"
     if not given:
         cut = "cut" if FLAGS.crop == "center" else "scaled"
         done = cut if of_disk else "made"

@@ -40,8 +40,8 @@ flags.DEFINE_list(
     None,
     f"Of {', '.join(runs.NAMES)}, where a spec is one of train.py --noise. "
     "Arms beside float32 and reduction_order, which are always run. Default: another "
-    "fixed order and stale targets, for networks that see windows. GPU arms are "
-    "skipped, with the reason printed, where no GPU is found.",
+    "fixed order and stale targets, for networks that see windows. Arms that need "
+    "a GPU, or more processors than there are, are skipped with the reason printed.",
 )
 # The seeds of comparisons that name their number only; and where fresh ones are kept
 # until the verdict, so that one that was interrupted goes on with them.

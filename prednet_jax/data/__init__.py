@@ -73,7 +73,7 @@ def open_source(
         width: Width of a frame, likewise.
         channels: 3 (RGB) or 1 (grey), likewise.
         seed: Determines the content and order of generated sources.
-        crop: Of sources from disk: `center`, `resize` or `auto`, as in `frames.Fit`.
+        crop: Of sources from disk, one of `CROPS`, as in `frames.Fit`.
         offset: `(right, down)` in pixels by which the crop is moved.
         allow_outside: Whether a text list may name files outside its own folder.
     """
@@ -109,8 +109,7 @@ def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
             raise UserError(f"data={data!r}: no such source or file; {accepted}")
         if path.is_dir():
             return _open_folder(path, fit)
-        kind = files.kind(path)
-        if kind in ("zip", "npy") or suffix == ".npz":
+        if files.kind(path) in ("zip", "npy") or suffix == ".npz":
             return arrays.open_arrays(path, fit)
         if suffix in images.LIST_SUFFIXES:
             return images.open_list(path, fit, allow_outside=allow_outside)

@@ -3,7 +3,8 @@
 A source is read in ranges of frames and never as a whole. So the training loop treats a
 day of video and an endless generated walk alike.
 
-`Fit` turns a decoded picture into a frame as the published code does. The trainer crops
+`Fit` turns a decoded picture into a frame, with antialiasing (`antialias`) or as the
+published code does. The trainer crops
 around the centre, moved by an offset (`read_image` of main.py, quadjr/PredNet and
 eijwat/prednet_in_chainer_py3). The frame maker resizes bilinearly without keeping the
 aspect ratio (`cv2.resize` in generate_image.py).
@@ -138,7 +139,7 @@ def generator(*seeds: int) -> np.random.Generator:
 
 
 #: Ways to scale a whole picture, and all ways to bring one to size.
-SCALES = ("area", "resize")
+SCALES = ("antialias", "resize")
 CROPS = ("auto", "center", *SCALES)
 
 # OpenCV's INTER_RESIZE_COEF_BITS for 8-bit images; 255 * 2**22 fits in int32.
@@ -163,9 +164,9 @@ class Fit:
         height: Height of the frame, in pixels.
         width: Width of the frame, in pixels.
         channels: 3 (RGB) or 1 (grey, ITU-R 601 luma).
-        crop: `center` cuts the middle out; `area` and `resize` scale the whole picture,
-            as `resize_area` and the published `resize_bilinear`; `auto` is `center`
-            where half of the picture or more is left, else `area`.
+        crop: `center` cuts the middle out; `antialias` and `resize` scale the whole, by
+            `resize_antialiased` and the published `resize_bilinear`; `auto` is `center`
+            where half of the picture or more is left, else `antialias`.
         offset: the published `--offset`, `(right, down)` in pixels, of the crop.
         original: height and width of the pictures, from `settled`.
     """
@@ -195,7 +196,7 @@ class Fit:
         if crop == "auto":
             loses = 2 * self.height * self.width < height * width
             scaled = loses and tuple(self.offset) == (0, 0)
-            crop = "area" if scaled else "center"
+            crop = "antialias" if scaled else "center"
         return dataclasses.replace(self, crop=crop, original=(height, width))
 
     @property
@@ -211,7 +212,7 @@ class Fit:
         left = 100 * self.height * self.width / (own[0] * own[1])
         return (
             f"{pictures}, of which {shown} is cut out, {left:.2g} % of a picture; "
-            "--crop=area scales the whole"
+            "--crop=antialias scales the whole"
         )
 
     def check(self, height: int, width: int, name: str) -> None:
@@ -222,7 +223,7 @@ class Fit:
         if min(free_x, free_y) < 0:
             raise UserError(
                 f"{name} is {width}x{height} (width x height), smaller than the crop "
-                f"of {self.width}x{self.height}: use crop='area' or a smaller frame"
+                f"of {self.width}x{self.height}: use crop='antialias' or smaller frames"
             )
         top, left = self._corner(height, width)
         if not (0 <= top <= free_y and 0 <= left <= free_x):
@@ -238,7 +239,7 @@ class Fit:
         height, width = picture.shape[:2]
         self.check(height, width, name)
         if self.crop in SCALES:
-            scale = resize_area if self.crop == "area" else resize_bilinear
+            scale = resize_antialiased if self.crop == "antialias" else resize_bilinear
             return scale(picture, self.height, self.width)
         top, left = self._corner(height, width)
         return picture[top : top + self.height, left : left + self.width]
@@ -280,15 +281,15 @@ class Fit:
         return down + (height - self.height) // 2, right + (width - self.width) // 2
 
 
-def resize_area(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Means over what each new pixel covers, of uint8 `[h, w, c]` (Pillow's BOX).
+def resize_antialiased(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear with antialiasing, of uint8 `[h, w, c]`, as Pillow has it.
 
-    Without smoothing a moving picture that is made much smaller flickers.
+    Without antialiasing a moving picture that is made much smaller flickers.
     """
     from PIL import Image
 
     shown = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture)
-    scaled = shown.resize((width, height), Image.Resampling.BOX)
+    scaled = shown.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(scaled).reshape(height, width, -1)
 
 

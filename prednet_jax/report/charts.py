@@ -67,8 +67,7 @@ def spec(chart: Spec) -> Spec:
 
 def svg(chart: Spec, alt_text: str) -> bytes:
     """A chart with its data as SVG; the same chart gives the same bytes everywhere."""
-    drawn = vl_convert.vegalite_to_svg(spec(chart))
-    head, _, body = drawn.partition(">")
+    head, _, body = vl_convert.vegalite_to_svg(spec(chart)).partition(">")
     return f'{head} role="img">\n<title>{escape(alt_text)}</title>{body}\n'.encode()
 
 

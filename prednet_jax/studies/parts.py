@@ -116,7 +116,7 @@ class Part:
         return tuple(sorted(m for m in marks if m <= self.updates))
 
     def control(self, treatment: Treatment) -> str:
-        """The arm that a treatment is compared with."""
+        """The arm that a treatment is compared with; else the part's first."""
         adam = treatment.optimizer == "adam"
         name = CONTROL if adam else f"{CONTROL}_{treatment.optimizer}"
         arms = [t.arm for t in self.treatments]

@@ -35,22 +35,20 @@ JUDGED = tuple(name for name, part in PARTS.items() if part.status)
 DESCRIBED = ("B", "C-digits", "C-noise", "H-digits", "D", "E")
 #: One seed of part D again, under several orders.
 PLATEAU = "D-plateau"
-#: Other fixed orders of the seeds of parts B, D and E.
-NULLS = ("B-null", "D-null", "E-null")
 #: The network that has learned.
 WINDOWS = "H-windows"
 #: Planted effects, and the part whose seeds and fixed orders they share.
 PLANTED = {"J-planted": "J", "H-windows-planted": WINDOWS}
+OTHERS = (*PLANTED, PLATEAU, "B-null", "D-null", "E-null", "E-stale", "I")
 Record = Mapping[str, Any]
 
 
 def load(folder: Path) -> dict[str, Records]:
     """The records of each part shown, of results/study; UserError: one lacks seeds."""
-    names = (*JUDGED, *PLANTED, *DESCRIBED, PLATEAU, *NULLS, "E-stale", "I")
     parts: dict[str, Records] = {}
-    for name in names:
+    for name in (*JUDGED, *DESCRIBED, *OTHERS):
         parts[name] = found = seed_records.read(PARTS[name], folder / name)
-        if name in JUDGED and len(found) < len(PARTS[name].seeds):
+        if len(found) < len(PARTS[name].seeds):
             raise UserError(f"{folder / name}: {len(found)} seeds; expected all")
     return parts
 

@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -166,8 +167,12 @@ def test_what_would_lose_more_than_half_is_scaled_and_either_is_said(tmp_path):
     write_images(folder, [2], height=8, width=12)
     half, less = {"height": 8, "width": 12}, {"height": 8, "width": 11}
     for size, crop, said in (
-        (half, "center", "of which 12x8 is cut out, 50 % of a picture; --crop=area"),
-        (less, "area", "pictures of 16x12 (width x height), scaled to 11x8"),
+        (
+            half,
+            "center",
+            "of which 12x8 is cut out, 50 % of a picture; --crop=antialias",
+        ),
+        (less, "antialias", "pictures of 16x12 (width x height), scaled to 11x8"),
     ):
         source = open_source(str(folder), **size)
         same = open_source(str(folder), **size, crop=crop)
@@ -195,14 +200,14 @@ def test_resize_is_bilinear_between_pixel_centres(tmp_path, height, width):
     assert np.abs(source.read(0, 1)[0] - expected).max() <= 0.5 + 255 / 2**11
 
 
-def test_area_takes_the_mean_of_what_a_pixel_covers(tmp_path):
-    folder, grey = write_images(tmp_path / "f", [1]), tmp_path / "grey.npy"
-    np.save(grey, picture(1)[None, ..., 0])
-    for path, c in ((folder, 3), (grey, 1)):
-        scaled = open_source(str(path), height=6, width=4, channels=c, crop="area")
-        whole, covered = scaled.read(0, 1)[0], picture(1)[..., :c]
-        blocks = covered.reshape(6, 2, 4, 4, -1).mean((1, 3))
-        assert np.abs(whole - blocks).max() <= 1  # Each axis is rounded.
+@pytest.mark.parametrize(("h", "w", "c"), [(5, 7, 3), (6, 4, 1), (24, 40, 3)])
+def test_antialias_is_that_of_jax_image(tmp_path, h, w, c):
+    np.save(tmp_path / "one.npy", picture(1)[None, ..., :c])
+    fit = {"height": h, "width": w, "channels": c, "crop": "antialias"}
+    frame = open_source(str(tmp_path / "one.npy"), **fit).read(0, 1)[0]
+    image = picture(1)[..., :c].astype(np.float32)
+    expected = np.asarray(jax.image.resize(image, (h, w, c), "bilinear"))
+    assert np.abs(frame - expected).max() <= 1
 
 
 def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
@@ -234,9 +239,9 @@ REFUSED = (
     ("shape.npz", {}, r"shape \[4, 3, 12, 16\].*\[T, H, W, C\]"),
     ("bounds.npz", {}, "boundaries.*below its 4 frames"),
     ("floats.npz", {}, "boundaries is float64"),
-    ("images", {"height": 14}, "16x12.*smaller than the crop.*area"),
+    ("images", {"height": 14}, "16x12.*smaller than the crop.*antialias"),
     ("images", {"width": 8, "offset": (5, 0)}, "offset=.*-4 to 4 right"),
-    ("images", {"crop": "middle"}, "crop='middle'.*center, area, resize"),
+    ("images", {"crop": "middle"}, "crop='middle'.*center, antialias, resize"),
     ("images", {"crop": "resize", "offset": (1, 0)}, "offset=.*crop='center'"),
     ("images", {"offset": (1,)}, "offset=.*two numbers"),
     ("images", {"height": 0}, "height=0"),

@@ -76,10 +76,7 @@ def archive(path, name, content, **central):
 
 
 def bomb(path, name, shape, size):
-    """An archive whose one array of zeros takes a thousand times its own size.
-
-    A deflate stream that is flushed whole can be repeated.
-    """
+    """An archive whose one array of zeros takes a thousand times its own size."""
     squeeze = zlib.compressobj(9, zlib.DEFLATED, -15)
     head, step = npy(shape), 2**24
     start = squeeze.compress(head) + squeeze.flush(zlib.Z_FULL_FLUSH)

@@ -109,7 +109,9 @@ def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
         f"frames of {mine} are scaled to its 24 rows and 32 columns"
     )
     shown = np.load(tmp_path / "out" / "predictions.npz")["frames"]
-    whole = data.open_source(str(mine), height=24, width=32, crop="area").read(0, 4)
+    whole = data.open_source(str(mine), height=24, width=32, crop="antialias").read(
+        0, 4
+    )
     np.testing.assert_allclose(shown, whole / np.float32(255), rtol=2e-7)
     cut = (f"--data={mine}", "--frames=4", "--crop=center")
     assert "are cut to its 24 rows" in predict(tmp_path, *cut)

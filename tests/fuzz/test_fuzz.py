@@ -249,7 +249,7 @@ WORDS_OF = {
     "convolution": ["auto", "xla", "other", ""],
     "model": ["prednet", "autoencoder", "x", ":", "no:where", "a.b:c"],
     "data": ["walk", "digits", "", ".", "/dev/null", "no\0where"],
-    "crop": ["center", "area", "resize", "Center", ""],
+    "crop": ["center", "antialias", "resize", "Center", ""],
     "precision": ["float32", "float64", "half", ""],
 }
 FLAGS = (

@@ -82,10 +82,7 @@ def test_value_and_every_gradient():
 
 
 def test_hessian_products():
-    """Forward over reverse, against a central difference of gradients.
-
-    In double precision `auto` is `im2col`.
-    """
+    """Forward over reverse, against a central difference of gradients."""
     variables, xs = draw(1)
     shapes = {n: replace(s, algorithm="auto") for n, s in SHAPES.items()}
     run = loss_of(partial(late, shapes=shapes))

@@ -54,10 +54,9 @@ def test_endpoints_by_hand():
 def test_parts_share_no_seed_and_controls_come_first():
     seen = set()
     for part in parts.PARTS.values():
-        # These take seeds of parts D, E, J and H again, to stand beside their records.
-        planted = "J-planted", "H-windows-planted"
+        # Of another part, beside whose records these stand.
         nulls = "B-null", "D-plateau", "D-null", "E-null", "E-stale"
-        again = part.name in (*nulls, *planted)
+        again = part.name in (*nulls, "J-planted", "H-windows-planted")
         assert again == bool(seen & set(part.seeds)), part.name
         seen |= set(part.seeds)
         known = set()
@@ -68,6 +67,9 @@ def test_parts_share_no_seed_and_controls_come_first():
         assert len(set(names)) == len(names)
         assert part.snapshots[-1] == part.updates
 
+    arms = {p.name: {t.arm for t in p.treatments} for p in parts.PARTS.values()}
+    lone = {name for name, of in arms.items() if parts.CONTROL not in of}
+    assert lone == {"D-null", "E-stale"}
     part = parts.PARTS["C"]
     arms = [[t.arm for t in part.of_seed(seed)] for seed in part.seeds]
     assert [("float64" in names) for names in arms] == [True] * 8 + [False] * 32

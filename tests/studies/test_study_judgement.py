@@ -176,7 +176,8 @@ def test_a_planned_part_has_its_answer(tmp_path, monkeypatch):
     part = dataclasses.replace(PARTS["H"], seeds=range(8600, 8620))
     monkeypatch.setitem(PARTS, "H", part)
     monkeypatch.setattr(study_tables, "JUDGED", ("H",))
-    monkeypatch.setattr(study_tables, "DESCRIBED", ())
+    for others in ("DESCRIBED", "OTHERS"):
+        monkeypatch.setattr(study_tables, others, ())
     effects = {"stale_targets": 2.0, "order_1e+07": 0.5, "planted_rate_0.4": 0.04}
     effects["planted_rate_0.85"] = 0.01
     made = [record(s, effects, 1e-6, 0.3, part) for s in part.seeds]

@@ -228,10 +228,7 @@ def test_sum_over_devices_that_nobody_wrote(compiler):
 
 
 def test_collectives_written_and_joined(compiler):
-    """Whatever name XLA launches them under; one all-reduce of all gradients has none.
-
-    No argument names the mesh of the first.
-    """
+    """Whatever name XLA launches them under; one all-reduce of gradients has none."""
     mesh = AbstractMesh((8,), ("data",))
     spec = PartitionSpec("data")
     rows, whole = (NamedSharding(mesh, x) for x in (spec, PartitionSpec()))

@@ -47,10 +47,7 @@ def test_rounding_follows_the_type():
 
 @pytest.mark.parametrize("name", ROUTINES)
 def test_linear_algebra(name):
-    """Digits were 7.2 where 2.4 to 4.6 were right.
-
-    NumPy's inverse was 9000 times outside of the tolerance, and `beyond`.
-    """
+    """Digits were 7.2 for 2.4 to 4.6; NumPy's inverse was 9000 tolerances off."""
     fn, exact = ROUTINES[name]
     truth = exact(MATRIX.astype(np.float64))
     result = np.asarray(fn(MATRIX), np.float64)
