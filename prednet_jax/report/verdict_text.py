@@ -38,7 +38,7 @@ def text_table(verdict: Record) -> str:
 
 def _text_of_model(verdict: Record, model: str, word: str) -> str:
     chosen = contrasts(verdict, model)
-    lines = [f"{model}: {word.upper()}"]
+    lines = [f"{model}, these seeds alone: {word}"]
     if chosen:
         first = chosen[0]
         lines.append(

@@ -143,8 +143,8 @@ def test_text_table_names_every_contrast_and_fits(verdict):
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     assert text.isascii()
-    assert "prednet: REFUTED" in lines
-    assert "autoencoder: INCONCLUSIVE" in lines
+    assert "prednet, these seeds alone: refuted" in lines
+    assert "autoencoder, these seeds alone: inconclusive" in lines
     for one in verdict["contrasts"]:
         rows = [line for line in lines if line.split()[:1] == [one["treatment"]]]
         # A row in each model.
@@ -210,7 +210,7 @@ def test_the_report_is_written_anew(forked, verdict, tmp_path):
     verdict["contrasts"] = verdict["contrasts"][:2]
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
     done = forked("report.py", f"--directory={tmp_path}")
-    assert "prednet: REFUTED" in done.stdout
+    assert "prednet, these seeds alone: refuted" in done.stdout
     assert done.stdout.splitlines()[-1] == str(tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
