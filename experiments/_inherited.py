@@ -256,7 +256,7 @@ def trained() -> tuple[Task, dict]:
     if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
         FLAGS.crop = "antialias"
     if not given:
-        cut = "cut" if FLAGS.crop == "center" else "scaled"
+        cut = {"auto": "brought", "center": "cut"}.get(FLAGS.crop, "scaled")
         done = cut if of_disk else "made"
         height, width, _ = network.frame
         print(

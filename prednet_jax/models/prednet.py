@@ -212,8 +212,8 @@ def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
     limit = max(pixel_max, 1.0)  # uint8 frames are in [0, 1] whatever pixel_max is.
     if not (high <= 2 * limit and low >= -limit / 2):  # NaN too
         raise UserError(
-            f"frames with pixels from {low:g} to {high:g}: expected 0 to {limit:g}; "
-            "scale them, or give uint8"
+            f"frames with pixels from {low:g} to {high:g}: expected 0 to {limit:g}, "
+            "no NaN; scale them, or give uint8"
         )
 
 

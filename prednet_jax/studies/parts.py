@@ -206,6 +206,13 @@ _FIVE = (
 )
 
 
+#: The article's network, window and length, with the leak of its script.
+_ARTICLE_SIZE: dict[str, Any] = {
+    "network": ARTICLE,
+    "window": 20,
+    "updates": 250,
+    "truncation_leak": True,
+}
 #: A network that has learned: small enough for many runs, and noisy enough to part.
 _WINDOWS: dict[str, Any] = {
     "network": PredNetConfig(channels=(3, 16, 32), height=16, width=16),
@@ -288,30 +295,21 @@ _PARTS = (
     ),
     Part(
         name="E",
-        network=ARTICLE,
-        window=20,
-        updates=250,
-        truncation_leak=True,
+        **_ARTICLE_SIZE,
         seeds=range(8500, 8503),
         treatments=(_PLAIN, _RUN[0], _ORDER[0], _STALE),
     ),
     Part(
         name="E-null",
         # Part E's seeds on another processor, beside whose orders it stands.
-        network=ARTICLE,
-        window=20,
-        updates=250,
-        truncation_leak=True,
+        **_ARTICLE_SIZE,
         seeds=range(8500, 8503),
         treatments=(_PLAIN,),
     ),
     Part(
         name="E-stale",
         # More machines with stale targets, beside those of parts E and G.
-        network=ARTICLE,
-        window=20,
-        updates=250,
-        truncation_leak=True,
+        **_ARTICLE_SIZE,
         seeds=(8501, 8502, 8500),
         treatments=(
             _STALE,
