@@ -69,14 +69,21 @@ def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
     }
 
 
+def learned_validation() -> dict[str, list[dict[str, Any]]]:
+    """The scores on `validation` along each training in results/learned, by name."""
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (RESULTS / "learned").glob("*.jsonl")
+    }
+
+
 def learned_ratios() -> dict[str, dict[str, float]]:
     """Of each network that has a test in results/learned: MSE over that of copying."""
-    folder, ratios = RESULTS / "learned", {}
+    folder, ratios, validated = RESULTS / "learned", {}, learned_validation()
     for path in sorted(folder.glob("*_test.json")):
         name = path.stem.removesuffix("_test")
-        along = (folder / f"{name}.jsonl").read_text().splitlines()
         # The last line is of the final weights, which the other scores are of.
-        ratios[name] = {"validation": json.loads(along[-1])["ratio"]}
+        ratios[name] = {"validation": validated[name][-1]["ratio"]}
         for split in ("test", "unseen"):
             scores = records.read_json(folder / f"{name}_{split}.json")
             ratios[name][split] = scores["observed"]["ratio"]
@@ -100,6 +107,7 @@ def figures(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[Path, byte
     compared = seeds(read("published/verdict.json"))
     made[ROOT / "docs" / "comparison.svg"] = compared.svg()
     made[ROOT / "docs" / "gpu_lines.svg"] = make.gpu_lines(read("gpu/audit.json"))
+    made[ROOT / "docs" / "learned.svg"] = make.learned_curves(learned_validation())
     drawn = study_figures.figures(STUDY, parts, verdicts[ANSWER.name][PRIMARY])
     made |= {ROOT / "docs" / "study" / name: dots.svg() for name, dots in drawn.items()}
     for part, endpoints in verdicts.items():

@@ -1,4 +1,4 @@
-"""Tables of the documents and the figure of docs/gpu.md, functions of records."""
+"""Tables of the documents and two figures, functions of records."""
 
 import itertools
 from collections.abc import Mapping
@@ -26,6 +26,22 @@ VARIES = {
     "compilation": (charts.ROLES["gaussian"], "from compilation to compilation"),
     "device": (charts.ROLES["descriptive"], "from device to device"),
     "no": (charts.FAINT, "by nothing"),
+}
+
+#: Lines of docs/learned.svg: the trainings of each, or several that went on from one
+#: another, by their names in docs/learned.md.
+LEARNED = {
+    "walks": {
+        "16 recurrent channels below": ["walk-c-0 walk-f-0"],
+        "3, as published (5 seeds)": [f"walk-b-{seed}" for seed in range(5)],
+        "16, the form lotter": ["lotter-c lotter-d"],
+        "ConvLSTM": ["convlstm"],
+    },
+    "moving digits": {
+        "16 recurrent channels below": ["digits-d digits-f digits-g"],
+        "1, as published": ["digits-a"],
+        "1, with more channels above": ["digits-c"],
+    },
 }
 
 
@@ -192,21 +208,58 @@ def learned(networks: Mapping[str, Record]) -> str:
 
 
 def learned_seeds(ratios: Mapping[str, Mapping[str, float]]) -> str:
-    """Networks that do not come with the package: MSE over that of copying, by split.
+    """Trainings whose networks were scored: MSE over that of copying, by split.
 
-    Those of name "walk-b-SEED" are seeds of one training. Last comes their mean, with
+    A name ends in its seed where there may be several: then the mean is shown, with
     Student's 95 % interval.
     """
     splits = ["validation", "test", "unseen"]
     frame = pd.DataFrame.from_dict(dict(ratios), orient="index")[splits]
-    shown = frame.map("{:.3f}".format)
-    seeds = frame[frame.index.str.startswith("walk-b-")]
-    half = seeds.sem() * stats.t.ppf(0.975, len(seeds) - 1)
-    shown.loc[f"walk-b, mean of {len(seeds)} seeds [95 %]"] = [
-        f"{mean:.3f} [{mean - half[split]:.3f}, {mean + half[split]:.3f}]"
-        for split, mean in seeds.mean().items()
-    ]
-    return markdown(shown.rename_axis("network").reset_index())
+    rows = []
+    for name, seeds in frame.groupby(frame.index.str.replace(r"-\d$", "", regex=True)):
+        row = {"network": name, "seeds": str(len(seeds))}
+        for split in splits:
+            row[split] = f"{(mean := seeds[split].mean()):.3f}"
+            if len(seeds) > 1:
+                half = seeds[split].sem() * stats.t.ppf(0.975, len(seeds) - 1)
+                row[split] += f" [{mean - half:.3f}, {mean + half:.3f}]"
+        rows.append(row)
+    return markdown(pd.DataFrame(rows))
+
+
+def learned_curves(validated: Mapping[str, list[Record]]) -> bytes:
+    """MSE over that of copying on `validation` along the trainings of `LEARNED`."""
+    panels = []
+    for data, lines in LEARNED.items():
+        values = []
+        for line, chains in lines.items():
+            for chain in chains:
+                before = 0
+                for rows in (validated[name] for name in chain.split()):
+                    values += [
+                        {"line": line, "chain": chain, "ratio": row["ratio"]}
+                        | {"update": before + row["update"]}
+                        for row in rows
+                    ]
+                    before += rows[-1]["update"]
+        scale = {"type": "log", "domain": [0.15, 1.5], "nice": False, "clamp": True}
+        ratio = charts.channel("ratio", "squared error over that of copying", **scale)
+        ratio["axis"] = {"values": [0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5]}
+        update = charts.channel("update", "update", domain=[0, 17_000])
+        encoding = {
+            "x": update | {"axis": {"tickCount": 5}},
+            "y": ratio,
+            "color": charts.names("line", legend={"columns": 1}),
+            "detail": charts.names("chain"),
+        }
+        mark = charts.layer("line", encoding, data=values, strokeWidth=1.5)
+        panels.append(mark | {"title": data, "width": 330, "height": 260})
+    return charts.svg(
+        {"hconcat": panels, "resolve": {"scale": {"color": "independent"}}},
+        "The error of frozen weights on sequences for validation, over that of copying "
+        "the last frame, along each training: falling, and lowest with 16 recurrent "
+        "channels in the bottom layer, trained longest.",
+    )
 
 
 def foreign_cost(default: Record, tuned: Record) -> str:
