@@ -34,6 +34,11 @@ TABLES = {
     "comparison": (make.comparison, "published/verdict.json"),
     "saddles": (make.saddles, "published/saddle_escape.json"),
     "curvature": (make.curvature, "published/probe_curvature.json"),
+    "learned-10-10": (
+        make.rollout,
+        "learned/digits-g_test_10_10.json",
+        "learned/digits-g_unseen_10_10.json",
+    ),
     "noise-foreign": (
         make.foreign_cost,
         "published/noise_foreign.json",

@@ -188,22 +188,40 @@ def gpu_sums(record: Record) -> str:
 
 
 def learned(networks: Mapping[str, Record]) -> str:
-    """Frozen networks of the package: MSE over that of copying, on each split."""
-    splits = ("test", "unseen")
+    """Frozen networks of the package on each split: errors over those of copying.
+
+    PSNR and SSIM with those of copying in brackets.
+    """
     rows = []
     for name, about in networks.items():
-        scores = about["scores"]
-        row = {"network": f"`{name}`", "weights": f"{about['parameters']:,}"}
-        row["updates"] = f"{scores['validation']['update']:,}"
-        row["validation"] = f"{scores['validation']['ratio']:.2f}"
-        for split in splits:
-            observed = scores[split]["observed"]
-            row[split] = f"{observed['ratio']:.2f}"
-            row[f"{split}, MAE"] = f"{observed['mae'] / observed['copy_mae']:.2f}"
-            row[f"{split}, SSIM (copying)"] = (
-                f"{observed['ssim']:.3f} ({observed['copy_ssim']:.3f})"
-            )
-        rows.append(row)
+        for split, score in about["scores"].items():
+            row = {"network": f"`{name}`", "split": split}
+            found = score.get("observed")
+            row["squared error"] = f"{(found or score)['ratio']:.2f}"
+            if found:
+                row["absolute error"] = f"{found['mae'] / found['copy_mae']:.2f}"
+                row["PSNR"] = f"{found['psnr']:.1f} ({found['copy_psnr']:.1f})"
+                row["SSIM"] = f"{found['ssim']:.3f} ({found['copy_ssim']:.3f})"
+            rows.append(row)
+    return markdown(pd.DataFrame(rows).fillna(MISSING))
+
+
+def rollout(test: Record, unseen: Record) -> str:
+    """Ten frames predicted after ten, each a sum over a frame (docs/benchmarks.md)."""
+    sources = {"`moving_digits`": "", "copying the last frame seen": "copy_"}
+    rows = [
+        {
+            "predicted by": f"{name}, {split}",
+            "MSE per frame": f"{found[f'{of}squared_error']:.2f}",
+            "MAE per frame": f"{found[f'{of}absolute_error']:.2f}",
+            "SSIM": f"{found[f'{of}ssim']:.3f}",
+        }
+        for split, found in (
+            ("test", test["extrapolated"]),
+            ("unseen", unseen["extrapolated"]),
+        )
+        for name, of in sources.items()
+    ]
     return markdown(pd.DataFrame(rows))
 
 
