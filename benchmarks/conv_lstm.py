@@ -97,4 +97,3 @@ class ConvLstm(Task):
 
 
 WALK = ConvLstm(24, 32, 3, "varied_walk")
-DIGITS = ConvLstm(32, 32, 1, "moving_digits")

@@ -50,7 +50,7 @@ def recording(rows: pd.DataFrame) -> str:
 
 def interventions(runs: pd.DataFrame) -> str:
     """What each change does to the final weights, over all seeds."""
-    finals = _pivot(runs, "arm", "seed", "final_sha256")
+    finals = runs.pivot_table("final_sha256", "arm", "seed", "first", sort=False)
     rows = finals.reset_index()
     rows["meaning"] = [trainings.ARMS[arm].meaning for arm in finals.index]
     rows["same"] = [
@@ -69,7 +69,8 @@ def interventions(runs: pd.DataFrame) -> str:
 
 def long_runs(runs: pd.DataFrame) -> str:
     """Loss of published and copied targets at 64x48, by seed."""
-    loss = _pivot(runs, "seed", "arm", "mean_loss").astype(float)
+    loss = runs.pivot_table("mean_loss", "seed", "arm", "first", sort=False)
+    loss = loss.astype(float)
     loss["ratio"] = loss[trainings.PUBLISHED] / loss[trainings.COPIED]
     cells = {
         "seed": "{seed}",
@@ -78,12 +79,6 @@ def long_runs(runs: pd.DataFrame) -> str:
         "published / copied": "{ratio:.3f}",
     }
     return markdown(loss.reset_index(), cells)
-
-
-def _pivot(rows: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame:
-    """`DataFrame.pivot` with the rows in the order in which they stand."""
-    pivoted = rows.pivot(index=index, columns=columns, values=values)
-    return pivoted.loc[rows[index].unique()]
 
 
 def figures() -> dict[str, bytes]:

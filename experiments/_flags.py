@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import flags
 
-from prednet_jax import data, errors, process, tasks
+from prednet_jax import data, process, tasks
 from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
@@ -96,8 +96,9 @@ def define_data_flags() -> None:
         "data",
         None,
         "walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a "
-        "folder of images, a text list of images or of such lists, a video, or an .npz "
-        "with `frames` uint8 [T, H, W, C]. Default: walk, digits for the autoencoder.",
+        "video, a folder of images, of such folders or of videos, a text list of "
+        "images or of such lists, or an .npy or .npz with frames [T, H, W, C]. "
+        "Default: walk, digits for the autoencoder.",
     )
     flags.DEFINE_enum(
         "crop",
@@ -157,12 +158,6 @@ def numbers(name: str, kind: type = float, accepted: str = "numbers, as 1,0.1") 
         return tuple(map(kind, values))
     except ValueError:
         raise UserError(f"--{name}={','.join(values)}: expected {accepted}") from None
-
-
-def check_numbers(low: int, *names: str) -> None:
-    """Refuses integer flags below a bound."""
-    for name in names:
-        errors.whole(f"--{name}", getattr(FLAGS, name), low)
 
 
 def check_beside(expected: str, met: object, *names: str) -> None:

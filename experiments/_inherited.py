@@ -26,7 +26,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"variant": "watanabe", "height": 120, "window": 20, "updates": 250}
     | {"truncation_leak": True},
     "lotter_kitti": _PUBLISHED
-    | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
+    | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750}
+    | {"sampling": "windows", "objective": "errors"},
     "quick": {"variant": "watanabe", "channels": ["3", "24", "48"]}
     | {"r_channels": ["16", "24", "48"], "height": 24, "width": 32}
     | {"window": 20, "updates": 1000}
@@ -207,9 +208,12 @@ def run_flags(path: str) -> dict[str, Any]:
 def inherit_frames(path: str) -> None:
     """Takes the frames of a run, and how they are cut, where no flag says otherwise.
 
-    How they are cut only where they lie on disk. Does nothing where the path is no run.
+    How they are cut only where they lie on disk. A network of the package has the data
+    of its name. Does nothing where the path is neither.
     """
     of_run = run_flags(path)
+    if path in weights.pretrained_names() and not Path(path).exists():
+        of_run = {"data": path}
     for name in ("data", "crop", "offset"):
         if name != "data" and FLAGS.data in (None, *data.NAMES):
             return
@@ -227,7 +231,7 @@ def define_weights() -> None:
         "weights",
         None,
         "Weight file, run directory of train.py, or a name of prednet_jax.pretrained. "
-        "Default: of these, moving_digits for grey data, else walk.",
+        "Default: of these, moving_digits for data of digits, else walk.",
     )
 
 
@@ -247,9 +251,8 @@ def trained() -> tuple[Task, dict]:
         own = tasks.of(config), params
     name = FLAGS.weights
     network, params = initial_weights(name, own)
-    if given:
-        inherit_frames(name)
     if given and (Path(name).exists() or name not in weights.pretrained_names()):
+        inherit_frames(name)
         return network, params
     FLAGS.data = FLAGS.data or name
     of_disk = FLAGS.data not in data.NAMES

@@ -26,9 +26,9 @@ FLAGS = flags.FLAGS
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 _flags.define_precision_flag()
 flags.DEFINE_enum("suite", "step", ["step", "foreign"], "What to measure.")
-flags.DEFINE_integer("window", 10, "Frames per window.")
-flags.DEFINE_integer("batch", 1, "Number of sequences trained together.")
-flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.")
+flags.DEFINE_integer("window", 10, "Frames per window.", 2)
+flags.DEFINE_integer("batch", 1, "Number of sequences trained together.", 1)
+flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.", 1)
 flags.DEFINE_string("noise", "none", "Noise spec of the suites `step` and `foreign`.")
 flags.DEFINE_integer("threads", 0, "Number of processors to use, enforced; 0: all.")
 flags.DEFINE_string(
@@ -53,8 +53,6 @@ def main() -> None:
         process.prepare(threads=FLAGS.threads)
     elif FLAGS.threads:
         process.limit_threads(FLAGS.threads)
-    _flags.check_numbers(2, "window")
-    _flags.check_numbers(1, "batch", "repeats")
     if FLAGS.model != "prednet":
         raise UserError(f"--model={FLAGS.model}: expected prednet")
     # `benchmarks/` is not an installed package.

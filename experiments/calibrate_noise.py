@@ -14,7 +14,6 @@ noise `reduction_order` emulates. On a CPU nothing varies. Writes calibration.js
 from pathlib import Path
 
 import _cli
-import _flags
 import jax
 from absl import flags
 
@@ -24,16 +23,14 @@ from prednet_jax.studies import calibration
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")
-flags.DEFINE_integer("repeats", 10, "Executions of each program, and keys of noise.")
-flags.DEFINE_integer("processes", 1, "Further processes that compile each program.")
+flags.DEFINE_integer("repeats", 10, "Executions of each program, and keys of noise.", 2)
+flags.DEFINE_integer("processes", 1, "Further processes that compile each program.", 0)
 flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
 
 
 def main() -> None:
-    """Checks the flags, measures every reduction, writes table and JSON."""
+    """Measures every reduction, writes table and JSON."""
     process.prepare()
-    _flags.check_numbers(2, "repeats")
-    _flags.check_numbers(0, "processes")
     # Without the cache on disk, so that every program is really compiled.
     jax.config.update("jax_enable_compilation_cache", False)
     process.set_precision("float32")

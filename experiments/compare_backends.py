@@ -24,9 +24,11 @@ from pathlib import Path
 
 import _cli
 import _flags
+import numpy as np
 from absl import flags
 
-from prednet_jax import errors, files, process, records, report, runs, tasks
+from prednet_jax import errors, files, process, records, report, runs, tasks, weights
+from prednet_jax.models import prednet
 from prednet_jax.runs import comparison, executor
 from prednet_jax.studies import again, symmetric
 
@@ -58,7 +60,7 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
 )
-flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.")
+flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.", 1)
 
 
 def main() -> None:
@@ -67,7 +69,6 @@ def main() -> None:
     importlib.import_module("prednet_jax.report.page")
     process.prepare()
     started = time.perf_counter()
-    _flags.check_numbers(1, "jobs")
     if FLAGS.arms == []:
         raise errors.UserError(
             f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
@@ -110,6 +111,7 @@ def main() -> None:
         verdict["design"]["command"] = shlex.join(["python", *sys.argv])
         verdict["design"]["flags"] = _cli.chosen_flags()
         verdict["seconds"] = time.perf_counter() - started
+        show_learned(design)
         publish(design.root, verdict)
 
 
@@ -184,6 +186,23 @@ def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
             return symmetric.read(folder / "runs.csv")
 
         yield rows
+
+
+def show_learned(design: runs.Design) -> None:
+    """Adds what the package's network predicts to the frames that PredNet's arms show.
+
+    Nothing where these are not frames of the walk in its size.
+    """
+    config, params = weights.pretrained("walk")
+    folder = design.root / "runs" / "prednet"
+    walked = [t.name for t in design.tasks if design.data_of(t) == "walk"]
+    for path in sorted(folder.glob(f"*/**/{records.EXAMPLES}"))[:1]:
+        shown = files.read_npz(path)
+        frames = np.concatenate([shown["before"][:1], shown["frames"]])
+        if "prednet" in walked and frames.shape[1:] == tasks.of(config).frame:
+            predictions, _ = prednet.predict(params, config, frames[:, None])
+            shown["predictions"] = np.asarray(predictions[1:, 0])
+            records.write_tree(folder / report.LEARNED, shown, compressed=True)
 
 
 def publish(root: Path, verdict: dict) -> None:

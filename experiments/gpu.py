@@ -9,7 +9,7 @@ GPU, unless a factor says otherwise. Writes --record after each program and take
 where it was; docs/gpu.md is made from it (experiments/tables.py).
 """
 
-import time
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,19 +21,16 @@ import jax.numpy as jnp
 from absl import flags
 
 from prednet_jax import noise, predict, records, tasks
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.config import AutoencoderConfig
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
+from prednet_jax.studies import parts
 from prednet_jax.training import loop, truncated
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", "results/gpu/audit.json", "Where to write.")
 
-SIZES = {
-    "24x32": {"height": 24, "width": 32, "channels": (3, 6, 12)},
-    "64x48": {"height": 48, "width": 64, "channels": (3, 12, 24, 48)},
-    "160x120": {"height": 120, "width": 160, "channels": (3, 48, 96, 192)},
-}
+SIZES = {"24x32": parts.SMALL, "64x48": parts.MIDDLE, "160x120": parts.ARTICLE}
 BASE: dict[str, Any] = {
     "model": "prednet",
     "program": "step",
@@ -84,7 +81,7 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         count, method = 10, Method()
     else:
         settings = {name: case[name] for name in ("variant", "convolution")}
-        network = PredNetConfig(**SIZES[case["size"]], **settings)
+        network = dataclasses.replace(SIZES[case["size"]], **settings)
         count = 11
         method = Method(targets=case["targets"], truncation_leak=case["leak"])
     task = tasks.of(network)
@@ -112,7 +109,6 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 def audited(case: dict[str, Any]) -> dict[str, Any]:
     """What the audit of a case says, as the record has it."""
     function, arguments = built(case)
-    start = time.perf_counter()
     gpu, deterministic = case["gpu"], case["deterministic"]
     ask = noise.audit(function, gpu=gpu, deterministic=deterministic, advise=False)
     report = ask(*arguments)
@@ -134,7 +130,6 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
         "memory": report.memory._asdict(),
         "flops": flops,
         "bytes": report.compiled.cost["bytes accessed"],
-        "seconds": round(time.perf_counter() - start, 1),
     }
 
 

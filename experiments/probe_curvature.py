@@ -33,12 +33,12 @@ flags.DEFINE_integer("window", 6, "Transitions per update.")
 flags.DEFINE_list("hidden", ["32", "8", "32"], "Autoencoder's widths.")
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and probes.")
 _flags.define_precision_flag()
-flags.DEFINE_integer("windows", 4, "Windows in the probe set of a PredNet.")
-flags.DEFINE_integer("images", 32, "Images in the probe set of an autoencoder.")
+flags.DEFINE_integer("windows", 4, "Windows in the probe set of a PredNet.", 1)
+flags.DEFINE_integer("images", 32, "Images in the probe set of an autoencoder.", 1)
 flags.DEFINE_integer(
-    "steps", 40, "Lanczos steps; twice as many where a value still moves by 5 %."
+    "steps", 40, "Lanczos steps; twice as many where a value still moves by 5 %.", 1
 )
-flags.DEFINE_integer("starts", 2, "Number of random start vectors.")
+flags.DEFINE_integer("starts", 2, "Number of random start vectors.", 1)
 flags.DEFINE_float(
     "noise",
     2.7e-7,
@@ -51,7 +51,6 @@ flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
 def main() -> None:
     """Checks the flags, measures every training, writes table and JSON."""
     process.prepare(cache=True)
-    _flags.check_numbers(1, "windows", "images", "steps", "starts")
     errors.positive("--noise", FLAGS.noise)
     updates = tuple(sorted(set(_flags.integers("updates"))))
     if not updates or updates[0] < 1:

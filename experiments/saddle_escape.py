@@ -41,10 +41,10 @@ flags.DEFINE_string(
     "made, for comparison.",
 )
 flags.DEFINE_integer(
-    "keys", 32, "Runs per group; a key fixes start, rotation and noise."
+    "keys", 32, "Runs per group; a key fixes start, rotation and noise.", 1
 )
-flags.DEFINE_integer("first_key", 0, "The first key.")
-flags.DEFINE_integer("steps", 2600, "Steps of each run.")
+flags.DEFINE_integer("first_key", 0, "The first key.", 0)
+flags.DEFINE_integer("steps", 2600, "Steps of each run.", 1)
 flags.DEFINE_float(
     "adam_learning_rate", 0.02, "Learning rate of Adam; the others have 1/(2 L)."
 )
@@ -86,8 +86,6 @@ def check_flags() -> tuple[list, dict]:
             errors.one_of(f"--{flag}", value, accepted)
         if len(set(values)) < len(values):
             raise UserError(f"--{flag}={','.join(values)}: expected each value once")
-    _flags.check_numbers(1, "keys", "steps")
-    _flags.check_numbers(0, "first_key")
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
     noises = {escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):

@@ -18,25 +18,23 @@ import numpy as np
 from absl import flags
 
 from prednet_jax import data, files, process, records, tasks, weights
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "Directory of a run of train.py.", required=True)
 flags.DEFINE_string("name", None, "What the network is called.", required=True)
-flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.")
-flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.")
+flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.", 1)
+flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.", 0)
 flags.DEFINE_string("folder", str(weights.SHIPPED), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
-# Flags that say where and how often, not what was trained.
-_OF_THE_MACHINE = ("resume", "overwrite", "progress", "profile")
+# Flags that say where and how often, not what was trained; and the autoencoder's.
+_LEFT_OUT = ("resume", "overwrite", "progress", "profile", "hidden")
 
 
 def main() -> None:
     """Checks, scores, writes, prints."""
     process.prepare(cache=True)
-    whole("--sequences", FLAGS.sequences, 1)
-    whole("--skip", FLAGS.skip, 0)
     folder, run = Path(FLAGS.folder), Path(FLAGS.run)
     if not FLAGS.name.isidentifier():
         raise UserError(f"--name={FLAGS.name!r}: expected a name such as walk")
@@ -98,7 +96,7 @@ def commands(run: Path, workdir: str) -> list[str]:
         given |= {"init_weights": first}
     words = ["python", "experiments/train.py"]
     for name, value in given.items():
-        if value is not None and name not in _OF_THE_MACHINE:
+        if value is not None and name not in _LEFT_OUT:
             text = ",".join(map(str, value)) if isinstance(value, list) else value
             words.append(f"--{name}={text}")
     return [*earlier, shlex.join(words)]

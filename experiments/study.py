@@ -24,7 +24,7 @@ from prednet_jax import errors, process, records
 from prednet_jax.studies import parts, seed_records
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("part", None, f"One of {', '.join(parts.PARTS)}.", required=True)
+flags.DEFINE_enum("part", None, list(parts.PARTS), "Which part.", required=True)
 flags.DEFINE_string("workdir", "results/study", "Where to write.")
 flags.DEFINE_string("shard", "0/1", "I/N: every Nth seed, from the Ith.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
@@ -35,7 +35,6 @@ flags.DEFINE_string(
 
 def main() -> None:
     """Checks the flags, then runs the seeds that are left."""
-    errors.one_of("--part", FLAGS.part, tuple(parts.PARTS))
     part = parts.PARTS[FLAGS.part]
     try:
         first, step = map(int, FLAGS.shard.split("/"))

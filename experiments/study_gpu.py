@@ -24,21 +24,17 @@ from prednet_jax import errors, process, records
 from prednet_jax.studies import on_gpu, parts
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("part", "H", "A part that is trained on a stream in order.")
+IN_ORDER = [name for name, part in parts.PARTS.items() if not part.random_windows]
+flags.DEFINE_enum("part", "H", IN_ORDER, "A part that is trained on a stream in order.")
 flags.DEFINE_list("arms", ["gpu"], f"Some of {', '.join(on_gpu.ARMS)}.")
 flags.DEFINE_list("seeds", None, "Some seeds of the part only.")
-flags.DEFINE_integer("updates", 0, "0: those of the part.")
+flags.DEFINE_integer("updates", 0, "0: those of the part.", 0)
 flags.DEFINE_string("workdir", "runs/gpu", "Where to write.")
 
 
 def main() -> None:
     """Renders the frames, trains the arms, in threads, writes."""
-    in_order = [name for name, part in parts.PARTS.items() if not part.random_windows]
-    errors.one_of("--part", FLAGS.part, in_order)
-    _flags.check_numbers(0, "updates")
-    if not FLAGS.arms:
-        raise errors.UserError(f"--arms=: expected some of {', '.join(on_gpu.ARMS)}")
-    for arm in FLAGS.arms:
+    for arm in FLAGS.arms or [""]:
         errors.one_of("--arms", arm, tuple(on_gpu.ARMS))
     part = parts.PARTS[FLAGS.part]
     seeds = _flags.integers("seeds") or tuple(part.seeds)

@@ -1,4 +1,4 @@
-r"""Trains PredNet or the autoencoder on one stream of frames.
+r"""Trains PredNet or the autoencoder, on one stream of frames or on random windows.
 
     python experiments/train.py --workdir=runs/first --updates=50
     python experiments/train.py --workdir=runs/ten --updates=50 --replicas=10
@@ -15,7 +15,7 @@ until it is done. To predict further ahead, as Lotter et al. did, a trained netw
 trained on by its own predictions (five frames after ten):
 
     python experiments/train.py --workdir=runs/far --mode=finetune_rollout \
-      --init_weights=runs/first --window=15 --extrapolate_from=10
+      --init_weights=runs/first --sampling=windows --window=15 --extrapolate_from=10
 """
 
 from pathlib import Path
@@ -220,8 +220,8 @@ def _check_sampling(network: Task) -> None:
 
 
 def _train_replicas(interruption: Interruption) -> None:
-    _flags.check_numbers(0, "replicas", "devices")
-    _flags.check_numbers(1, "batch", "processes")
+    errors.whole("--replicas", FLAGS.replicas, 0)
+    errors.whole("--devices", FLAGS.devices, 0)
     if FLAGS.draw:
         raise UserError(f"--draw={FLAGS.draw}: expected 0 with --replicas or --batch")
     if FLAGS.seeds:

@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -284,19 +283,6 @@ def gpu_found() -> str | None:
         return None
     lines = done.stdout.strip().splitlines()
     return None if done.returncode or not lines else lines[0]
-
-
-@functools.cache
-def measured_parallelism() -> float:
-    """Processor seconds per second of wall time, of 0.3 s of matrix products."""
-    size = 512
-    a = jnp.ones((size, size), jnp.float32)
-    multiply = jax.jit(lambda x: x @ x / size)
-    multiply(a).block_until_ready()
-    wall, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - wall < 0.3:
-        a = multiply(a).block_until_ready()
-    return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
 def description() -> dict[str, object]:

@@ -99,9 +99,9 @@ def open_source(
 def _open_path(data: str, fit: Fit, allow_outside: bool) -> FrameSource:
     path = Path(os.path.expanduser(data))
     accepted = (
-        f"accepted are {', '.join(NAMES)}, or the path of a folder of images, a text "
-        f"list ({' '.join(images.LIST_SUFFIXES)}), a video "
-        f"({' '.join(video.VIDEO_SUFFIXES)}), an .npz or an .npy"
+        f"accepted are {', '.join(NAMES)}, or the path of a folder of images, of such "
+        f"folders or of videos, a text list ({' '.join(images.LIST_SUFFIXES)}), a "
+        f"video ({' '.join(video.VIDEO_SUFFIXES)}), an .npz or an .npy"
     )
     suffix = path.suffix.lower()
     try:

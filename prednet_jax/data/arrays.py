@@ -1,7 +1,8 @@
 """Frames from an array: an .npz with `frames` and perhaps `boundaries`, or an .npy.
 
-Frames are uint8 `[T, H, W, C]` with 1 or 3 channels, or grey `[T, H, W]`; `boundaries`
-are the indices of the sequences' first frames. An .npz is read, an .npy is mapped.
+Frames `[T, H, W, C]` have 1 or 3 channels, or are grey, `[T, H, W]`. They are uint8, or
+fractions of white from 0 to 1, which are rounded to uint8. `boundaries` are the indices
+of the sequences' first frames. An .npz is read, an .npy is mapped.
 """
 
 import hashlib
@@ -14,8 +15,8 @@ from prednet_jax.data.frames import Fit, FrameSource
 from prednet_jax.errors import UserError
 
 _ACCEPTED = (
-    "accepted are uint8 [T, H, W, C] with C 1 or 3, or grey [T, H, W]; fractions of "
-    "white are (255 * x).round().astype('uint8')"
+    "accepted are [T, H, W, C] with C 1 or 3, or grey [T, H, W], of uint8 or of "
+    "fractions from 0 to 1; several sequences: an .npz with `boundaries`"
 )
 # Frames that are looked at together.
 _CHUNK = 64
@@ -28,7 +29,8 @@ def open_arrays(path: Path, fit: Fit) -> FrameSource:
     if array.ndim == 3 and array.shape[-1] > 4:
         array = array[..., None]
     shaped = array.ndim == 4 and array.shape[-1] in (1, 3) and array.size
-    if not shaped or array.dtype != np.uint8:
+    fractions = array.dtype.kind == "f"
+    if not shaped or not (fractions or array.dtype == np.uint8):
         raise UserError(
             f"data={name}: {array.dtype} of shape {list(array.shape)}; {_ACCEPTED}"
         )
@@ -44,13 +46,23 @@ def open_arrays(path: Path, fit: Fit) -> FrameSource:
     digest = hashlib.sha256()
     for start in range(0, total, _CHUNK):
         part = array[start : start + _CHUNK]
+        if fractions and not np.all((part >= 0) & (part <= 1)):
+            raise UserError(
+                f"data={name}: {array.dtype} from {part.min():g} to {part.max():g} in "
+                f"frames {start} to {start + len(part) - 1}; {_ACCEPTED}"
+            )
         digest.update(np.ascontiguousarray(part).data)
     identity = {
         "frames": digest.hexdigest(),
         "shape": list(array.shape),
         "boundaries": begins,
     }
-    frames = fit.frames(lambda index: array[index], lambda _: name)
+
+    def frame(index: int) -> np.ndarray:
+        one = array[index]
+        return np.rint(one * np.float64(255)).astype(np.uint8) if fractions else one
+
+    frames = fit.frames(frame, lambda _: name)
     return fit.source(name, total, begins, frames, reader="npz", **identity)
 
 
@@ -65,7 +77,7 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
             if name not in names:
                 raise UserError(
                     f"data={path}: holds the arrays {names[:8]}; accepted is an array "
-                    "'frames', uint8 [T, H, W, C], or one array alone"
+                    "'frames', [T, H, W, C], or one array alone"
                 )
             boundaries = arrays.get("boundaries", one_sequence)
             return np.asarray(arrays[name]), np.asarray(boundaries)

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.data import digits, walk
-from prednet_jax.data.frames import (
-    Frames,
-    FrameSource,
-    fingerprint,
-    joined_spans,
-    refuse_crop,
-)
+from prednet_jax.data.frames import FrameSource, fingerprint, joined_spans, refuse_crop
 from prednet_jax.errors import UserError, one_of, whole
 
 SPLITS = ("train", "validation", "test", "unseen")
@@ -151,9 +145,10 @@ def _in_memory(source: FrameSource) -> FrameSource:
         return source
     sequence = functools.cache(source.read)
 
-    def span(begin: int, end: int) -> tuple[Frames, int, int]:
-        return lambda start, stop: sequence(begin, end)[start:stop], 0, end - begin
+    def part(begin: int, end: int, start: int, stop: int) -> np.ndarray:
+        return sequence(begin, end)[start:stop]
 
     ends = (*source.boundaries[1:], source.length)
-    spans = [span(*places) for places in zip(source.boundaries, ends, strict=True)]
+    pieces = zip(source.boundaries, ends, strict=True)
+    spans = [(functools.partial(part, b, e), 0, e - b) for b, e in pieces]
     return dataclasses.replace(source, frames=joined_spans(spans))

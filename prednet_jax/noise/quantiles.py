@@ -18,12 +18,8 @@ def spread_bound(draws: float, confidence: float) -> float:
 
 
 def interval(count: int, total: int) -> tuple[float, float]:
-    """The interval of 95 % of a binomial probability.
+    """The interval of 95 % of a binomial probability, of Clopper and Pearson."""
+    from scipy.stats import binomtest
 
-    C. J. Clopper & E. S. Pearson, Biometrika 26, 1934.
-    """
-    from scipy.special import betaincinv
-
-    low = betaincinv(count, total - count + 1, 0.025) if count else 0.0
-    high = betaincinv(count + 1, total - count, 0.975) if count < total else 1.0
-    return float(low), float(high)
+    ends = binomtest(int(count), int(total)).proportion_ci(method="exact")
+    return float(ends.low), float(ends.high)

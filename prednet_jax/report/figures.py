@@ -169,12 +169,6 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str]]) -> str:
     return table.to_csv(index=False, float_format="%.9g", lineterminator="\n")
 
 
-def smooth(loss: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """Running mean over `width` values, [n] -> [n - width + 1]."""
-    sums = np.concatenate([[0.0], np.cumsum(loss)])
-    return (sums[width:] - sums[:-width]) / width
-
-
 def losses(results: Results, model: str) -> Curves | None:
     """Running means of the losses of every arm and seed; None without the control.
 
@@ -192,13 +186,13 @@ def losses(results: Results, model: str) -> Curves | None:
     names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
     length = max(len(curve) for arm in names for curve in arms[arm].values())
     width = max(1, min(50, round(length / 10)))
-    count = length - width + 1
+    count, mean = length - width + 1, np.full(width, 1 / width)
     points = np.unique(np.linspace(0, count - 1, min(count, _MOST_POINTS)).round())
     points = points.astype(int)
 
     def smoothed(seeds: dict[int, NDArray]) -> dict[str, NDArray]:
         return {
-            str(seed): smooth(curve[:length], width)[points]
+            str(seed): np.convolve(curve[:length], mean, mode="valid")[points]
             for seed, curve in sorted(seeds.items())
             if len(curve) >= length
         }

@@ -2,6 +2,7 @@
 
     verdict.json                       contrasts, verdicts, arms, design
     runs/<model>/<arm>/seed_<n>/       a run's records, with examples.npz in some
+    runs/<model>/learned.npz           the same frames, by a network of the package
 
 The two keys that every verdict has are `contrasts` and `verdict`; a section that is not
 there stays out of the report. A file that is there and broken is an error.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from prednet_jax import files, records
 from prednet_jax.files import FileError
 
-VERDICT = "verdict.json"
+VERDICT, LEARNED = "verdict.json", "learned.npz"
 CONTROL = "float32"
 _NAMES = ("model", "treatment", "control", "verdict")
 _NUMBERS = ("mean_difference", "ci_low", "ci_high", "p_value", "p_holm", "tost_p")
@@ -128,6 +129,10 @@ def load(directory: str | Path) -> Results:
         path = folder / "examples.npz"
         if path.exists() and arm not in found.examples.setdefault(model, {}):
             found.examples[model][arm] = _read_examples(path)
+    for path in (directory / "runs").glob(f"*/{LEARNED}"):
+        # Behind the arms, for which it is no arm.
+        examples = found.examples.setdefault(path.parent.name, {})
+        examples["network of the package, trained for hours"] = _read_examples(path)
     for (model, arm, seed), curves in draws.items():
         shortest = min(map(len, curves))
         mean = np.mean([curve[:shortest] for curve in curves], axis=0)

@@ -86,11 +86,15 @@ def text_row(contrast: Record) -> list[str]:
 
 
 def difference(contrast: Record) -> str:
-    """A difference with its interval in units of the loss; of logarithms in percent."""
+    """A difference in units of the loss, of logarithms in percent.
+
+    With its interval, if seeds give one.
+    """
     if contrast.get("scale") == "log":
         return effect(contrast)
+    said = significant(contrast.get("mean_difference"), sign=True)
     ends = numbers.interval(contrast.get("ci_low"), contrast.get("ci_high"))
-    return f"{significant(contrast.get('mean_difference'), sign=True)} {ends}"
+    return said if ends == MISSING else f"{said} {ends}"
 
 
 def claim_lines(verdict: Record) -> str:

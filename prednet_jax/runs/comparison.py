@@ -67,7 +67,7 @@ class ArmRuns:
             "status": "run",
             "noise": manifest["noise"],
             "threads": manifest["device"]["threads"],
-            "measured_parallelism": manifest["measured_parallelism"],
+            "measured_parallelism": manifest.get("processor_seconds_per_second"),
             "seconds_per_update": float(np.median(seconds)),
         }
         if self.arm.gpu:

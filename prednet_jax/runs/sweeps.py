@@ -37,7 +37,7 @@ RESULT = "runs.parquet"
 #: The address of a Ray instance on this machine, started and ended with the sweep.
 LOCAL = "local"
 #: Measurements in a manifest that differ between equal runs; they get own columns.
-TIMINGS = ("wall_seconds", "processor_seconds_per_second", "measured_parallelism")
+TIMINGS = ("wall_seconds", "processor_seconds_per_second")
 ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
 # Flags that the sweep sets itself, which no setting may have, and those that name a

@@ -20,15 +20,7 @@ from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.sign_flip import Floats
 from prednet_jax.studies import on_gpu
 from prednet_jax.studies.judgement import PRIMARY, Records, losses
-from prednet_jax.studies.parts import (
-    CONTROL,
-    FIXED,
-    NULL,
-    PARTS,
-    STALE,
-    STALE_RUN,
-    TWELVE,
-)
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, STALE, STALE_RUN, TWELVE
 
 #: What the machines of a seed start from, by the prefix of their arms.
 STARTS = {"": "one initial model", "free_": "initial weights of their own"}
@@ -112,7 +104,7 @@ def article(gpu: Path, parts: Mapping[str, Records]) -> tuple[str, str]:
     for arm, runs in on_gpu.read(gpu, "E").items():
         known |= {("G", arm, int(seed)): runs[seed][PRIMARY] for seed in runs}
     rows, pictures = [], []
-    for seed in PARTS["E"].seeds:
+    for seed in [of.seed for of in parts["E"]]:
         groups = {
             targets: {
                 name: known[*arm, seed]

@@ -213,10 +213,13 @@ _ARTICLE_SIZE: dict[str, Any] = {
     "updates": 250,
     "truncation_leak": True,
 }
+_MIDDLE_SIZE: dict[str, Any] = {"network": MIDDLE, "window": 20}
 #: A network that has learned: small enough for many runs, and noisy enough to part.
 _WINDOWS: dict[str, Any] = {
     "network": PredNetConfig(channels=(3, 16, 32), height=16, width=16),
     "random_windows": RandomWindows(batch=1, learning_rate=5e-3, rate_floor=0.2),
+    "updates": 3500,
+    "seeds": range(8640, 8664),
 }
 
 
@@ -268,15 +271,13 @@ _PARTS = (
     ),
     Part(
         name="D",
-        network=MIDDLE,
-        window=20,
+        **_MIDDLE_SIZE,
         seeds=range(8400, 8408),
         treatments=(_PLAIN, _ORDER[0], _STALE),
     ),
     Part(
         name="D-plateau",
-        network=MIDDLE,
-        window=20,
+        **_MIDDLE_SIZE,
         # The one seed of part D whose plateau lasts.
         seeds=(8401,),
         treatments=(
@@ -287,8 +288,7 @@ _PARTS = (
     ),
     Part(
         name="D-null",
-        network=MIDDLE,
-        window=20,
+        **_MIDDLE_SIZE,
         # Those whose float32 in part D ran on an AMD EPYC.
         seeds=(8402, *range(8404, 8408)),
         treatments=(_NULL,),
@@ -318,8 +318,7 @@ _PARTS = (
     ),
     Part(
         name="I",
-        network=MIDDLE,
-        window=20,
+        **_MIDDLE_SIZE,
         updates=250,
         truncation_leak=True,
         seeds=range(8700, 8740),
@@ -366,8 +365,6 @@ _PARTS = (
         endpoint="window_loss",
         known_answers={STALE: RAISES, "planted_rate_0": RAISES},
         **_WINDOWS,
-        updates=3500,
-        seeds=range(8640, 8664),
         treatments=(
             *_FIVE,
             dataclasses.replace(_STALE, seeds=8),
@@ -396,8 +393,6 @@ _PARTS = (
         name="H-windows-planted",
         # Part H-windows's seeds, whose fixed orders it is compared with.
         **_WINDOWS,
-        updates=3500,
-        seeds=range(8640, 8664),
         treatments=(
             _PLAIN,
             Treatment(arm="planted_rate_2.3", rate=2.3, rate_from=2800),

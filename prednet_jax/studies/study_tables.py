@@ -17,18 +17,11 @@ from prednet_jax.errors import UserError
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
-from prednet_jax.report.verdict_text import effect
+from prednet_jax.report.verdict_text import difference, effect
 from prednet_jax.statistics.redraws import SEPARATED
 from prednet_jax.studies import judgement, machines, on_gpu, seed_records
 from prednet_jax.studies.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
-from prednet_jax.studies.parts import (
-    CONTROL,
-    FIXED,
-    NULL,
-    PARTS,
-    RANDOM,
-    STALE,
-)
+from prednet_jax.studies.parts import CONTROL, FIXED, NULL, PARTS, RANDOM, STALE
 from prednet_jax.studies.seed_trainings import held_out_copying
 
 JUDGED = tuple(name for name, part in PARTS.items() if part.status)
@@ -223,15 +216,6 @@ def plateau_p(seeds: Records) -> str:
     return numbers.probability(test.pvalue)
 
 
-def difference(contrast: Record) -> str:
-    """The mean difference of a contrast; with its interval, if seeds give one."""
-    if pd.isna(contrast["mean_difference"]):
-        return MISSING
-    said = significant(contrast["mean_difference"], sign=True)
-    ends = numbers.interval(contrast["ci_low"], contrast["ci_high"])
-    return said if ends == MISSING else f"{said} {ends}"
-
-
 #: Columns that describe a contrast without a test, and those of its tests.
 CONTRAST = {
     "contrast": "{treatment} - {control}",
@@ -277,8 +261,7 @@ def verdict(record: Record) -> str:
     apart = record["manipulation"][MODEL]["distance_over_travelled"]
 
     def shown(of: Record, *names: str) -> str:
-        mean, low, high = (100 * of[name] for name in names)
-        return change(mean, low, high)
+        return change(*(100 * of[name] for name in names))
 
     ends = ("estimate", "low", "high")
     ends_90 = ("estimate", "low_90", "high_90")

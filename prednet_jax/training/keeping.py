@@ -101,6 +101,7 @@ class Keeper:
         self._events = EventsWriter(str(folder / "events"))
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
         self._losses: list[float] = []
+        self._without_gradient = 0
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
             kept = [r for r in records.read_validation(folder) if r["update"] <= done]
@@ -119,6 +120,13 @@ class Keeper:
         every = self._recipe.validate_every
         try:
             check_finite(self.folder, record, state, last)
+            self._without_gradient += record.grad_norm == 0
+            if self._without_gradient == 10:
+                say(
+                    f"{self.folder}: the gradient was exactly zero in 10 updates: the "
+                    "frames are black (--crop says what is cut), or the network learns "
+                    "no more"
+                )
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
             if save:
@@ -304,7 +312,7 @@ class Progress:
         losses, copied = zip(*self._recent, strict=True)
         text = f"loss {sum(losses) / len(losses):.5f}"
         if compared := sum(copy or 0 for copy in copied):
-            text += f" ({sum(losses) / compared:.2f} of copying)"
+            text += f" ({sum(losses) / compared:.2f} of copying, while training)"
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update()
         now = time.monotonic()

@@ -311,7 +311,6 @@ def _manifest(
         "git_commit": records.git_commit(Path(__file__).parent),
         "versions": records.versions(),
         "device": process.description(),
-        "measured_parallelism": process.measured_parallelism(),
         "flags": dict(recipe.flags),
         "network": recipe.task.network(),
         "environment": records.environment(),

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,11 +48,12 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
 
 
 def of_one_network(
-    path: str | os.PathLike, stored: Mapping[str, Any], pattern: re.Pattern
-) -> dict[str, Any]:
+    path: str | os.PathLike, stored: Mapping[str, np.ndarray], pattern: re.Pattern
+) -> dict[str, np.ndarray]:
     """The arrays of one network, by the part of their names that `pattern` matches.
 
-    Several, told apart by what stands in front, are refused with a UserError.
+    Several, told apart by what stands in front, are refused with a UserError, and what
+    `check_arrays` refuses.
     """
     matches = {name: match for name in stored if (match := pattern.search(name))}
     prefixes = {name[: match.start("name")] for name, match in matches.items()}
@@ -63,7 +63,9 @@ def of_one_network(
             f"{path}: holds {len(prefixes)} networks, below {first!r} and {second!r}; "
             "expected one"
         )
-    return {match["name"]: stored[name] for name, match in matches.items()}
+    arrays = {match["name"]: stored[name] for name, match in matches.items()}
+    check_arrays(path, arrays)
+    return arrays
 
 
 def sizes(

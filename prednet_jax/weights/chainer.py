@@ -24,7 +24,6 @@ from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.weights.arrays import (
     GATES,
     as_parameters,
-    check_arrays,
     of_one_network,
     reading,
     sizes,
@@ -39,11 +38,8 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     The frame size is that of the peepholes; another file is a UserError.
     """
     arrays = of_one_network(path, files.read_npz(path), _NAME)
-    check_arrays(path, arrays)
     with reading(path, "a model file of the Chainer PredNet"):
-        layers = range(sum(f"ConvLSTM{i}/h_i/W" in arrays for i in range(len(arrays))))
-        if not layers:
-            raise KeyError("ConvLSTM0/h_i/W")
+        layers = range(sum(f"ConvLSTM{i}/c_i/W" in arrays for i in range(len(arrays))))
         _, _, height, width = arrays["ConvLSTM0/c_i/W"].shape
         config = PredNetConfig(
             channels=sizes(arrays, "ConvP{}/W", layers, 0),

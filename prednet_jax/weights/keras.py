@@ -22,7 +22,6 @@ from prednet_jax.errors import UserError
 from prednet_jax.weights.arrays import (
     GATES,
     as_parameters,
-    check_arrays,
     of_one_network,
     reading,
     sizes,
@@ -76,7 +75,6 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
     try:
         with files.open_binary(path) as opened, h5py.File(opened, "r") as file:
             file.visititems(see)
-            datasets = of_one_network(path, datasets, _LEAF)
             if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
                 raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
             arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
@@ -88,9 +86,9 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
             f"{path}: not a readable HDF5 file ({files.reason(error)}); expected a "
             "Keras HDF5 weight file"
         ) from None
+    arrays = of_one_network(path, arrays, _LEAF)
     if not arrays:
         raise UserError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
-    check_arrays(path, arrays)
     beside = Path(path).with_suffix(".json")
     try:
         if text is None and beside.is_file():

@@ -31,13 +31,7 @@ import numpy as np
 from prednet_jax import errors, files
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of, positive
-from prednet_jax.weights.arrays import (
-    as_parameters,
-    check_arrays,
-    of_one_network,
-    reading,
-    sizes,
-)
+from prednet_jax.weights.arrays import as_parameters, of_one_network, reading, sizes
 from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
 
 # The largest value of a pixel of the port's frames.
@@ -95,7 +89,6 @@ def load_pytorch(
     positive("pixel_max", scale)
     stored = read_safetensors(path)[0] if is_safetensors(path) else read_pth(path)
     arrays = of_one_network(path, stored, _NAME)
-    check_arrays(path, arrays)
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     frame: dict[str, Any] = {"height": height, "width": width}
     with reading(path, _WANTED):

@@ -88,6 +88,10 @@ def test_an_npy_is_mapped_and_grey_frames_have_no_channel(tmp_path):
     np.save(tmp_path / "grey.npy", frames[..., 0])
     grey = open_source(str(tmp_path / "grey.npy"), **FULL, channels=1)
     np.testing.assert_array_equal(grey.read(0, 6), frames[..., :1])
+    for dtype in (np.float16, np.float64):
+        np.save(tmp_path / "f.npy", (frames / 255).astype(dtype))
+        fractions = open_source(str(tmp_path / "f.npy"), **FULL)
+        np.testing.assert_array_equal(fractions.read(1, 6), frames[1:])
     (tmp_path / "cut.npy").write_bytes((tmp_path / "c.npy").read_bytes()[:-9])
     with pytest.raises(UserError, match=r"cut\.npy: not a readable \.npy"):
         open_source(str(tmp_path / "cut.npy"), **FULL)
@@ -234,8 +238,9 @@ REFUSED = (
     ("mixed.txt", {}, r"mixed\.txt: the list names both images and other .*inner"),
     ("deeper.txt", {}, r"deeper\.txt: its lists name .*inner\.txt.*no image"),
     ("object.npz", {}, "Object arrays cannot be loaded.*accepted"),
-    ("key.npz", {}, r"arrays \['images', 'others'\].*'frames', uint8 \[T, H, W, C\]"),
-    ("dtype.npz", {}, r"float64 of shape .*uint8 \[T, H, W, C\].*255 \* x"),
+    ("key.npz", {}, r"arrays \['images', 'others'\].*'frames', \[T, H, W, C\]"),
+    ("range.npz", {}, r"float64 from -?\d\S* to 2.* frames 0 to 3; .*from 0 to 1"),
+    ("dtype.npz", {}, r"int64 of shape .*of uint8 or of fractions"),
     ("shape.npz", {}, r"shape \[4, 3, 12, 16\].*\[T, H, W, C\]"),
     ("bounds.npz", {}, "boundaries.*below its 4 frames"),
     ("floats.npz", {}, "boundaries is float64"),
@@ -266,7 +271,8 @@ def test_what_is_refused_is_named_on_one_line(tmp_path):
     (tmp_path / "file.xyz").write_text("?")
     frames = pictures(range(4))
     np.savez(tmp_path / "key.npz", images=frames, others=frames)
-    np.savez(tmp_path / "dtype.npz", frames=frames / 100)
+    np.savez(tmp_path / "range.npz", frames=frames / 100)
+    np.savez(tmp_path / "dtype.npz", frames=frames.astype(int))
     np.savez(tmp_path / "shape.npz", frames=frames.transpose(0, 3, 1, 2))
     np.savez(tmp_path / "bounds.npz", frames=frames, boundaries=np.array([0, 9]))
     np.savez(tmp_path / "floats.npz", frames=frames, boundaries=np.array([0.0]))

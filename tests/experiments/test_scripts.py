@@ -71,11 +71,12 @@ MISTAKES = {
         "--arms=gpu": "arm='gpu': no GPU found",
         "--arms=threads_9999": "arm='threads_9999': threads=9999",
         "--data=/no/such/place": "/no/such/place",
-        "--setting=nonsense=1": "nonsense: expected a flag that train.py --help",
+        "--setting=windows=5": "setting='windows=5': train.py: Unknown command line",
+        "--setting=window=few": "setting='window=few': train.py: flag --window=few",
         "--setting=updates=7 --updates=20": "--updates is given too",
     },
     "benchmark.py": {
-        "--repeats=0": "--repeats=0: expected",
+        "--repeats=0": "--repeats=0: 0 is not a positive integer; expected",
         "--suite=foreign --networks=rnn": "networks='rnn': expected",
         "--suite=foreign --batch=4": "--batch: expected none with --suite=foreign",
         "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
@@ -86,7 +87,7 @@ MISTAKES = {
     },
     "calibrate_noise.py": {
         "--workdir=/dev/null/x": "/dev/null is no directory that can be written",
-        "--repeats=1": "--repeats=1: expected a whole number, at least 2",
+        "--repeats=1": "--repeats=1: 1 is not integer >= 2; expected integer >= 2",
     },
     "probe_curvature.py": {
         "--updates=0,5": "--updates=0,5: expected numbers from 1",

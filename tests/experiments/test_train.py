@@ -1,6 +1,7 @@
 import re
 import shutil
 
+import numpy as np
 import pytest
 from runs_on_disk import TINY, events, manifest, metrics
 
@@ -145,3 +146,10 @@ def test_a_run_is_tuned_to_predict_further_from_its_weights(train, runs, tmp_pat
     # Two thirds of the window, written down; windows are sequences of their own.
     assert told["flags"]["extrapolate_from"] == 4
     assert [row["frames_seen"] for row in metrics(far)] == [5, 10, 15]
+
+
+def test_black_frames_are_named_as_the_reason(train, tmp_path):
+    np.save(tmp_path / "black.npy", np.zeros((31, 8, 8, 3), np.uint8))
+    data = f"--data={tmp_path}/black.npy"
+    done = train(*TINY, data, "--updates=10", f"--workdir={tmp_path}/run")
+    assert done.stderr.count("exactly zero in 10 updates: the frames are black") == 1

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -54,6 +55,11 @@ def test_figures_of_a_comparison_show_the_runs(comparison, model):
         spec = curves.chart() | {"data": {"values": [{"x": 1, "k": 0, "value": 1}]}}
         assert b"stale_targets" in charts.svg(spec | {"width": 500}, "")
     assert float(f"{relative.zone:.6g}") == golden[relative.name]["zone"]
+    source = next((comparison / "runs" / model).glob("**/examples.npz"))
+    shutil.copy(source, comparison / "runs" / model / report.LEARNED)
+    with_learned = figures.predicted_frames(report.load(comparison), model)
+    learned = "network of the package, trained for hours, MSE "
+    assert sum(name.startswith(learned) for name in with_learned) == 1
     _, *shown = figures.predicted_frames(found, model)
     errors = dict(name.split(", MSE ") for name in shown)
     expected = golden[f"frames_{model}"]

@@ -56,7 +56,7 @@ def write_runs(job, losses, *, changed="", end=(3.0, 4.0)):
                 "final_params_sha256": records.fingerprint(params),
                 "noise": "none",
                 "device": {"threads": 2, "kind": "some kind"},
-                "measured_parallelism": 1.9,
+                "processor_seconds_per_second": 1.9,
                 "versions": {"jax": "0"},
                 "git_commit": "abc",
             },

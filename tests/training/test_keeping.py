@@ -118,7 +118,7 @@ def test_a_pipe_gets_whole_lines_now_and_then(monkeypatch, capsys):
     line, other = capsys.readouterr().err.splitlines()
     pattern = (
         r"prednet seed 0: 12 of 40, .+update/s, [\d:?]+ left, "
-        r"loss 0.02000 \(2.00 of copying\)"
+        r"loss 0.02000 \(2.00 of copying, while training\)"
     )
     assert re.fullmatch(pattern, line)
     assert other.endswith("loss 0.02000")
@@ -134,7 +134,7 @@ def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(monkeypatch):
     assert re.search(r"\r *\r$", before)
     assert "1/3" in after
     assert "loss=" not in after
-    assert "loss 0.02000 (1.00 of copying)" in after
+    assert "loss 0.02000 (1.00 of copying, while training)" in after
     bar.close()
 
 

@@ -20,6 +20,7 @@ def test_every_network_of_the_package_is_whole_and_beats_copying(name):
     about = records.read_json(weights.SHIPPED / f"{name}.json")
     path = weights.SHIPPED / f"{name}.npz"
     assert path.stat().st_size <= 3_000_000
+    assert "--hidden" not in about["command"]  # train.py refuses it, with a PredNet's.
     assert {"command", "git_commit", "data", "licence"} <= about.keys()
     assert set(about["scores"]) == {"validation", "test", "unseen"}
     # Two of the sequences that the manifest scores, again.
@@ -52,7 +53,7 @@ def run(tmp_path, monkeypatch):
     folder.mkdir()
     params = prednet_jax.init_params(CONFIG, jax.random.key(0))
     records.write_tree(folder / records.WEIGHTS, params)
-    flags = {"data": "moving_digits", "seed": 0, "channels": ["1", "2"]}
+    flags = {"data": "moving_digits", "seed": 0, "channels": ["1", "2"], "hidden": [4]}
     flags |= {"workdir": "elsewhere", "resume": False, "init_weights": None}
     records.write_json(
         folder / records.MANIFEST,
@@ -111,6 +112,13 @@ def test_a_network_is_not_replaced_in_silence(run, tmp_path, refused):
     below = f"--folder={place / 'tiny.npz'}"
     refused("tiny.npz is no directory that", *words, "--name=tiny", below)
     assert (place / "tiny.npz").read_bytes() == b"mine"
+
+
+def test_a_network_of_the_package_is_trained_on_by_its_own_data(tmp_path, refused):
+    """It was trained on `walk`, without a word."""
+    words = ("--init_weights=moving_digits", "--sampling=windows", "--window=21")
+    done = refused("longest sequence", "train.py", *words, f"--workdir={tmp_path}/r")
+    assert done.stdout == "--data=moving_digits, as moving_digits\n"
 
 
 def unfinished(whole, tmp_path):

@@ -212,12 +212,8 @@ def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.Functio
 
 
 def _written(
-    file: Path,
-    name: str,
-    test: ast.FunctionDef,
-    leaves: Sequence[Mapping[str, Any]],
+    file: Path, name: str, test: ast.FunctionDef, leaves: Sequence[Mapping[str, Any]]
 ) -> Iterator[Written]:
-
     def number(node: ast.expr) -> float | None:
         try:
             return float(ast.literal_eval(node))
