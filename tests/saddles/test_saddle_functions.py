@@ -90,8 +90,7 @@ def on_the_path(draw):
 @settings(max_examples=60, deadline=None)
 @given(on_the_path())
 def test_octopus_equals_the_published_cases(x):
-    with jax.enable_x64(True):
-        value, gradient, _ = compiled_octopus()(jnp.asarray(x))
+    value, gradient, _ = compiled_octopus()(jnp.asarray(x))
     assert float(value) == pytest.approx(reference(x), rel=1e-12, abs=1e-9)
     assert np.isfinite(gradient).all()
 
