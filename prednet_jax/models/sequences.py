@@ -32,8 +32,8 @@ def units(
 ) -> dict[str, np.ndarray]:
     """Activations of the network's units while it is shown frames, by name.
 
-    For activations that do not fit into the memory of the host, `pieces` yields them
-    ten frames at a time.
+    For activations that do not fit into the host's memory, `models.sequences.pieces`
+    yields them ten frames at a time, also of frames that NumPy maps from an .npy.
 
     The frames, of sequences that start from the zero state, and the rest are as in
     `prednet.predict`. `layers` are R (representation; h in `watanabe`), A (target),
