@@ -5,6 +5,7 @@ A flag that was given and contradicts them is a `UserError`.
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"variant": "watanabe", "height": 120, "window": 20, "updates": 250}
     | {"truncation_leak": True},
     "lotter_kitti": _PUBLISHED
-    | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750}
-    | {"sampling": "windows", "objective": "errors"},
+    | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
     "quick": {"variant": "watanabe", "channels": ["3", "24", "48"]}
     | {"r_channels": ["16", "24", "48"], "height": 24, "width": 32}
     | {"window": 20, "updates": 1000}
@@ -208,12 +208,13 @@ def run_flags(path: str) -> dict[str, Any]:
 def inherit_frames(path: str) -> None:
     """Takes the frames of a run, and how they are cut, where no flag says otherwise.
 
-    How they are cut only where they lie on disk. A network of the package has the data
-    of its name. Does nothing where the path is neither.
+    How they are cut only where they lie on disk. A network of the package has those it
+    was trained on. Does nothing where the path is neither.
     """
     of_run = run_flags(path)
     if path in weights.pretrained_names() and not Path(path).exists():
-        of_run = {"data": path}
+        command = records.read_json(weights.SHIPPED / f"{path}.json")["command"]
+        of_run = {"data": re.findall(r"--data=(\S+)", command)[-1]}
     for name in ("data", "crop", "offset"):
         if name != "data" and FLAGS.data in (None, *data.NAMES):
             return
@@ -238,8 +239,8 @@ def define_weights() -> None:
 def trained() -> tuple[Task, dict]:
     """The network of --weights; of a run also its frames and how they are cut.
 
-    A network that comes with the package has frames of the data it was trained on
-    unless flags say otherwise, and frames from disk are scaled to its size. Without
+    A network that comes with the package has the frames of its name unless flags say
+    otherwise, and frames from disk are scaled to its size. Without
     --weights it is one of them, which is said.
     """
     given, own = FLAGS.weights is not None, None

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import _cli
 import _flags
-import numpy as np
 from absl import flags
 
-from prednet_jax import errors, files, process, records, report, runs, tasks, weights
-from prednet_jax.models import prednet
+from prednet_jax import data, errors, files, process, records, report, runs, tasks
 from prednet_jax.runs import comparison, executor
 from prednet_jax.studies import again, symmetric
+from prednet_jax.training import keeping
+from prednet_jax.weights import pretrained
 
 FLAGS = flags.FLAGS
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -193,16 +193,17 @@ def show_learned(design: runs.Design) -> None:
 
     Nothing where these are not frames of the walk in its size.
     """
-    config, params = weights.pretrained("walk")
-    folder = design.root / "runs" / "prednet"
-    walked = [t.name for t in design.tasks if design.data_of(t) == "walk"]
+    config, params = pretrained("walk")
+    task, folder = tasks.of(config), design.root / "runs" / "prednet"
+    (folder / report.LEARNED).unlink(missing_ok=True)
+    walked = [t.frame for t in design.tasks if design.data_of(t) == "walk"]
     for path in sorted(folder.glob(f"*/**/{records.EXAMPLES}"))[:1]:
-        shown = files.read_npz(path)
-        frames = np.concatenate([shown["before"][:1], shown["frames"]])
-        if "prednet" in walked and frames.shape[1:] == tasks.of(config).frame:
-            predictions, _ = prednet.predict(params, config, frames[:, None])
-            shown["predictions"] = np.asarray(predictions[1:, 0])
-            records.write_tree(folder / report.LEARNED, shown, compressed=True)
+        if task.frame in walked:
+            seed = int(path.parent.name.removeprefix("seed_"))
+            source = data.open_source("walk", **tasks.frame_size(task), seed=seed)
+            count = len(files.read_npz(path)["frames"])
+            place = folder / report.LEARNED
+            keeping.write_examples(place, task, params, source, count)
 
 
 def publish(root: Path, verdict: dict) -> None:

@@ -114,7 +114,7 @@ def make_sweep() -> sweeps.Sweep:
 
 
 def check_settings() -> None:
-    """Refuses flags that train.py does not accept, or that are given too."""
+    """Refuses flags that train.py cannot read, or that are given too."""
     for text in FLAGS.setting:
         words = sweeps.setting_flags(text)
         for name in (word.removeprefix("--").partition("=")[0] for word in words):
@@ -122,6 +122,8 @@ def check_settings() -> None:
                 raise UserError(
                     f"setting={text!r}: --{name} is given too; expected one of the two"
                 )
+        if not words:
+            continue
         command = [sys.executable, str(TRAIN), "--workdir=.", "--only_check_args"]
         done = subprocess.run([*command, *words], capture_output=True, text=True)
         if done.returncode:

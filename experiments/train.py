@@ -112,8 +112,8 @@ flags.DEFINE_string("workdir", None, "Where to write.", required=True)
 flags.DEFINE_string(
     "init_weights",
     None,
-    "Start from these weights: a file of any kind, or a run (its directory, weights or "
-    "a checkpoint), which also says model, variant, sizes, data, crop and offset.",
+    "Start from these weights: a file of any kind, a name of prednet_jax.pretrained or "
+    "a run (directory, weights or a checkpoint), which says its data and crop too.",
 )
 flags.DEFINE_bool(
     "plot",

@@ -210,7 +210,7 @@ def rollout(test: Record, unseen: Record) -> str:
     rows = []
     for split, record in {"test": test, "unseen": unseen}.items():
         found = record["extrapolated"]
-        for name, of in (("`moving_digits`", ""), ("copying the last one", "copy_")):
+        for name, of in (("`moving_digits`", ""), ("copying the last seen", "copy_")):
             row = {"predicted by": f"{name}, {split}"}
             row["MSE per frame"] = f"{found[f'{of}squared_error']:.2f}"
             row["MAE per frame"] = f"{found[f'{of}absolute_error']:.2f}"

@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from prednet_jax import data, process, records
 from prednet_jax.errors import RunError, say
+from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
@@ -124,8 +125,8 @@ class Keeper:
             if self._without_gradient == 10:
                 say(
                     f"{self.folder}: the gradient was exactly zero in 10 updates: the "
-                    "frames are black (--crop says what is cut), or the network learns "
-                    "no more"
+                    "frames are black (look at what their crop leaves), or no unit is "
+                    "active"
                 )
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
@@ -191,7 +192,8 @@ class Keeper:
     ) -> None:
         """Writes examples, weights, and last the manifest: all is done."""
         if self._recipe.examples:
-            self._write_examples(params, source)
+            path, count = self.folder / records.EXAMPLES, self._recipe.examples
+            write_examples(path, self._recipe.task, params, source, count)
         records.write_tree(self.folder / records.WEIGHTS, params)
         end = {"final_params_sha256": records.fingerprint(params)}
         whole = self._manifest | measured | end
@@ -206,19 +208,20 @@ class Keeper:
             f"{after}"
         )
 
-    def _write_examples(self, params: dict, source: data.FrameSource) -> None:
-        """The source's last frames, predicted after a warm-up."""
-        task = self._recipe.task
-        count = min(self._recipe.examples, source.length - task.windowed)
-        total = min(source.length, task.warm_up + count)
-        start = min(source.length, _END) - total
-        frames = source.read(start, start + total)
-        predicted = evaluation.predictions(task, params, frames[:, None])[-count:, 0]
-        predicted = predicted.astype(np.float32)
-        arrays = {"frames": frames[-count:], "predictions": predicted}
-        if task.windowed:  # images shown one by one have none before them
-            arrays["before"] = frames[-count - 1 : -1]
-        records.write_tree(self.folder / records.EXAMPLES, arrays, compressed=True)
+
+def write_examples(
+    path: Path, task: Task, params: dict, source: data.FrameSource, count: int
+) -> None:
+    """Writes the last frames of a source, predicted after a warm-up."""
+    count = min(count, source.length - task.windowed)
+    total = min(source.length, task.warm_up + count)
+    start = min(source.length, _END) - total
+    frames = source.read(start, start + total)
+    predicted = evaluation.predictions(task, params, frames[:, None])[-count:, 0]
+    arrays = {"frames": frames[-count:], "predictions": predicted.astype(np.float32)}
+    if task.windowed:  # images shown one by one have none before them
+        arrays["before"] = frames[-count - 1 : -1]
+    records.write_tree(path, arrays, compressed=True)
 
 
 def _asked_for(recipe: Recipe, update: int) -> bool:
