@@ -37,7 +37,7 @@ def drawn_by_vega(curves):
 
 
 @pytest.mark.parametrize("model", ["prednet", "autoencoder"])
-def test_figures_of_a_comparison_show_the_runs(comparison, model):
+def test_figures_of_a_comparison_show_the_runs(comparison, model, tmp_path):
     found, golden = report.load(comparison), GOLDEN["page"]
     loss = figures.losses(found, model)
     relative = figures.relative_losses(found, model)
@@ -55,9 +55,9 @@ def test_figures_of_a_comparison_show_the_runs(comparison, model):
         spec = curves.chart() | {"data": {"values": [{"x": 1, "k": 0, "value": 1}]}}
         assert b"stale_targets" in charts.svg(spec | {"width": 500}, "")
     assert float(f"{relative.zone:.6g}") == golden[relative.name]["zone"]
-    source = next((comparison / "runs" / model).glob("**/examples.npz"))
-    shutil.copy(source, comparison / "runs" / model / report.LEARNED)
-    with_learned = figures.predicted_frames(report.load(comparison), model)
+    more = shutil.copytree(comparison, tmp_path / "more") / "runs" / model
+    shutil.copy(next(more.glob("**/examples.npz")), more / report.LEARNED)
+    with_learned = figures.predicted_frames(report.load(tmp_path / "more"), model)
     learned = "network of the package, trained for hours, MSE "
     assert sum(name.startswith(learned) for name in with_learned) == 1
     _, *shown = figures.predicted_frames(found, model)
