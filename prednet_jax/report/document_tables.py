@@ -31,7 +31,10 @@ VARIES = {
 #: Lines of docs/learned.svg: trainings, or several that went on from one another.
 LEARNED = {
     "walks": {
-        "16 recurrent channels below": ["walk-c-0 walk-f-0"],
+        "16 recurrent channels below (5 seeds)": [
+            "walk-c-0 walk-f-0",
+            *(f"walk-c-{seed}" for seed in range(1, 5)),
+        ],
         "3, as published (5 seeds)": [f"walk-b-{seed}" for seed in range(5)],
         "16, the form lotter": ["lotter-c lotter-d"],
         "ConvLSTM": ["convlstm"],
