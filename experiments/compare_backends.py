@@ -194,15 +194,14 @@ def show_learned(design: runs.Design) -> None:
     Nothing where these are not frames of the walk in its size.
     """
     config, params = pretrained("walk")
-    task, folder = tasks.of(config), design.root / "runs" / "prednet"
-    (folder / report.LEARNED).unlink(missing_ok=True)
+    task, place = tasks.of(config), design.root / "runs" / "prednet" / report.LEARNED
+    place.unlink(missing_ok=True)
     walked = [t.frame for t in design.tasks if design.data_of(t) == "walk"]
-    for path in sorted(folder.glob(f"*/**/{records.EXAMPLES}"))[:1]:
+    for path in sorted(place.parent.glob(f"*/**/{records.EXAMPLES}"))[:1]:
         if task.frame in walked:
             seed = int(path.parent.name.removeprefix("seed_"))
             source = data.open_source("walk", **tasks.frame_size(task), seed=seed)
             count = len(files.read_npz(path)["frames"])
-            place = folder / report.LEARNED
             keeping.write_examples(place, task, params, source, count)
 
 

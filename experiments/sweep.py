@@ -115,15 +115,13 @@ def make_sweep() -> sweeps.Sweep:
 
 def check_settings() -> None:
     """Refuses flags that train.py cannot read, or that are given too."""
-    for text in FLAGS.setting:
+    for text in filter(str.strip, FLAGS.setting):
         words = sweeps.setting_flags(text)
         for name in (word.removeprefix("--").partition("=")[0] for word in words):
             if name in FLAGS and FLAGS[name].present:
                 raise UserError(
                     f"setting={text!r}: --{name} is given too; expected one of the two"
                 )
-        if not words:
-            continue
         command = [sys.executable, str(TRAIN), "--workdir=.", "--only_check_args"]
         done = subprocess.run([*command, *words], capture_output=True, text=True)
         if done.returncode:

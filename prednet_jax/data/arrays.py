@@ -48,9 +48,8 @@ def open_arrays(path: Path, fit: Fit) -> FrameSource:
         part = array[start : start + _CHUNK]
         if fractions and not np.all((part >= 0) & (part <= 1)):
             raise UserError(
-                f"data={name}: {array.dtype} from {float(part.min())} to "
-                f"{float(part.max())} in frames {start} to {start + len(part) - 1}; "
-                f"{_ACCEPTED}"
+                f"data={name}: {array.dtype} from {part.min()} to {part.max()} in "
+                f"frames {start} to {start + len(part) - 1}; {_ACCEPTED}"
             )
         digest.update(np.ascontiguousarray(part).data)
     identity = {

@@ -28,13 +28,11 @@ VARIES = {
     "no": (charts.FAINT, "by nothing"),
 }
 
+_WALK_C = [f"walk-c-{seed}" for seed in range(1, 5)]
 #: Lines of docs/learned.svg: trainings, or several that went on from one another.
 LEARNED = {
     "walks": {
-        "16 recurrent channels below (5 seeds)": [
-            "walk-c-0 walk-f-0",
-            *(f"walk-c-{seed}" for seed in range(1, 5)),
-        ],
+        "16 recurrent channels below (5 seeds)": ["walk-c-0 walk-f-0", *_WALK_C],
         "3, as published (5 seeds)": [f"walk-b-{seed}" for seed in range(5)],
         "16, the form lotter": ["lotter-c lotter-d"],
         "ConvLSTM": ["convlstm"],
@@ -251,11 +249,12 @@ def learned_curves(validated: Mapping[str, list[Record]]) -> bytes:
             for chain in chains:
                 before = 0
                 for rows in (validated[name] for name in chain.split()):
-                    values += [
-                        {"line": line, "chain": chain, "ratio": row["ratio"]}
-                        | {"update": before + row["update"]}
-                        for row in rows
-                    ]
+                    for row in rows:
+                        place = {
+                            "update": before + row["update"],
+                            "ratio": row["ratio"],
+                        }
+                        values.append({"line": line, "chain": chain, **place})
                     before += rows[-1]["update"]
         scale = {"type": "log", "domain": [0.15, 1.5], "nice": False, "clamp": True}
         ratio = charts.channel("ratio", "squared error over that of copying", **scale)

@@ -125,8 +125,7 @@ class Keeper:
             if self._without_gradient == 10:
                 say(
                     f"{self.folder}: the gradient was exactly zero in 10 updates: the "
-                    "frames are black (look at what their crop leaves), or no unit is "
-                    "active"
+                    "frames are black (see what --crop leaves), or no unit is active"
                 )
             if self._recipe.validation and (last or record.update % every == 0):
                 self._validate(record.update, state().params)
