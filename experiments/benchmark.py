@@ -31,7 +31,7 @@ flags.DEFINE_integer("batch", 1, "Number of sequences trained together.", 1)
 flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.", 1)
 flags.DEFINE_string("noise", "none", "Noise spec of the suites `step` and `foreign`.")
 flags.DEFINE_integer("threads", 0, "Number of processors to use, enforced; 0: all.")
-flags.DEFINE_string("torch_python", None, "A Python with PyTorch; `step` has both.")
+flags.DEFINE_string("torch_python", None, "A Python with PyTorch: `step` times it too.")
 flags.DEFINE_list(
     "networks", ["transformer", "cnn", "mlp"], "Networks of the suite `foreign`."
 )
