@@ -41,7 +41,6 @@ def main() -> None:
     for seed in seeds:
         errors.one_of("--seeds", seed, tuple(part.seeds))
     updates = FLAGS.updates or part.updates
-    shown = frames(part, seeds, updates)
     process.prepare()
     process.set_precision("float32")
     here, wanted = jax.default_backend(), {arm[:3] for arm in FLAGS.arms}
@@ -61,7 +60,7 @@ def main() -> None:
     folder = Path(FLAGS.workdir)
     folder.mkdir(parents=True, exist_ok=True)
     controls = final_weights(folder / f"{part.name}_cpu.npz", updates)
-    shown = jax.device_put(shown)
+    shown = jax.device_put(frames(part, seeds, updates))
 
     def follow(arm: str) -> None:
         started = time.perf_counter()

@@ -168,7 +168,8 @@ class Fit:
             `resize_antialiased` and the published `resize_bilinear`; `auto` is `center`
             where half of the picture or more is left, else `antialias`.
         offset: the published `--offset`, `(right, down)` in pixels, of the crop.
-        original: height and width of the pictures, from `settled`.
+        original: height and width of the first picture, from `settled`.
+        mixed: whether other pictures have other sizes.
     """
 
     height: int
@@ -177,6 +178,7 @@ class Fit:
     crop: str = "auto"
     offset: tuple[int, int] = (0, 0)
     original: tuple[int, int] | None = None
+    mixed: bool = False
 
     def __post_init__(self):
         """Refuse (with a UserError) a value that is not accepted."""
@@ -203,9 +205,10 @@ class Fit:
     def done(self) -> str:
         """What is done to the pictures, in words; empty: nothing."""
         own, size = self.original, (self.height, self.width)
-        if own is None or own == size:
+        if own is None or (own == size and not self.mixed):
             return ""
-        pictures = f"pictures of {own[1]}x{own[0]} (width x height)"
+        others = "; others differ" if self.mixed else ""
+        pictures = f"pictures of {own[1]}x{own[0]} (width x height{others})"
         shown = f"{self.width}x{self.height}"
         if self.crop in SCALES:
             return f"{pictures}, scaled to {shown}"

@@ -10,6 +10,7 @@ example, Pillow would start another program. docs/inputs.md says which are refus
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import io
@@ -79,12 +80,14 @@ def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> Fram
     height, width, _ = read_header(_bytes(paths[0]), paths[0])
     fit = fit.settled(height, width)
     # A list may name the same file many times.
-    digests = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
+    read = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
+    mixed = len({size for _, size in read.values()}) > 1
+    fit = dataclasses.replace(fit, mixed=mixed)
     frames = fit.frames(
         lambda index: decode(_bytes(paths[index]), paths[index]),
         lambda index: paths[index],
     )
-    identity = {"files": [digests[path] for path in paths], "boundaries": begins}
+    identity = {"files": [read[path][0] for path in paths], "boundaries": begins}
     return fit.source(name, len(paths), begins, frames, reader="images", **identity)
 
 
@@ -161,12 +164,13 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _digest(path: str, fit: Fit) -> str:
+def _digest(path: str, fit: Fit) -> tuple[str, tuple[int, int]]:
+    """What identifies a picture that fits; its height and width as shown."""
     data = _bytes(path)
     height, width, orientation = read_header(data, path)
     fit.check(height, width, path)
     turned = f" orientation {orientation}" if orientation > 1 else ""
-    return hashlib.sha256(data).hexdigest() + turned
+    return hashlib.sha256(data).hexdigest() + turned, (height, width)
 
 
 def read_header(data: bytes, name: object) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -172,3 +172,11 @@ def parameter_shapes(
         name: {leaf: initializer.shape for leaf, initializer in leaves.items()}
         for name, leaves in initializers(config).items()
     }
+
+
+def first_not_finite(tree: Any) -> str | None:
+    """Name of the first tensor with NaN or infinity, or None."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not np.isfinite(np.asarray(leaf)).all():
+            return jax.tree_util.keystr(path, simple=True, separator="/")
+    return None

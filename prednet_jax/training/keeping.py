@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from prednet_jax import data, process, records
 from prednet_jax.errors import RunError, say
+from prednet_jax.models import parameters
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
@@ -74,10 +75,8 @@ def first_not_finite(state: TrainState) -> str | None:
     optimiser's moments the gradient, and the parameters come last.
     """
     for field in ("carry", "optimizer_state", "params"):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(state, field)):
-            if not np.isfinite(np.asarray(leaf)).all():
-                name = jax.tree_util.keystr(path, simple=True, separator="/")
-                return f"{field}/{name}"
+        if name := parameters.first_not_finite(getattr(state, field)):
+            return f"{field}/{name}"
     return None
 
 

@@ -184,7 +184,8 @@ class Recipe:
         """Of every run."""
         chosen = self.task.optimizer(self.updates)
         if self.learning_rate is not None:
-            chosen = optimizers.chainer_adam(self.rate(self.updates))
+            eps = self.task.adam(self.updates).eps
+            chosen = optimizers.chainer_adam(self.rate(self.updates), eps=eps)
         if self.clip_gradient is None:
             return chosen
         return optimizers.clipped(chosen, self.clip_gradient)

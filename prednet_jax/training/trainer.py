@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from prednet_jax import optimizers, tasks
 from prednet_jax.data.frames import FrameSource
 from prednet_jax.errors import UserError, whole
+from prednet_jax.models.parameters import first_not_finite
 from prednet_jax.models.prednet import check_range
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
@@ -183,6 +184,9 @@ class Trainer:
         whole("window", window, 2)
         frames = _as_stream(frames)
         self._check_frames(frames)
+        # The bottom prediction is clipped, which hides NaN: it would be white frames.
+        if name := first_not_finite(params):
+            raise UserError(f"params: {name} is not finite; expected numbers")
         run = _evaluation(self.task)
         if not self.task.windowed:
             losses = [run(params, None, x[None], True)[1] for x in frames]

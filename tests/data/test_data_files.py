@@ -176,7 +176,7 @@ def test_what_would_lose_more_than_half_is_scaled_and_either_is_said(tmp_path):
             "center",
             "of which 12x8 is cut out, 50 % of a picture; --crop=antialias",
         ),
-        (less, "antialias", "pictures of 16x12 (width x height), scaled to 11x8"),
+        (less, "antialias", "16x12 (width x height; others differ), scaled to 11x8"),
     ):
         source = open_source(str(folder), **size)
         same = open_source(str(folder), **size, crop=crop)
@@ -186,6 +186,9 @@ def test_what_would_lose_more_than_half_is_scaled_and_either_is_said(tmp_path):
     moved = open_source(str(folder), **less, offset=(1, 0))
     assert "cut out" in moved.done
     assert open_source(str(write_images(tmp_path / "g", [1])), **FULL).done == ""
+    # The first has the size of a frame: that the other is cut was not said.
+    write_images(tmp_path / "g", [2], height=FULL["height"] + 2, width=FULL["width"])
+    assert "others differ" in open_source(str(tmp_path / "g"), **FULL).done
 
 
 @pytest.mark.parametrize(("height", "width"), [(5, 7), (24, 40), (12, 16), (1, 1)])

@@ -92,6 +92,15 @@ def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
     assert limits == [(300, 300)]
 
 
+def test_a_given_rate_changes_nothing_else_of_adam():
+    """Epsilon stays Keras's in `lotter`; it became Chainer's."""
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8, variant="lotter"))
+    recipe = Recipe(
+        task=task, open_source=list, updates=2, window=2, learning_rate=0.01
+    )
+    assert recipe.optimizer is optimizers.chainer_adam(0.01, eps=1e-7)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

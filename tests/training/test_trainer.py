@@ -109,6 +109,13 @@ def test_evaluation_is_what_predict_predicts_whatever_the_window(params):
     assert Trainer(CONFIG).evaluate(params, VIDEO[[0, 0]]).ratio == np.inf
 
 
+def test_a_network_that_is_lost_has_no_score(params):
+    """Clipping hides NaN: its white frames had the loss of any bad prediction."""
+    lost = params | {"gates_0": jax.tree.map(lambda x: x * np.nan, params["gates_0"])}
+    with pytest.raises(UserError, match="params: gates_0/bias is not finite"):
+        Trainer(CONFIG).evaluate(lost, VIDEO)
+
+
 def test_images_are_evaluated_one_by_one():
     trainer = Trainer(AutoencoderConfig(height=8, width=8, channels=3, hidden=(4,)))
     state = trainer.init(jax.random.key(0))
