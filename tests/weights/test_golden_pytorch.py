@@ -1,6 +1,6 @@
 """The PyTorch ports' own predictions, and hostile files.
 
-Recorded by tools/record_pytorch_port.py at commit 09c1a23.
+Recorded by record_pytorch_port.py, beside this file.
 
 A port's network and ours add up a step's terms in another order, so the largest
 difference allowed is 1e-6 of the range of pixels.
