@@ -3,7 +3,7 @@
     python experiments/train.py --model=benchmarks.conv_lstm:WALK --workdir=RUN ...
     python experiments/evaluate.py --weights=RUN --split=unseen
 
-The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 4x4
+The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 2x2
 pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
 next frame's patches from a convolution of the last layer. Training: docs/learned.md.
 """
@@ -12,9 +12,27 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from prednet_jax.models.convolution import conv2d
 from prednet_jax.tasks import Task
 
-LAYERS, CHANNELS, PATCH = 3, 44, 4
+LAYERS, CHANNELS, PATCH = 3, 48, 2
+
+
+class Convolution(nn.Module):
+    """3x3, zero 'same' padding, with a bias: `[B, H, W, C]` -> `[B, H, W, channels]`.
+
+    Computed by PredNet's algorithms: XLA's own gradient takes many times as long.
+    """
+
+    channels: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Of maps x."""
+        shape = (3, 3, x.shape[-1], self.channels)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.channels,))
+        return conv2d(x, kernel) + bias
 
 
 class Network(nn.Module):
@@ -22,31 +40,20 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, state: list, frame: jax.Array) -> tuple[list, jax.Array]:
-        """The state is a list of `(h, c)`, both `[B, H / 4, W / 4, 44]`."""
+        """The state is a list of `(h, c)`, both `[B, H / 2, W / 2, 48]`."""
         x, after = to_patches(frame), []
         for h, c in state:
-            gates = nn.Dense(4 * CHANNELS)(neighbours(jnp.concatenate([x, h], -1)))
+            gates = Convolution(4 * CHANNELS)(jnp.concatenate([x, h], -1))
             i, f, o, g = jnp.split(gates, 4, axis=-1)
             c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
             x = nn.sigmoid(o) * jnp.tanh(c)
             after.append((x, c))
-        patches = nn.Dense(frame.shape[-1] * PATCH**2)(neighbours(x))
+        patches = Convolution(frame.shape[-1] * PATCH**2)(x)
         return after, to_frame(patches)
 
 
-def neighbours(x: jax.Array) -> jax.Array:
-    """`[B, H, W, C]` -> `[B, H, W, 9 C]`: a dense layer of it is a convolution of 3x3.
-
-    XLA's own gradient of a convolution takes many times as long on a CPU.
-    """
-    _, height, width, _ = x.shape
-    x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    parts = [x[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-    return jnp.concatenate(parts, -1)
-
-
 def to_patches(frame: jax.Array) -> jax.Array:
-    """`[B, H, W, C]` -> `[B, H / 4, W / 4, 16 C]`."""
+    """`[B, H, W, C]` -> `[B, H / 2, W / 2, 4 C]`."""
     batch, height, width, channels = frame.shape
     cut = frame.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, channels)
     return cut.swapaxes(2, 3).reshape(batch, height // PATCH, width // PATCH, -1)
