@@ -3,7 +3,7 @@ import json
 import jax
 import numpy as np
 
-from benchmarks import conv_lstm, noise_programs, speed
+from benchmarks import conv_lstm, speed
 
 
 def test_noises_are_compared_with_the_clean_step():
