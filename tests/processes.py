@@ -65,13 +65,15 @@ for line in sys.stdin:
 """
 
 
-def python(*arguments, status=0, folder=ROOT, devices=1, **variables):
+def python(
+    *arguments, status=0, folder=ROOT, devices=1, executable=sys.executable, **variables
+):
     """An interpreter of its own, for what is fixed when one starts, to its end."""
     if devices > 1:
         flag = f"--xla_force_host_platform_device_count={devices}"
         variables["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
+        [executable, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

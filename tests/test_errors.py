@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import errors
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.errors import EXTRAS, missing_extra
+from prednet_jax import AutoencoderConfig, PredNetConfig, errors
 from prednet_jax.noise import __main__ as command
 from prednet_jax.objectives import Method
 from prednet_jax.runs.design import Setup
@@ -58,11 +56,11 @@ def test_the_table_is_that_of_the_package_and_other_modules_are_left_alone():
     declared = configparser.ConfigParser()
     declared.read(ROOT / "setup.cfg")
     extras = declared["options.extras_require"]
-    for module, extra in EXTRAS.items():
+    for module, extra in errors.EXTRAS.items():
         assert DISTRIBUTIONS.get(module, module) in extras[extra], module
-    assert missing_extra(ImportError("no", name="jaxx")) is None
-    assert missing_extra(ImportError("no")) is None
-    assert ".[study]" in missing_extra(ImportError("", name="scipy.stats"))
+    assert errors.missing_extra(ImportError("no", name="jaxx")) is None
+    assert errors.missing_extra(ImportError("no")) is None
+    assert ".[study]" in errors.missing_extra(ImportError("", name="scipy.stats"))
 
 
 def without(module, *argv, status):

@@ -93,14 +93,11 @@ def loaded_after(statement):
 
 
 def test_noise_loads_jax_and_numpy_alone():
+    """Nor does the package, which is imported with it."""
     bare = loaded_after("import jax, jax.numpy, jax.extend, numpy")
     here = loaded_after("import prednet_jax.noise")
     heavy = ["flax", "optax", "chex", "orbax", "h5py", "matfree", "absl", "scipy"]
     assert not (here - bare) & {*heavy, *DATA_LIBRARIES}
-
-
-def test_import_loads_no_data_library():
-    assert not loaded_after("import prednet_jax") & {*DATA_LIBRARIES}
 
 
 def test_experiments_holds_scripts_only():

@@ -28,8 +28,6 @@ def test_memory_of_a_long_compilation_is_given_back(monkeypatch):
 
 
 YNN = "--xla_cpu_experimental_ynn_fusion_type"
-EMITTERS = "--xla_cpu_use_fusion_emitters"
-SCHEDULER = "--xla_cpu_scheduler_type"
 
 
 def test_importing_sets_nothing_and_preparing_sets_the_measured_flags():
@@ -45,9 +43,10 @@ def test_importing_sets_nothing_and_preparing_sets_the_measured_flags():
         "p.prepare(); assert chosen in os.environ['XLA_FLAGS'].split()\n"
         "assert p.YNN + '=' not in os.environ['XLA_FLAGS'].split()"
     ).replace("p.YNN", repr(YNN))
-    expected = {f"{YNN}=", f"{SCHEDULER}=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+    scheduler = "--xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+    expected = {f"{YNN}=", scheduler}
     if jax.__version_info__ < (0, 11):
-        expected.add(f"{EMITTERS}=false")
+        expected.add("--xla_cpu_use_fusion_emitters=false")
     assert set(python("-c", code, XLA_FLAGS="").stdout.split()) == expected
 
 

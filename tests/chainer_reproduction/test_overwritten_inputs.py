@@ -1,5 +1,4 @@
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -7,16 +6,16 @@ import pytest
 
 from chainer_reproduction import trainings
 from chainer_reproduction.in_chainer import overwritten_inputs as detector
-from tests.processes import ROOT
+from tests.processes import ROOT, python
 
 
 @pytest.fixture
 def chainer():
     """The interpreter of .venv-chainer, or the test is skipped."""
-    python = trainings.FOLDER / "bin" / "python"
-    if not python.is_file():
+    found = trainings.FOLDER / "bin" / "python"
+    if not found.is_file():
         pytest.skip("no .venv-chainer: made by make chainer")
-    return python
+    return found
 
 
 def test_what_was_overwritten_through_another_name_is_found():
@@ -65,29 +64,21 @@ LOOPS = {
 TAIL = "    print(float(w.grad[0, 0])); print(detector.report(found))"
 
 
-def run(python, program, **variables):
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [python, "-W", "ignore", "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment | variables,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def run(executable, program, path=""):
+    words = ("-W", "ignore", "-c", program)
+    return python(*words, executable=executable, PYTHONPATH=str(path)).stdout.strip()
 
 
 @pytest.mark.parametrize("library", LOOPS)
 def test_the_mistake_is_found_and_a_correct_loop_is_not_accused(library, request):
     """PyTorch: where TORCH_PYTHON names a Python that has it."""
-    python = os.environ.get("TORCH_PYTHON")
+    interpreter = os.environ.get("TORCH_PYTHON")
     if library == "chainer":
-        python = request.getfixturevalue("chainer")
-    elif python is None:
+        interpreter = request.getfixturevalue("chainer")
+    elif interpreter is None:
         pytest.skip("TORCH_PYTHON is not set")
     program = HEAD + LOOPS[library] + TAIL
-    said = run(python, program, PYTHONPATH=str(Path(detector.__file__).parent))
+    said = run(interpreter, program, Path(detector.__file__).parent)
     wrong, found, right, clean = said.splitlines()
     # Targets 0, 1, 2 against a weight of 1: by hand 0, and -1.5 if all are 2.
     assert (wrong, right) == ("-1.5", "0.0")

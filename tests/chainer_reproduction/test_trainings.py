@@ -10,8 +10,6 @@ from chainer_reproduction import fingerprint, tables, trainings
 from prednet_jax import PredNetConfig, init_params, records, weights
 from prednet_jax.errors import UserError
 
-ROOT = trainings.ROOT
-
 
 def test_the_records_are_those_of_the_plans_and_as_predicted():
     for name, plan in (("interventions_full", "full"), ("long", "long")):

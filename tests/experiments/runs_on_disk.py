@@ -20,9 +20,9 @@ def snapshot(folder):
     }
 
 
-def metrics(folder):
+def metrics(folder, name="metrics.jsonl"):
     """The metrics without the wall time, which is no result."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / name).read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 

@@ -3,7 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
-from runs_on_disk import TINY, events, manifest, metrics
+from runs_on_disk import TINY, assert_equal_runs, events, manifest, metrics
 
 from tests.processes import ROOT
 
@@ -19,10 +19,9 @@ def runs(train, whole, tmp_path_factory):
 
 def test_same_seed_gives_the_same_bits_and_another_does_not(runs):
     many, other, again = runs / "many/seed_0", runs / "many/seed_1", runs / "again"
-    assert metrics(many) == metrics(again)
+    assert_equal_runs(many, again)
     assert metrics(many) != metrics(other)
     for field in ("initial_params_sha256", "data_order_sha256", "final_params_sha256"):
-        assert manifest(many)[field] == manifest(again)[field]
         assert manifest(many)[field] != manifest(other)[field]
 
 
@@ -63,7 +62,6 @@ def test_records_hold_what_the_contract_names(runs):
     assert [row["update"] for row in rows] == [1, 2, 3, 4, 5, 6]
     # The first window of a sequence scores one transition less.
     assert [row["frames_seen"] for row in rows] == [3, 7, 11, 15, 19, 23]
-    assert {"loss", "last_frame_loss", "grad_norm"} <= set(rows[0])
     found = manifest(runs / "again")
     assert found["flags"]["channels"] == ["3", "4"]
     assert found["noise"] == "none"
@@ -101,36 +99,29 @@ def test_a_preset_sets_what_is_not_given_and_the_last_line_says_how_far_it_got(
 
 
 BROKEN = """
-from prednet_jax import tasks
+from tiny_task import Tiny
 
-class Broken(tasks.Task):
-    frame = (8, 8, 3)
-
-    def init_params(self, key):
-        {init}
-
-    def outputs(self, params, carry, frames, first):
-        {outputs}
+class Broken(Tiny):
+    def {}
 
 TASK = Broken()
 """
 
 
 @pytest.mark.parametrize(
-    ("init", "outputs", "message"),
+    ("method", "message"),
     [
-        ("raise ValueError('of my own')", "pass", "ValueError: of my own"),
+        ("init_params(self, key): raise ValueError('mine')", "ValueError: mine"),
         (
-            "import jax; return {'w': jax.numpy.ones((2, 3))}",
-            "return params['w'] @ params['w'], None",
+            "outputs(self, params, carry, *_): return carry @ carry, carry",
             "TypeError: dot_general requires",
         ),
     ],
 )
-def test_a_bug_shows_its_traceback(forked, tmp_path, init, outputs, message):
+def test_a_bug_shows_its_traceback(forked, tmp_path, method, message):
     """One of the user's own, and JAX's shape error: no mistakes of the command line."""
-    text = BROKEN.replace("{init}", init).replace("{outputs}", outputs)
-    (tmp_path / "broken_task.py").write_text(text)
+    (tmp_path / "broken_task.py").write_text(BROKEN.format(method))
+    shutil.copy(ROOT / "tests/experiments/tiny_task.py", tmp_path)
     flags = ("--model=broken_task:TASK", "--updates=2", f"--workdir={tmp_path}/r")
     done = forked("train.py", *flags, folder=tmp_path, status=1)
     assert "Traceback" in done.stderr

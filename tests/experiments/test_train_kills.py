@@ -29,7 +29,6 @@ from prednet_jax.training.recipe import Recipe
 LONG = (*TINY, "--updates=400", "--noprogress")
 #: Random moments of each slow case.
 MOMENTS = 20
-EVERY = ("--checkpoint_every=2", "--noprogress")
 # Of the noises the one that compiles fastest; all draw from the key of the update.
 NOISE = "--noise=gradient_gaussian:scale=1e-3"
 NETWORKS = {
@@ -176,7 +175,7 @@ def moment(rng, process, folder):
 def test_kills_at_random_moments_change_no_bit(train, started, tmp_path, network):
     """Every metric, fingerprint and final weight is that of an undisturbed run."""
     rng = np.random.default_rng(len(network))
-    flags = (*NETWORKS[network], *EVERY, "--updates=60")
+    flags = (*NETWORKS[network], "--checkpoint_every=2", "--noprogress", "--updates=60")
     train(*flags, f"--workdir={tmp_path}/whole")
     kills, rounds = 0, 0
     while kills < MOMENTS:

@@ -87,7 +87,6 @@ def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     train(*TINY, "--updates=9", f"--workdir={tmp_path}/nine")
     assert_equal_runs(folder, tmp_path / "nine")
     assert manifest(folder)["flags"]["updates"] == 9
-    assert len(metrics(folder)) == 9
 
 
 @pytest.mark.fault
@@ -153,8 +152,7 @@ def test_a_refusal_deletes_no_replica(refused, pair, tmp_path):
 def test_seeds_go_on_where_each_stopped(train, whole, tmp_path):
     """One finished, one stopped, one never begun: all end in the same bits."""
     folder = tmp_path / "r"
-    flags = ("--checkpoint_every=2",)
-    train(*TINY, "--seeds=0,1,2", f"--workdir={tmp_path}/all", *flags)
+    train(*TINY, "--seeds=0,1,2", f"--workdir={tmp_path}/all", "--checkpoint_every=2")
     shutil.copytree(tmp_path / "all/seed_0", folder / "seed_0")
     stopped(tmp_path / "all/seed_1", folder / "seed_1", at=4, lines=5)
     before = snapshot(folder / "seed_0")
@@ -169,6 +167,7 @@ WINDOWS = (
     *(*TINY, "--sampling=windows", "--sequences=3", "--batch=2", "--devices=1"),
     *("--learning_rate=2e-3", "--schedule=cosine", "--clip_gradient=1"),
 )
+VALIDATION = "validation.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -180,17 +179,12 @@ def windowed(train, tmp_path_factory):
     return folder
 
 
-def validation(folder):
-    lines = (folder / "validation.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def test_a_resumed_run_is_the_same_in_all_bits(train, windowed, tmp_path):
     folder = stopped(windowed, tmp_path / "r", at=2, lines=3)
     done = train(f"--workdir={folder}", "--resume")
     assert "going on after update 2" in done.stdout
     assert_equal_runs(folder, windowed)
-    assert validation(folder) == validation(windowed)
+    assert metrics(folder, VALIDATION) == metrics(windowed, VALIDATION)
 
 
 def test_the_records_say_what_was_trained_and_scored(windowed):
@@ -213,7 +207,7 @@ def test_the_scores_are_those_of_predict(windowed):
     predictions, _ = predict(params, task.config, frames)
     loss = np.square(predictions[1:] - frames[1:]).mean()
     copying = np.square(np.diff(frames, axis=0)).mean()
-    row = validation(windowed)[-1]
+    row = metrics(windowed, VALIDATION)[-1]
     assert row["update"] == 6
     assert row["loss"] == pytest.approx(loss, rel=1e-5)
     assert row["copy_last_frame_loss"] == pytest.approx(copying, rel=1e-5)
@@ -221,6 +215,6 @@ def test_the_scores_are_those_of_predict(windowed):
 
 
 def test_the_best_checkpoint_is_that_of_the_lowest_validation_loss(windowed):
-    for row in validation(windowed):
+    for row in metrics(windowed, VALIDATION):
         kept = windowed / "checkpoints" / str(row["update"]) / "digest.json"
         assert json.loads(kept.read_text())["loss"] == row["loss"]

@@ -48,9 +48,8 @@ def positive_definite(n: int) -> Any:
     return (a @ a.T + n * np.eye(n)).astype(np.float32)
 
 
-def conv(x, k, stride=1, padding="SAME", **options):
+def conv(x, k, strides=(1, 1), padding="SAME", **options):
     numbers = ("NHWC", "HWIO", "NHWC")
-    strides = (stride, stride)
     return lax.conv_general_dilated(
         x, k, strides, padding, dimension_numbers=numbers, **options
     )
@@ -184,6 +183,7 @@ X, W = array(60, 40, 96), array(61, 96, 33)
 IMAGE, KERNEL = array(62, 2, 9, 11, 12), array(63, 3, 3, 12, 6)
 contract = partial(lax.dot_general, dimension_numbers=(((1, 2), (0, 1)), ((), ())))
 grouped = partial(conv, feature_group_count=3)
+strided = partial(conv, strides=(2, 2), padding="VALID")
 dilated = partial(conv, rhs_dilation=(2, 2), lhs_dilation=(2, 1), padding=[(2, 1)] * 2)
 solve_lower = partial(lax.linalg.triangular_solve, left_side=True, lower=True)
 switch = [lambda x: x @ W, lambda x: jnp.exp(x[:, :33]), lambda x: x[:, :33] * 2]
@@ -209,7 +209,7 @@ PROGRAMS: dict[str, Program] = {
     "conv_wide": Program(conv, (array(73, 1, 6, 7, 80), array(74, 3, 3, 80, 40))),
     "conv_grouped": Program(grouped, (IMAGE, KERNEL[:, :, :4])),
     "conv_dilated": Program(dilated, (IMAGE, KERNEL)),
-    "conv_strided": Program(partial(conv, stride=2, padding="VALID"), (IMAGE, KERNEL)),
+    "conv_strided": Program(strided, (IMAGE, KERNEL)),
     "conv_bfloat16": Program(conv, (IMAGE.astype(BF16), KERNEL.astype(BF16))),
     "conv_gradient": Program(sum_gradient(conv), (IMAGE, KERNEL)),
     "sum": Program(jnp.sum, (X,)),

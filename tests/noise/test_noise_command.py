@@ -94,6 +94,11 @@ def test_as_a_process_in_the_current_directory(folder):
             "first_difference {}:other --args=one.npz --recording=r.npz",
             "{}.py:19 in other",
         ),
+        # Names with slashes are the places of nested dictionaries.
+        (
+            "explain {}:model --args=model.npz --a=out.npz --b=out.npz",
+            "['out']['y']  identical",
+        ),
     ],
 )
 def test_text_and_json(folder, capsys, command, expected):
@@ -154,13 +159,6 @@ def test_what_is_wrong_is_said_in_one_line(folder, capsys, command, message):
     assert message in error
     (line,) = [text for text in error.splitlines() if not text.startswith("what a mod")]
     assert line.startswith("python -m prednet_jax.noise")
-
-
-def test_names_with_slashes_are_the_places_of_nested_dictionaries(folder, capsys):
-    argv = ("explain", f"{folder}:model", "--args=model.npz", "--a=out.npz")
-    status, text, _ = asked(capsys, *argv, "--b=out.npz", "--draws=2")
-    assert status == 0
-    assert "['out']['y']  identical" in text
 
 
 def test_an_error_inside_the_function_keeps_its_traceback(folder):

@@ -5,10 +5,8 @@ import pytest
 
 from benchmarks import planted
 from prednet_jax import noise
-from prednet_jax.noise import inject, variability
+from prednet_jax.noise import Identity, ReductionOrder, UlpPerturbation, variability
 from prednet_jax.noise.localize import localize, minimise
-from prednet_jax.noise.specs import Identity, ReductionOrder, UlpPerturbation
-from prednet_jax.noise.trees import GradientGaussian
 from prednet_jax.noise.variability import l2_distance
 
 KEY = jax.random.key(2)
@@ -50,7 +48,7 @@ def test_the_cancelling_sum_is_found():
 
     # The noise is the one that inject draws for this equation. The plain program rounds
     # elsewhere (a product contracted into the sum), which cancellation magnifies.
-    noisy = inject(chain, UlpPerturbation(), only=[culprit.path])
+    noisy = noise.inject(chain, UlpPerturbation(), only=[culprit.path])
     keys = jax.random.split(KEY, 9)[:8]
     far = [l2_distance(noisy(key, x), jax.jit(chain)(x)) for key in keys]
     assert np.sqrt(np.mean(np.square(far))) == pytest.approx(culprit.effect, rel=0.25)
@@ -126,7 +124,7 @@ def layers(ws, x):
     return jnp.sum(x)
 
 
-A, B, C = jax.random.split(jax.random.key(1), 3)
+A, B, _ = jax.random.split(jax.random.key(1), 3)
 WS = list(jax.random.normal(A, (3, 32, 32)) / 6)
 X = jax.random.normal(B, (8, 32))
 
@@ -154,7 +152,7 @@ def test_options_are_checked():
         ({"share": 0.0}, r"share=0.0: expected a number in \(0, 1\]"),
         ({"samples": 0}, "samples=0: expected an integer"),
         ({"spec": Identity()}, "acts on a computation"),
-        ({"spec": GradientGaussian(0.1)}, "acts on a computation"),
+        ({"spec": noise.GradientGaussian(0.1)}, "acts on a computation"),
         ({"parts": "layer_0"}, "expected a sequence of texts"),
         ({"parts": ["layer_9"]}, "acts on nothing in 'layer_9'"),
     ):

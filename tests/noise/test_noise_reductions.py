@@ -16,20 +16,13 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
-from tests.noise.bit_programs import max_pool
+from tests.noise.bit_programs import conv, max_pool
 
 PARTIALS = 4
 # The first two of four partials commute.
 MOST_VALUES = 12
 KEYS = 24
 U = 2.0**-24
-
-
-def convolution(x, k, *, strides=(1, 1), padding=((1, 1), (1, 1)), **options):
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(
-        x, k, strides, padding, dimension_numbers=numbers, **options
-    )
 
 
 def transposed(fn, like):
@@ -42,16 +35,17 @@ def transposed(fn, like):
 # Groups, strides, dilation and uneven padding at once.
 GENERAL = {"strides": (2, 1), "padding": ((2, 1), (0, 3))}
 GENERAL |= {"rhs_dilation": (1, 2), "feature_group_count": 2}
+TRANSPOSED = {"lhs_dilation": (2, 1), "padding": ((1, 1), (1, 1))}
 X, K, K_GENERAL = (2, 5, 6, 8), (3, 3, 8, 4), (3, 3, 4, 8)
 Y, Y_GENERAL = (2, 5, 6, 4), (2, 3, 5, 8)
 
 
 def input_gradient(**options):
-    return lambda y, k: transposed(lambda x: convolution(x, k, **options), X)(y)
+    return lambda y, k: transposed(lambda x: conv(x, k, **options), X)(y)
 
 
 def filter_gradient(like, **options):
-    return lambda y, x: transposed(lambda k: convolution(x, k, **options), like)(y)
+    return lambda y, x: transposed(lambda k: conv(x, k, **options), like)(y)
 
 
 def einsum(indices):
@@ -82,15 +76,15 @@ CASES = {
     "dot_general batch": (einsum("bijk,bjkl->bil"), (2, 3, 2, 40), (2, 2, 40, 5)),
     # No contracted axis holds three pieces.
     "dot_general twos": (einsum("bihjk,bkhjl->bil"), (3, 9, 2, 2, 2), (3, 2, 2, 2, 5)),
-    "conv": (convolution, X, K),
-    "conv general": (functools.partial(convolution, **GENERAL), X, K_GENERAL),
+    "conv": (conv, X, K),
+    "conv general": (functools.partial(conv, **GENERAL), X, K_GENERAL),
     # Cut along a window that is dilated, each piece with its own padding.
     "conv window": (
-        functools.partial(convolution, padding=((0, 0), (3, 1)), rhs_dilation=(1, 2)),
+        functools.partial(conv, padding=((0, 0), (3, 1)), rhs_dilation=(1, 2)),
         (1, 3, 14, 2),
         (1, 6, 2, 3),
     ),
-    "conv transposed": (functools.partial(convolution, lhs_dilation=(2, 1)), X, K),
+    "conv transposed": (functools.partial(conv, **TRANSPOSED), X, K),
     "conv input gradient": (input_gradient(), Y, K),
     "conv input gradient general": (input_gradient(**GENERAL), Y_GENERAL, K_GENERAL),
     "conv filter gradient": (filter_gradient(K), Y, X),

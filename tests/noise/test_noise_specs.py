@@ -5,9 +5,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise import specs, trees
-from prednet_jax.noise.specs import Composition, Identity
-from prednet_jax.noise.trees import BitFlip, GradientGaussian
+from prednet_jax.noise import BitFlip, Composition, Identity, specs, trees
 
 KEYS = jax.random.split(jax.random.key(3), 2)
 
@@ -78,7 +76,6 @@ def test_what_is_written_is_read_back(spec, others):
     assert noise.parse(text) == whole
     assert noise.parse(noise.format(whole, defaults=True)) == whole
     assert noise.parse(f"  {text.replace(',', ' , ').replace('=', ' = ')} ") == whole
-    assert hash(noise.parse(text)) == hash(whole)
     # Specs meet in the order in which they are written.
     assert specs.parts(whole) == (spec, *others)
 
@@ -246,13 +243,13 @@ def norm(tree):
 
 def test_gradient_noise_has_the_norm_it_says():
     tree = example()
-    noisy = trees.perturb_tree(GradientGaussian(0.3), KEY, tree)
-    noise = jax.tree.map(jnp.subtract, noisy, tree)
+    noisy = trees.perturb_tree(noise.GradientGaussian(0.3), KEY, tree)
+    drawn = jax.tree.map(jnp.subtract, noisy, tree)
     # A chi variable with 5007 degrees of freedom: standard deviation 1 %.
-    assert abs(norm(noise) / norm(tree) / 0.3 - 1) < 0.04
+    assert abs(norm(drawn) / norm(tree) / 0.3 - 1) < 0.04
     # One size for the whole tree: every leaf's elements get the same.
-    assert abs(float(noise["w"].std() / noise["v"].std()) - 1) < 0.06
-    assert np.all(noise["bias"] != 0)
+    assert abs(float(drawn["w"].std() / drawn["v"].std()) - 1) < 0.06
+    assert np.all(drawn["bias"] != 0)
     np.testing.assert_array_equal(noisy["steps"], tree["steps"])
 
 
@@ -307,6 +304,6 @@ def test_what_is_not_there_is_named():
 def test_other_specs_and_several():
     tree = example()
     assert trees.perturb_tree(Identity(), KEY, tree) is tree
-    both = Composition((GradientGaussian(0.1), GradientGaussian(0.1)))
-    noise = jax.tree.map(jnp.subtract, trees.perturb_tree(both, KEY, tree), tree)
-    assert abs(norm(noise) / norm(tree) / (0.1 * np.sqrt(2)) - 1) < 0.04
+    both = Composition((noise.GradientGaussian(0.1),) * 2)
+    drawn = jax.tree.map(jnp.subtract, trees.perturb_tree(both, KEY, tree), tree)
+    assert abs(norm(drawn) / norm(tree) / (0.1 * np.sqrt(2)) - 1) < 0.04

@@ -202,7 +202,7 @@ def test_the_least_that_a_verdict_has_is_enough(tmp_path, verdict):
     assert {path.name for path in tmp_path.iterdir()} == {"verdict.json", "report.html"}
 
 
-def test_a_missing_control_or_arm_is_left_out(broken, verdict, tmp_path):
+def test_a_missing_control_or_arm_is_left_out(broken):
     for arm in ("reduction_order", "stale_targets", "float64"):
         shutil.rmtree(broken / "runs" / "prednet" / arm)
     shutil.rmtree(broken / "runs" / "autoencoder" / "float32")

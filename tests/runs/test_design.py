@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax import process, runs, tasks
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax import AutoencoderConfig, PredNetConfig, process, runs, tasks
 from prednet_jax.runs import Role
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prednet_jax import files, records, runs, tasks
-from prednet_jax.config import PredNetConfig
+from prednet_jax import PredNetConfig, files, records, runs, tasks
 from prednet_jax.runs import comparison, executor, store
 from prednet_jax.runs.jobs import kept, seal, verified
 

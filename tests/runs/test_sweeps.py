@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 from test_executor import PREDNET, SCRIPT, alive, job, wait_until
 
-from prednet_jax import errors, runs, tasks
-from prednet_jax.config import AutoencoderConfig
+from prednet_jax import AutoencoderConfig, errors, runs, tasks
 from prednet_jax.runs import sweeps
 from prednet_jax.runs.jobs import source, verified
-
-DRIVER = Path(__file__).with_name("on_ray_driver.py")
 
 
 def sweep(root, **changes):
@@ -146,7 +143,7 @@ def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
     pytest.importorskip("ray")
     first = tmp_path / "first"
     with subprocess.Popen(
-        [sys.executable, str(DRIVER), str(tmp_path)],
+        [sys.executable, Path(__file__).with_name("on_ray_driver.py"), tmp_path],
         # Ray's own folder has sockets, whose paths have to be short.
         env=os.environ | {"RAY_TMPDIR": "/tmp"},
         stdout=subprocess.PIPE,

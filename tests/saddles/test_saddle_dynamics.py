@@ -8,14 +8,13 @@ from scipy import stats
 
 from prednet_jax import saddles
 from prednet_jax.noise import ReductionOrder, inject
-from prednet_jax.saddles.dynamics import RuleState
-from prednet_jax.saddles.dynamics import update as uncompiled
+from prednet_jax.saddles import dynamics
 
 OCTOPUS = saddles.octopus_function()
 RATE = 1 / (2 * OCTOPUS.smoothness)
 DESCENT = [saddles.gradient_descent(RATE)]
 GRADIENT = saddles.rotated_gradient(OCTOPUS)
-update = jax.jit(uncompiled)
+update = jax.jit(dynamics.update)
 
 
 def plain(key, x, rotation):
@@ -30,7 +29,7 @@ def test_rules_equal_optax():
         (saddles.adam(0.1, 0.8, 0.99, 1e-6), optax.adam(0.1, 0.8, 0.99, 1e-6)),
     ):
         x = y = jnp.array([0.3, 1e-3, -2.0])
-        state = RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
+        state = dynamics.RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
         other = reference.init(y)
         for _ in range(6):
             x, state = update(rule, x, curvatures * x, state)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from prednet_jax import saddles
 
-NAMES = sorted(saddles.CATALOGUE)
 # Closed forms against automatic derivatives in float64, at values up to 1e3.
 TIGHT = 1e-9
 DIM, TAU, L, GAMMA = 4, math.e, 2.0, 1.0
@@ -25,7 +24,7 @@ def float64():
         yield
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(saddles.CATALOGUE))
 def test_saddles_and_their_spectra(name):
     function = saddles.CATALOGUE[name]()
 

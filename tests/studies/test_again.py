@@ -3,8 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from prednet_jax import runs, statistics, tasks
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax import AutoencoderConfig, PredNetConfig, runs, statistics, tasks
 from prednet_jax.studies import again, symmetric
 from tests.processes import ROOT
 

@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from prednet_jax import errors, records, statistics
-from prednet_jax.config import PredNetConfig
+from prednet_jax import PredNetConfig, errors, records, statistics
 from prednet_jax.studies import judgement, on_gpu, seed_records, seed_trainings
 from prednet_jax.studies.parts import PARTS, Part, Treatment
 from prednet_jax.training import loop

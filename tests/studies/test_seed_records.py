@@ -11,7 +11,6 @@ import pytest
 from prednet_jax import PredNetConfig, errors, noise
 from prednet_jax.studies import dose, endpoints, parts, seed_records, seed_trainings
 from prednet_jax.studies.parts import Part, RandomWindows, Treatment
-from prednet_jax.studies.seed_records import KeptRuns
 
 
 def trajectory(loss, weights=None, last=None, copy=0.1):
@@ -151,7 +150,7 @@ def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(
 
 def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):
     facts = dict.fromkeys(seed_records.DECIDES) | {"programs": {"float32": "a"}}
-    kept, arm = KeptRuns(tmp_path, facts | ABOUT), Treatment(arm="float32")
+    kept, arm = seed_records.KeptRuns(tmp_path, facts | ABOUT), Treatment(arm="float32")
     assert not kept.has(arm)
     kept.write(arm, trajectory([1.0, np.nan], {0: np.ones(2), 10: np.zeros(2)}))
     assert kept.has(arm)
@@ -165,7 +164,7 @@ def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):
         ({"versions": {"jax": "1"}}, "versions"),
     ):
         with pytest.raises(errors.UserError, match=f"another {name}; remove it"):
-            KeptRuns(tmp_path, kept.about | change).has(arm)
+            seed_records.KeptRuns(tmp_path, kept.about | change).has(arm)
 
 
 def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):

@@ -42,15 +42,14 @@ def record(seed, effects, spread, apart, part=PART):
     return SeedRecord(seed=seed, updates=3000, runs=tuple(runs), about=about)
 
 
-def changed(found, arm, **fields):
-    """The records with other fields in the first run of an arm, of every seed."""
-    records = []
-    for seed in found:
-        runs = list(seed.runs)
-        place = [run.arm for run in runs].index(arm)
-        runs[place] = dataclasses.replace(runs[place], **fields)
-        records.append(dataclasses.replace(seed, runs=tuple(runs)))
-    return records
+def changed(found, arm, draws=(0,), **fields):
+    """The records with other fields in those runs of an arm, of every seed."""
+
+    def new(run):
+        chosen = run.arm == arm and run.draw in draws
+        return dataclasses.replace(run, **fields) if chosen else run
+
+    return [dataclasses.replace(s, runs=tuple(map(new, s.runs))) for s in found]
 
 
 # Enough for a firm answer; counting all patterns of 40 signs takes seconds a contrast.
@@ -237,16 +236,10 @@ def test_a_planted_effect_is_compared_with_the_fixed_orders_of_another_part():
 
 def test_the_ends_of_a_plateau_are_ranked():
     """Four random orders before five others: one way in 126; "never" is last."""
-    (seed,) = [record(8401, {}, 0.1, 0.5, PARTS["D-plateau"])]
-
-    def ending(update):
-        new = {"reduction_order": update}
-        runs = [
-            dataclasses.replace(run, plateau_left=new.get(run.arm, run.plateau_left))
-            for run in seed.runs
-        ]
-        return [dataclasses.replace(seed, runs=tuple(runs))]
-
-    ps = [study_tables.plateau_p(ending(update)) for update in (400, 500, None)]
-    assert ps == ["0.0079", "1", "1"]
-    assert "| never, never, never, never |" in study_tables.plateau_ends(ending(None))
+    seeds = [record(8401, {}, 0.1, 0.5, PARTS["D-plateau"])]
+    found = [
+        changed(seeds, "reduction_order", range(4), plateau_left=update)
+        for update in (400, 500, None)
+    ]
+    assert [study_tables.plateau_p(one) for one in found] == ["0.0079", "1", "1"]
+    assert "| never, never, never, never |" in study_tables.plateau_ends(found[-1])

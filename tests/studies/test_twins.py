@@ -11,17 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import data, noise, optimizers
-from prednet_jax.config import PredNetConfig
+from prednet_jax import PredNetConfig, Trainer, data, init_params, noise, optimizers
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
-from prednet_jax.models.parameters import init_params
 from prednet_jax.studies import symmetric
 from prednet_jax.studies.symmetric import Design, Row, Run
 from prednet_jax.training import loop
-from prednet_jax.training.trainer import Trainer
 
 SMALL = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=12)
+FRAMES = jax.random.uniform(jax.random.key(1), (3, 1, 8, 12, 3))
 assert_same_bits = chex.assert_trees_all_equal
 
 
@@ -33,13 +31,9 @@ def drawn(config, seed=0):
     )
 
 
-def frames(seed=1, steps=3):
-    return jax.random.uniform(jax.random.key(seed), (steps, 1, 8, 12, 3))
-
-
 def loss(params, config):
-    predictions, _ = prednet.predict(params, config, frames())
-    return jnp.square(predictions[1:] - frames()[1:]).sum()
+    predictions, _ = prednet.predict(params, config, FRAMES)
+    return jnp.square(predictions[1:] - FRAMES[1:]).sum()
 
 
 def assert_close(a, b):
@@ -80,7 +74,7 @@ def test_the_two_kinds_of_blocks_are_one_network():
         same(symmetric.symmetrise(one, SMALL, blocks=blocks), one)  # a projection
     kernels = [one["gates_1"]["kernel"][..., :4, :4] for one in (equal, mirrored)]
     assert bool((kernels[0] != kernels[1]).all())
-    run = jax.jit(lambda p: prednet.predict(p, SMALL, frames())[1].hidden)
+    run = jax.jit(lambda p: prednet.predict(p, SMALL, FRAMES)[1].hidden)
     for one, other in zip(run(equal), run(mirrored), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-7)
         first, second = jnp.split(one, 2, axis=-1)

@@ -16,8 +16,6 @@ from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.recipe import Recipe, check_memory
 from prednet_jax.training.truncated import TrainState
 
-FINE = UpdateRecord(1, 4, 0.5, 0.5, 0.5, 1.0, 0.1)
-
 
 def state(**fields):
     good = {"w": np.ones(3, np.float32)}
@@ -28,8 +26,8 @@ def state(**fields):
 def test_what_is_no_number_ends_the_run():
     """The loss, the gradient, and a tensor after the last update, which is named."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    keeping.check_finite("run", FINE, lambda: state(params=bad), False)
-    keeping.check_finite("run", FINE, state, True)
+    keeping.check_finite("run", record(1), lambda: state(params=bad), False)
+    keeping.check_finite("run", record(1), state, True)
     for fields, after, message in (
         ({"loss": np.nan}, {}, "update 1: loss nan, .*; every tensor is finite, the"),
         ({"grad_norm": np.inf}, {"carry": bad}, "inf; .* is carry/b/kernel; try a"),
@@ -37,9 +35,9 @@ def test_what_is_no_number_ends_the_run():
         # Carried state, then moments, then weights.
         ({}, {"params": bad, "optimizer_state": {"mu": bad}}, "optimizer_state/mu/b/k"),
     ):
-        record = dataclasses.replace(FINE, **fields)
+        wrong = dataclasses.replace(record(1), **fields)
         with pytest.raises(RunError, match=message):
-            keeping.check_finite("run", record, lambda a=after: state(**a), True)
+            keeping.check_finite("run", wrong, lambda a=after: state(**a), True)
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
@@ -60,6 +58,7 @@ BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
 @pytest.mark.fault
 def test_sizes_that_cannot_fit_are_refused_from_their_shapes():
     """Refused with the flag named; no array is made."""
+    usual = {"updates": 250, "window": 20, "dtype": np.float32}
     for config, fields, message in (
         (PredNetConfig(height=200000, width=200000), {}, "height=200000, width=200000"),
         (BIG, {"updates": 99999999999}, "updates=99999999999: the plan of"),
@@ -68,12 +67,7 @@ def test_sizes_that_cannot_fit_are_refused_from_their_shapes():
         (BIG, {"examples": 10**8}, "examples=100000000: their prediction takes"),
     ):
         with pytest.raises(UserError, match=message):
-            check(config, **fields)
-
-
-def check(config, **fields):
-    usual = {"updates": 250, "window": 20, "dtype": np.float32}
-    check_memory(tasks.of(config), **usual | fields)
+            check_memory(tasks.of(config), **usual | fields)
 
 
 @pytest.mark.fault

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from prednet_jax import PredNetConfig
 from prednet_jax.training import keeping, replicas
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.replicas import most_devices, shares
 from tests.processes import python
 
 
@@ -56,10 +55,10 @@ def test_devices_change_nothing_but_rounding():
 def test_devices_divide_the_work():
     work = {(8, 1, 8): (8, 1), (10, 1, 2): (2, 1), (1, 4, 2): (1, 2)}
     work |= {(4, 2, 8): (4, 2), (3, 1, 2): None, (1, 1, 1): (1, 1)}
-    assert {asked: shares(*asked) for asked in work} == work
-    assert most_devices(10, 1, 6) == 5
-    assert most_devices(1, 6, 4) == 3
-    assert most_devices(4, 1, 4, processes=2) == 2
+    assert {asked: replicas.shares(*asked) for asked in work} == work
+    assert replicas.most_devices(10, 1, 6) == 5
+    assert replicas.most_devices(1, 6, 4) == 3
+    assert replicas.most_devices(4, 1, 4, processes=2) == 2
 
 
 def test_auto_is_a_batched_product_only_under_vmap():

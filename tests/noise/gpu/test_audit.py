@@ -148,7 +148,7 @@ def test_each_advice_was_tried(report):
     assert "Not known without the device" in str(report)
 
 
-def test_a_gpu_described_is_compiled_for(report, compiler):
+def test_a_gpu_described_is_compiled_for(compiler):
     """XLA's own text of a card gives the program that its name gives."""
     text = CARDS["a100"].config()
     found = noise.audit(product, gpu=text, advise=False)(S(64, 64), S(64, 64))

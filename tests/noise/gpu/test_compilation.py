@@ -114,12 +114,13 @@ KEPT = ("varies", "kernels", "calls", "entries", "memory")
     ],
 )
 def test_programs_are_those_of_the_record(compiler, gpu, changes):
+    if jax.__version__ != RECORD["jax"]:
+        pytest.skip(f"recorded with jax {RECORD['jax']}")
     cases = [{**RECORD["base"], **each, "gpu": gpu} for each in changes]
     done = python("-c", AUDITED, json.dumps(cases))
     for case, found in zip(cases, json.loads(done.stdout), strict=True):
         (row,) = [r for r in RECORD["rows"] if {k: r[k] for k in case} == case]
-        if jax.__version__ == RECORD["jax"]:
-            assert {k: found[k] for k in KEPT} == {k: row[k] for k in KEPT}
+        assert {k: found[k] for k in KEPT} == {k: row[k] for k in KEPT}
 
 
 # One run and the next, or one compilation and the next, may differ.

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from benchmarks.noise_programs import normal
 from prednet_jax import noise
 from prednet_jax.noise.gpu import orders, ptx, replay
 from tests.noise.gpu import reductions
@@ -148,10 +149,6 @@ def bias_gradient(x):
     return lax.reduce_sum(x, (1, 2))
 
 
-def numbers(shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
-
-
 @pytest.fixture
 def alone(monkeypatch, tmp_path):
     """No compiler, and nothing read before."""
@@ -173,7 +170,7 @@ def test_text():
 
 
 def test_a_committed_order_needs_no_compiler(alone):
-    x = numbers(BIAS)
+    x = normal(0, *BIAS)
     noisy = noise.inject(bias_gradient, GTX)(jax.random.key(0), x)
     schedule = orders.committed()["gtx1080:float32[1,24,32,12]:1,2"]
     wanted = schedule.sum(np.asarray(x).reshape(-1, 12))
@@ -183,7 +180,7 @@ def test_a_committed_order_needs_no_compiler(alone):
 
 def test_without_the_compiler_one_line_has_the_command(alone):
     with pytest.raises(noise.NoiseError, match="pip install") as caught:
-        noise.inject(bias_gradient, GTX)(jax.random.key(0), numbers((1, 24, 32, 13)))
+        noise.inject(bias_gradient, GTX)(jax.random.key(0), normal(0, 1, 24, 32, 13))
     assert "\n" not in str(caught.value)
 
 
@@ -195,7 +192,7 @@ def test_an_order_is_read_once(compiler, monkeypatch):
 
 
 def test_nothing_is_random_and_the_derivative_is_that_of_the_sum():
-    noisy, x = noise.inject(bias_gradient, GTX), numbers(BIAS)
+    noisy, x = noise.inject(bias_gradient, GTX), normal(0, *BIAS)
     first = noisy(jax.random.key(0), x)
     np.testing.assert_array_equal(first, jax.jit(noisy)(jax.random.key(1), x))
 
@@ -211,7 +208,7 @@ def test_coverage_says_what_is_replayed_and_what_not():
         y = lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=NHWC)
         return bias_gradient(y) + bias_gradient(jnp.cumsum(x, 1)) + x[0, :2].sum(0)[:1]
 
-    arrays = numbers(BIAS), numbers((3, 3, 12, 12))
+    arrays = normal(0, *BIAS), normal(0, 3, 3, 12, 12)
     report = noise.coverage(fn, GTX)(*arrays)
     reasons = {e.primitive: e.reason for e in report.perturbed}
     assert reasons["reduce_sum"] == "in the order of gtx1080's kernel for this sum"
@@ -249,7 +246,7 @@ def tf32(x):
 )
 def test_products_follow_the_stated_model(gpu, precision):
     """Operands are rounded to TF32 where the GPU has it and the program allows it."""
-    a, b = numbers((24, 108)), numbers((108, 36), 1)
+    a, b = normal(0, 24, 108), normal(1, 108, 36)
 
     def product(a, b):
         return jnp.matmul(a, b, precision=precision)
@@ -262,7 +259,7 @@ def test_products_follow_the_stated_model(gpu, precision):
 
 
 def test_a_convolution_is_the_product_of_its_patches():
-    x, w = numbers((2, 7, 6, 3)), numbers((3, 2, 3, 4), 1)
+    x, w = normal(0, 2, 7, 6, 3), normal(1, 3, 2, 3, 4)
 
     def conv(x, w):
         padding = [(1, 1), (0, 0)]

@@ -73,7 +73,7 @@ def test_another_order_is_no_alarm(recording):
     assert report == (), report
 
 
-def test_a_transpose_missing_on_a_symmetric_matrix_is_where_programs_part(recording):
+def test_a_transpose_missing_on_a_symmetric_matrix_is_where_programs_part():
     symmetric = W + W.T
     known = noise.record(layer)(X, symmetric)
     report = compare(lambda x, w: layer(x, w, bug="transpose"), known, X, symmetric)
