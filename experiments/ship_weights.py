@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 from prednet_jax import data, files, process, records, tasks, weights
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, expect
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
@@ -36,8 +36,7 @@ def main() -> None:
     """Checks, scores, writes, prints."""
     process.prepare(cache=True)
     folder, run = Path(FLAGS.folder), Path(FLAGS.run)
-    if not FLAGS.name.isidentifier():
-        raise UserError(f"--name={FLAGS.name!r}: expected a name such as walk")
+    expect(FLAGS.name.isidentifier(), "--name", FLAGS.name, "a name such as walk")
     path = folder / f"{FLAGS.name}.npz"
     if path.exists() and not FLAGS.overwrite:
         raise UserError(f"--name={FLAGS.name}: {path} exists; expected --overwrite")

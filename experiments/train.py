@@ -222,8 +222,7 @@ def _check_sampling(network: Task) -> None:
 def _train_replicas(interruption: Interruption) -> None:
     errors.whole("--replicas", FLAGS.replicas, 0)
     errors.whole("--devices", FLAGS.devices, 0)
-    if FLAGS.draw:
-        raise UserError(f"--draw={FLAGS.draw}: expected 0 with --replicas or --batch")
+    errors.expect(not FLAGS.draw, "--draw", FLAGS.draw, "0 with --replicas or --batch")
     if FLAGS.seeds:
         raise UserError(
             "--seeds: expected --replicas=N (seeds --seed, --seed + 1, ...) or --seeds "

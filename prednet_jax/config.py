@@ -10,7 +10,7 @@ leido/pytorch-prednet (`lotter_pytorch`).
 
 from dataclasses import dataclass
 
-from prednet_jax.errors import UserError, one_of, positive, whole
+from prednet_jax.errors import UserError, expect, one_of, positive, whole
 
 VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
 CONVOLUTIONS = tuple(
@@ -26,10 +26,7 @@ def _widths(name: str, values: object) -> tuple[int, ...]:
 
 def _filters(name: str, value: object, layers: int) -> tuple[int, ...]:
     sizes = value if isinstance(value, (tuple, list)) else (value,) * layers
-    if len(sizes) != layers:
-        raise UserError(
-            f"{name}={value!r}: expected one odd size, or a list of {layers}"
-        )
+    expect(len(sizes) == layers, name, value, f"one odd size, or a list of {layers}")
     for size in sizes:
         if whole(name, size, 1) % 2 == 0:
             raise UserError(f"{name}={value!r}: {size} is even; expected odd sizes")
@@ -79,23 +76,17 @@ class PredNetConfig:
         layers = len(self.channels)
         r_channels = self.channels if self.r_channels is None else self.r_channels
         put("r_channels", _widths("r_channels", r_channels))
-        if len(self.recurrent) != layers:
-            raise UserError(
-                f"r_channels={self.r_channels!r}: expected {layers} widths, one per "
-                "layer"
-            )
+        wanted = f"{layers} widths, one per layer"
+        expect(len(self.recurrent) == layers, "r_channels", self.r_channels, wanted)
         put("a_filters", _filters("a_filters", self.a_filters, layers - 1))
         put("ahat_filters", _filters("ahat_filters", self.ahat_filters, layers))
         put("r_filters", _filters("r_filters", self.r_filters, layers))
         multiple = 2 ** (layers - 1)
+        wanted = f"a multiple of {multiple} (2^(layers - 1), {layers} layers)"
         for name in ("height", "width"):
             value = whole(name, getattr(self, name), 1)
             put(name, value)
-            if value % multiple:
-                raise UserError(
-                    f"{name}={value}: expected a multiple of {multiple} "
-                    f"(2^(layers - 1), {layers} layers)"
-                )
+            expect(value % multiple == 0, name, value, wanted)
         positive("pixel_max", self.pixel_max)
         put("pixel_max", float(self.pixel_max))
 

@@ -21,15 +21,21 @@ class RunError(RuntimeError):
     """A run that cannot go on although its command was valid."""
 
 
+def expect(accepted: object, name: str, value: object, wanted: str) -> None:
+    """Refuses a value that is not accepted, saying what is."""
+    if not accepted:
+        raise UserError(f"{name}={value!r}: expected {wanted}")
+
+
 def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
     """A whole number of Python or NumPy in a range; booleans and floats are refused."""
     integral = isinstance(value, Integral) and not isinstance(value, bool)
     number = int(value) if integral else minimum - 1
-    if number < minimum or (maximum is not None and number > maximum):
-        bounds = f"at least {minimum}"
-        if maximum is not None:
-            bounds = f"from {minimum} to {maximum}"
-        raise UserError(f"{name}={value!r}: expected a whole number, {bounds}")
+    inside = minimum <= number and (maximum is None or number <= maximum)
+    bounds = f"at least {minimum}"
+    if maximum is not None:
+        bounds = f"from {minimum} to {maximum}"
+    expect(inside, name, value, f"a whole number, {bounds}")
     return number
 
 
@@ -56,16 +62,13 @@ def decay(name: str, value: Any) -> None:
 def _check(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
     # NumPy's scalars count, booleans do not.
     real = isinstance(value, Real) and not isinstance(value, bool)
-    if not (real and holds(value)):
-        raise UserError(f"{name}={value!r}: expected {wanted}")
+    expect(real and holds(value), name, value, wanted)
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
     """Refuses a value that is not among `accepted`."""
-    if value not in accepted:
-        raise UserError(
-            f"{name}={value!r}: expected one of {', '.join(map(str, accepted))}"
-        )
+    listed = ", ".join(map(str, accepted))
+    expect(value in accepted, name, value, f"one of {listed}")
 
 
 # The extra of setup.cfg that brings a module, by the name under which it is imported.

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, expect, one_of, whole
 from prednet_jax.models import prednet
 
 TARGETS = ("true", "stale")
@@ -113,12 +113,9 @@ def _layer_weights(
 ) -> tuple[float, ...]:
     if layer_weights is None:
         return (1.0,) + (0.0,) * (config.layers - 1)
-    if len(layer_weights) != config.layers:
-        raise UserError(
-            f"layer_weights={tuple(layer_weights)!r}: expected {config.layers}, "
-            "one per layer"
-        )
-    return tuple(layer_weights)
+    chosen, wanted = tuple(layer_weights), f"{config.layers}, one per layer"
+    expect(len(chosen) == config.layers, "layer_weights", chosen, wanted)
+    return chosen
 
 
 def window_loss(
@@ -177,10 +174,8 @@ def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float,
             "targets='stale': expected 'true' with objective 'errors', which compares "
             "with the frame the network is shown, not with a target buffer"
         )
-    if method.layer_weights is not None and objective != "errors":
-        raise UserError(
-            f"layer_weights={weights!r}: expected objective 'errors', not {objective!r}"
-        )
+    fits = method.layer_weights is None or objective == "errors"
+    expect(fits, "layer_weights", weights, f"objective 'errors', not {objective!r}")
     if method.truncation_leak and config.order != "watanabe":
         raise UserError(
             f"truncation_leak with variant {config.variant!r}: expected 'watanabe'"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prednet_jax.noise import specs
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.rules import primitives
 from prednet_jax.noise.specs import NoiseSpec
 
@@ -45,8 +45,7 @@ def parse(text: str) -> NoiseSpec:
 
     A NoiseError names the text that is wrong and what would be accepted.
     """
-    if not isinstance(text, str):
-        raise NoiseError(f"noise={text!r}: expected a text such as 'reduction_order'")
+    expect(isinstance(text, str), "noise", text, "a text such as 'reduction_order'")
     try:
         # At each "+" that is not the sign of an exponent, as in 1e+3.
         texts = re.split(r"(?<!\d[eE])\+|\+(?!\d)", text)

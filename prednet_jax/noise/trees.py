@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.rounding.error_free import format_of, from_bits, guard, to_bits
@@ -95,11 +95,9 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
     for i, x in floats.items():
         fmt = format_of(x.dtype)
         uint = fmt.unsigned.type
-        if spec.bit >= 8 * x.dtype.itemsize:
-            raise NoiseError(
-                f"bit={spec.bit!r}: expected 0 to {8 * x.dtype.itemsize - 1} for a "
-                f"weight of type {x.dtype}"
-            )
+        highest = 8 * x.dtype.itemsize - 1
+        wanted = f"0 to {highest} for a weight of type {x.dtype}"
+        expect(spec.bit <= highest, "bit", spec.bit, wanted)
         # A zero is drawn only if there is nothing else: flipped in its lowest bits it
         # becomes a denormal number, which processors flush back to zero.
         normal = (to_bits(x) & uint(fmt.magnitude)) >= uint(fmt.smallest)

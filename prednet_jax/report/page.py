@@ -58,14 +58,12 @@ def page(results: Results) -> str:
         "probability": numbers.probability,
         "percent": numbers.percent,
     }
-    command = results.section("design").get("command")
     return environment.get_template("report.html").render(
         results=results,
         verdict=results.verdict,
         sentences=verdict_text.claim_sentences(results.verdict),
-        dots=_dots(results, command),
-        models=[_model(results, model, command) for model in results.models],
-        command=command,
+        dots=_dots(results),
+        models=[_model(results, model) for model in results.models],
         label=label,
         identical=identical,
         difference=verdict_text.difference,
@@ -77,7 +75,7 @@ def page(results: Results) -> str:
     )
 
 
-def _dots(results: Results, command: Any) -> dict[str, Any] | None:
+def _dots(results: Results) -> dict[str, Any] | None:
     if not results.verdict.get("losses"):
         return None
     drawn = figures.seeds(results.verdict)
@@ -92,11 +90,10 @@ def _dots(results: Results, command: Any) -> dict[str, Any] | None:
         "spec": _in_page(drawn.chart, drawn.alt_text),
         "caption": drawn.alt_text,
         "csv": figures.csv_text(["arm", "what", "change"], rows),
-        "command": command,
     }
 
 
-def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
+def _model(results: Results, model: str) -> dict[str, Any]:
     name, chosen = verdict_text.display_name(model), results.contrasts(model)
     against = [contrast for contrast in chosen if contrast["control"] == CONTROL]
     said = "; ".join(
@@ -116,14 +113,12 @@ def _model(results: Results, model: str, command: Any) -> dict[str, Any]:
                 "csv": curves.csv() if curves is loss else None,
                 "source": loss.name,
                 "columns": json.dumps(curves.columns()),
-                "command": command,
             }
     if frames := figures.predicted_frames(results, model):
         picture = base64.b64encode(strips.strip(frames, None)).decode()
         drawn["frames"] = {
             "picture": f"data:image/png;base64,{picture}",
             "caption": f"{name}. MSE: median over the frames, pixels in [0, 1].",
-            "command": command,
         }
     return drawn | {
         "id": model,

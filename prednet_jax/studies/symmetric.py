@@ -81,10 +81,8 @@ class Design:
     updates: int = 3000
 
     def __post_init__(self) -> None:
-        if errors.whole("updates", self.updates, BINS) % BINS:
-            raise errors.UserError(
-                f"updates={self.updates}: expected a multiple of {BINS}"
-            )
+        fits = errors.whole("updates", self.updates, BINS) % BINS == 0
+        errors.expect(fits, "updates", self.updates, f"a multiple of {BINS}")
 
 
 def runs(
@@ -303,8 +301,7 @@ def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -
     not move; the key is consumed for it. With `delta`, from 0 to below 1, the asymmetry
     becomes about 2 delta. 1e-8 changes only the few weights with |u| above 3.
     """
-    if not 0 <= delta < 1:
-        raise errors.UserError(f"delta={delta!r}: expected a number from 0 to below 1")
+    errors.decay("delta", delta)
     params = {name: dict(group) for name, group in params.items()}
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float32), params))
     u = unravel(jax.random.normal(key, flat.shape, jnp.float32))

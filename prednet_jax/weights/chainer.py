@@ -19,7 +19,7 @@ import numpy as np
 
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, expect
 from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.weights.arrays import (
     GATES,
@@ -72,10 +72,9 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
 
 def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
     """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer."""
-    if config.variant != "watanabe":
-        raise UserError(f"variant={config.variant!r}: expected 'watanabe'")
-    if config.pixel_max != 1:
-        raise UserError(f"pixel_max={config.pixel_max}: expected 1, as Chainer has it")
+    expect(config.variant == "watanabe", "variant", config.variant, "'watanabe'")
+    own = config.pixel_max
+    expect(own == 1, "pixel_max", own, "1, as Chainer has it")
     return {
         f"predictor/{name}": np.ascontiguousarray(view)
         for name, view in _views(config, jax.tree.map(np.asarray, dict(params))).items()

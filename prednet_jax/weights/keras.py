@@ -18,7 +18,7 @@ import numpy as np
 
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, expect
 from prednet_jax.weights.arrays import (
     GATES,
     as_parameters,
@@ -136,8 +136,7 @@ def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
 
 def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
     """Arrays under Keras's names, such as `layer_a_0/kernel`; from_keras's inverse."""
-    if config.variant != "lotter":
-        raise UserError(f"variant={config.variant!r}: expected 'lotter'")
+    expect(config.variant == "lotter", "variant", config.variant, "'lotter'")
     out: dict[str, Any] = {}
     for layer in range(config.layers):
         kernel, bias = (params[f"gates_{layer}"][leaf] for leaf in ("kernel", "bias"))

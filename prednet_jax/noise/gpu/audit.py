@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import NoiseError, flag, integer, positive
+from prednet_jax.noise.errors import NoiseError, expect, flag, integer, positive
 from prednet_jax.noise.gpu import compilation
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
@@ -255,8 +255,7 @@ def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
     mesh = meshes[0].abstract_mesh if meshes else current
     if mesh.empty:
         mesh = AbstractMesh((devices,), ("x",))
-    if mesh.size != devices:
-        raise NoiseError(f"devices={devices}: expected {mesh.size}, as the mesh has")
+    expect(mesh.size == devices, "devices", devices, f"{mesh.size}, as the mesh has")
     return mesh
 
 

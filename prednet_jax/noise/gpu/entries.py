@@ -268,17 +268,15 @@ def _reduction(
         (_, size), *_ = program.instructions[each.operands[0]].arrays
         (_, result), *_ = each.arrays
         terms = size // max(result, 1)
-        if terms <= 2:
-            detail = f"a sum of {terms}: of which there is one order"
-            yield "reduction", "device", detail
-            return
-        detail = f"a sum of {terms}: {trees().get(terms) or 'tree not read'}"
-        # Which kernel, XLA's own or one of Triton, is measured on the device. It was
-        # Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
-        if tuned:
-            yield "reduction", "compilation", f"{detail}; or autotuning takes Triton's"
-        else:
-            yield "reduction", "device", detail
+        varies, detail = "device", f"a sum of {terms}: of which there is one order"
+        if terms > 2:
+            detail = f"a sum of {terms}: {trees().get(terms) or 'tree not read'}"
+            # Which kernel, XLA's own or one of Triton, is measured on the device. It
+            # was Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
+            if tuned:
+                varies = "compilation"
+                detail += "; or autotuning takes Triton's"
+        yield "reduction", varies, detail
     elif each.opcode == "reduce-window":
         yield "reduction", "device", "sums of windows: tree not read"
     elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(text):

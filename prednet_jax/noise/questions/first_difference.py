@@ -23,7 +23,7 @@ one is taken in which most values are near (Needleman & Wunsch, J. Mol. Biol. 48
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -157,14 +157,10 @@ def first_difference(
     reaching = runs.reaching(spec)
 
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
-        random_bits.check(key)
-        clean = Watch(fn, args, kwargs)
-
-        def noisy() -> Iterator[Sequence[Recorded]]:
-            run = Watch(fn, args, kwargs, reaching).run
-            yield from map(run, random_bits.split(key, draws))
-
-        return against(recording, clean.run(key), noisy(), clean.name)
+        keys = random_bits.split(key, draws)
+        clean, under_noise = (Watch(fn, args, kwargs, x) for x in (None, reaching))
+        noisy = map(under_noise.run, keys)
+        return against(recording, clean.run(key), noisy, clean.name)
 
     return compare
 

@@ -247,11 +247,9 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     allowed = jax.tree.leaves(tolerances)
     described = runs.check_alike("actual", actual, "expected", expected)
     typed = all(isinstance(one, Tolerance) for one in allowed)
-    if not typed or len(allowed) != len(described):
-        raise NoiseError(
-            f"tolerances={tolerances!r}: expected one Tolerance for each of "
-            f"{len(described)} leaves"
-        )
+    wanted = f"one Tolerance for each of {len(described)} leaves"
+    fits = typed and len(allowed) == len(described)
+    expect(fits, "tolerances", tolerances, wanted)
     values = map(runs.values, (actual, expected))
     lines = list(filter(None, map(_outside, described, allowed, *values)))
     if lines:
