@@ -1,11 +1,12 @@
-"""A ConvLSTM of as many weights as the PredNets that come with the package.
+"""A ConvLSTM of about as many weights as the PredNet of walks.
 
     python experiments/train.py --model=benchmarks.conv_lstm:WALK --workdir=RUN ...
     python experiments/evaluate.py --weights=RUN --split=unseen
 
 The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 2x2
 pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
-next frame's patches from a convolution of the last layer. Training: docs/learned.md.
+next frame's patches from a convolution of the last layer. How it is trained:
+docs/learned_plan.md, `convlstm-b`.
 """
 
 import jax
@@ -21,14 +22,14 @@ LAYERS, CHANNELS, PATCH = 3, 48, 2
 class Convolution(nn.Module):
     """3x3, zero 'same' padding, with a bias: `[B, H, W, C]` -> `[B, H, W, channels]`.
 
-    Computed by PredNet's algorithms: XLA's own gradient takes many times as long.
+    Computed by `models.convolution`, as PredNet's.
     """
 
     channels: int
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Of maps x."""
+        """Convolves the maps x."""
         shape = (3, 3, x.shape[-1], self.channels)
         kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, (self.channels,))

@@ -213,8 +213,9 @@ class Fit:
         if self.crop in SCALES:
             return f"{pictures}, scaled to {shown}"
         left = 100 * self.height * self.width / (own[0] * own[1])
+        whole = "the first" if self.mixed else "a picture"
         return (
-            f"{pictures}, of which {shown} is cut out, {left:.2g} % of a picture; "
+            f"{pictures}, of which {shown} is cut out, {left:.3g} % of {whole}; "
             "--crop=antialias scales the whole"
         )
 

@@ -80,7 +80,7 @@ def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> Fram
     height, width, _ = read_header(_bytes(paths[0]), paths[0])
     fit = fit.settled(height, width)
     # A list may name the same file many times.
-    read = {path: _digest(path, fit) for path in dict.fromkeys(paths)}
+    read = {path: _digest_and_size(path, fit) for path in dict.fromkeys(paths)}
     mixed = len({size for _, size in read.values()}) > 1
     fit = dataclasses.replace(fit, mixed=mixed)
     frames = fit.frames(
@@ -164,7 +164,7 @@ def _suffix(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _digest(path: str, fit: Fit) -> tuple[str, tuple[int, int]]:
+def _digest_and_size(path: str, fit: Fit) -> tuple[str, tuple[int, int]]:
     """What identifies a picture that fits; its height and width as shown."""
     data = _bytes(path)
     height, width, orientation = read_header(data, path)

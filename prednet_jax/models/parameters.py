@@ -175,7 +175,7 @@ def parameter_shapes(
 
 
 def first_not_finite(tree: Any) -> str | None:
-    """Name of the first tensor with NaN or infinity, or None."""
+    """Name of the first tensor with NaN or infinity (empty: the tree), or None."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not np.isfinite(np.asarray(leaf)).all():
             return jax.tree_util.keystr(path, simple=True, separator="/")

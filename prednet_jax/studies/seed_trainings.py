@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from prednet_jax import data, noise, optimizers, records, tasks
-from prednet_jax.models import prednet
+from prednet_jax.models import parameters, prednet
 from prednet_jax.objectives import Method
 from prednet_jax.studies import dose
 from prednet_jax.studies.endpoints import CURVES, Trajectory
@@ -207,6 +207,8 @@ def held_out_copying(part: Part) -> float:
 
 
 def _held_out(part: Part, params: Any) -> float:
+    if parameters.first_not_finite(params) is not None:
+        return math.nan  # Clipping makes white frames of it.
     size = tasks.frame_size(tasks.of(part.network))
     if part.random_windows is not None:
         return _sequences(part).score(params).loss

@@ -301,7 +301,7 @@ def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -
     not move; the key is consumed for it. With `delta`, from 0 to below 1, the asymmetry
     becomes about 2 delta. 1e-8 changes only the few weights with |u| above 3.
     """
-    errors.decay("delta", delta)
+    errors.expect(0 <= delta < 1, "delta", delta, "a number from 0 to below 1")
     params = {name: dict(group) for name, group in params.items()}
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float32), params))
     u = unravel(jax.random.normal(key, flat.shape, jnp.float32))

@@ -50,14 +50,14 @@ _END = 10**8 + 400
 
 
 def check_finite(
-    name: object, record: UpdateRecord, state: Callable[[], TrainState], last: bool
+    name: object, record: UpdateRecord, state: Callable[[], TrainState], whole: bool
 ) -> None:
-    """Raises a RunError where loss or gradient is not finite, or the last state is not.
+    """Raises a RunError where loss or gradient is not finite, or the state is not.
 
-    `state` is called where something is wrong, and at last.
+    `state` is called where something is wrong, and with `whole`.
     """
     finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
-    lost = None if finite and not last else first_not_finite(state())
+    lost = None if finite and not whole else first_not_finite(state())
     if not finite or lost:
         tensor = "every tensor is finite, the norm overflowed"
         if lost:
@@ -75,8 +75,9 @@ def first_not_finite(state: TrainState) -> str | None:
     optimiser's moments the gradient, and the parameters come last.
     """
     for field in ("carry", "optimizer_state", "params"):
-        if name := parameters.first_not_finite(getattr(state, field)):
-            return f"{field}/{name}"
+        name = parameters.first_not_finite(getattr(state, field))
+        if name is not None:
+            return f"{field}/{name}".rstrip("/")
     return None
 
 
@@ -118,15 +119,16 @@ class Keeper:
         self._losses.append(record.loss)
         last = record.update == self._recipe.updates
         every = self._recipe.validate_every
+        scored = every and (last or record.update % every == 0)
         try:
-            check_finite(self.folder, record, state, last)
+            check_finite(self.folder, record, state, bool(last or scored))
             self._without_gradient += record.grad_norm == 0
             if self._without_gradient == 10:
                 say(
                     f"{self.folder}: the gradient was exactly zero in 10 updates: the "
                     "frames are black (see what --crop leaves), or no unit is active"
                 )
-            if self._recipe.validation and (last or record.update % every == 0):
+            if self._recipe.validation and scored:
                 self._validate(record.update, state().params)
             if save:
                 self._save(record.update, state())

@@ -53,7 +53,7 @@ class Recipe:
         draw: number of the noise draw: other noise and nothing else; 0 is that of
             every published run.
         dtype: in which everything is computed, from `process.set_precision`.
-        learning_rate: rate of Adam; None: as the network was published.
+        learning_rate: rate of Adam, whose epsilon stays; None: as was published.
         clip_gradient: largest L2 norm of the gradient, larger ones are scaled; None:
             unbounded.
         rate_schedule: `constant`, or `cosine`: from `learning_rate` at the first update

@@ -179,14 +179,12 @@ class Trainer:
 
         `frames` are `[T, H, W, C]`, T >= 2, as in `step`, or `[T, B, H, W, C]` of
         several streams, over which losses are averaged. The program sees `window`
-        frames at a time, at least 2; the losses do not depend on it.
+        frames at a time, at least 2; the losses do not depend on it. They are NaN where
+        a weight is not finite.
         """
         whole("window", window, 2)
         frames = _as_stream(frames)
         self._check_frames(frames)
-        # The bottom prediction is clipped, which hides NaN: it would be white frames.
-        if name := first_not_finite(params):
-            raise UserError(f"params: {name} is not finite; expected numbers")
         run = _evaluation(self.task)
         if not self.task.windowed:
             losses = [run(params, None, x[None], True)[1] for x in frames]
@@ -203,6 +201,9 @@ class Trainer:
             carry, kept = run(params, carry, shown, first)
             losses.append(kept)
         frame_losses = np.concatenate(jax.device_get(losses))[1:total]
+        # The bottom prediction is clipped, which makes white frames of NaN.
+        if first_not_finite(params) is not None:
+            frame_losses = np.full_like(frame_losses, np.nan)
         scale = 255 if frames.dtype == np.uint8 else 1
         steps = np.diff(np.asarray(frames, np.float32), axis=0) / scale
         copied = float(np.square(steps).mean())

@@ -237,7 +237,7 @@ def test_a_run_is_replaced_only_when_asked_to(train, refused, whole, tmp_path):
 
 
 @pytest.mark.fault
-def test_a_loss_that_is_no_number_ends_the_run(refused, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run(refused, forked, tmp_path):
     """Status 1 and one line: the update, the first such tensor, the checkpoint kept."""
     words = ("train.py", "--noprogress", *TINY, f"--workdir={tmp_path}/bad")
     words += ("--learning_rate=1e38", "--checkpoint_every=1")
@@ -248,6 +248,10 @@ def test_a_loss_that_is_no_number_ends_the_run(refused, tmp_path):
     assert "final_params_sha256" not in failed
     last = saved(tmp_path / "bad")[-1]
     assert f"checkpoint {last} is kept" in done.stderr
+    # An update that is validated is looked at first: clipping hides NaN from a score.
+    words = (*words[:-3], f"--workdir={tmp_path}/scored", "--sampling=windows")
+    words += ("--validate_every=1", "--learning_rate=1e39")
+    assert "is params/features_0/bias" in forked(*words, status=1).stderr
 
 
 @pytest.mark.fault

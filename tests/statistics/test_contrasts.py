@@ -166,6 +166,7 @@ def test_interval_and_tests_agree():
 def test_too_few_seeds_have_no_interval_and_an_end_at_zero_is_zero():
     assert sign_flip.interval(np.arange(5.0), 0.95) == (-math.inf, math.inf)
     assert np.isfinite(sign_flip.interval(np.arange(5.0), 0.9)).all()
+    assert sign_flip.interval(np.zeros(8), 0.95) == (0.0, 0.0)
     d = np.zeros(20)
     d[:3] = -2.0  # whole numbers, most of them 0: the upper end is exactly 0
     low, high = sign_flip.interval(d, 0.95)

@@ -49,6 +49,7 @@ def changed(found, arm, draws=(0,), **fields):
         chosen = run.arm == arm and run.draw in draws
         return dataclasses.replace(run, **fields) if chosen else run
 
+    assert all(arm in {run.arm for run in s.runs} for s in found)
     return [dataclasses.replace(s, runs=tuple(map(new, s.runs))) for s in found]
 
 

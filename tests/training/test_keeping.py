@@ -31,6 +31,7 @@ def test_what_is_no_number_ends_the_run():
     for fields, after, message in (
         ({"loss": np.nan}, {}, "update 1: loss nan, .*; every tensor is finite, the"),
         ({"grad_norm": np.inf}, {"carry": bad}, "inf; .* is carry/b/kernel; try a"),
+        ({"grad_norm": np.inf}, {"carry": np.array(np.nan)}, "finite is carry; try a"),
         ({}, {"params": bad}, "tensor that is not finite is params/b/kernel"),
         # Carried state, then moments, then weights.
         ({}, {"params": bad, "optimizer_state": {"mu": bad}}, "optimizer_state/mu/b/k"),
