@@ -35,7 +35,8 @@ LEARNED = {
         "16 recurrent channels below (5 seeds)": ["walk-c-0 walk-f-0", *_WALK_C],
         "3, as published (5 seeds)": [f"walk-b-{seed}" for seed in range(5)],
         "16, the form lotter": ["lotter-c lotter-d"],
-        "ConvLSTM": ["convlstm"],
+        "ConvLSTM, patches of 2x2": ["convlstm-b"],
+        "ConvLSTM, patches of 4x4": ["convlstm"],
     },
     "moving digits": {
         "16 recurrent channels below": ["digits-d digits-f digits-g"],
