@@ -200,6 +200,14 @@ PART = Part(
 )
 
 
+@pytest.mark.parametrize("windows", [None, PART.random_windows])
+def test_a_lost_network_has_no_held_out_loss(windows):
+    """It would be that of white frames; `contrasts` leaves a seed without one out."""
+    part = dataclasses.replace(PART, random_windows=windows)
+    lost = {"gates_0": {"bias": np.full(3, np.nan)}}
+    assert np.isnan(seed_trainings._held_out(part, lost))
+
+
 @pytest.fixture(scope="module")
 def runs():
     return {(t.arm, t.draw): seed_trainings.train(PART, t, 5) for t in PART.treatments}
