@@ -21,12 +21,17 @@ from benchmarks import noise_programs as programs
 from benchmarks import planted
 from benchmarks.noise_programs import HELD_OUT, LATER, PRODUCTS, SEEN
 from prednet_jax import noise
-from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NEARER, ladder, place
 from prednet_jax.noise.questions.first_difference import NOISE, against
+from prednet_jax.noise.questions.leaves import (
+    rms,
+)
 from prednet_jax.noise.questions.recording import Recording, Watch
-from prednet_jax.noise.questions.runs import Call
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    with_routines,
+)
 
 FRESH = 10_000
 FAILURES = (1e-2, 1e-3)
@@ -179,7 +184,7 @@ def explained(names: Iterable[str]) -> Score:
     score = Score()
     for name in names:
         fn, args = (SEEN | HELD_OUT)[name]()
-        measured = ladder(Call(fn, args, {}), jax.random.key(4), draws=8)
+        measured = ladder(BoundCall(fn, args, {}), jax.random.key(4), draws=8)
         for rung, a, b in cases(name, fn, args):
             leaves = place(measured, a, b).leaves
             named = [{x.rung, *x.plausible} & {rung, "identical"} for x in leaves]
@@ -204,7 +209,7 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
     score, key = Score(), jax.random.key(7)
     for name in names:
         fn, args = LATER[name]()
-        call, drawn = Call(fn, args, {}), partial(noisy, fn, args)
+        call, drawn = BoundCall(fn, args, {}), partial(noisy, fn, args)
         rungs, reference = ladder(call, key, draws=2), exact(call, key)
         plain, truth = jax.jit(fn)(*args), in_float64(fn, args)
         for a, b in (
@@ -266,7 +271,7 @@ def first_lines() -> dict[str, Score]:
     The other run is in another order.
     """
     scores = {kind: Score() for kind in ("clean", "faulty")}
-    judged_by = runs.reaching(NOISE)
+    judged_by = with_routines(NOISE)
     for program in planted.FAULTY:
         args, clear = planted.arguments(0), partial(program, fault="")
         good, other = Watch(clear, args, {}), Watch(clear, args, {}, OTHER)
@@ -334,7 +339,7 @@ def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Sco
                 acts = fault and v.name in (OTHER_SIZES if mixes else ALONE)
                 same = truth[v.name].tobytes() == expected.tobytes()
                 # A norm may undo a factor.
-                far = runs.rms(truth[v.name] - expected) > 1e-4 * runs.rms(expected)
+                far = rms(truth[v.name] - expected) > 1e-4 * rms(expected)
                 beyond = v.rung == "beyond"
                 checks = {"bits": v.same_bits == same, "rungs": beyond == far}
                 if acts and not same:

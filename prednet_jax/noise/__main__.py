@@ -31,13 +31,15 @@ from jax.sharding import PartitionSpec
 import prednet_jax.noise as noise
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT
-from prednet_jax.noise.questions import kept, runs
+from prednet_jax.noise.questions import kept
+from prednet_jax.noise.questions.leaves import named_leaves
+from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
 
 
 class Asked(NamedTuple):
     """What a command is asked about: a call, the noise, and the command line."""
 
-    call: runs.Call
+    call: BoundCall
     spec: noise.NoiseSpec
     options: argparse.Namespace
 
@@ -92,9 +94,9 @@ def _decisions(asked: Asked) -> Answer:
 
 def _tolerance(asked: Asked) -> Answer:
     tolerances = asked.drawn(noise.tolerance, asked.spec, failure=asked.options.failure)
-    notes = runs.notes(asked.call.reaches(runs.reaching(asked.spec)))
+    notes = reach_notes(asked.call.reaches(with_routines(asked.spec)))
     text = "\n".join([noise.tolerance_table(tolerances), *notes])
-    return Answer(text, {"leaves": dict(runs.named_leaves(tolerances)), "notes": notes})
+    return Answer(text, {"leaves": dict(named_leaves(tolerances)), "notes": notes})
 
 
 def _explain(asked: Asked) -> Any:
@@ -280,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = noise.parse(text)
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
-            call = runs.Call(kept.compare, (), {})
+            call = BoundCall(kept.compare, (), {})
             if options.command != _OF_FOLDER:
                 call = _call(options.function, options.args)
             answer = COMMANDS[options.command].ask(Asked(call, spec, options))
@@ -367,7 +369,7 @@ def plain_data(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _call(name: str, file: str | None) -> runs.Call:
+def _call(name: str, file: str | None) -> BoundCall:
     """The function that MODULE:FUNCTION names at the arrays of a file."""
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
@@ -406,7 +408,7 @@ def _call(name: str, file: str | None) -> runs.Call:
         raise NoiseError(
             f"{name}{signature} {given if file else 'without --args'}: {error}"
         ) from None
-    return runs.Call(fn, args, kwargs)
+    return BoundCall(fn, args, kwargs)
 
 
 def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], Any]:

@@ -27,7 +27,10 @@ from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    computation_part,
+)
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.variability import l2_distance
@@ -117,10 +120,10 @@ def localize(
     is_share = isinstance(share, numbers.Real) and 0 < share <= 1
     expect(is_share, "share", share, "a number in (0, 1]")
     integer("samples", samples, 1)
-    acting = runs.acting(spec)
+    acting = computation_part(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
-        call = runs.Call(fn, args, kwargs)
+        call = BoundCall(fn, args, kwargs)
         entries = coverage(fn, acting)(*args, **kwargs).perturbed
         *_, other = keys = random_bits.split(key, samples + 1)
         paths = [entry.path for entry in entries]
@@ -171,7 +174,7 @@ def _minimal_sets(
 
 
 def effect_of(
-    call: runs.Call, spec: NoiseSpec, paths: Sequence[str]
+    call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> Callable[[Array, Collection[int]], float]:
     """`effect(keys, members)` of positions in `paths`, by one compilation.
 
@@ -221,7 +224,7 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
 
 
 def _members(
-    parts: Sequence[str], call: runs.Call, spec: NoiseSpec, paths: Sequence[str]
+    parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> dict[str, frozenset[int]]:
     """For each part the positions in `paths` of its equations."""
     steps = plan(call.program().jaxpr, spec).walk()

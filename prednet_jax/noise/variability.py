@@ -13,7 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.leaves import (
+    check_same_structure,
+    equal_elements,
+    subtract,
+    wide_leaves,
+)
 
 
 def v_ermv(a: Any, b: Any) -> float:
@@ -23,25 +28,25 @@ def v_ermv(a: Any, b: Any) -> float:
     NaN where only one of the two is NaN.
     """
     x, y = _pooled(a, b)
-    far = np.abs(runs.difference(x, y))
+    far = np.abs(subtract(x, y))
     scale = np.where(x == 0, np.abs(y), np.abs(x))
     # Where both are zero, or the same infinity, there is no difference to divide.
     return float(np.divide(far, scale, out=np.zeros_like(far), where=far != 0).mean())
 
 
 def v_c(a: Any, b: Any) -> float:
-    """Fraction of elements that differ in value (`runs.same`)."""
-    return float(np.mean(~runs.same(*_pooled(a, b))))
+    """Fraction of elements that differ in value (`equal_elements`)."""
+    return float(np.mean(~equal_elements(*_pooled(a, b))))
 
 
 def l2_distance(a: Any, b: Any) -> float:
     """Root of the sum of (A - B)^2."""
-    return float(np.sqrt(np.sum(np.square(runs.difference(*_pooled(a, b))))))
+    return float(np.sqrt(np.sum(np.square(subtract(*_pooled(a, b))))))
 
 
 def _pooled(a: Any, b: Any) -> list[np.ndarray]:
     """All elements of both trees, checked: two of [n]."""
-    runs.check_alike("one", a, "the other", b)
+    check_same_structure("one", a, "the other", b)
     return [
-        np.hstack([np.zeros(0), *map(np.ravel, runs.values(tree))]) for tree in (a, b)
+        np.hstack([np.zeros(0), *map(np.ravel, wide_leaves(tree))]) for tree in (a, b)
     ]

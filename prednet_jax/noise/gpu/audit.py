@@ -21,7 +21,9 @@ from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
 from prednet_jax.noise.gpu.targets import CARDS, described
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.runs import table
+from prednet_jax.noise.questions.tables import (
+    format_table,
+)
 from prednet_jax.noise.specs import Identity
 
 
@@ -96,7 +98,7 @@ class Report(NamedTuple):
         if rows:
             cells = [(row[0], str(n), *row[1:]) for row, n in rows.items()]
             present = dict.fromkeys(e.varies for e in self.entries)
-            lines += ["", *table(_HEAD, cells, "<<<<<<"), ""]
+            lines += ["", *format_table(_HEAD, cells, "<<<<<<"), ""]
             lines += [f"{name}: {_MEANING[name]}" for name in present]
             lines += promises
         unknown = {e.varies: _UNKNOWN.get(e.varies, "") for e in self.entries}

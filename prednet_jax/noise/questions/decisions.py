@@ -20,7 +20,10 @@ from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    computation_part,
+)
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.watch import Seen, Watched
@@ -140,11 +143,11 @@ def decisions(
             no answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
-    acting = runs.acting(spec)
+    acting = computation_part(spec)
     wanted = None if labels is None else _labels(labels)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
-        pure, arrays = runs.Call(fn, args, kwargs).pure()
+        pure, arrays = BoundCall(fn, args, kwargs).pure()
         watched = _Deciding()
 
         @jax.jit

@@ -19,8 +19,17 @@ from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import Traced, evaluate
-from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import changed, ladder
+from prednet_jax.noise.questions.leaves import (
+    as_array,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+)
+from prednet_jax.noise.questions.tables import (
+    format_table,
+)
 from prednet_jax.noise.rules import logical
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 
@@ -120,7 +129,7 @@ class DevicesTable(NamedTuple):
             loss = None if row.loss is None else f"{row.loss:.9g}"
             numbers = row.devices, loss, f"{row.norm:.9g}", row.difference
             rows.append((*numbers, row.rung, row.flipped))
-        return "\n".join(runs.table(head, rows, ">>>><>"))
+        return "\n".join(format_table(head, rows, ">>>><>"))
 
 
 def devices_table(
@@ -140,13 +149,13 @@ def devices_table(
         def over(sizes: Mapping[str, int]) -> Callable:
             return functools.partial(devices(fn, mesh=sizes, **options), key)
 
-        alone = runs.Call(over(dict.fromkeys(mesh, 1)), args, kwargs)
+        alone = BoundCall(over(dict.fromkeys(mesh, 1)), args, kwargs)
         rungs = ladder(alone, key, draws=draws)
-        expected = jax.tree.map(runs.array, alone.result())
+        expected = jax.tree.map(as_array, alone.result())
         rows = []
         for size in mesh[several[0]]:
             sizes = {**mesh, several[0]: size}
-            result = jax.tree.map(runs.array, alone._replace(fn=over(sizes)).result())
+            result = jax.tree.map(as_array, alone._replace(fn=over(sizes)).result())
             floats, flipped, loss = [], 0, None
             for x, y in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
                 if not jax.numpy.issubdtype(np.result_type(x), np.inexact):
@@ -154,7 +163,7 @@ def devices_table(
                 elif loss is None and not np.ndim(x):
                     loss = float(np.real(x))
                 else:
-                    floats.append(float(np.linalg.norm(runs.values([x])[0])))
+                    floats.append(float(np.linalg.norm(wide_leaves([x])[0])))
             norm = float(np.linalg.norm(floats))
             change = changed(rungs, result, expected)
             count = math.prod(sizes.values())

@@ -20,7 +20,21 @@ from jax import Array
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import expect, integer
 from prednet_jax.noise.inject import inject
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.leaves import (
+    describe_leaves,
+    rms,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    computation_part,
+    reach_notes,
+    sample_moments,
+    unreached_leaves,
+    with_routines,
+)
+from prednet_jax.noise.questions.tables import (
+    format_table,
+)
 from prednet_jax.noise.specs import GpuOrder, NoiseSpec, ReducedPrecision, parts
 
 
@@ -73,7 +87,7 @@ class DigitsTable(NamedTuple):
             f"{self.draws} draws; assured: of the whole leaf, in {ASSURED:.0%} of "
             f"runs, with {ASSURED:.0%} confidence, if errors are normal"
         )
-        return "\n".join([*runs.table(head, rows, "<>>>><"), last, *self.notes])
+        return "\n".join([*format_table(head, rows, "<>>>><"), last, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
         """Numbers and texts; without `elements`."""
@@ -116,20 +130,20 @@ def digits_table(
     differ = (
         not isinstance(part, ReducedPrecision | GpuOrder)
         and not getattr(part, "deterministic", False)
-        for part in parts(runs.acting(spec))
+        for part in parts(computation_part(spec))
     )
     expect(any(differ), "spec", spec, each)
-    spec = runs.reaching(spec)
+    spec = with_routines(spec)
     noisy = inject(fn, spec)
     # How far D(0.95) with confidence lies below D(0.5).
     z, cautious = quantiles.two_sided(0.5), quantiles.two_sided(1 - ASSURED)
     caution = math.log10(cautious / z * quantiles.spread_bound(draws, ASSURED))
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
-        call = runs.Call(fn, args, kwargs)
-        tree, means, spreads = runs.moments(call.draw(noisy, key, draws))
+        call = BoundCall(fn, args, kwargs)
+        tree, means, spreads = sample_moments(call.draw(noisy, key, draws))
         reaches = call.reaches(spec)
-        columns = runs.leaves(tree), means, spreads, runs.not_reached(tree, reaches)
+        columns = describe_leaves(tree), means, spreads, unreached_leaves(tree, reaches)
         every, rows = [], []
         for leaf, mean, spread, blind in zip(*columns, strict=True):
             elements = _digits(mean, z * spread, leaf.precision, blind)
@@ -137,15 +151,15 @@ def digits_table(
             if not elements.size:
                 continue
             # An infinite mean is no size to measure the others by.
-            size = runs.rms(np.where(np.isinf(mean), 0, mean))
-            error = z * runs.rms(spread)
+            size = rms(np.where(np.isinf(mean), 0, mean))
+            error = z * rms(spread)
             whole = float(_digits(size, error, leaf.precision, blind))
             assured = float(_digits(size, error * 10**caution, leaf.precision, blind))
             median = float(np.median(elements))
             numbers = float(elements.min()), median, whole, assured
             rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind))
         elements = jax.tree.unflatten(jax.tree.structure(tree), every)
-        return DigitsTable(tuple(rows), draws, elements, runs.notes(reaches))
+        return DigitsTable(tuple(rows), draws, elements, reach_notes(reaches))
 
     return measure
 

@@ -20,7 +20,16 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise.inject import inject, traced
 from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.leaves import (
+    Result,
+    rms,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    with_routines,
+)
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import KERNELS
 from prednet_jax.noise.run import Call, Evaluation, at_words
@@ -29,21 +38,21 @@ from prednet_jax.noise.run import Call, Evaluation, at_words
 class Exact(NamedTuple):
     """A result in float64; `errors`: for each leaf, the RMS of its own rounding."""
 
-    values: runs.Result
+    values: Result
     errors: list[float]
 
 
 # Runs that show the error of float64, and their noise.
 _DRAWS = 4
-_NOISE = runs.reaching(
+_NOISE = with_routines(
     specs.compose(specs.ReductionOrder(), specs.StochasticRounding())
 )
 
 
 def exact(
-    call: runs.Call,
+    call: BoundCall,
     key: Array,
-    settled: Callable[[runs.Result], runs.Result] = lambda values: values,
+    settled: Callable[[Result], Result] = lambda values: values,
 ) -> Exact:
     """The result of a call in float64, as `settled` makes it comparable."""
     pure, arrays = call.pure()
@@ -53,9 +62,9 @@ def exact(
         planned = plan(program.jaxpr, specs.Identity())
         return at_words(planned, first_words(key), arrays, _Wide())
 
-    def values(fn: Callable, *given: Any) -> runs.Result:
+    def values(fn: Callable, *given: Any) -> Result:
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), fn(*given))
-        return settled(runs.values(jax.device_get(outcome).result()))
+        return settled(wide_leaves(jax.device_get(outcome).result()))
 
     own = list(map(jnp.array, arrays))  # In the types that were traced.
     with jax.enable_x64(True):
@@ -64,7 +73,7 @@ def exact(
         noisy = inject(wide, _NOISE)
         drawn = [values(noisy, k, *given) for k in random_bits.split(key, _DRAWS)]
     errors = [
-        runs.rms(np.array([runs.rms(runs.difference(x, right)) for x in of_leaf]))
+        rms(np.array([rms(subtract(x, right)) for x in of_leaf]))
         for right, *of_leaf in zip(truth, *drawn, strict=True)
     ]
     return Exact(truth, errors)

@@ -25,9 +25,26 @@ from prednet_jax.noise import specs
 from prednet_jax.noise.coverage import coverage
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.inject import inject
-from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.exact import Exact, exact
+from prednet_jax.noise.questions.leaves import (
+    Leaf,
+    Result,
+    check_same_structure,
+    equal_elements,
+    rms,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    reach_notes,
+    with_routines,
+)
 from prednet_jax.noise.questions.signs import NOTE, Signs, signs
+from prednet_jax.noise.questions.tables import (
+    format_cell,
+    format_table,
+)
 
 RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
 NOT_MODELLED = (
@@ -104,7 +121,7 @@ class Explanation(NamedTuple):
             words = "; ".join(filter(None, notes))
             rows.append([one.path, one.rung, *numbers, one.closer, words])
         lines = [
-            *runs.table(head, rows, "<<>>>>>>><<"),
+            *format_table(head, rows, "<<>>>>>>><<"),
             "columns: the difference over the one that a rung makes; the distances of",
             "a and b from the function in float64, in units in the last place",
         ]
@@ -135,10 +152,10 @@ def explain(
         NoiseError: as for `inject`, or a and b are no results of `fn`.
     """
     integer("draws", draws, 2)
-    runs.check_alike("a", a, "b", b)
+    check_same_structure("a", a, "b", b)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:
-        call = runs.Call(fn, args, kwargs)
+        call = BoundCall(fn, args, kwargs)
         rungs = ladder(call, key, draws=draws)
         try:
             truth = exact(call, key, rungs.signs.settled)
@@ -155,12 +172,14 @@ def place(
     rungs: Ladder, a: Any, b: Any, truth: Exact | None = None, note: str = ""
 ) -> Explanation:
     """The difference of two results on a ladder; errors as for `explain`."""
-    runs.check_alike("a", a, "b", b)
-    described = runs.check_alike("b", b, "the result", rungs.tree)
+    check_same_structure("a", a, "b", b)
+    described = check_same_structure("b", b, "the result", rungs.tree)
     leaves = []
-    pair = (rungs.signs.settled(runs.values(x)) for x in (a, b))
+    pair = (rungs.signs.settled(wide_leaves(x)) for x in (a, b))
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        is_plain = any(runs.same(v, p[i]).all() for v in (x, y) for p in rungs.plain)
+        is_plain = any(
+            equal_elements(v, p[i]).all() for v in (x, y) for p in rungs.plain
+        )
         effects = {name: effect[i] for name, effect in rungs.formats.items()}
         placed = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
         if truth is not None:
@@ -204,21 +223,23 @@ def changed(rungs: Ladder, a: Any, b: Any) -> Change:
 
 def _judged(
     one: ExplainedLeaf,
-    leaf: runs.Leaf,
+    leaf: Leaf,
     pair: tuple[np.ndarray, np.ndarray],
     truth: np.ndarray,
     error: float,
 ) -> ExplainedLeaf:
     """A leaf with the distances of its two values from that in float64."""
-    far = [runs.rms(runs.difference(value, truth)) for value in pair]
+    far = [rms(subtract(value, truth)) for value in pair]
     far = [d if math.isfinite(d) else math.inf for d in far]
-    size = runs.rms(truth[np.isfinite(truth)]) or 1.0
+    size = rms(truth[np.isfinite(truth)]) or 1.0
     # As JSON has it, no number is infinite.
     first, second = (d / size if math.isfinite(d) else None for d in far)
     closer, reason = "neither", one.reason
     if not math.isfinite(error) or error > KNOWN * max(far):
         if one.rung != "identical":
-            more = f"float64 is no better, it errs by {runs.cell(error / size)} itself"
+            more = (
+                f"float64 is no better, it errs by {format_cell(error / size)} itself"
+            )
             reason = "; ".join(filter(None, [reason, more]))
     elif max(far) >= NEARER * min(far) < math.inf and max(far) > 0:
         closer = "a" if far[0] < far[1] else "b"
@@ -231,46 +252,46 @@ def _judged(
 
 
 def _place(
-    leaf: runs.Leaf,
+    leaf: Leaf,
     x: np.ndarray,
     y: np.ndarray,
     clouds: list[Cloud],
     formats: dict[str, np.ndarray],
     is_plain: bool,
 ) -> ExplainedLeaf:
-    difference = runs.difference(x, y)
+    difference = subtract(x, y)
     now = sample(difference)
-    rms = float(now[0])
+    far = float(now[0])
     seen = {
         rung: [x for c in clouds if c.rung == rung for x in c.samples[:, 0]]
         for rung in RANDOM
     }
     scales = {rung: float(np.median(v)) for rung, v in seen.items() if v}
-    scales |= {name: runs.rms(formats[name]) for name in formats}
+    scales |= {name: rms(formats[name]) for name in formats}
     # A format that overflows here makes no difference to compare with.
     scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
     ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, *FORMATS))
-    size = runs.rms(np.where(np.isfinite(y), y, 0))
-    relative = rms / size if size else 0.0
+    size = rms(np.where(np.isfinite(y), y, 0))
+    relative = far / size if size else 0.0
 
     def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:
         plausible = tuple(dict.fromkeys((rung, *others)))
-        return ExplainedLeaf(leaf.path, rung, rms, relative, ratios, plausible, reason)
+        return ExplainedLeaf(leaf.path, rung, far, relative, ratios, plausible, reason)
 
-    if not math.isfinite(rms):
+    if not math.isfinite(far):
         broken = placed("beyond", reason="finite in one of the two alone")
         return broken._replace(difference=None, relative=None)
-    ratios |= {name: rms / scale for name, scale in scales.items()}
-    if rms == 0:
+    ratios |= {name: far / scale for name, scale in scales.items()}
+    if far == 0:
         return placed("identical")
     near = [c for c in clouds if np.all(now[:2] <= MARGIN * c.samples.max(0)[:2])]
     if near:
-        overlap = [rung for rung, v in seen.items() if v and min(v) <= rms <= max(v)]
+        overlap = [rung for rung, v in seen.items() if v and min(v) <= far <= max(v)]
         return placed(_nearest(now, near, is_plain), *overlap)
     sized = [n for n in formats if WITHIN[0] <= (ratios[n] or 0.0) <= WITHIN[1]]
     alike = [name for name in sized if _same_pattern(difference, formats[name])]
     if alike:
-        return placed(min(alike, key=lambda name: abs(math.log(rms / scales[name]))))
+        return placed(min(alike, key=lambda name: abs(math.log(far / scales[name]))))
     other = f"of the size of {' and '.join(sized)}, in another pattern"
     return placed("beyond", reason=other if sized else _between(ratios))
 
@@ -339,23 +360,23 @@ class Ladder(NamedTuple):
     """
 
     tree: Any
-    plain: tuple[runs.Result, runs.Result]
+    plain: tuple[Result, Result]
     signs: Signs
     clouds: list[list[Cloud]]
-    formats: dict[str, runs.Result]
+    formats: dict[str, Result]
     draws: int
     notes: tuple[str, ...] = ()
 
 
-def ladder(call: runs.Call, key: Array, *, draws: int) -> Ladder:
+def ladder(call: BoundCall, key: Array, *, draws: int) -> Ladder:
     """Runs a call under the noise of every rung; `draws` as for `explain`."""
     compiled = inject(call.fn, specs.UlpPerturbation(), only=())
     tree = call._replace(fn=compiled).result(key)
-    clean = runs.values(tree)
+    clean = wide_leaves(tree)
     free = signs(call, clean)
 
-    def values(result: Any) -> runs.Result:
-        return free.settled(runs.values(result))
+    def values(result: Any) -> Result:
+        return free.settled(wide_leaves(result))
 
     every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
     formats = {}
@@ -363,24 +384,24 @@ def ladder(call: runs.Call, key: Array, *, draws: int) -> Ladder:
         spec = specs.ReducedPrecision(name)
         if _acts(spec, call):
             result = call._replace(fn=inject(call.fn, spec)).result(key)
-            formats[name] = list(map(runs.difference, values(result), clean))
+            formats[name] = list(map(subtract, values(result), clean))
     plain = clean, values(call.result())
     clouds = _clouds(call, values, clean, key, draws)
-    notes = runs.notes(call.reaches(runs.reaching(every)))
+    notes = reach_notes(call.reaches(with_routines(every)))
     return Ladder(tree, plain, free, clouds, formats, draws, notes)
 
 
-def _acts(spec: specs.NoiseSpec, call: runs.Call) -> bool:
+def _acts(spec: specs.NoiseSpec, call: BoundCall) -> bool:
     return bool(coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed)
 
 
 def _clouds(
-    call: runs.Call, values: Callable, clean: runs.Result, key: Array, draws: int
+    call: BoundCall, values: Callable, clean: Result, key: Array, draws: int
 ) -> list[list[Cloud]]:
     """The clouds of every leaf, one for each noise that acts on the function."""
     clouds: list[list[Cloud]] = [[] for _ in clean]
     for rung, spec in [(rung, s) for rung, noises in RANDOM.items() for s in noises]:
-        spec = runs.reaching(spec)
+        spec = with_routines(spec)
         if not _acts(spec, call):
             continue
         single: list[list[np.ndarray]] = [[] for _ in clean]
@@ -390,7 +411,7 @@ def _clouds(
             now = values(result)
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, of_leaf in zip(now, others or [], samples, strict=False):
-                    drawn = sample(runs.difference(x, y))
+                    drawn = sample(subtract(x, y))
                     of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
             before = now
         for cloud, *samples in zip(clouds, single, pairs, strict=True):
@@ -403,4 +424,4 @@ def sample(difference: np.ndarray) -> np.ndarray:
     """Of a difference the RMS, the largest element, the fraction that differs: [3]."""
     largest = float(np.max(np.abs(difference), initial=0))
     fraction = np.count_nonzero(difference) / max(1, difference.size)
-    return np.array([runs.rms(difference), largest, fraction])
+    return np.array([rms(difference), largest, fraction])

@@ -32,8 +32,10 @@ from jax import Array
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
+from prednet_jax.noise.questions.sampling import (
+    with_routines,
+)
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
 
 MARGIN, TWICE = 10.0, 2.0
@@ -154,7 +156,7 @@ def first_difference(
     integer("draws", draws, 2)
     accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
     expect(isinstance(recording, Recording), "recording", recording, accepted)
-    reaching = runs.reaching(spec)
+    reaching = with_routines(spec)
 
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
         keys = random_bits.split(key, draws)

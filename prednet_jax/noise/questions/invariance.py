@@ -19,8 +19,19 @@ from prednet_jax.noise.arguments import Outcome, split, taken_apart
 from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import Traced, evaluate, traced
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions import runs
 from prednet_jax.noise.questions.explain import changed, ladder
+from prednet_jax.noise.questions.leaves import (
+    describe_leaves,
+    named_leaves,
+    rms,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+)
+from prednet_jax.noise.questions.tables import (
+    format_table,
+)
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.run import Call, Evaluation
@@ -60,7 +71,7 @@ class Invariance(NamedTuple):
             for bits in ["same" if v.same_bits else "differ"]
         ]
         last = f"compared with one compiled call of all {self.rows} rows"
-        return "\n".join([*runs.table(head, rows, "<<><><"), last])
+        return "\n".join([*format_table(head, rows, "<<><><"), last])
 
 
 def invariance(
@@ -91,13 +102,13 @@ def invariance(
         integer("batch", i, 0)
 
     def measure(*args: Any, **kwargs: Any) -> Invariance:
-        call = runs.Call(fn, args, kwargs)
+        call = BoundCall(fn, args, kwargs)
         given = _given(call, batch)
         shapes = given.program(given.rows).shapes
         _check_rows(given, shapes)
         expected = list(map(np.asarray, jax.jit(given.result)(*given.arrays)))
         tree = _result(shapes, expected)
-        for leaf, x in zip(runs.leaves(tree), runs.values(tree), strict=True):
+        for leaf, x in zip(describe_leaves(tree), wide_leaves(tree), strict=True):
             if np.isnan(x).any():
                 at = f"{leaf.path}{np.argwhere(np.isnan(x))[0].tolist()}"
                 raise NoiseError(f"{at} is NaN: expected a result without NaN")
@@ -162,7 +173,7 @@ class _Given(NamedTuple):
             ) from error
 
 
-def _given(call: runs.Call, batch: Sequence[int]) -> _Given:
+def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
     """The call, refusing batches without a common axis 0."""
     for i in batch:
         if i >= len(call.args):
@@ -176,7 +187,7 @@ def _given(call: runs.Call, batch: Sequence[int]) -> _Given:
         _, inside, objects = split(((one,), {}))
         is_batch += [i in batch] * (len(inside) - len(taken_apart(objects)[1]))
     args, kwargs = call.arguments()
-    pure, arrays = runs.Call(call.fn, args, kwargs).pure()
+    pure, arrays = BoundCall(call.fn, args, kwargs).pure()
     is_batch += [False] * (len(arrays) - len(is_batch))
     shapes = [np.shape(x) for x in itertools.compress(arrays, is_batch)]
     sizes = {shape[:1] for shape in shapes}
@@ -202,7 +213,7 @@ def _result(shapes: Outcome, arrays: Sequence[Any]) -> Any:
 
 def _check_rows(given: _Given, shapes: Outcome) -> None:
     """Refuses a result without a batch axis, whatever the number of rows."""
-    named = runs.named_leaves(_result(shapes, shapes.arrays))
+    named = named_leaves(_result(shapes, shapes.arrays))
     paths = [path for path, x in named if isinstance(x, jax.ShapeDtypeStruct)]
     for rows in (given.rows, given.rows + 1, 1):
         arrays = given.program(rows).shapes.arrays
@@ -364,6 +375,6 @@ def _first_line(given: _Given, name: str, lines: _Followed) -> str:
 
 def _rearranged(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether two arrays hold nearly the same numbers, in other places."""
-    x, y = runs.values([x, y])
-    near = functools.partial(np.allclose, rtol=0.01, atol=0.01 * runs.rms(y))
+    x, y = wide_leaves([x, y])
+    near = functools.partial(np.allclose, rtol=0.01, atol=0.01 * rms(y))
     return not near(x, y) and near(np.sort(x, None), np.sort(y, None))

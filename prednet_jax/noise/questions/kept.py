@@ -20,7 +20,14 @@ import jax
 import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.leaves import (
+    named_leaves,
+    rms,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+)
 from prednet_jax.noise.questions.tolerance import Reference, Tolerance, noise_reference
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import format
@@ -95,8 +102,8 @@ class Keeper:
             )
             self._write(position, how, reference)
             return reference
-        kept, expected = entries[position], runs.Call(fn, args, {}).result()
-        paths = [path for path, _ in runs.named_leaves(expected)]
+        kept, expected = entries[position], BoundCall(fn, args, {}).result()
+        paths = [path for path, _ in named_leaves(expected)]
         if {**kept, "leaves": list(kept["leaves"])} != {**how, "leaves": paths}:
             raise NoiseError(
                 f"{self.file}: {self.test} has tolerances of {list(kept['leaves'])} "
@@ -110,8 +117,8 @@ class Keeper:
 
     def _write(self, position: int, how: dict[str, Any], reference: Reference) -> None:
         """Put an entry into the file; those of other tests stay."""
-        sizes = [runs.rms(x[np.isfinite(x)]) for x in runs.values(reference.expected)]
-        named = zip(runs.named_leaves(reference.tolerances), sizes, strict=True)
+        sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
+        named = zip(named_leaves(reference.tolerances), sizes, strict=True)
         leaves = {p: {**dataclasses.asdict(t), "size": size} for (p, t), size in named}
         held = read(self.file)
         entry = {**how, "leaves": leaves}

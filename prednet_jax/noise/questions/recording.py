@@ -24,7 +24,9 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.runs import Call
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+)
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.sketch import COLUMNS, HUGE, classes, digest, digests, numbers
 from prednet_jax.noise.specs import Identity, NoiseSpec
@@ -198,8 +200,8 @@ class Watch(Watched):
         """Trace and plan; `spec` is the noise of each run, if any."""
         super().__init__(EXECUTIONS)
         self.name = getattr(fn, "__name__", type(fn).__name__)
-        args, kwargs = Call(fn, args, kwargs).arguments()
-        pure, self._arrays = Call(fn, args, kwargs).pure()
+        args, kwargs = BoundCall(fn, args, kwargs).arguments()
+        pure, self._arrays = BoundCall(fn, args, kwargs).pure()
         # Objects are kept, so that no other gets the same id.
         self._numbers: dict[int, tuple[Any, int]] = {}
 

@@ -11,7 +11,15 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.leaves import (
+    Result,
+    rms,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+)
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Identity
@@ -45,9 +53,9 @@ class Signs(NamedTuple):
     """Which leaves of a result depend on signs, and values to take these from."""
 
     is_free: list[bool]
-    known: runs.Result
+    known: Result
 
-    def settled(self, values: runs.Result) -> runs.Result:
+    def settled(self, values: Result) -> Result:
         """A result with the signs of the known one where they are free."""
         return [
             _nearest(x, y) if free else x
@@ -55,7 +63,7 @@ class Signs(NamedTuple):
         ]
 
 
-def signs(call: runs.Call, known: runs.Result) -> Signs:
+def signs(call: BoundCall, known: Result) -> Signs:
     """Tries which leaves of the result of a call depend on signs."""
     pure, arrays = call.pure()
     steps = plan(traced(pure, arrays).jaxpr, Identity()).walk()
@@ -67,10 +75,9 @@ def signs(call: runs.Call, known: runs.Result) -> Signs:
         program, key = traced(pure, arrays), jax.random.key(0)
         return evaluate(Identity(), key, program, arrays, hooks=_Turned(first))
 
-    one, other = (runs.values(run(first, *arrays).result()) for first in (0, 1))
+    one, other = (wide_leaves(run(first, *arrays).result()) for first in (0, 1))
     moved = [
-        runs.rms(runs.difference(x, y)) > MOVED * runs.rms(y)
-        for x, y in zip(one, other, strict=True)
+        rms(subtract(x, y)) > MOVED * rms(y) for x, y in zip(one, other, strict=True)
     ]
     return Signs(moved, known)
 
@@ -84,4 +91,4 @@ def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         known = (size > 0) & np.isfinite(size)
         phase = np.where(known, inner / np.where(known, size, 1), 1)
         candidates += [x * phase] if x.shape[axis] > 1 else []
-    return min(candidates, key=lambda turned: runs.rms(runs.difference(turned, y)))
+    return min(candidates, key=lambda turned: rms(subtract(turned, y)))

@@ -43,7 +43,20 @@ from jax import Array
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.inject import inject
-from prednet_jax.noise.questions import runs
+from prednet_jax.noise.questions.leaves import (
+    Leaf,
+    check_same_structure,
+    describe_leaves,
+    named_leaves,
+    rms,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    sample_moments,
+    with_routines,
+)
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 # Failure rates below this were not tested against draws.
@@ -107,23 +120,23 @@ def tolerance(
     integer("draws", draws, 2)
     inside = isinstance(failure, int | float) and 0 < failure < 1
     expect(inside, "failure", failure, "a number between 0 and 1")
-    spec = runs.reaching(spec)
+    spec = with_routines(spec)
     noisy, compiled = inject(fn, spec), inject(fn, spec, only=())
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        call = runs.Call(fn, args, kwargs)
+        call = BoundCall(fn, args, kwargs)
         results = call.result(), call._replace(fn=compiled).result(key)
-        pairs = zip(*map(runs.values, results), strict=True)
+        pairs = zip(*map(wide_leaves, results), strict=True)
         errors = [_Errors(np.stack(pair)) for pair in pairs]
 
         def seen() -> Iterator[Any]:
             for result in call.draw(noisy, key, draws):
-                for leaf, x in zip(errors, runs.values(result), strict=True):
+                for leaf, x in zip(errors, wide_leaves(result), strict=True):
                     leaf.see(x)
                 yield result
 
-        tree, means, spreads = runs.moments(seen())
-        described = zip(errors, runs.leaves(tree), means, spreads, strict=True)
+        tree, means, spreads = sample_moments(seen())
+        described = zip(errors, describe_leaves(tree), means, spreads, strict=True)
         tolerances = [e.tolerance(leaf, m, s, failure) for e, leaf, m, s in described]
         return jax.tree.unflatten(jax.tree.structure(tree), tolerances)
 
@@ -132,7 +145,7 @@ def tolerance(
 
 def tolerance_table(tolerances: Any) -> str:
     """A line of text for each leaf of what `tolerance` gives."""
-    leaves = runs.named_leaves(tolerances)
+    leaves = named_leaves(tolerances)
     width = max((len(name) for name, _ in leaves), default=0)
     return "\n".join(f"{name:{width}}  {one}" for name, one in leaves)
 
@@ -152,7 +165,7 @@ class _Errors:
         self.size, self.largest = sizes.min(0), sizes.max(0)
         masked = self.size == self.size.max(initial=0)
         rest = self.size[~masked] if masked.sum() > 1 else self.size
-        scales = {s for s in (runs.rms(self.size), runs.rms(rest)) if s} or {0.0}
+        scales = {s for s in (rms(self.size), rms(rest)) if s} or {0.0}
         floors = sorted({rho * scale for rho in BALANCES for scale in scales})
         self.squares: dict[float, list[float]] = {floor: [] for floor in floors}
 
@@ -163,10 +176,10 @@ class _Errors:
     def see(self, x: np.ndarray) -> None:
         far = np.abs(x[self.finite] - self.references[0])
         for floor, squares in self.squares.items():
-            squares.append(runs.rms(far / self.units(floor)) ** 2)
+            squares.append(rms(far / self.units(floor)) ** 2)
 
     def tolerance(
-        self, leaf: runs.Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
+        self, leaf: Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
     ) -> Tolerance:
         """What covers the errors but with probability `failure`."""
         settled = self.settled & (np.isfinite(mean) == self.finite)
@@ -193,7 +206,7 @@ class _Errors:
             rtol, atol = 0.0, rtol
         allowed = atol + rtol * self.size
         some = allowed > 0
-        noise = runs.rms(spread[some] / allowed[some])
+        noise = rms(spread[some] / allowed[some])
         return Tolerance(rtol, atol, noise, failure < EXTRAPOLATED)
 
 
@@ -245,12 +258,12 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
         NoiseError: structures or shapes differ.
     """
     allowed = jax.tree.leaves(tolerances)
-    described = runs.check_alike("actual", actual, "expected", expected)
+    described = check_same_structure("actual", actual, "expected", expected)
     typed = all(isinstance(one, Tolerance) for one in allowed)
     wanted = f"one Tolerance for each of {len(described)} leaves"
     fits = typed and len(allowed) == len(described)
     expect(fits, "tolerances", tolerances, wanted)
-    values = map(runs.values, (actual, expected))
+    values = map(wide_leaves, (actual, expected))
     lines = list(filter(None, map(_outside, described, allowed, *values)))
     if lines:
         head = f"{len(lines)} of {len(described)} leaves outside the noise"
@@ -284,13 +297,13 @@ def noise_reference(
     spec = ReductionOrder(granularity="element") if spec is None else spec
     measure = tolerance(fn, spec, draws=draws, failure=failure)
     tolerances = measure(jax.random.key(seed), *args)
-    return Reference(runs.Call(fn, args, {}).result(), tolerances)
+    return Reference(BoundCall(fn, args, {}).result(), tolerances)
 
 
-def _outside(leaf: runs.Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
+def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
     """What is outside, in a line; "" if nothing is."""
     with np.errstate(invalid="ignore"):
-        far = np.abs(runs.difference(x, y))
+        far = np.abs(subtract(x, y))
         far = np.where(np.isnan(far), np.inf, far)
         allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
     count = int(np.count_nonzero(far > allowed))

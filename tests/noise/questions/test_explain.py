@@ -11,7 +11,9 @@ from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NOT_MODELLED
-from prednet_jax.noise.questions.runs import Call
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+)
 
 KEY = jax.random.key(4)
 
@@ -61,7 +63,7 @@ def test_every_kind_of_program_has_a_float64():
         return jnp.linalg.solve(h @ h.T + jnp.eye(8), seen), jnp.argsort(h)
 
     args = jax.random.key(2), noise_programs.normal(1, 8, 16)
-    truth = exact(Call(fn, args, {}), KEY)
+    truth = exact(BoundCall(fn, args, {}), KEY)
     value, order = fn(*args)
     np.testing.assert_allclose(truth.values[0], value, rtol=1e-3)
     assert np.any(truth.values[0] != np.asarray(value))

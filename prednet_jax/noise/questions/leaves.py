@@ -1,0 +1,131 @@
+"""Results of a function as lists of NumPy arrays, one for each leaf, and their sizes.
+
+    described = check_same_structure("a", a, "b", b)     # paths, types and shapes
+    for leaf, x, y in zip(described, wide_leaves(a), wide_leaves(b), strict=True):
+        print(leaf.path, rms(subtract(x, y)) / rms(y))
+
+Every function of this module treats NaN as equal to NaN. `wide_leaves` holds the
+numbers in float64 or complex128, which represent all narrower types exactly.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from prednet_jax.noise.errors import NoiseError
+
+# The leaves of one result in float64 or complex128, in the order of `jax.tree.leaves`.
+Result = list[np.ndarray]
+
+
+class Leaf(NamedTuple):
+    """One array of a result.
+
+    Attributes:
+        path: its path in the pytree, or `result` if the result is one array.
+        dtype: name of its type.
+        shape: its shape.
+        precision: decimal digits of the type (7.2 for float32, which has 24 bits).
+        epsilon: distance from 1 to the next number of the type; 0 for integers.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    precision: float
+    epsilon: float
+
+
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Returns pairs of the path and the value of each leaf, unchanged."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path) or "result", x) for path, x in leaves]
+
+
+def describe_leaves(tree: Any) -> list[Leaf]:
+    """Returns the path, type and shape of each leaf of a result."""
+    described = []
+    for path, x in named_leaves(tree):
+        x, epsilon = as_array(x), 0.0
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            info = jnp.finfo(x.dtype)
+            bits, epsilon = info.nmant + 1, float(info.eps)
+        elif x.dtype == np.bool_:
+            bits = 1
+        else:
+            integers = jnp.iinfo(x.dtype)
+            bits = integers.bits - (integers.min < 0)
+        precision = bits * math.log10(2)
+        described.append(Leaf(path, str(x.dtype), x.shape, precision, epsilon))
+    return described
+
+
+def wide_leaves(tree: Any) -> Result:
+    """Returns the leaves in float64 or complex128; a leaf that is no number is 0."""
+    arrays = map(as_array, jax.tree.leaves(tree))
+    return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
+
+
+def as_array(x: Any) -> np.ndarray:
+    """Returns a leaf as a NumPy array of its own type.
+
+    A PRNG key becomes its data, and a leaf that is no number becomes 0.
+    """
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        x = jax.random.key_data(x)
+    if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
+        x = 0
+    if getattr(x, "dtype", None) == jax.dtypes.float0:
+        x = np.zeros(x.shape)
+    return np.asarray(x)
+
+
+def check_same_structure(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
+    """Returns the leaves of `b`, described.
+
+    Args:
+        name: what `a` is called in the error message.
+        a: a pytree.
+        other: what `b` is called there.
+        b: a pytree.
+
+    Raises:
+        NoiseError: the pytrees differ in structure, or in the shape of a leaf.
+    """
+    mine: Any = jax.tree.structure(a)
+    yours: Any = jax.tree.structure(b)
+    if mine != yours:
+        raise NoiseError(f"{name} is {mine} and {other} {yours}: expected the same")
+    described = describe_leaves(b)
+    for leaf, expected in zip(describe_leaves(a), described, strict=True):
+        if leaf.shape != expected.shape:
+            raise NoiseError(
+                f"{expected.path}: {name} has shape {leaf.shape} and {other} "
+                f"{expected.shape}: expected the same"
+            )
+    return described
+
+
+def subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns `x - y`, and 0 where both are NaN or the same infinity."""
+    with np.errstate(invalid="ignore"):
+        return np.where(equal_elements(x, y), 0, np.subtract(x, y))
+
+
+def equal_elements(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns which elements are equal; NaN equals NaN, and -0 equals 0."""
+    return (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+def rms(x: np.ndarray) -> float:
+    """Returns the root mean square of the magnitudes; 0 for an empty array.
+
+    The largest magnitude is divided out first, so that squares do not overflow.
+    """
+    largest = float(np.max(np.abs(x), initial=0))
+    if largest == 0 or not math.isfinite(largest):
+        return largest
+    return largest * float(np.sqrt(np.mean(np.square(np.abs(x) / largest))))
