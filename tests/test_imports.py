@@ -25,7 +25,7 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
 REPORT_SEES = {"report", "records", "errors", "files"}
 # The modules of noise/ that may touch what is internal to JAX.
-INTERNAL = {"compat", "control_flow", "logical", "registry", "worker"}
+INTERNAL = {"compat", "control_flow", "logical_mesh", "registry", "worker"}
 DATA_LIBRARIES = (
     *("tensorflow_datasets", "tensorflow", "av", "skimage", "sklearn", "PIL"),
     *("vl_convert", "jinja2", "scipy.stats", "pandas", "statsmodels"),

@@ -8,11 +8,12 @@ reaches, `localize` which of it matters, `decisions` what it flips, `audit` what
 vary on a GPU, `register_rule` adds a primitive of your own.
 """
 
-from prednet_jax.noise.coverage import Entry, Report, coverage
+from prednet_jax.noise._coverage import Entry, Report, coverage
+from prednet_jax.noise._inject import inject
+from prednet_jax.noise._localize import Culprit, Findings, localize
 from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
 from prednet_jax.noise.gpu.audit import audit
-from prednet_jax.noise.inject import inject
-from prednet_jax.noise.localize import Culprit, Findings, localize
+from prednet_jax.noise.gpu.orders import GpuOrder
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
@@ -36,7 +37,6 @@ from prednet_jax.noise.specs import (
     BitFlip,
     Composition,
     Gaussian,
-    GpuOrder,
     GradientGaussian,
     Identity,
     MonteCarlo,

@@ -19,7 +19,6 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, fusion, specs
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
-from prednet_jax.noise.gpu import orders
 from prednet_jax.noise.order import permutations, profiles
 from prednet_jax.noise.order.collectives import axes_of, cut_gathered
 from prednet_jax.noise.order.partials import Cut, NoOrder
@@ -34,7 +33,7 @@ class Noise(NamedTuple):
     """The parts of a spec that act on a computation, sorted by what they act on."""
 
     order: specs.ReductionOrder | None = None
-    gpu: specs.GpuOrder | None = None
+    fixed: specs.FixedOrder | None = None
     operands: specs.ReducedPrecision | None = None
     results: tuple[specs.Elementwise, ...] = ()
     only: frozenset[str] | None = None
@@ -51,7 +50,7 @@ class Action(NamedTuple):
 
     order: specs.ReductionOrder | None = None
     cut: Cut | None = None
-    replay: orders.Replay | None = None
+    replay: specs.Replay | None = None
     operands: specs.ReducedPrecision | None = None
     results: specs.NoiseSpec | None = None
     reason: str = ""
@@ -168,13 +167,13 @@ def plan(
 
     noise = Noise(
         order=first(specs.ReductionOrder),
-        gpu=first(specs.GpuOrder),
+        fixed=first(specs.FixedOrder),
         operands=first(specs.ReducedPrecision),
         results=tuple(p for p in parts if isinstance(p, specs.Elementwise)),
         only=None if only is None else frozenset(only),
     )
-    if noise.gpu is not None:
-        orders.prepare(noise.gpu, jaxpr)
+    if noise.fixed is not None:
+        noise.fixed.prepare(jaxpr)
     return _plan(noise, jaxpr)
 
 
@@ -304,8 +303,8 @@ def _action(
                     cut_or_reason = rule.cut(noise.order, params, *shapes)
     cut = cut_or_reason if isinstance(cut_or_reason, Cut) else None
     replay_or_reason: Any = cut_or_reason if cut is None else None
-    if noise.gpu is not None and (rule.cut is not None or rule.left_alone):
-        cut, replay_or_reason = None, orders.replayed(noise.gpu, equation)
+    if noise.fixed is not None and (rule.cut is not None or rule.left_alone):
+        cut, replay_or_reason = None, noise.fixed.replay(equation)
     is_reason = isinstance(replay_or_reason, str)
     return Action(
         order=None if cut is None else noise.order,

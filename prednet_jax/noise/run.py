@@ -22,7 +22,7 @@ from prednet_jax.noise.order import permutations
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words, first_words, on_device, path_salt
 from prednet_jax.noise.rounding import elementwise
-from prednet_jax.noise.rules import logical, registry
+from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
 
 # For the path of an equation, its drawn orders: arrays over its grid of tiles.
@@ -68,6 +68,25 @@ class Evaluation:
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
         """Is told the number of steps of a while loop, or of a branch."""
+
+    def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
+        """Evaluates all steps of a program; `values`, by variable, grows."""
+        self.advance(plan.steps, words, values, drawn)
+
+    def advance(
+        self, steps: Sequence[Step], words: Words, values: dict, drawn: Drawn
+    ) -> None:
+        """Evaluates steps one after another; `values`, by variable, grows."""
+        for step in steps:
+            operands = [self.read(values, atom) for atom in step.atoms]
+            first = registry.higher_order(step.name) is None
+            evaluate = self.first_order if first else self.higher_order
+            with compat.context(step.equation):
+                results = evaluate(Call(step, drawn, self), words, operands)
+                results = self.after(step, words, operands, results)
+            given = zip(step.equation.outvars, results, step.held, strict=True)
+            for var, x, hold in given:
+                values[var] = materialised(x) if hold else x
 
 
 class Call(NamedTuple):
@@ -138,26 +157,7 @@ def at_words(
     if drawn is None:
         drawn = _draw_ahead(plan, words)
 
-    def advance(
-        steps: Sequence[Step], words: Words, values: dict, drawn: Drawn
-    ) -> None:
-        """Evaluate steps one after another; `values`, by variable, grows."""
-        for step in steps:
-            operands = [evaluation.read(values, atom) for atom in step.atoms]
-            first = registry.higher_order(step.name) is None
-            evaluate = evaluation.first_order if first else evaluation.higher_order
-            with compat.context(step.equation):
-                results = evaluate(Call(step, drawn, evaluation), words, operands)
-                results = evaluation.after(step, words, operands, results)
-            given = zip(step.equation.outvars, results, step.held, strict=True)
-            for var, x, hold in given:
-                values[var] = materialised(x) if hold else x
-
-    told = any(isinstance(x, compat.BatchTracer) for x in args)
-    if words.places and (told or any(step.communicates for step in plan.steps)):
-        logical.run_on_devices(plan, words, values, drawn, advance, told)
-    else:
-        advance(plan.steps, words, values, drawn)
+    evaluation.program(plan, words, values, drawn)
     return [evaluation.read(values, atom) for atom in plan.jaxpr.outvars]
 
 

@@ -12,11 +12,10 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from prednet_jax.noise import errors
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.gpu.targets import CARDS
 
 SITES = ("computation", "gradient", "weights")
 FORMATS = ("tf32", "bf16", "fp16")
@@ -113,19 +112,29 @@ class ReductionOrder(NoiseSpec):
 
 
 @dataclass(frozen=True)
-class GpuOrder(NoiseSpec):
-    """Sums added in the fixed order of a GPU's kernels; nothing is random.
+class FixedOrder(NoiseSpec):
+    """Base of specs that give each sum one other order; nothing is random.
 
-    Attributes:
-        gpu: whose, a name of `gpu.targets.CARDS`. The order of each `reduce_sum` is
-            read from the kernel that XLA compiles for that sum alone.
-        products: the model of dots and convolutions, which are the libraries'.
-            `"fused"`: that of `gpu.orders`. `"plain"`: as this machine computes them.
+    `replay(equation)` returns how a sum is evaluated (`evaluate`, of its operands) and
+    what coverage reports of it (`reason`), or why it is left alone; `prepare` is called
+    once with the program before.
     """
 
     alone: ClassVar[bool] = True
-    gpu: str = choice(dataclasses.MISSING, *CARDS)
-    products: str = choice("fused", "fused", "plain", later=True)
+
+    def prepare(self, jaxpr: Any) -> None:
+        """Reads what all sums of a program need at once."""
+
+    def replay(self, equation: Any) -> Replay | str:
+        """Returns how a first-order equation is evaluated, or why it is left alone."""
+        raise NotImplementedError
+
+
+class Replay(NamedTuple):
+    """How an equation is evaluated, of its operands, and what coverage says of it."""
+
+    evaluate: Callable[..., Any]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -265,7 +274,7 @@ class Composition(NoiseSpec):
                     "Composition; use compose() to flatten"
                 )
         alone = {type(spec): "at most one of a kind" for spec in specs if spec.alone}
-        orders = {ReductionOrder | GpuOrder: "one order for a sum"}
+        orders = {ReductionOrder | FixedOrder: "one order for a sum"}
         for kind, expected in (alone | orders).items():
             same = [spec for spec in specs if isinstance(spec, kind)]
             errors.expect(len(same) < 2, "specs", same, expected)

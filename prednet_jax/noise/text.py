@@ -20,10 +20,9 @@ from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.rules import primitives
 from prednet_jax.noise.specs import NoiseSpec
 
-KINDS: Mapping[str, type[NoiseSpec]] = {
+KINDS: dict[str, type[NoiseSpec]] = {
     "identity": specs.Identity,
     "reduction_order": specs.ReductionOrder,
-    "gpu_order": specs.GpuOrder,
     "stochastic_rounding": specs.StochasticRounding,
     "mca": specs.MonteCarlo,
     "ulp": specs.UlpPerturbation,

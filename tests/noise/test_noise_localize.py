@@ -6,7 +6,7 @@ import pytest
 from benchmarks import planted
 from prednet_jax import noise
 from prednet_jax.noise import Identity, ReductionOrder, UlpPerturbation, variability
-from prednet_jax.noise.localize import localize, minimise
+from prednet_jax.noise._localize import localize, minimise
 from prednet_jax.noise.variability import l2_distance
 
 KEY = jax.random.key(2)

@@ -7,9 +7,11 @@ efficient primitives for deep learning", 2014). Operands are rounded to TF32 to 
 ties away, as `cvt.rna.tf32` does.
 """
 
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +20,12 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat
+from prednet_jax.noise import compat, text
 from prednet_jax.noise.gpu import compilation, replay, targets
 from prednet_jax.noise.gpu.ptx import PtxError
 from prednet_jax.noise.gpu.replay import Schedule
 from prednet_jax.noise.order.partials import NoOrder, too_few
-from prednet_jax.noise.specs import GpuOrder
+from prednet_jax.noise.specs import FixedOrder, Replay, choice
 
 # Types that are added in float32.
 TYPES = ("float32", "bfloat16", "float16")
@@ -50,40 +52,49 @@ class Sum(NamedTuple):
         return math.prod(self.shape[d] for d in self.axes)
 
 
-class Replay(NamedTuple):
-    """How an equation is evaluated, of its operands, and what coverage says of it."""
+@dataclass(frozen=True)
+class GpuOrder(FixedOrder):
+    """Sums added in the fixed order of a GPU's kernels; nothing is random.
 
-    evaluate: Callable[..., Array]
-    reason: str
+    Attributes:
+        gpu: whose, a name of `targets.CARDS`. The order of each `reduce_sum` is
+            read from the kernel that XLA compiles for that sum alone.
+        products: the model of dots and convolutions, which are the libraries'.
+            `"fused"`: that of this module. `"plain"`: as this machine computes them.
+    """
+
+    gpu: str = choice(dataclasses.MISSING, *targets.CARDS)
+    products: str = choice("fused", "fused", "plain", later=True)
+
+    def prepare(self, jaxpr: Any) -> None:
+        """Reads the orders of all sums of a program at once."""
+        _read_orders([key for key in _sums(self, jaxpr) if key.terms > 2])
+
+    def replay(self, equation: Any) -> Replay | str:
+        """Returns how a first-order equation is replayed, or why it is not."""
+        name, params = equation.primitive.name, equation.params
+        types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
+        if name == "reduce_sum":
+            if types[0].name not in TYPES:
+                return f"not replayed: a sum in {types[0]}"
+            key = _sum(self, equation)
+            if key.terms < 3:
+                return too_few(key.terms)
+            order = order_of(key)
+            if isinstance(order, str):
+                return f"not replayed: {order}"
+            evaluate = functools.partial(in_order, order, key.axes)
+            return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
+        if name in ("dot_general", "conv_general_dilated"):
+            return _replayed_product(self, name, params, types)
+        if name == "add_any":
+            return NoOrder("two cotangents, added as the program says on every machine")
+        if name.startswith("scatter"):
+            return "not replayed: atomics add in the order of arrival, which none fixes"
+        return "not replayed: its order on a GPU was not read from a kernel"
 
 
-def replayed(spec: GpuOrder, equation: Any) -> Replay | str:
-    """How a first-order equation is replayed, or why it is not."""
-    name, params = equation.primitive.name, equation.params
-    types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
-    if name == "reduce_sum":
-        if types[0].name not in TYPES:
-            return f"not replayed: a sum in {types[0]}"
-        key = _sum(spec, equation)
-        if key.terms < 3:
-            return too_few(key.terms)
-        order = order_of(key)
-        if isinstance(order, str):
-            return f"not replayed: {order}"
-        evaluate = functools.partial(in_order, order, key.axes)
-        return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
-    if name in ("dot_general", "conv_general_dilated"):
-        return _replayed_product(spec, name, params, types)
-    if name == "add_any":
-        return NoOrder("two cotangents, added as the program says on every machine")
-    if name.startswith("scatter"):
-        return "not replayed: atomics add in the order of arrival, which none fixes"
-    return "not replayed: its order on a GPU was not read from a kernel"
-
-
-def prepare(spec: GpuOrder, jaxpr: Any) -> None:
-    """Read the orders of all sums of a program at once."""
-    _read_orders([key for key in _sums(spec, jaxpr) if key.terms > 2])
+text.KINDS["gpu_order"] = GpuOrder
 
 
 def _sum(spec: GpuOrder, equation: Any) -> Sum:

@@ -17,8 +17,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import (
     BoundCall,

@@ -1,6 +1,6 @@
 """What a program computes over a mesh of devices, on one CPU.
 
-`rules.logical` evaluates what each device does in turn, `order.collectives` adds the
+`logical_mesh` evaluates what each device does in turn, `order.collectives` adds the
 parts as a ring, a tree or XLA's CPU would.
 """
 
@@ -16,9 +16,10 @@ from jax import Array
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise._inject import Traced, evaluate
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.inject import Traced, evaluate
+from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import changed, ladder
 from prednet_jax.noise.questions.leaves import (
     as_array,
@@ -30,7 +31,6 @@ from prednet_jax.noise.questions.sampling import (
 from prednet_jax.noise.questions.tables import (
     format_table,
 )
-from prednet_jax.noise.rules import logical
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 
 # XLA's own order on a CPU, so that a machine with forced host devices gives these bits.
@@ -80,7 +80,8 @@ def devices(
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def compiled(static: Any, placed: tuple, key: Array, *arrays: Array) -> Outcome:
         program = _traced(static.call(fn), arrays, placed, sizes, out_specs)
-        return evaluate(spec, key, program, arrays)
+        hooks = logical_mesh.DeviceByDevice()
+        return evaluate(spec, key, program, arrays, hooks=hooks)
 
     def run(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         random_bits.check(key)
@@ -276,8 +277,8 @@ def _traced(
                 f"mesh={dict(sizes)} and a shard_map inside with a mesh of its own: "
                 "expected shard_map without mesh="
             ) from error
-    jaxpr = logical.on_one_device(program.jaxpr, sizes)
-    if placed is None and not logical.spread_over(jaxpr):
+    jaxpr = logical_mesh.on_one_device(program.jaxpr, sizes)
+    if placed is None and not logical_mesh.spread_over(jaxpr):
         raise NoiseError(
             f"nothing is spread over mesh={dict(sizes)}: expected in_specs, or a "
             "shard_map inside of the function"

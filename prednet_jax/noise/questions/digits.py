@@ -18,8 +18,8 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import quantiles
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import expect, integer
-from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions.leaves import (
     describe_leaves,
     rms,
@@ -35,7 +35,7 @@ from prednet_jax.noise.questions.sampling import (
 from prednet_jax.noise.questions.tables import (
     format_table,
 )
-from prednet_jax.noise.specs import GpuOrder, NoiseSpec, ReducedPrecision, parts
+from prednet_jax.noise.specs import FixedOrder, NoiseSpec, ReducedPrecision, parts
 
 
 class DigitsRow(NamedTuple):
@@ -128,7 +128,7 @@ def digits_table(
     integer("draws", draws, 2)
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
-        not isinstance(part, ReducedPrecision | GpuOrder)
+        not isinstance(part, ReducedPrecision | FixedOrder)
         and not getattr(part, "deterministic", False)
         for part in parts(computation_part(spec))
     )

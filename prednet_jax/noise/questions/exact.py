@@ -18,7 +18,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits, specs
-from prednet_jax.noise.inject import inject, traced
+from prednet_jax.noise._inject import inject, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.leaves import (
     Result,

@@ -22,9 +22,9 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import specs
-from prednet_jax.noise.coverage import coverage
+from prednet_jax.noise._coverage import coverage
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import integer
-from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
     Leaf,

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, taken_apart
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.inject import Traced, evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import changed, ladder
 from prednet_jax.noise.questions.leaves import (

@@ -21,8 +21,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
+from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import (
     BoundCall,

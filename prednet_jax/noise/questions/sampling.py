@@ -19,10 +19,10 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import random_bits, specs
+from prednet_jax.noise._coverage import Reach, reach
+from prednet_jax.noise._inject import Traced, traced
 from prednet_jax.noise.arguments import pure, split
-from prednet_jax.noise.coverage import Reach, reach
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.inject import Traced, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.leaves import Result, subtract, wide_leaves
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES

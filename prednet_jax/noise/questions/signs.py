@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.inject import evaluate, traced
+from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import (
     Result,

@@ -41,8 +41,8 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import quantiles
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions.leaves import (
     Leaf,
     check_same_structure,

@@ -22,7 +22,6 @@ from jax.sharding import PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.rules import logical
 from prednet_jax.noise.rules.registry import HigherOrder
 
 Call = Any  # `run.Call`, or what stands for it
@@ -180,8 +179,6 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
     def function(words: Words, *args: Any) -> tuple:
         return tuple(call.body(words, args))
 
-    if isinstance(params["mesh"], logical.LogicalMesh):
-        return logical.mapped(function, params, words, operands)
     everywhere: Any = jax.tree.map(lambda _: PartitionSpec(), words)
     over_mesh = jax.shard_map(
         function,

@@ -5,7 +5,7 @@
 - a `shard_map` gets a `LogicalMesh`, and `mapped` evaluates it by a `vmap` over each
   axis of the mesh, under the axis's name, so that JAX's own rules for mapped axes do
   what devices say to each other. What a device does alone between two collectives runs
-  in a loop over the devices (`run_on_devices`), with the shapes that a real one would
+  in a loop over the devices (`DeviceByDevice`), with the shapes that a real one would
   see: hence the same kernels and bits, and the memory of one device at a time;
 - a contraction over an axis that JAX's types say is sharded (explicit axes) becomes
   such a `shard_map`: the partial sum of each shard, then a psum. Where one operand
@@ -32,7 +32,9 @@ from jax.sharding import AbstractMesh, PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.run import Call, Drawn, Evaluation
 
 _NO_MESH = AbstractMesh((), ())
 # They say where a value lies, and leave it as it is.
@@ -231,59 +233,75 @@ def mapped(
     return [_join(x, spec, sizes) for x, spec in joined]
 
 
-def run_on_devices(
-    plan: Any, words: Words, values: dict, drawn: Any, advance: Callable, told: bool
-) -> None:
-    """Evaluate the steps of all devices of a logical mesh, between collectives apart.
+class DeviceByDevice(Evaluation):
+    """Evaluates a program over a logical mesh.
 
     A collective is evaluated for all devices at once, under the mapped axes of the
     mesh; so is what is the same on all of them. Everything else waits until a
     collective reads it, and then runs device by device.
-
-    `advance(steps, words, values, drawn)` evaluates steps; `values` grow. `told`:
-    whether they tell what differs between devices; in the body of a loop they do not.
     """
-    results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
-    waiting: dict[Any, None] = {}
-    pending: set[Any] = set()
 
-    def variables(step: Any) -> list[Any]:
-        return [atom for atom in step.atoms if not compat.is_literal(atom)]
+    def higher_order(self, call: Call, words: Words, operands: list) -> list:
+        """Evaluates a shard_map over a logical mesh by `mapped`."""
+        if not isinstance(call.params.get("mesh"), LogicalMesh):
+            return super().higher_order(call, words, operands)
 
-    def catch_up() -> None:
-        others = (variables(step) for step in plan.steps if step not in waiting)
-        read = [v for step in waiting for v in variables(step)]
-        names = [v for v in dict.fromkeys(read) if v not in pending]
-        later = [v for reads in (*others, results) for v in reads]
-        wanted = [v for v in dict.fromkeys(later) if v in pending]
-        steps = list(waiting)
+        def device(words: Words, *args: Any) -> tuple:
+            return tuple(call.body(words, args))
 
-        @jax.custom_batching.sequential_vmap
-        def alone(words: Words, drawn: dict, given: list) -> list:
-            inner = dict(zip(names, given, strict=True))
-            advance(steps, words, inner, drawn)
-            return [inner[v] for v in wanted]
+        return mapped(device, call.params, words, operands)
 
-        now = alone(words, dict(drawn), [values[v] for v in names])
-        values.update(zip(wanted, now, strict=True))
-        waiting.clear()
-        pending.clear()
+    def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
+        """Evaluates the steps of all devices; what lies between collectives apart."""
+        given = [values[v] for v in plan.jaxpr.invars]
+        # In the body of a loop they do not tell what differs between devices.
+        varying_is_known = any(isinstance(x, compat.BatchTracer) for x in given)
+        alone = not any(step.communicates for step in plan.steps)
+        if not words.places or (alone and not varying_is_known):
+            self.advance(plan.steps, words, values, drawn)
+            return
+        results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
+        waiting: dict[Step, None] = {}
+        pending: set[Any] = set()
 
-    for step in plan.steps:
-        reads = variables(step)
-        waits = not pending.isdisjoint(reads)
-        differs = not told or any(
-            isinstance(values.get(v), compat.BatchTracer) for v in reads
-        )
-        if not step.communicates and (waits or differs):
-            waiting[step] = None
-            pending.update(step.equation.outvars)
-            continue
-        if waits:
-            catch_up()
-        advance([step], words, values, drawn)
-    if waiting:
-        catch_up()
+        def flush_pending() -> None:
+            others = (_variables(step) for step in plan.steps if step not in waiting)
+            read = [v for step in waiting for v in _variables(step)]
+            names = [v for v in dict.fromkeys(read) if v not in pending]
+            later = [v for reads in (*others, results) for v in reads]
+            wanted = [v for v in dict.fromkeys(later) if v in pending]
+            steps = list(waiting)
+
+            @jax.custom_batching.sequential_vmap
+            def per_device(words: Words, drawn: dict, given: list) -> list:
+                inner = dict(zip(names, given, strict=True))
+                self.advance(steps, words, inner, drawn)
+                return [inner[v] for v in wanted]
+
+            now = per_device(words, dict(drawn), [values[v] for v in names])
+            values.update(zip(wanted, now, strict=True))
+            waiting.clear()
+            pending.clear()
+
+        for step in plan.steps:
+            reads = _variables(step)
+            waits = not pending.isdisjoint(reads)
+            differs = not varying_is_known or any(
+                isinstance(values.get(v), compat.BatchTracer) for v in reads
+            )
+            if not step.communicates and (waits or differs):
+                waiting[step] = None
+                pending.update(step.equation.outvars)
+                continue
+            if waits:
+                flush_pending()
+            self.advance([step], words, values, drawn)
+        if waiting:
+            flush_pending()
+
+
+def _variables(step: Step) -> list[Any]:
+    return [atom for atom in step.atoms if not compat.is_literal(atom)]
 
 
 def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]:

@@ -23,9 +23,9 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.coverage import coverage
+from prednet_jax.noise._coverage import coverage
+from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
