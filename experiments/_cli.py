@@ -7,6 +7,7 @@ program, with its traceback; 2 something the user can mend, in one line on stder
 
 import contextlib
 import errno
+import io
 import os
 import re
 import shlex
@@ -45,18 +46,28 @@ sys.excepthook = _import_failed
 
 from absl import app, flags, logging  # noqa: E402
 
-from prednet_jax import records  # noqa: E402
+from prednet_jax import files, records  # noqa: E402
 from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 
 FLAGS = flags.FLAGS
 # Flags that hold paths; what is read may have a name instead, such as walk.
-_READ = ("data", "weights", "init_weights", "input", "run")
-_WRITTEN = ("workdir", "folder", "output", "record")
+_READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
+_READ += ("run",)
+# What a system says of a path that it does not take.
+_PATH_ERRORS = (
+    *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
+    *(errno.EISDIR, errno.ELOOP, errno.EILSEQ),
+)
+_WRITTEN = ("workdir", "folder", "output", "record", "profile")
 
 
 def run(main: Callable[[], None]) -> None:
     """Runs a script's main; flags of `_flags` and `_inherited` are its own."""
     logging.set_verbosity(logging.WARNING)
+    # The name of a file need not be text in the encoding of the terminal.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     for module in ("_flags", "_inherited"):
         for flag in FLAGS.get_key_flags_for_module(module):
             FLAGS.register_key_flag_for_module(sys.argv[0], flag)
@@ -65,7 +76,7 @@ def run(main: Callable[[], None]) -> None:
         try:
             for name in (*_READ, *_WRITTEN):
                 place = FLAGS[name].value if name in FLAGS else None
-                if place is not None:
+                if isinstance(place, str):
                     FLAGS[name].value = os.path.expanduser(place)
                     _check_place(name, FLAGS[name].value)
             main()
@@ -95,6 +106,9 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         place = f" ({error.filename})" if error.filename else ""
         fewer = ", or fewer --keep_checkpoints" if "keep_checkpoints" in FLAGS else ""
         return f"the disk is full{place}: expected room{fewer}", 1
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename:
+        path, reason = os.fsdecode(error.filename), os.strerror(error.errno or 0)
+        return f"{path}: {reason}; expected a path that can be used", 2
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         first = (str(error).strip() or "MemoryError").splitlines()[0]
         return (
@@ -144,18 +158,14 @@ def _check_place(name: str, path: str) -> None:
         fail(f"--{name}=: expected a {kind}{example}")
     if kind == "path":
         return
-    folder = Path(path).absolute()
-    if kind == "file":
-        if folder.is_dir():
-            fail(f"--{name}={path}: exists, and is a directory; expected a new path")
-        folder = folder.parent
-    # A link that leads nowhere does not exist, and cannot be made either.
-    nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        fail(
-            f"--{name}={path}: {nearest} is no directory that can be written; "
-            "expected one, or a path below one"
-        )
+    if kind == "file" and os.path.isdir(path):
+        fail(f"--{name}={path}: exists, and is a directory; expected a new path")
+    if kind == "directory" and os.path.isfile(path):
+        fail(f"--{name}={path}: {path} is no directory that can be written")
+    try:
+        files.check_writable(path)
+    except UserError as error:
+        fail(f"--{name}={error}")
 
 
 def chosen_flags() -> dict[str, Any]:

@@ -93,7 +93,7 @@ def main() -> None:
     contents |= everything(pictures, rows, k)
     if (folder / "scores.json").exists():
         print(f"{folder}: an earlier prediction is replaced")
-    records.write_files(folder, contents)
+    files.write_files(folder, contents)
     for name in LAYERS:  # Of an earlier call.
         if name not in contents:
             (folder / name).unlink(missing_ok=True)

@@ -82,7 +82,8 @@ class PredNetConfig:
         put("ahat_filters", _filters("ahat_filters", self.ahat_filters, layers))
         put("r_filters", _filters("r_filters", self.r_filters, layers))
         multiple = 2 ** (layers - 1)
-        wanted = f"a multiple of {multiple} (2^(layers - 1), {layers} layers)"
+        shown = f"{multiple} " if layers < 64 else ""
+        wanted = f"a multiple of {shown}(2^(layers - 1), {layers} layers)"
         for name in ("height", "width"):
             value = whole(name, getattr(self, name), 1)
             put(name, value)

@@ -23,8 +23,14 @@ class RunError(RuntimeError):
 
 def expect(accepted: object, name: str, value: object, wanted: str) -> None:
     """Refuses a value that is not accepted, saying what is."""
-    if not accepted:
-        raise UserError(f"{name}={value!r}: expected {wanted}")
+    if accepted:
+        return
+    try:
+        given = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits.
+        given = "a number of thousands of digits"
+    shown = given if len(given) <= 300 else f"{given[:300]}..."
+    raise UserError(f"{name}={shown}: expected {wanted}")
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:

@@ -9,12 +9,14 @@ import errno
 import hashlib
 import io
 import os
+import re
 import stat
 import struct
+import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import filelock
@@ -35,6 +37,9 @@ BROKEN = (
     *(zipfile.BadZipFile, zlib.error, struct.error, OverflowError, MemoryError),
     *(SyntaxError, tokenize.TokenError),  # NumPy reads its headers as Python's.
 )
+
+# Characters that no library reads as a pattern, an escape or the scheme of an address.
+_PLAIN = re.compile(r"[A-Za-z0-9/._-]*")
 
 # The lock of a directory: `flock` on this file, which holds the id of its process. The
 # kernel releases it when the process ends, in whatever way.
@@ -139,6 +144,105 @@ def reason(error: BaseException) -> str:
     """What a library said of a broken file: its words on one line, cut short."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= 160 else f"{words[:157]}..."
+
+
+@contextlib.contextmanager
+def plain_path(folder: str | os.PathLike) -> Iterator[Path]:
+    """Yields a path to a directory that libraries cannot read as a pattern.
+
+    orbax and tensorstore read `a[1]`, a backslash or `gs:/` as something else than a
+    name. A path with such characters is reached through a link with a plain name, which
+    exists while the block runs; another path is yielded resolved.
+
+    Raises:
+        FileError: the system's directory for temporary files has such a name itself.
+    """
+    folder = Path(folder).resolve()
+    if _PLAIN.fullmatch(str(folder)):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="prednet_jax_") as own:
+        link = Path(own).resolve() / "link"
+        if not _PLAIN.fullmatch(str(link)):
+            raise FileError(
+                f"{folder}: cannot be reached through {own}; set TMPDIR to a directory "
+                "whose path has letters, digits and ._- only"
+            )
+        link.symlink_to(folder, target_is_directory=True)
+        yield link
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Checks that a new file or directory can be made, without making it.
+
+    Raises:
+        FileError: no part of the path is a directory in which this process can write,
+            or a name is longer than the file system allows.
+    """
+    if "\0" in os.fspath(path):
+        raise FileError(f"{os.fspath(path)!r}: a NUL byte is not allowed in a path")
+    folder = Path(path).absolute()
+    # A link that leads nowhere does not exist, and cannot be made either.
+    nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
+    missing = folder.relative_to(nearest).parts
+    try:
+        if folder == nearest and os.path.isfile(folder):
+            nearest = nearest.parent
+        # Some file systems, such as /proc, are writable in their permissions only.
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+        longest = os.pathconf(nearest, "PC_NAME_MAX")
+    except OSError as error:
+        raise FileError(
+            f"{path}: {nearest} is no directory that can be written "
+            f"({error.strerror}); expected one, or a path below one"
+        ) from None
+    for name in missing:
+        if len(os.fsencode(name)) > longest:
+            raise FileError(
+                f"{path}: the name {name[:20]}... has {len(os.fsencode(name))} bytes; "
+                f"expected at most {longest}"
+            )
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes files that belong together, by name: all of them or none.
+
+    Each is written next to its place, under a name that no other thread or process has,
+    and reaches the disk before one is moved. So a reader sees a whole file, and on a
+    full disk or after a power failure there are the old files.
+    """
+    temporaries = {name: aside(folder / name) for name in contents}
+    try:
+        for name, temporary in temporaries.items():
+            with open(temporary, "xb") as file:
+                file.write(contents[name])
+                file.flush()
+                os.fsync(file.fileno())
+        for name, temporary in temporaries.items():
+            os.replace(temporary, folder / name)
+    except BaseException:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+        raise
+    sync(folder)
+
+
+def aside(path: Path) -> Path:
+    """Returns a path next to another one that nothing else uses.
+
+    It does not repeat the name, which may already be as long as the system allows.
+    """
+    return path.with_name(f".{os.getpid()}.{os.urandom(8).hex()}.tmp")
+
+
+def sync(path: str | os.PathLike) -> None:
+    """Forces a file's content, or the names in a directory, to the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def check_unlocked(folder: str | os.PathLike) -> None:

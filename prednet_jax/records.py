@@ -65,38 +65,7 @@ def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file at once: readers see either the old file or all of the new one."""
-    write_files(Path(path).parent, {Path(path).name: content})
-
-
-def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Writes files that belong together: all reach the disk before one gets its name.
-
-    So on a full disk, or after a power failure, there are none or the old ones.
-    """
-    token = f"{os.getpid()}.{os.urandom(4).hex()}"
-    temporaries = {name: folder / f".{name}.{token}.tmp" for name in contents}
-    try:
-        for name, temporary in temporaries.items():
-            with open(temporary, "xb") as file:
-                file.write(contents[name])
-                file.flush()
-                os.fsync(file.fileno())
-        for name, temporary in temporaries.items():
-            os.replace(temporary, folder / name)
-    except BaseException:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
-        raise
-    sync(folder)
-
-
-def sync(path: str | os.PathLike) -> None:
-    """Forces a file's content, or the names in a directory, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    files.write_files(Path(path).parent, {Path(path).name: content})
 
 
 def write_tree(

@@ -49,7 +49,7 @@ def prepare(name: str, source: Path, folder: Path) -> Path:
         if prepared.exists():
             raise UserError(f"{prepared}: is there already; expected another data_dir")
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = prepared.with_name(f".{prepared.name}.tmp")
+        temporary = files.aside(prepared)
         try:
             (moving_mnist if prepared.suffix else kitti)(source, temporary)
             temporary.rename(prepared)

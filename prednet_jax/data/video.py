@@ -180,7 +180,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """The container, and its first video track, to be decoded by one thread."""
     import av
 
-    with av.open(str(path), options=_OPTIONS) as container:
+    # FFmpeg reads a relative name with a colon as an address.
+    with av.open(str(path.absolute()), options=_OPTIONS) as container:
         if not container.streams.video:
             raise UserError(f"data={path}: the file holds no video stream")
         stream = container.streams.video[0]

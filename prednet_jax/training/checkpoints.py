@@ -19,7 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prednet_jax import files, records
-from prednet_jax.errors import say
+from prednet_jax.errors import RunError, say
 from prednet_jax.files import FileError
 from prednet_jax.training.truncated import TrainState
 
@@ -48,24 +48,13 @@ def save(
     folder = Path(directory).resolve() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(int(state.update))
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    if shutil.disk_usage(folder).free < sum(leaf.nbytes for leaf in tree.values()):
-        # Said before orbax meets it, whose threads print hundreds of lines.
-        raise full
-    temporary = _aside(path)
+    temporary = files.aside(path)
     try:
-        try:
-            with _checkpointer() as checkpointer:
-                checkpointer.save(temporary, tree)
-        except Exception as error:
-            # Not an OSError where the file is written by tensorstore.
-            if isinstance(error, OSError) or "No space left" not in str(error):
-                raise
-            raise full from error
+        write_arrays(temporary, tree)
         digest = {"files_sha256": _files_digest(temporary), "loss": loss}
         records.write_json(temporary / DIGEST, {**digest, "passing": passing})
         for written in (*temporary.rglob("*"), temporary):
-            records.sync(written)
+            files.sync(written)
         if path.exists():  # damaged, or of the same update before an interruption
             _remove(path)
         os.replace(temporary, path)
@@ -73,8 +62,53 @@ def save(
         for left in folder.glob(f"{temporary.name}*"):  # orbax has a name of its own
             shutil.rmtree(left, ignore_errors=True)
         raise
-    records.sync(folder)
+    files.sync(folder)
     return path
+
+
+def write_arrays(path: Path, tree: Any) -> None:
+    """Writes nested dictionaries of arrays into a new directory, and reads them back.
+
+    Raises:
+        OSError: the disk is full.
+        RunError: what was read back is not what was written.
+    """
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
+    if shutil.disk_usage(path.parent).free < size:
+        # Raised before orbax meets it, whose threads print hundreds of lines.
+        raise full
+    with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
+        try:
+            checkpointer.save(parent / path.name, tree)
+            checkpointer.wait_until_finished()
+        except Exception as error:
+            # Not an OSError where the file is written by tensorstore.
+            if isinstance(error, OSError) or "No space left" not in str(error):
+                raise
+            raise full from error
+        stored = checkpointer.restore(parent / path.name)
+    expected, found = (dict(_flat(of)) for of in (tree, stored))
+    if {k: _bits(v) for k, v in expected.items()} != {
+        k: _bits(v) for k, v in found.items()
+    }:
+        raise RunError(f"{path}: what was read back is not what was saved")
+
+
+def read_arrays(path: Path) -> Any:
+    """Reads what `write_arrays` wrote."""
+    with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
+        return checkpointer.restore(parent / path.name)
+
+
+def _flat(tree: Any) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(place), leaf) for place, leaf in leaves]
+
+
+def _bits(leaf: Any) -> tuple:
+    array = np.asarray(leaf)
+    return str(array.dtype), array.shape, array.tobytes()
 
 
 def updates(directory: str | os.PathLike) -> list[int]:
@@ -97,8 +131,7 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
     if _digest(path).get("files_sha256") != _files_digest(path):
         raise DamagedError(f"{path}: damaged; its files are not those that were saved")
     try:
-        with _checkpointer() as checkpointer:
-            tree = checkpointer.restore(path)
+        tree = read_arrays(path)
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise FileError(f"{path}: not a state of this network ({first})") from None
@@ -157,7 +190,7 @@ def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -
 
 def _remove(path: Path) -> None:
     """Removes a checkpoint: at once for who looks for it, then its files."""
-    aside = _aside(path)
+    aside = files.aside(path)
     os.replace(path, aside)
     shutil.rmtree(aside)
 
@@ -167,12 +200,6 @@ def sweep(directory: str | os.PathLike, *, every: bool = False) -> None:
     folder = Path(directory) / FOLDER
     for left in [folder] if every else folder.glob(".*.tmp*"):
         shutil.rmtree(left, ignore_errors=True)
-
-
-def _aside(path: Path) -> Path:
-    """A name that is no checkpoint's, and no other process's."""
-    token = f"{os.getpid()}.{os.urandom(4).hex()}"
-    return path.with_name(f".{path.name}.{token}.tmp")
 
 
 def _checkpointer() -> ocp.StandardCheckpointer:

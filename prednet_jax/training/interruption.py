@@ -1,17 +1,21 @@
 """SIGTERM, SIGHUP and Ctrl-C: obeyed at once, or noted while a run can be saved.
 
-A thread reads the signals from a pipe that Python's C handler writes to, so that one is
-obeyed while the main thread compiles or computes.
+Signals within a second count as one: `timeout`, launchers and terminals signal a
+process and its group, so that it gets two. A thread reads the signals from a pipe that
+Python's C handler writes to, so that one is obeyed while the main thread computes.
 """
 
 import os
 import signal
 import sys
 import threading
+import time
 
 from prednet_jax.errors import say
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+# Signals that come within so many seconds of the first are the same request.
+SAME_SECONDS = 1.0
 
 
 class Interruption:
@@ -23,7 +27,8 @@ class Interruption:
 
     def __init__(self) -> None:
         self.noted: signal.Signals | None = None
-        self._deferred = False
+        self._noted_at = 0.0
+        self._deferred = self._saving = False
 
     def __enter__(self) -> "Interruption":
         taken = [s for s in SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
@@ -45,15 +50,19 @@ class Interruption:
         os.close(self._reading)
 
     def defer(self) -> None:
-        """From now on a signal is noted; a second one ends the process."""
-        self._deferred = True
+        """Notes signals from now on; a later second one ends the process."""
+        self._deferred, self._saving = True, False
+
+    def save(self) -> None:
+        """Ignores signals until `obey`: what is being saved gets saved."""
+        self._saving = True
 
     def obey(self, message: str) -> None:
         """Ends the process, with status 128 + number, if a signal was noted.
 
         What is not written by then is lost. From now on a signal ends it at once.
         """
-        self._deferred = False
+        self._deferred = self._saving = False
         if self.noted is not None:
             _leave(self.noted, message)
 
@@ -62,10 +71,19 @@ class Interruption:
             if received[0] not in self._before:
                 continue
             number = signal.Signals(received[0])
-            if not self._deferred or self.noted is not None:
+            if not self._deferred:
                 _leave(number, "left at once")
-            self.noted = number
-            say(f"{number.name}: saving after this update")
+            if self.noted is None:
+                self.noted, self._noted_at = number, time.monotonic()
+                say(
+                    f"{number.name}: saving after this update; another signal, a "
+                    "second or more from now, ends the run without saving"
+                )
+            elif not self._saving and self._seconds_since() > SAME_SECONDS:
+                _leave(number, "left at once, without saving")
+
+    def _seconds_since(self) -> float:
+        return time.monotonic() - self._noted_at
 
 
 def _leave(number: signal.Signals, message: str) -> None:

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from prednet_jax import data, process, records
+from prednet_jax import data, files, process, records
 from prednet_jax.errors import RunError, say
 from prednet_jax.models import parameters
 from prednet_jax.tasks import Task
@@ -122,12 +122,7 @@ class Keeper:
         scored = every and (last or record.update % every == 0)
         try:
             check_finite(self.folder, record, state, bool(last or scored))
-            self._without_gradient += record.grad_norm == 0
-            if self._without_gradient == 10:
-                say(
-                    f"{self.folder}: the gradient was exactly zero in 10 updates: the "
-                    "frames are black (see what --crop leaves), or no unit is active"
-                )
+            self._count_zero_gradient(record)
             if self._recipe.validation and scored:
                 self._validate(record.update, state().params)
             if save:
@@ -137,6 +132,17 @@ class Keeper:
             failed = self._manifest | {"failure": f"{error}{kept}"}
             records.write_json(self.folder / records.MANIFEST, failed)
             raise RunError(f"{error}{kept}") from None
+
+    def _count_zero_gradient(self, record: UpdateRecord) -> None:
+        """Warns once, at the tenth update whose gradient is exactly zero."""
+        if record.grad_norm != 0:
+            return
+        self._without_gradient += 1
+        if self._without_gradient == 10:
+            say(
+                f"{self.folder}: the gradient was exactly zero in 10 updates: the "
+                "frames are black (see what --crop leaves), or no unit is active"
+            )
 
     def _validate(self, update: int, params: dict) -> None:
         assert self._recipe.validation is not None
@@ -257,6 +263,8 @@ def follow(
             late = time.monotonic() - saved > _SECONDS and not recipe.checkpoint_every
             number, due = process.largest(interruption.noted or 0, late)
             save = bool(number or due) or _asked_for(recipe, update)
+            if save:
+                interruption.save()
             held = whole(states) if save else states
             for n, keeper in keepers.items():
                 keeper.see(lines[n], functools.partial(state_of, held, n), save)
@@ -283,8 +291,10 @@ def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
     if folder is None:
         yield from steps
         return
-    trace = jax.profiler.trace(folder, create_perfetto_trace=True)
-    with contextlib.ExitStack() as tracing:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as links, contextlib.ExitStack() as tracing:
+        plain = links.enter_context(files.plain_path(folder))
+        trace = jax.profiler.trace(str(plain), create_perfetto_trace=True)
         for number, step in enumerate(steps, 1):
             yield step
             # What is asked for next is the step after this one.

@@ -103,7 +103,12 @@ def train(
     held = list(paths) if layout is None else layout.held(0)
     written = {n: paths[n] for n in held if layout is None or layout.written(n)}
     for path in written.values():
+        files.check_writable(path)
         files.check_unlocked(path)
+        with files.plain_path(path):  # Refused now where no checkpoint can be saved.
+            pass
+    if recipe.profile is not None:
+        files.check_writable(recipe.profile)
     old = {n: begun(path, recipe) for n, path in paths.items()}
     for n, path in written.items():
         if old[n].finished:

@@ -10,17 +10,17 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
 from prednet_jax import files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
+from prednet_jax.training import checkpoints
 from prednet_jax.weights.arrays import as_parameters, check_arrays, reading
 
 METADATA = "prednet_jax"
@@ -91,12 +91,16 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
     folder = Path(path).absolute()
     if folder.exists():
         raise UserError(f"{path}: exists; expected a new directory")
-    text = _text(config)
-    folder.mkdir(parents=True)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / _ARRAYS, jax.tree.map(jnp.asarray, dict(params)))
-    # Last: without it the directory is no network.
-    records.write_bytes(folder / NETWORK, text.encode())
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = files.aside(folder)
+    try:
+        temporary.mkdir()
+        checkpoints.write_arrays(temporary / _ARRAYS, dict(params))
+        records.write_bytes(temporary / NETWORK, _text(config).encode())
+        os.rename(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
@@ -104,8 +108,7 @@ def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     folder = Path(path).absolute()
     text = files.read_text(folder / NETWORK)
     try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            params = checkpointer.restore(folder / _ARRAYS)
+        params = checkpoints.read_arrays(folder / _ARRAYS)
     except (OSError, ValueError, KeyError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"{path}: {first}; expected the network's arrays") from None

@@ -296,6 +296,52 @@ def test_the_table_of_escapes_shows_who_leaves(forked, tmp_path):
     assert found["gradient_descent", "aligned", "none"]["escape_p"] is None
 
 
+@pytest.mark.fault
+def test_a_path_of_any_characters_is_used_as_it_is(train, forked, tmp_path):
+    """Train, go on, start from it, predict and convert; no library reads a pattern."""
+    folder = tmp_path / "a[1]*?{b,c}%20~$HOME\\d\ne é日 gs:" / "-run"
+    trace = f"--profile={folder}/trace"
+    train(*TINY, f"--workdir={folder}", trace)
+    train(f"--workdir={folder}", "--resume", "--updates=8", trace)
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == ["6", "8"]
+    assert list((folder / "trace").rglob("*.trace.json.gz"))
+    words = (f"--init_weights={folder}/checkpoints/8", "--updates=1", "--window=4")
+    train(*words, f"--workdir={folder}/next")
+    for output in ("orbax[0]", "w[0].npz"):
+        place = folder / output
+        forked("convert_weights.py", f"--input={folder}", f"--output={place}")
+        assert weights.load(place)[0].channels == (3, 4)
+    words = (f"--weights={folder}/orbax[0]", "--frames=3")
+    forked("predict.py", *words, f"--workdir={folder}/shown")
+    assert (folder / "shown" / "scores.json").exists()
+
+
+@pytest.mark.fault
+def test_a_path_that_is_no_text_is_used_as_it_is(train, tmp_path):
+    folder = tmp_path / "\udcff"
+    assert r"\udcff" in train(*TINY, f"--workdir={folder}").stdout
+    train(f"--workdir={folder}", "--resume", "--updates=8")
+
+
+@pytest.mark.fault
+def test_a_path_that_cannot_be_is_refused_before_the_first_update(refused, tmp_path):
+    long = "x" * 256
+    for flag in ("--workdir=/proc/x", f"--workdir={tmp_path}/{long}"):
+        refused(flag[:25], "train.py", *TINY, flag)
+    never = f"--workdir={tmp_path}/never"
+    for flags in ("--profile=/proc/x", f"--profile={tmp_path}/{long}"):
+        refused("--profile=", "train.py", *TINY, never, flags)
+    refused("name too long", "train.py", "--updates=5", never, f"--init_weights={long}")
+    widths = "--channels=" + ",".join(["1"] * 20_001)
+    refused("20001 layers", "train.py", never, widths)
+    refused("data=", "train.py", *TINY, never, f"--data={tmp_path}/{long}")
+    refused(
+        "--output=/proc/x", "convert_weights.py", "--input=walk", "--output=/proc/x"
+    )
+    refused("--workdir=/sys/x", "sweep.py", "--workdir=/sys/x", "--dry_run")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_no_directory_is_refused(refused, tmp_path):
     """It trained into the current directory, and made a directory named ~."""
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")

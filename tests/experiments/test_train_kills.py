@@ -92,6 +92,21 @@ def test_an_interrupted_run_loses_neither_updates_nor_events(
     assert saved(folder) == [400]
 
 
+@pytest.mark.fault
+def test_two_signals_at_once_are_one(started, tmp_path):
+    """`timeout` signals a run and its group; 103 updates were lost by the second."""
+    folder = tmp_path / "r"
+    with started("train.py", *LONG, f"--workdir={folder}") as process:
+        process.wait_for_update(folder, 2)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGHUP)
+        done = process.wait()
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stderr.count("saving after this update") == 1
+    assert f"{folder} is saved after update {saved(folder)[0]}" in done.stderr
+    assert saved(folder) == [len(metrics(folder))]
+
+
 def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
     """Without `checkpoint_every`: the newest of them, until the last one."""
     monkeypatch.setattr(keeping, "_SECONDS", 0.0)

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from prednet_jax.errors import RunError
 from prednet_jax.files import FileError
 from prednet_jax.training import checkpoints
 from prednet_jax.training.truncated import TrainState
@@ -30,6 +31,37 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
         checkpoints.restore(tmp_path, 4, state())
     with pytest.raises(FileError, match="not a state of this network"):
         checkpoints.restore(tmp_path, 3, state(size=5))
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a[1]", "a*b", "a?b", "{a,b}", "a%20b", "~", "$HOME", "a\\b", "a\nb", "-x"),
+        *(" a ", "日本", "gs:/b", "file:", "a#b|c;d", "\udcff", "x" * 255),
+    ],
+)
+def test_a_path_is_no_pattern(tmp_path, name):
+    """A checkpoint lies where it was to be saved, whatever the directory's name."""
+    folder = checkpoints.save(tmp_path / name, state())
+    assert folder == tmp_path / name / "checkpoints" / "3"
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["3"]
+    equal(checkpoints.restore(tmp_path / name, 3, state()), state())
+
+
+@pytest.mark.fault
+def test_what_is_not_read_back_is_not_a_checkpoint(tmp_path, monkeypatch):
+    checkpoints.save(tmp_path, state(2))
+    read = checkpoints.ocp.StandardCheckpointer.restore
+
+    def lost(self, *args, **kwargs):
+        tree = read(self, *args, **kwargs)
+        return tree | {"0000": np.zeros_like(tree["0000"])}
+
+    monkeypatch.setattr(checkpoints.ocp.StandardCheckpointer, "restore", lost)
+    with pytest.raises(RunError, match="read back is not what was saved"):
+        checkpoints.save(tmp_path, state())
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["2"]
 
 
 @pytest.mark.fault

@@ -41,6 +41,18 @@ def test_what_is_no_number_ends_the_run():
             keeping.check_finite("run", wrong, lambda a=after: state(**a), True)
 
 
+def test_a_gradient_of_zero_is_reported_once(tmp_path, capsys):
+    """It was reported again at every update after the tenth, whatever its gradient."""
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(task=task, open_source=list, updates=99, window=2)
+    keeper = keeping.Keeper(recipe, tmp_path, {}, 0)
+    norms = [0.0] * 10 + [1.0] * 20 + [0.0] * 5
+    for update, norm in enumerate(norms, 1):
+        keeper.see(dataclasses.replace(record(update), grad_norm=norm), state, False)
+    keeper.close()
+    assert capsys.readouterr().err.count("the gradient was exactly zero") == 1
+
+
 def test_clipping_is_optax_own_before_the_optimiser():
     params = {"w": jnp.arange(4.0), "b": jnp.ones(2)}
     gradients = {"w": jnp.array([3.0, 0, -4, 12]), "b": jnp.array([0.5, -2])}

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.questions.leaves import (
     named_leaves,
@@ -124,10 +124,8 @@ class Keeper:
         entry = {**how, "leaves": leaves}
         held[self.test] = [*held.get(self.test, [])[:position], entry]
         text = json.dumps(dict(sorted(held.items())), indent=1) + "\n"
-        # Whole or not at all: workers of pytest-xdist read and write at one time.
-        part = self.file.with_suffix(f".{os.getpid()}.part")
-        part.write_text(text)
-        part.replace(self.file)
+        # Workers of pytest-xdist read and write at the same time.
+        files.write_whole(self.file, text.encode())
 
 
 # Written tolerances up to so many times the measured one are as they should be.

@@ -4,9 +4,9 @@ Up to `WHOLE` elements of a value are kept themselves; of larger ones a sketch
 (`noise.sketch`), the largest magnitude and a hash.
 """
 
-import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import os
@@ -20,7 +20,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise import random_bits
+from prednet_jax.noise import files, random_bits
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.plan import Step
@@ -110,19 +110,15 @@ class Recording:
             for i, e in enumerate(self.equations)
             for name in _ARRAYS
         }
-        # Beside it first, so that no half of a file is left.
-        beside = f"{os.fspath(path)}.{os.getpid()}"
+        content = io.BytesIO()
+        np.savez_compressed(content, about=np.array(text), **arrays)
         try:
-            with open(beside, "wb") as file:
-                np.savez_compressed(file, about=np.array(text), **arrays)
-            os.replace(beside, path)
-        except OSError as error:
+            files.write_whole(path, content.getvalue())
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path.
+            reason = getattr(error, "strerror", None) or error
             raise NoiseError(
-                f"{path}: {error.strerror}: expected a file that can be written"
+                f"{os.fspath(path)!r}: {reason}: expected a file that can be written"
             ) from None
-        finally:
-            with contextlib.suppress(OSError):
-                os.remove(beside)
 
     def __str__(self) -> str:
         count = sum(len(one.steps) for one in self.equations)
