@@ -60,7 +60,7 @@ def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
 def _normal_like(key: jax.Array, tree: Any) -> Any:
     leaves, structure = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
-    # A key is taken, then its numbers are drawn (tests/studies/test_programs.py).
+    # A key is taken, then its numbers are drawn.
     drawn = [
         jax.random.normal(k, leaf.shape, leaf.dtype)
         for k, leaf in zip(keys, leaves, strict=True)
