@@ -1,8 +1,8 @@
 """Losses of a few updates against recorded ones: each network, each kind of arm.
 
-`python -m tests.training.test_golden_losses` records the cases that the file lacks:
-delete a case to record it again, in a commit that says why. Arms with noise also check its size: how far
-their weights end from those of the same arm without noise.
+`python -m tests.training.test_golden_losses` records the cases that the file lacks. To
+record a case again, delete it there, in a commit that says why. Arms with noise also
+check its size: how far their weights end from those of the same network without noise.
 """
 
 import dataclasses
@@ -79,9 +79,9 @@ def train(name, arm):
         drawn = loop.initial_params(network, 3)
         state = trainer.init(loop.prepare_params(drawn, dtype, spec, 3))
         rows = []
-        for state, row in loop.train(trainer, state, source, schedule, seed=3):
+        for ended, row in loop.train(trainer, state, source, schedule, seed=3):
             rows.append((row.loss, row.last_frame_loss, row.grad_norm))
-        return np.array(rows), records.vector(state.params)
+        return np.array(rows), records.vector(ended.params)
 
 
 plain = functools.cache(train)
