@@ -78,10 +78,10 @@ def train(name, arm):
         trainer = Trainer(network, optimizer, changes.get("method", method), spec)
         drawn = loop.initial_params(network, 3)
         state = trainer.init(loop.prepare_params(drawn, dtype, spec, 3))
-        rows = []
-        for ended, row in loop.train(trainer, state, source, schedule, seed=3):
-            rows.append((row.loss, row.last_frame_loss, row.grad_norm))
-        return np.array(rows), records.vector(ended.params)
+        steps = loop.train(trainer, state, source, schedule, seed=3)
+        states, rows = zip(*steps, strict=True)
+        numbers = [(row.loss, row.last_frame_loss, row.grad_norm) for row in rows]
+        return np.array(numbers), records.vector(states[-1].params)
 
 
 plain = functools.cache(train)
