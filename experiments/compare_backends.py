@@ -28,7 +28,8 @@ from absl import flags
 
 from prednet_jax import data, errors, files, process, records, report, runs, tasks
 from prednet_jax.runs import comparison, executor
-from prednet_jax.studies import again, symmetric
+from prednet_jax.saddles import symmetric
+from prednet_jax.studies import again
 from prednet_jax.training import keeping
 from prednet_jax.weights import pretrained
 

@@ -3,7 +3,7 @@
     python experiments/symmetric_start.py --workdir=results/study/A
 
 Channels i and i + n/2 of each even width n are made twins, which exact arithmetic keeps
-equal for ever, and split by a relative delta (prednet_jax/studies/symmetric.py). In the
+equal for ever, and split by a relative delta (prednet_jax.saddles.symmetric.py). In the
 ordinary program rounding separates twins; in the symmetric one it does not.
 
 Arms: float32; shared and tile, a new random order of reduction at every call, one for
@@ -25,8 +25,8 @@ from absl import flags
 
 from prednet_jax import errors, files, process, records
 from prednet_jax.runs import store
-from prednet_jax.studies import symmetric
-from prednet_jax.studies.symmetric import ARMS, PROGRAMS, Design
+from prednet_jax.saddles import symmetric
+from prednet_jax.saddles.symmetric import ARMS, PROGRAMS, Design
 from prednet_jax.training import keys
 
 FLAGS = flags.FLAGS
@@ -34,7 +34,7 @@ flags.DEFINE_list("programs", [*PROGRAMS], f"Programs to run: {', '.join(PROGRAM
 flags.DEFINE_list("arms", [*ARMS][:-1], f"Arms to run: {', '.join(ARMS)}.")
 flags.DEFINE_list("deltas", [*map(str, symmetric.DELTAS)], "Relative splits.")
 flags.DEFINE_list("seeds", ["8100", "8101", "8102", "8103", "8104"], "Root seeds.")
-flags.DEFINE_integer("updates", 3000, "Updates of a run, a multiple of 20.")
+flags.DEFINE_integer("updates", 3000, "Updates of a run, 20 or more.")
 flags.DEFINE_string("workdir", "results/study/A", "Where runs.csv is.")
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from prednet_jax import records, runs, statistics
-from prednet_jax.studies import judgement, seed_records, symmetric
+from prednet_jax.saddles import symmetric
+from prednet_jax.saddles.symmetric import Row
+from prednet_jax.studies import judgement, seed_records
 from prednet_jax.studies.parts import ANSWER, CONTROL
-from prednet_jax.studies.symmetric import Row
 
 #: The part that `make compare` repeats.
 PART = ANSWER

@@ -8,8 +8,9 @@ import numpy as np
 
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
+from prednet_jax.saddles import symmetric
 from prednet_jax.statistics import MARGIN_FRACTION, gather, match
-from prednet_jax.studies import judgement, machines, on_gpu, study_tables, symmetric
+from prednet_jax.studies import judgement, machines, on_gpu, study_tables
 from prednet_jax.studies.parts import ANSWER
 
 BLUE = ROLES["treatment"]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from prednet_jax import AutoencoderConfig, PredNetConfig, runs, statistics, tasks
-from prednet_jax.studies import again, symmetric
+from prednet_jax.saddles import symmetric
+from prednet_jax.studies import again
 from tests.processes import ROOT
 
 STUDY = ROOT / "results" / "study"

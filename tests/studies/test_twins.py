@@ -14,8 +14,8 @@ import pytest
 from prednet_jax import PredNetConfig, Trainer, data, init_params, noise, optimizers
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
-from prednet_jax.studies import symmetric
-from prednet_jax.studies.symmetric import Design, Row, Run
+from prednet_jax.saddles import symmetric
+from prednet_jax.saddles.symmetric import Design, Row, Run
 from prednet_jax.training import loop
 
 SMALL = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=12)
