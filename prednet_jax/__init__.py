@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
     from prednet_jax.models.parameters import init_params
-    from prednet_jax.models.prednet import predict
+    from prednet_jax.models.prednet import forecast, predict
     from prednet_jax.models.sequences import units
     from prednet_jax.training.trainer import Trainer, train_windows, windows
     from prednet_jax.weights import pretrained
@@ -42,6 +42,7 @@ __all__ = [
     "Trainer",
     "curvature",
     "data",
+    "forecast",
     "init_params",
     "noise",
     "objectives",
@@ -63,6 +64,7 @@ _DEFINED_IN = {
     "AutoencoderConfig": "config",
     "PredNetConfig": "config",
     "init_params": "models.parameters",
+    "forecast": "models.prednet",
     "predict": "models.prednet",
     "pretrained": "weights",
     "units": "models.sequences",

@@ -101,25 +101,71 @@ def predict(
         params: the network's parameters.
         config: the network.
         frames: `[T, B, H, W, C]`, floats in [0, pixel_max], or uint8 (divided by 255).
-        state: the state to start from; None: a new sequence.
-        extrapolate_from: k > 0: from t = k on the input is the network's last
+        state: the state to start from. Defaults to a new sequence.
+        extrapolate_from: k < T: from t = k on the input is the network's last
             prediction instead of frames[t], without stop_gradient. In `watanabe` this
             is the prediction of frames[t]. In `lotter` it is the prediction of
-            frames[t - 1], as in coxlab/prednet: step t makes that of frames[t].
+            frames[t - 1], made one step before, as in coxlab/prednet. A new sequence
+            has at least one frame to see, k > 0. With a `state` k may be 0. `forecast`
+            predicts beyond the last frame.
         layout: `TBHWC`, or `NTHWC`: frames and predictions `[N, T, H, W, C]`, as Keras.
 
     Returns:
-        Predictions in the layout of the frames, and the state after the last frame.
-        predictions[t] predicts frames[t] and was made before frames[t] was seen. In a
-        new `watanabe` sequence predictions[0] is zero.
+        Predictions in the layout of the frames, and the state after the last frame,
+        which continues with frame T. predictions[t] predicts frames[t] and has seen
+        frames up to t - 1 (up to k - 1 from t = k on). In a new `watanabe` sequence
+        predictions[0] is zero.
     """
     frames = time_first(frames, layout)
-    check_frames(config, frames, extrapolate_from)
+    check_frames(config, frames, extrapolate_from, carried=state is not None)
     given = (params, frames, state, extrapolate_from)
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
     run = _predict if traced else _compiled
     predictions, state = run(config, *given)
     return time_first(predictions, layout), state
+
+
+def forecast(
+    params: Params,
+    config: PredNetConfig,
+    frames: Shaped[Array, "T B H W C"],
+    steps: int,
+    state: PredNetState | None = None,
+    *,
+    layout: str = "TBHWC",
+) -> tuple[Float[Array, "N B H W C"], PredNetState]:
+    """Predicts the frames that follow the last one, from the network's own predictions.
+
+    The result is that of `predict` on these frames and `steps` more, whatever they
+    show, with `extrapolate_from=T`.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        frames: `[T, B, H, W, C]` as in `predict`. T may be 1, and 0 with a `state`.
+        steps: number N of frames to predict.
+        state: the state before frames[0]. Defaults to a new sequence.
+        layout: as in `predict`.
+
+    Returns:
+        The future `[N, B, H, W, C]` in the layout of the frames, and the state after
+        it. future[i] predicts frame T + i and has seen frames up to T - 1. The state
+        has taken the N predictions for frames, so it continues with frame T + N. The
+        state that meets the next real frame, frame T, is that of `predict`.
+    """
+    whole("steps", steps, 1)
+    shown = time_first(jnp.asarray(frames), layout)
+    if shown.ndim != 5:
+        check_frames(config, shown, None)
+    seen = len(shown)
+    if not seen and state is None:
+        raise UserError("forecast from no frames: expected at least one, or a state")
+    unseen = jnp.zeros((steps, *shown.shape[1:]), shown.dtype)
+    predictions, state = predict(
+        *(params, config, jnp.concatenate([shown, unseen]), state),
+        extrapolate_from=seen,
+    )
+    return time_first(predictions[seen:], layout), state
 
 
 def time_first(frames: Any, layout: str) -> Any:
@@ -236,9 +282,17 @@ def attach_predictions(
 
 
 def check_frames(
-    config: PredNetConfig, frames: jax.Array | np.ndarray, extrapolate_from: int | None
+    config: PredNetConfig,
+    frames: jax.Array | np.ndarray,
+    extrapolate_from: int | None,
+    *,
+    carried: bool = False,
 ) -> None:
-    """Refuses (UserError) frames of another shape, dtype or range; a start below 1."""
+    """Refuses (UserError) frames of another shape, dtype or range.
+
+    `extrapolate_from` has to be a frame after the first one, or any frame if a state is
+    `carried` from frames before.
+    """
     if not isinstance(config, PredNetConfig):
         raise UserError(
             f"config={type(config).__name__}: expected PredNetConfig, after params"
@@ -254,5 +308,11 @@ def check_frames(
             f"frames of dtype {frames.dtype}: expected floating point, or uint8"
         )
     check_range(frames, config.pixel_max)
-    if extrapolate_from is not None:
-        whole("extrapolate_from", extrapolate_from, 1)
+    if extrapolate_from is None:
+        return
+    first, total = 0 if carried else 1, len(frames)
+    if whole("extrapolate_from", extrapolate_from, first) >= total:
+        raise UserError(
+            f"extrapolate_from={extrapolate_from} with {total} frames: expected less "
+            f"than {total}; prednet_jax.forecast predicts the frames after the last"
+        )

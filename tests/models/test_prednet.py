@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import PredNetConfig, init_params, predict, tasks
+from prednet_jax import PredNetConfig, forecast, init_params, predict, tasks
+from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences, step
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6}
@@ -173,3 +174,66 @@ def test_units_are_those_of_one_scan_for_every_sequence():
     np.testing.assert_array_equal(swapped["E0"].swapaxes(0, 1), found["E0"])
     parts = list(sequences.pieces(params, CONFIG, frames, ("E0", "Ahat1")))
     assert [len(part["E0"]) for part in parts] == [10, 3]
+
+
+@pytest.mark.parametrize("variant", ["lotter", "watanabe"])
+def test_the_future_is_what_predict_extrapolates_and_continues(variant):
+    """Before, the last frame was the end: padding with any frames was the way on."""
+    config, params = network(variant)
+    frames, near = video(config), {"rtol": 0, "atol": 1e-6}
+    for seen in (4, 1):
+        future, state = forecast(params, config, frames[:seen], 3)
+        for anything in (video(config, 3, seed=5), jnp.ones_like(frames[:3])):
+            padded = jnp.concatenate([frames[:seen], anything])
+            whole, end = predict(params, config, padded, extrapolate_from=seen)
+            np.testing.assert_array_equal(future, whole[seen:])
+            chex.assert_trees_all_equal(state, end)
+    # Both halves of a long future are one; so is one that begins at a carried state.
+    whole, end = forecast(params, config, frames, 5)
+    first, state = forecast(params, config, frames, 2)
+    second, last = forecast(params, config, frames[:0], 3, state)
+    np.testing.assert_allclose(whole, jnp.concatenate([first, second]), **near)
+    chex.assert_trees_all_close(end, last, atol=1e-6)
+    again, _ = predict(params, config, frames[:3], state, extrapolate_from=0)
+    np.testing.assert_allclose(again, second, **near)
+    _, carried = predict(params, config, frames[:3])
+    found, _ = forecast(params, config, frames[3:], 5, carried)
+    np.testing.assert_allclose(found, whole, **near)
+    swapped, _ = forecast(
+        params, config, frames.swapaxes(0, 1), 5, layout="NTHWC"
+    )
+    np.testing.assert_array_equal(swapped.swapaxes(0, 1), whole)
+    slope = jax.grad(lambda f: forecast(params, config, f, 2)[0].sum())(frames)
+    assert np.abs(slope[0]).max() > 0
+
+
+@pytest.mark.parametrize("variant", ["lotter", "watanabe"])
+def test_what_the_network_sees_instead_of_a_frame(variant):
+    """`watanabe`: the prediction of this frame; `lotter`: of the frame before."""
+    config, params = network(variant)
+    frames = np.array(video(config, 5))
+    whole, _ = predict(params, config, frames, extrapolate_from=3)
+    for t in (3, 4):
+        frames[t] = whole[t if variant == "watanabe" else t - 1]
+    seen, _ = predict(params, config, frames)
+    np.testing.assert_allclose(whole, seen, rtol=0, atol=1e-6)
+
+
+def test_a_future_that_nothing_leads_to_is_refused():
+    config, params = network("watanabe")
+    frames = video(config)
+    for k in (4, 5):
+        message = f"extrapolate_from={k} with 4 frames: expected less than 4; .*forecast"
+        with pytest.raises(UserError, match=message):
+            predict(params, config, frames, extrapolate_from=k)
+        with pytest.raises(UserError, match=message):
+            sequences.units(params, config, frames, extrapolate_from=k)
+    for frames_, steps, message in (
+        (frames[:0], 2, "from no frames: expected at least one, or a state"),
+        (frames, 0, "steps=0: expected a whole number, at least 1"),
+        (frames[0], 2, r"expected \[T, B, H, W, C\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            forecast(params, config, frames_, steps)
+    with pytest.raises(UserError, match="extrapolate_from=0: expected .* at least 1"):
+        predict(params, config, frames, extrapolate_from=0)
