@@ -13,7 +13,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,18 @@ def provenance() -> dict[str, Any]:
         "versions": records.versions(),
         "git_commit": records.git_commit(Path(__file__).parent),
     }
+
+
+def progress(items: Sequence[Any]) -> Iterable[Any]:
+    """Yields the items, with a bar on stderr where they take longer than five seconds.
+
+    In a file a line follows every ten seconds.
+    """
+    from tqdm import tqdm
+
+    terminal = sys.stderr.isatty()
+    interval = 0.1 if terminal else 10.0
+    return tqdm(items, delay=5, mininterval=interval, leave=False, dynamic_ncols=True)
 
 
 def write(path: Path, record: Mapping[str, Any]) -> None:

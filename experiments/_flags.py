@@ -96,9 +96,18 @@ def define_data_flags() -> None:
         "data",
         None,
         "walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH: a "
-        "video, a folder of images, of such folders or of videos, a text list of "
-        "images or of such lists, or an .npy or .npz with frames [T, H, W, C]. "
-        "Default: walk, digits for the autoencoder.",
+        "video, a folder of images, of such folders, of videos or of arrays, a text "
+        "list of images, of such lists, of videos or of arrays, or an array (.npy, "
+        ".npz, .hkl). Defaults to walk, for the autoencoder to digits.",
+    )
+    flags.DEFINE_string(
+        "layout",
+        None,
+        "Axes of an array by letter: N sequences, T frames, C channels, H rows, W "
+        "columns, such as NTHWC. Defaults to the only layout that the shape can have.",
+    )
+    flags.DEFINE_integer(
+        "every", 1, "Read every so many frames of each sequence, as 2 of a film.", 1
     )
     flags.DEFINE_enum(
         "crop",
@@ -240,6 +249,7 @@ def _frame_options(task: Task) -> dict[str, Any]:
             f"--offset={','.join(FLAGS.offset)}: expected columns,rows such as 0,0"
         )
     cut = {"crop": FLAGS.crop, "allow_outside": FLAGS.allow_outside}
+    cut |= {"layout": FLAGS.layout, "every": FLAGS.every}
     return {**tasks.frame_size(task), **cut, "offset": offset}
 
 

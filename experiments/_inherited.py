@@ -215,7 +215,7 @@ def inherit_frames(path: str) -> None:
     if path in weights.pretrained_names() and not Path(path).exists():
         command = records.read_json(weights.SHIPPED / f"{path}.json")["command"]
         of_run = {"data": re.findall(r"--data=(\S+)", command)[-1]}
-    for name in ("data", "crop", "offset"):
+    for name in ("data", "crop", "offset", "layout", "every"):
         if name != "data" and FLAGS.data in (None, *data.NAMES):
             return
         if not FLAGS[name].present and of_run.get(name) is not None:
@@ -225,9 +225,13 @@ def inherit_frames(path: str) -> None:
 
 
 def define_weights() -> None:
-    """Declares --weights, which `trained` reads, and --extrapolate_from."""
-    about = "From this frame on the network sees its own predictions."
-    flags.DEFINE_integer("extrapolate_from", None, about)
+    """Declares --weights and --extrapolate_from, which `trained` reads."""
+    flags.DEFINE_integer(
+        "extrapolate_from",
+        None,
+        "Frame of a sequence, from 1, from which on the network sees its own "
+        "predictions; 0: it sees all. Defaults to Keras's extrap_start_time, or 0.",
+    )
     flags.DEFINE_string(
         "weights",
         None,
@@ -252,6 +256,12 @@ def trained() -> tuple[Task, dict]:
         own = tasks.of(config), params
     name = FLAGS.weights
     network, params = initial_weights(name, own)
+    if given and FLAGS.extrapolate_from is None:
+        FLAGS.extrapolate_from = weights.extrapolation(name)
+        if FLAGS.extrapolate_from is not None:
+            print(f"--extrapolate_from={FLAGS.extrapolate_from}, as {name}; 0: none")
+    if FLAGS.extrapolate_from == 0:
+        FLAGS.extrapolate_from = None
     if given and (Path(name).exists() or name not in weights.pretrained_names()):
         inherit_frames(name)
         return network, params

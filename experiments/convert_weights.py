@@ -1,23 +1,29 @@
 r"""Converts weights between the formats that people keep them in.
 
     python experiments/convert_weights.py --input=runs/first --output=first.safetensors
-    python experiments/convert_weights.py --input=prednet.hdf5 --output=prednet_orbax \
-        --height=128 --width=160
+    python experiments/convert_weights.py --input=prednet_kitti_weights.hdf5 \
+        --output=kitti.safetensors
+    python experiments/convert_weights.py --input=port.pth --variant=lotter_pytorch \
+        --height=128 --width=160 --output=port
 
-Input: a run of train.py (of an unfinished one its newest checkpoint), a Chainer npz, a
-Keras HDF5 file, a PyTorch state dict (.pth or safetensors; --variant says of which
-port), a safetensors file, an orbax directory, or a name of prednet_jax.pretrained.
-Output, by its suffix:
+--input is a run of train.py (of an unfinished run its newest checkpoint), a Chainer
+npz, a Keras HDF5 file (its model is read from the JSON next to it), a PyTorch state
+dict (.pth or safetensors; --variant tells of which port), a safetensors file, an orbax
+directory, or a name of prednet_jax.pretrained. The suffix of --output tells its format:
 
     .npz .model      Chainer's layout (networks of the variant watanabe)
-    .hdf5 .h5        Keras's layout, with the model as .json beside it (lotter)
+    .hdf5 .h5        Keras's layout, with the model as .json next to it (lotter)
     .safetensors     safetensors, the network in its metadata
     none             an orbax directory, with the network in network.json
+
+What was read is printed. It takes a few seconds.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import _cli
+import numpy as np
 from absl import flags
 
 from prednet_jax import process, weights
@@ -30,24 +36,30 @@ flags.DEFINE_string("output", None, "File or directory to write.", required=True
 flags.DEFINE_integer(
     "height",
     None,
-    "Rows of a frame of a Keras or PyTorch file; default: of its model, or 120.",
+    "Rows of a frame of a Keras or PyTorch file. Defaults to those of its model, or to "
+    "128 of Keras and 120 of PyTorch.",
     lower_bound=1,
 )
-flags.DEFINE_integer("width", None, "Columns of a frame, likewise.", lower_bound=1)
+flags.DEFINE_integer(
+    "width",
+    None,
+    "Columns of a frame. Defaults to those of its model, or to 160.",
+    lower_bound=1,
+)
 flags.DEFINE_float(
     "pixel_max",
     None,
-    "Upper clip of the bottom prediction, likewise; of a PyTorch file the largest "
-    "pixel that it was trained on.",
+    "Upper clip of the bottom prediction. Defaults to that of the model, or to 1. Of a "
+    "PyTorch file it is the largest pixel that the network was trained on.",
 )
 flags.DEFINE_enum(
-    "variant", None, tuple(weights.PORTS), "Port that a PyTorch file is of."
+    "variant", None, tuple(weights.PORTS), "Port that a PyTorch file comes from."
 )
-flags.DEFINE_bool("overwrite", False, "Replace what is there, of files.")
+flags.DEFINE_bool("overwrite", False, "Replace a file that exists.")
 
 
 def main() -> None:
-    """Checks, reads, writes."""
+    """Checks, reads, prints what was read, and writes."""
     output = Path(FLAGS.output)
     save = weights.writer(output)
     for place in weights.written(output):
@@ -70,6 +82,7 @@ def main() -> None:
     )
     if not isinstance(config, PredNetConfig):
         raise UserError(f"--input={FLAGS.input}: of autoencoder; expected prednet")
+    print_network(config, params)
     for name in ("height", "width", "variant", "pixel_max"):
         given, own = FLAGS[name].value, getattr(config, name)
         scaled = name == "pixel_max" and weights.is_port(FLAGS.input)
@@ -81,7 +94,21 @@ def main() -> None:
         raise UserError(
             f"--output={output}: {error}, which such a file holds"
         ) from None
-    print(f"{output}: {config.variant}, channels {config.channels}")
+    print(f"{output}: written")
+
+
+def print_network(config: PredNetConfig, params: Mapping) -> None:
+    """Prints the network that was read."""
+    count = sum(np.size(leaf) for group in params.values() for leaf in group.values())
+    filters = (config.a_filters, config.ahat_filters, config.r_filters)
+    print(
+        f"{FLAGS.input}: variant {config.variant}, frames of {config.height} rows, "
+        f"{config.width} columns and {config.channels[0]} channels, pixels from 0 to "
+        f"{config.pixel_max:g}\nchannels {config.channels}, r_channels "
+        f"{config.recurrent}, filters of A, Ahat and R {filters}, {count:,} weights"
+    )
+    if (start := weights.extrapolation(FLAGS.input)) is not None:
+        print(f"extrap_start_time {start}: --extrapolate_from={start} of predict.py")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
-r"""Scores frozen weights on many sequences that were not trained on.
+r"""Scores frozen weights on sequences that they were not trained on.
 
     python experiments/evaluate.py                     (the network of the package)
-    python experiments/evaluate.py --weights=RUN --split=unseen
-    python experiments/evaluate.py --weights=RUN --data=moving_digits --frames=20 \
-        --extrapolate_from=10 --sequences=1000          (10 -> 10, as Moving MNIST)
+    python experiments/evaluate.py --weights=RUN --data=PATH --split=all
+    python experiments/evaluate.py --weights=RUN --split=unseen --horizons=1,2,5
 
-Protocol: the sequences of the split are cut into pieces of --frames, each is predicted
-from the zero state, frame 0 is not scored; from --extrapolate_from on the network sees
-its own predictions. Prints MSE, MAE, PSNR and SSIM beside copying the last frame seen,
-pooled over all sequences, and writes them with the command, the weights' SHA-256 and
-the versions to --output. docs/benchmarks.md has the protocols of the literature.
+The sequences of the split are cut into pieces of --frames. Each piece is predicted from
+the zero state, frame by frame, and its frame 0 is not scored. MSE, MAE, PSNR and SSIM
+are pooled over all pieces and printed next to those of copying the last frame seen.
+From --extrapolate_from on the network sees its own predictions. With --horizons every
+frame t of a piece is also a start: frame t + h is predicted from the frames up to t.
+
+--output writes the scores as JSON, with the command, the weights' SHA-256 and the
+versions. --horizons also writes a figure of the same name, .png. docs/benchmarks.md has
+the protocols of the literature. On one core the first command takes 30 seconds.
 """
 
 import os
@@ -22,6 +25,7 @@ import _inherited
 from absl import flags
 
 from prednet_jax import data, errors, process, records
+from prednet_jax.report import documents
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
@@ -32,28 +36,43 @@ flags.DEFINE_enum(
     "split",
     "test",
     (*data.SPLITS, "all"),
-    "Which sequences (docs/training.md); all: every frame of --data.",
+    "Sequences to score (docs/training.md), or all frames of --data.",
 )
 flags.DEFINE_integer(
-    "frames", None, "Frames of a sequence, >= 2; default: 100, or as many as it has."
+    "frames",
+    None,
+    "Frames of a piece, two or more. Defaults to 100, or as many as a sequence has, or "
+    "a little less where that leaves no frame out.",
+)
+flags.DEFINE_list(
+    "horizons", [], "How many frames ahead to predict from every frame, as in 1,2,5."
 )
 flags.DEFINE_integer(
-    "sequences", None, "How many; 0: all. Default: 16 of generated ones, else all.", 0
+    "sequences",
+    None,
+    "Pieces to score; 0: all. Defaults to 16 of generated frames, else to all.",
+    0,
 )
-flags.DEFINE_integer("skip", 0, "Sequences that are left out before these.", 0)
+flags.DEFINE_integer("skip", 0, "Pieces that are left out before these.", 0)
 flags.DEFINE_float(
     "ssim_range", 1.0, "Range of pixels in SSIM's constants; OpenSTL's is 2."
 )
 flags.DEFINE_integer("seed", 0, "Seed of generated frames, with --split=all.")
-flags.DEFINE_string("output", None, "JSON file to write.")
+flags.DEFINE_string(
+    "output",
+    None,
+    "JSON file to write. Defaults to runs/horizons.json with --horizons.",
+)
 
 
 def main() -> None:
-    """Checks, scores, writes, prints."""
+    """Checks the flags, scores, writes and prints."""
     process.prepare(cache=True)
     _flags.check_beside("--split=all", FLAGS.split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
-    of_run = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
+    if horizons := tuple(dict.fromkeys(_flags.integers("horizons"))):
+        from prednet_jax.report import figures  # Needs an extra: fail before the work.
+    run_flags = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
     task, params = _inherited.trained()
     source = (
         _flags.open_source(task, FLAGS.seed)
@@ -63,16 +82,18 @@ def main() -> None:
     few = 16 if (FLAGS.data or task.data) in data.NAMES else 0
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
-    say_if_seen(of_run, FLAGS.data or task.data, of_run.get("data") or task.data)
-    found = evaluation.evaluate(
+    warn_if_seen(run_flags, FLAGS.data or task.data, run_flags.get("data") or task.data)
+    scores = evaluation.evaluate(
         params,
         task,
         source,
         frames=FLAGS.frames,
         extrapolate_from=FLAGS.extrapolate_from,
+        horizons=horizons,
         count=(few if FLAGS.sequences is None else FLAGS.sequences) or None,
         skip=FLAGS.skip,
         data_range=FLAGS.ssim_range,
+        progress=_cli.progress,
     )
     record = {
         "weights": FLAGS.weights,
@@ -83,28 +104,51 @@ def main() -> None:
         "skip": FLAGS.skip,
         "extrapolate_from": FLAGS.extrapolate_from,
         "ssim_range": FLAGS.ssim_range,
-        **found,
+        **scores,
     }
-    if FLAGS.output:
-        _cli.write(Path(FLAGS.output), record)
-    print(f"{source.name}: {found['sequences']} sequences of {found['frames']} frames")
+    output = Path(FLAGS.output or "runs/horizons.json")
+    if FLAGS.output or horizons:
+        _cli.write(output, record)
+    print_scores(source.name, scores)
+    if horizons:
+        picture = output.with_suffix(".png")
+        records.write_bytes(picture, figures.horizons_picture(scores["horizons"]))
+        print(f"{output}, {picture.name}: the scores, and a figure of them")
+
+
+def print_scores(name: str, scores: dict[str, Any]) -> None:
+    """Prints what was scored, and each score with that of copying in brackets."""
+    count, frames = scores["sequences"], scores["frames"]
+    print(f"{name}: {count} sequences of {frames} frames")
+    if (others := scores["pieces"] - count - FLAGS.skip) > 0:
+        print(f"{others} more sequences are not scored; --sequences=0 scores all")
+    if scores["left_out"]:
+        print(
+            f"{scores['left_out']} frames are not scored: ends of sequences that are "
+            f"shorter than {frames} frames (--frames sets this length)"
+        )
+    print("In brackets: copying the last frame that was seen.")
     for group in ("observed", "extrapolated"):
-        if of := found.get(group):
-            # The network's score, and that of copying in brackets.
-            cells = (
-                f"{metric} {of[metric]:.4g} ({of['copy_' + metric]:.4g})"
-                for metric in (*evaluation.METRICS, "squared_error", "absolute_error")
-            )
+        if of := scores.get(group):
+            metrics = (*evaluation.METRICS, "squared_error", "absolute_error")
+            cells = (f"{n} {of[n]:.4g} ({of['copy_' + n]:.4g})" for n in metrics)
             print(f"{group}: {', '.join(cells)}")
             print(f"{group}: {of['ratio']:.3f} of copying")
+    if "horizons" in scores:
+        rows = [("horizon", "starts", *evaluation.METRICS, "of copying")]
+        for horizon, of in scores["horizons"].items():
+            cells = (f"{of[n]:.4g} ({of['copy_' + n]:.4g})" for n in evaluation.METRICS)
+            ratio = f"{of['ratio']:.3f}"
+            rows.append((f"t+{horizon}", str(of["starts"] * count), *cells, ratio))
+        print(documents.columns(rows, right=range(1, 7)))
 
 
-def say_if_seen(of_run: dict[str, Any], name: str, trained: str) -> None:
+def warn_if_seen(run_flags: dict[str, Any], name: str, trained: str) -> None:
     """Says where a training on a stream saw these frames, or their pictures."""
     generated = name in data.NAMES
     shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
     same = os.path.realpath(name) == os.path.realpath(trained)
-    if shared and same and of_run.get("sampling") == "stream":
+    if shared and same and run_flags.get("sampling") == "stream":
         errors.say(
             f"--weights={FLAGS.weights}: trained on a stream through all of {name}, so "
             f"on these {'pictures' if generated else 'frames'} too"

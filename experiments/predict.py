@@ -1,20 +1,22 @@
-"""Predicts frames with trained weights and compares with copy-last-frame.
+"""Predicts the frames of a video, and the frames that follow its last one.
 
     python experiments/predict.py                     (the network of the package)
-    python experiments/predict.py --data=VIDEO        (the same, on frames of yours)
-    python experiments/predict.py --weights=runs/first
-    python experiments/predict.py --weights=FILE --data=PATH --extrapolate_from=10
+    python experiments/predict.py --weights=runs/first --data=VIDEO.mp4
+    python experiments/predict.py --data=VIDEO.mp4 --future=5
 
-Weights: whatever convert_weights.py reads. Of a run, frames, crop and size are its own
+One sequence is predicted from the zero state, each frame before it is seen. The scores
+MSE, MAE, PSNR and SSIM of each frame but the first are printed next to those of copying
+the last frame that was seen. From frame --extrapolate_from of the sequence on the
+network sees its own predictions. --future predicts frames after the last one.
+
+These files are written into --workdir: scores.csv (a row per frame), scores.json (means
+over observed and over extrapolated frames), predictions.npz (`frames`, `predictions`
+and `future`), predictions.png and predictions.gif. --layers=E0,R1 adds layers.npz, the
+maps of these layers at each frame, and layers.png, their mean over channels.
+
+Weights are whatever convert_weights.py reads. Frames, crop and size are those of a run
 unless flags say otherwise. Frames from disk are scaled to the size of a network that
-comes with the package.
-
-One sequence is predicted from the zero state; frame 0 is not scored; from
---extrapolate_from on the network sees its own predictions. Prints MSE, MAE, PSNR and
-SSIM of each frame beside copying the last frame seen, and writes into --workdir:
-scores.csv (a row per frame), scores.json (means over observed and over extrapolated
-frames), predictions.npz, .png and .gif. --layers=E0,R1 adds layers.npz, those inner
-maps at each frame, and layers.png, the mean over their channels.
+comes with the package. On one core this takes ten seconds for 20 frames of 24x32.
 """
 
 import math
@@ -28,113 +30,207 @@ import numpy as np
 from absl import flags
 
 from prednet_jax import errors, files, process, records
+from prednet_jax.data.frames import ENDLESS, FrameSource
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
 from prednet_jax.report import documents, strips
+from prednet_jax.tasks import PredNetTask, Task
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
 LAYERS = ("layers.npz", "layers.png")
+WORDS = ("seen", "own")  # What the network was shown in place of a frame.
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()
-flags.DEFINE_integer("start", 0, "First frame of the sequence.", 0)
-flags.DEFINE_integer("frames", None, "Frames to show; default: 20, or all there are.")
+flags.DEFINE_integer(
+    "start", None, "First frame of the sequence. Defaults to 0; see --future.", 0
+)
+flags.DEFINE_integer(
+    "frames",
+    None,
+    "Frames to show, two or more, with --future one or more. Defaults to 20, or all.",
+)
+flags.DEFINE_integer(
+    "future",
+    0,
+    "Frames to predict after the last frame that is shown. Without --start and "
+    "--frames the last 100 frames of the data are shown, or all.",
+    0,
+)
 flags.DEFINE_list(
     "layers",
     [],
-    "Inner maps to keep: R, A, Ahat or E and the number of a layer, such as E0,R1.",
+    "Maps to keep: R, A, Ahat or E and the number of a layer, such as E0,R1.",
 )
 flags.DEFINE_integer("seed", 0, "Seed of generated frames.")
-flags.DEFINE_string("workdir", "runs/predict", "Where to write.")
+flags.DEFINE_string("workdir", "runs/predict", "Directory to write.")
 
 
 def main() -> None:
-    """Checks, predicts, writes, prints."""
+    """Checks the flags, predicts, writes and prints."""
     process.prepare(cache=True)
     task, params = _inherited.trained()
-    if task.name != "prednet":
-        raise UserError(f"--weights={FLAGS.weights}: of {task.name}; expected prednet")
-    for name in FLAGS.layers:
-        try:
-            prednet.place_of_map(task.config, name)
-        except UserError as error:
-            raise UserError(f"--layers={','.join(FLAGS.layers)}: {error}") from None
-    # predictions.npz holds frames and predictions in float32, and has to be readable.
-    most = files.LIMIT // (2 * 4 * math.prod(task.frame))
+    check_network(task)
     source = _flags.open_source(task, FLAGS.seed)
-    end = next((b for b in source.boundaries if b > FLAGS.start), source.length)
-    left = max(2, min(20, end - FLAGS.start))
-    frames = left if FLAGS.frames is None else FLAGS.frames
-    errors.whole("--frames", frames, 2, most)
-    if FLAGS.start + frames > end:
-        raise UserError(
-            f"--start={FLAGS.start} --frames={frames}: expected a sum of at most "
-            f"{end}, where a sequence of {source.name} ends"
-        )
-    k = FLAGS.extrapolate_from
+    start, frames = shown_frames(source, task)
+    future, k = FLAGS.future, FLAGS.extrapolate_from
     if k is not None:
         errors.whole("--extrapolate_from", k, 1, frames - 1)
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
-    shown = source.read(FLAGS.start, FLAGS.start + frames)
-    truth = shown.astype(np.float32) / np.float32(255)
-    predictions, maps = sequences.predict_sequence(
-        params, task.config, truth, extrapolate_from=k, maps=FLAGS.layers
-    )
+    truth = source.read(start, start + frames).astype(np.float32) / np.float32(255)
+    # The frames of the future are not known; the network does not see these.
+    shown = np.concatenate([truth, np.zeros((future, *truth.shape[1:]), np.float32)])
+    first = frames if k is None and future else k
+    predictions, maps = predict(task, params, shown, first)
     copied = evaluation.last_seen(truth, k)
-    rows = evaluation.table(
-        evaluation.score(truth, predictions), evaluation.score(truth, copied), k
+    scores = (
+        evaluation.score(truth, found) for found in (predictions[:frames], copied)
     )
-    folder = Path(FLAGS.workdir)
+    rows = evaluation.table(*scores, k, start=start)
+    last = truth[frames - 1 if k is None else k - 1]
+    unknown = np.full_like(shown[frames:], np.nan)
+    pictures = {
+        "true": np.concatenate([truth, unknown]),
+        "prediction": predictions,
+        "last frame": np.concatenate([copied, np.broadcast_to(last, unknown.shape)]),
+    }
+    labels: dict[str, Any] = {"start": start, "words": WORDS}
+    contents = layers(maps, first, labels) if maps else {}
+    contents |= {
+        "scores.csv": records.csv_bytes(rows, COLUMNS),
+        "scores.json": records.json_bytes(
+            {"means": evaluation.means(rows), "frames": rows, "start": start}
+            | {"extrapolate_from": k, "future": future, **_cli.provenance()}
+        ),
+        "predictions.npz": records.tree_bytes(
+            {"frames": truth, "predictions": predictions[:frames]}
+            | ({"future": predictions[frames:]} if future else {}),
+            compressed=True,
+        ),
+        "predictions.png": strips.strip(pictures, first, **labels),
+        "predictions.gif": strips.film(pictures, first, **labels),
+    }
+    write(Path(FLAGS.workdir), contents)
+    print_scores(rows)
+    if maps:
+        for name, offset in sequences.unit_times(task.config, FLAGS.layers).items():
+            print(f"{name} at frame t has seen frames up to t{' - 1' * (offset < 0)}")
+    if future:
+        print(
+            f"future: frames {start + frames} to {start + frames + future - 1}; the "
+            f"network has seen frames {start} to {start + (first or frames) - 1}"
+        )
+    print(f"{FLAGS.workdir}: {', '.join(sorted(contents))}")
+
+
+def check_network(task: Task) -> None:
+    """Refuses a network of single images, and what only a PredNet has."""
+    if not task.windowed:
+        future = f"--future={FLAGS.future} with " if FLAGS.future else ""
+        raise UserError(
+            f"{future}--weights={FLAGS.weights}: the network {task.name} sees single "
+            "images and has no next frame; expected a PredNet"
+        )
+    config = task.config if isinstance(task, PredNetTask) else None
+    for name in ("future", "extrapolate_from", "layers"):
+        if config is None and FLAGS[name].value:
+            raise UserError(
+                f"--{name}={FLAGS[name].serialize().partition('=')[2]} with the "
+                f"network {task.name}: expected a PredNet, or leave --{name} out"
+            )
+    for name in FLAGS.layers:
+        try:
+            prednet.place_of_map(config, name)
+        except UserError as error:
+            raise UserError(f"--layers={','.join(FLAGS.layers)}: {error}") from None
+
+
+def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
+    """The first frame that is shown, and the number of frames."""
+    start, count, future = FLAGS.start, FLAGS.frames, FLAGS.future
+    longest = 20
+    if future and start is None and count is None and source.length < ENDLESS:
+        start = max(source.boundaries[-1], source.length - 100)
+        longest = 100
+    start = start or 0
+    end = next((b for b in source.boundaries if b > start), source.length)
+    least = 1 if future else 2
+    # predictions.npz holds frames and predictions in float32, and has to be readable.
+    most = files.LIMIT // (2 * 4 * math.prod(task.frame)) - future
+    count = max(least, min(longest, end - start)) if count is None else count
+    errors.whole("--future", future, 0, most + future - least)
+    errors.whole("--frames", count, least, most)
+    if start + count > end:
+        raise UserError(
+            f"--start={start} --frames={count}: expected a sum of at most {end}, where "
+            f"a sequence of {source.name} ends; --future predicts the frames after it"
+        )
+    return start, count
+
+
+def predict(
+    task: Task, params: dict, shown: np.ndarray, first: int | None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Predictions `[T, H, W, C]` of the frames, and the maps of --layers."""
+    if isinstance(task, PredNetTask):
+        return sequences.predict_sequence(
+            params, task.config, shown, extrapolate_from=first, maps=FLAGS.layers
+        )
+    return evaluation.predictions(task, params, shown[:, None])[:, 0], {}
+
+
+COLUMNS = (
+    *("frame", "observed", *evaluation.METRICS),
+    *(f"copy_{name}" for name in evaluation.METRICS),
+)
+
+
+def write(folder: Path, contents: dict[str, bytes]) -> None:
+    """Writes the files, in place of those of an earlier call."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {"true": truth, "prediction": predictions, "last frame": copied}
-    contents = layers(maps, k) if maps else {}
-    contents |= everything(pictures, rows, k)
     if (folder / "scores.json").exists():
         print(f"{folder}: an earlier prediction is replaced")
     files.write_files(folder, contents)
-    for name in LAYERS:  # Of an earlier call.
+    for name in LAYERS:
         if name not in contents:
             (folder / name).unlink(missing_ok=True)
-    say(rows)
-    print(f"{folder}: {', '.join(sorted(contents))}")
 
 
-def say(rows: list[dict[str, Any]]) -> None:
-    """Prints the table: the network's score, and that of copying in brackets."""
-    lines = [(str(row["frame"]), row) for row in rows]
-    lines += [(f"{name}, mean", of) for name, of in evaluation.means(rows).items()]
+def print_scores(rows: list[dict[str, Any]]) -> None:
+    """Prints the scores of each frame, with those of copying in brackets."""
+    labelled = [(str(row["frame"]), row) for row in rows]
+    means = evaluation.means(rows)
+    labelled += [(f"{group}, mean", mean) for group, mean in means.items()]
     cells = [("frame", *evaluation.METRICS, "")]
-    for label, row in lines:
-        of = (f"{row[n]:.3g} ({row[f'copy_{n}']:.3g})" for n in evaluation.METRICS)
-        cells.append((label, *of, "" if row.get("observed", True) else "extrapolated"))
-    print(documents.columns(cells, right=range(1, 5)))
+    for label, row in labelled:
+        scores = (f"{row[n]:.3g} ({row[f'copy_{n}']:.3g})" for n in evaluation.METRICS)
+        cells.append(
+            (label, *scores, "" if row.get("observed", True) else "extrapolated")
+        )
+    if rows:
+        print(documents.columns(cells, right=range(1, 5)))
+        print("In brackets: copying the last frame that was seen.")
 
 
-def everything(
-    pictures: dict[str, Any], rows: list[dict[str, Any]], k: int | None
+def layers(
+    maps: dict[str, np.ndarray], first: int | None, labels: dict[str, Any]
 ) -> dict[str, bytes]:
-    """Scores and predictions, by the names of their files."""
-    scores = {"means": evaluation.means(rows), "frames": rows, "extrapolate_from": k}
-    arrays = {"frames": pictures["true"], "predictions": pictures["prediction"]}
-    return {
-        "scores.csv": records.csv_bytes(rows),
-        "scores.json": records.json_bytes(scores | _cli.provenance()),
-        "predictions.npz": records.tree_bytes(arrays, compressed=True),
-        "predictions.png": strips.strip(pictures, k),
-        "predictions.gif": strips.film(pictures, k),
-    }
+    """The maps, and a strip of their mean over channels, in one grey scale a layer.
 
-
-def layers(maps: dict[str, np.ndarray], k: int | None) -> dict[str, bytes]:
-    """Inner maps, and a strip of their mean over channels, each in its range."""
-    means = {name: map_.mean(axis=-1, keepdims=True) for name, map_ in maps.items()}
-    shown = {
-        name: (mean - mean.min()) / max(np.ptp(mean), 1e-12)
-        for name, mean in means.items()
-    }
-    contents = records.tree_bytes(maps, compressed=True), strips.strip(shown, k)
+    A scale holds all frames but the first, before which nothing was seen.
+    """
+    rows = {}
+    for name, layer in maps.items():
+        mean = layer.mean(axis=-1, keepdims=True)
+        scaled = mean[1:] if len(mean) > 1 else mean
+        low, high = scaled.min(), scaled.max()
+        rows[f"{name}: {low:.2g} to {high:.2g}"] = (mean - low) / max(high - low, 1e-12)
+    contents = (
+        records.tree_bytes(maps, compressed=True),
+        strips.strip(rows, first, **labels),
+    )
     return dict(zip(LAYERS, contents, strict=True))
 
 

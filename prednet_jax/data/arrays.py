@@ -1,76 +1,188 @@
-"""Frames from an array: an .npz with `frames` and perhaps `boundaries`, or an .npy.
+"""Frames from an array: an .npz or .npy of NumPy, or an .hkl, as coxlab/prednet writes.
 
-Frames `[T, H, W, C]` have 1 or 3 channels, or are grey, `[T, H, W]`. They are uint8, or
-fractions of white from 0 to 1, which are rounded to uint8. `boundaries` are the indices
-of the sequences' first frames. An .npz is read, an .npy is mapped.
+The layout of an array names its axes by letters: N sequences of T frames of C channels,
+H rows and W columns, such as THWC, NTCHW or TNHW; without C the frames are grey. An
+array without a layout is read where its shape has one meaning, and a line says which.
+Frames are uint8, or fractions of white from 0 to 1, which are rounded to uint8.
+
+Several sequences are an axis N; or `boundaries`, the indices of their first frames, in
+an .npz; or a file of sources next to an .hkl, such as `sources_train.hkl` next to
+`X_train.hkl`: one name a frame, and a sequence for each run of one name, as in
+process_kitti.py and data_utils.py of coxlab/prednet. An .npz is read, the others are
+mapped.
+
+An .hkl is HDF5. Its root holds one array, `data_0` (hickle 2 and 3) or `data` (4, 5).
 """
 
 import hashlib
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from prednet_jax import files
+from prednet_jax import errors, files
 from prednet_jax.data.frames import Fit, FrameSource
+from prednet_jax.data.images import check_size, natural_key
 from prednet_jax.errors import UserError
 
+ARRAY_SUFFIXES = (".hkl", ".npy", ".npz")
 _ACCEPTED = (
-    "accepted are [T, H, W, C] with C 1 or 3, or grey [T, H, W], of uint8 or of "
-    "fractions from 0 to 1; several sequences: an .npz with `boundaries`"
+    "accepted are frames of uint8 or of fractions from 0 to 1, [T, H, W, C] with C 1 "
+    "or 3, or grey [T, H, W]; others by --layout= (layout=), as NTHWC, NTCHW or TNHW"
 )
-# Frames that are looked at together.
-_CHUNK = 64
+# Bytes that are looked at together.
+_CHUNK = 2**26
+# The largest part that HDF5 decompresses at once.
+_MOST_OF_A_CHUNK = 2**30
+# The test set of Moving MNIST as it is published (Srivastava et al. 2015).
+_MOVING_MNIST = "mnist_test_seq.npy", (20, 10000, 64, 64)
 
 
-def open_arrays(path: Path, fit: Fit) -> FrameSource:
-    """Open an .npz or an .npy; an .npz without `frames` may hold one other array."""
-    name = str(path)
-    array, boundaries = _load(path)
-    if array.ndim == 3 and array.shape[-1] > 4:
-        array = array[..., None]
-    shaped = array.ndim == 4 and array.shape[-1] in (1, 3) and array.size
-    fractions = array.dtype.kind == "f"
-    if not shaped or not (fractions or array.dtype == np.uint8):
-        raise UserError(
-            f"data={name}: {array.dtype} of shape {list(array.shape)}; {_ACCEPTED}"
-        )
-    if boundaries.ndim != 1 or boundaries.dtype.kind not in "iu":
-        raise UserError(
-            f"data={name}: boundaries is {boundaries.dtype} of shape "
-            f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
-        )
-    begins, total = tuple(boundaries.tolist()), len(array)
-    height, width = array.shape[1:3]
-    fit = fit.settled(height, width)
-    fit.check(height, width, f"a frame of {name}")
-    digest = hashlib.sha256()
-    for start in range(0, total, _CHUNK):
-        part = array[start : start + _CHUNK]
-        if fractions and not np.all((part >= 0) & (part <= 1)):
+def open_arrays(path: Path, fit: Fit, layout: str | None = None) -> FrameSource:
+    """Opens an array; an .npz without `frames` may hold one other array."""
+    return Film(path, layout).source(fit)
+
+
+class Film:
+    """An array whose axes are known.
+
+    Attributes:
+        height: rows of a frame.
+        width: columns of a frame.
+    """
+
+    def __init__(self, path: Path, layout: str | None = None):
+        self._path = path
+        self._array, boundaries = _load(path)
+        shape = self._array.shape
+        fractions = self._array.dtype.kind == "f"
+        if 0 in shape or not (fractions or self._array.dtype == np.uint8):
             raise UserError(
-                f"data={name}: {array.dtype} from {part.min()} to {part.max()} in "
-                f"frames {start} to {start + len(part) - 1}; {_ACCEPTED}"
+                f"data={path}: {self._array.dtype} of shape {list(shape)}; {_ACCEPTED}"
             )
-        digest.update(np.ascontiguousarray(part).data)
-    identity = {
-        "frames": digest.hexdigest(),
-        "shape": list(array.shape),
-        "boundaries": begins,
-    }
+        self._fractions = fractions
+        self._layout = _checked(path, shape, layout) if layout else _guess(path, shape)
+        self._size = dict(zip(self._layout, shape, strict=True))
+        self.height, self.width = self._size["H"], self._size["W"]
+        check_size(self.width, self.height, path)
+        self._total = self._size["T"] * self._size.get("N", 1)
+        if boundaries is None:
+            steps = self._size["T"]
+            self._boundaries = tuple(range(0, self._total, steps))
+        elif "N" in self._size:
+            raise UserError(
+                f"data={path}: holds boundaries, and layout={self._layout} has an axis "
+                "N of sequences; expected one of the two"
+            )
+        else:
+            self._boundaries = boundaries
 
-    def frame(index: int) -> np.ndarray:
-        one = array[index]
-        return np.rint(one * np.float64(255)).astype(np.uint8) if fractions else one
+    def source(self, fit: Fit) -> FrameSource:
+        """The source of what a fit makes of the frames, all of which are looked at."""
+        name, array = str(self._path), self._array
+        fit = fit.settled(self.height, self.width)
+        fit.check(self.height, self.width, f"a frame of {name}")
+        digest = hashlib.sha256()
+        rows = max(1, _CHUNK // max(1, array.nbytes // len(array)))
+        for start in range(0, len(array), rows):
+            part = array[start : start + rows]
+            if self._fractions and not np.all((part >= 0) & (part <= 1)):
+                axis = "frames" if self._layout[0] == "T" else f"axis {self._layout[0]}"
+                raise UserError(
+                    f"data={name}: {array.dtype} from {part.min()} to {part.max()} in "
+                    f"{axis} {start} to {start + len(part) - 1}; {_ACCEPTED}"
+                )
+            digest.update(np.ascontiguousarray(part).data)
+        identity: dict[str, Any] = {
+            "frames": digest.hexdigest(),
+            "shape": list(array.shape),
+            "boundaries": self._boundaries,
+        }
+        if self._layout == "THW":
+            identity["shape"].append(1)
+        elif self._layout != "THWC":
+            identity["layout"] = self._layout
+        frames = fit.frames(self._frame, lambda _: name)
+        return fit.source(
+            name, self._total, self._boundaries, frames, reader="npz", **identity
+        )
 
-    frames = fit.frames(frame, lambda _: name)
-    return fit.source(name, total, begins, frames, reader="npz", **identity)
+    def _frame(self, index: int) -> np.ndarray:
+        """A frame uint8 `[H, W, C]`."""
+        place = dict(zip("NT", divmod(index, self._size["T"]), strict=True))
+        chosen = (place.get(axis, slice(None)) for axis in self._layout)
+        picture = self._array[tuple(chosen)]
+        axes = [axis for axis in self._layout if axis not in place]
+        if "C" not in axes:
+            picture, axes = picture[..., None], [*axes, "C"]
+        picture = picture.transpose([axes.index(axis) for axis in "HWC"])
+        if self._fractions:
+            return np.rint(picture * np.float64(255)).astype(np.uint8)
+        return picture
 
 
-def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    one_sequence = np.zeros(1, int)
+def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
+    """A layout that was given, if the shape fits it."""
+    letters = layout.upper()
+    named = set(letters)
+    if not set("THW") <= named <= set("NTCHW") or len(named) < len(letters):
+        raise UserError(
+            f"layout={layout!r}: expected T, H and W, and perhaps N and C, each once, "
+            "such as THWC, NTHWC, NTCHW or TNHW"
+        )
+    if len(letters) != len(shape):
+        raise UserError(
+            f"layout={layout}: names {len(letters)} axes, and the array of {path} has "
+            f"{len(shape)}, {list(shape)}; expected one letter an axis"
+        )
+    channels = dict(zip(letters, shape, strict=True)).get("C", 1)
+    if channels not in (1, 3):
+        raise UserError(
+            f"layout={layout}: C is {channels} in the shape {list(shape)} of {path}; "
+            "expected an axis of 1 or 3 channels, or no C for grey frames"
+        )
+    return letters
+
+
+def _guess(path: Path, shape: tuple[int, ...]) -> str:
+    """The layout of an array, where its shape has one meaning."""
+    name, published = _MOVING_MNIST
+    last, second = shape[-1] in (1, 3), len(shape) > 1 and shape[1] in (1, 3)
+    readings = {
+        3: [] if last else ["THW"],
+        4: ["THWC"] * last + ["TCHW"] * second + ["NTHW", "TNHW"] * (not last),
+        5: ["NTHWC", "TNHWC"] * last + ["NTCHW", "TNCHW"] * (shape[-3] in (1, 3)),
+    }.get(len(shape), [])
+    if len(shape) == 4 and not last and shape[1] == 1:
+        readings = ["TCHW"]  # One channel, or one sequence: the same frames.
+    if len(shape) == 5:  # A sequence has two frames or more.
+        if shape[0] == 1:
+            readings = [reading for reading in readings if reading[0] == "N"]
+        elif shape[1] == 1:
+            readings = [reading for reading in readings if reading[0] == "T"]
+    if shape == published or (path.name == name and len(shape) == 4 and not last):
+        readings = ["TNHW"]
+    if not readings:
+        raise UserError(f"data={path}: an array of shape {list(shape)}; {_ACCEPTED}")
+    if len(readings) > 1:
+        raise UserError(
+            f"data={path}: an array of shape {list(shape)} can be read as "
+            f"{' or '.join(readings)}; choose one by --layout= (layout=)"
+        )
+    if readings[0] not in ("THWC", "THW"):
+        errors.say(f"data={path}: shape {list(shape)} is read as layout {readings[0]}")
+    return readings[0]
+
+
+def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
+    """The array, and the first frames of its sequences if the file tells them."""
+    kind = files.kind(path)
+    if kind == "hdf5" or path.suffix.lower() == ".hkl":
+        return _load_hickle(path)
     try:
-        if files.kind(path) == "npy":
-            return np.load(path, mmap_mode="r", allow_pickle=False), one_sequence
+        if kind == "npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False), None
         with files.open_npz(path) as arrays:
             names = [name for name in arrays.files if name != "boundaries"]
             name = names[0] if len(names) == 1 else "frames"
@@ -79,10 +191,91 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
                     f"data={path}: holds the arrays {names[:8]}; accepted is an array "
                     "'frames', [T, H, W, C], or one array alone"
                 )
-            boundaries = arrays.get("boundaries", one_sequence)
-            return np.asarray(arrays[name]), np.asarray(boundaries)
+            frames = np.asarray(arrays[name])
+            if "boundaries" not in arrays.files:
+                return frames, None
+            boundaries = np.asarray(arrays["boundaries"])
     except UserError:
         raise
     except files.BROKEN as error:
         reason = files.reason(error)
         raise UserError(f"data={path}: not a readable .npy ({reason})") from None
+    if boundaries.ndim != 1 or boundaries.dtype.kind not in "iu":
+        raise UserError(
+            f"data={path}: boundaries is {boundaries.dtype} of shape "
+            f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
+        )
+    return frames, tuple(boundaries.tolist())
+
+
+def _load_hickle(path: Path) -> tuple[Any, tuple[int, ...] | None]:
+    array = _root(path)
+    if not hasattr(array, "dtype") or array.ndim < 3 or array.dtype.kind not in "uif":
+        raise UserError(
+            f"data={path}: an .hkl that holds no frames; expected one array, such as "
+            "the X_train.hkl of process_kitti.py"
+        )
+    chunk = math.prod(array.chunks or (1,)) * array.dtype.itemsize
+    if array.is_virtual or array.external or chunk > _MOST_OF_A_CHUNK:
+        raise UserError(
+            f"data={path}: its array lies in another file, or in parts of more than "
+            f"{_MOST_OF_A_CHUNK} bytes; expected an array as hickle writes it"
+        )
+    stem = path.stem
+    sources = path.with_name(f"sources_{stem.removeprefix('X_')}{path.suffix}")
+    if not sources.is_file() or sources == path:
+        return array, None
+    try:
+        names = _strings(_root(sources))
+    except (UserError, *files.BROKEN) as error:
+        raise UserError(
+            f"data={path}: {sources.name} next to it is no list of sources "
+            f"({files.reason(error)}); expected one name a frame"
+        ) from None
+    if array.ndim != 4 or len(names) != len(array):
+        raise UserError(
+            f"data={path}: an array of shape {list(array.shape)}, and {sources.name} "
+            f"next to it names {len(names)} sources; expected one source a frame"
+        )
+    changes = np.flatnonzero(np.array(names[1:]) != np.array(names[:-1])) + 1
+    errors.say(
+        f"data={path}: {len(changes) + 1} sequences, as {sources.name} next to it tells"
+    )
+    return array, (0, *changes.tolist())
+
+
+def _root(path: Path) -> Any:
+    """The array, or the group of values, that an .hkl holds."""
+    import h5py
+
+    try:
+        # It stays open: frames are read when they are asked for.
+        file = h5py.File(path, "r")
+        return _value(file, "data_0" if "data_0" in file else "data")
+    except (*files.BROKEN, KeyError) as error:
+        raise UserError(
+            f"data={path}: not a readable .hkl ({files.reason(error)}); expected HDF5 "
+            "of hickle with one array, data_0 or data"
+        ) from None
+
+
+def _value(group: Any, name: str) -> Any:
+    """A member of a group; a link could lead to another file."""
+    import h5py
+
+    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+        raise KeyError(f"{name} is no array of its own")
+    return group[name]
+
+
+def _strings(node: Any) -> list[str]:
+    """A list of strings of hickle: one array, or a group with an array for each."""
+    if hasattr(node, "keys"):
+        values = (_value(node, name) for name in sorted(node, key=natural_key))
+        return ["".join(_strings(value)) for value in values]
+    if node.nbytes > _CHUNK:
+        raise UserError(f"sources of {node.nbytes} bytes; expected at most {_CHUNK}")
+    return [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        for value in np.ravel(node[()]).tolist()
+    ]

@@ -127,6 +127,30 @@ def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
     return frames
 
 
+def thinned(source: FrameSource, every: int) -> FrameSource:
+    """Every so many frames of each sequence of a source, from its first one on."""
+    if whole("every", every, 1) == 1:
+        return source
+    begins = np.asarray(source.boundaries)
+    lengths = -(-np.diff(begins, append=source.length) // every)
+    ends = np.cumsum(lengths)
+
+    def frames(start: int, stop: int) -> np.ndarray:
+        index = np.arange(start, stop)
+        sequence = np.searchsorted(ends, index, "right")
+        places = begins[sequence] + (index - (ends - lengths)[sequence]) * every
+        parts = [source.read(place, place + 1) for place in places.tolist()]
+        return np.concatenate(parts) if parts else source.read(0, 0)
+
+    return dataclasses.replace(
+        source,
+        length=int(ends[-1]),
+        boundaries=tuple((ends - lengths).tolist()),
+        frames=frames,
+        fingerprint=fingerprint(source=source.fingerprint, every=every),
+    )
+
+
 def fingerprint(**fields: Any) -> str:
     """SHA-256 of named values that JSON can hold, independent of their order."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
@@ -146,8 +170,14 @@ CROPS = ("auto", "center", *SCALES)
 _BITS = 11
 
 
-def refuse_crop(data: str, crop: str, offset: tuple[int, int]) -> None:
+def refuse_crop(
+    data: str, crop: str, offset: tuple[int, int], layout: str | None
+) -> None:
     """Refuses (UserError) to cut frames of a name, which are made at their size."""
+    if layout is not None:
+        raise UserError(
+            f"layout={layout} with data={data}: expected an array, whose axes it names"
+        )
     one_of("crop", crop, CROPS)
     if crop in SCALES or tuple(offset) != (0, 0):
         raise UserError(
@@ -211,7 +241,13 @@ class Fit:
         pictures = f"pictures of {own[1]}x{own[0]} (width x height{others})"
         shown = f"{self.width}x{self.height}"
         if self.crop in SCALES:
-            return f"{pictures}, scaled to {shown}"
+            before, after = own[1] / own[0], self.width / self.height
+            if abs(before / after - 1) < 0.02:
+                return f"{pictures}, scaled to {shown}"
+            return (
+                f"{pictures}, scaled to {shown}: width over height changes from "
+                f"{before:.3g} to {after:.3g}"
+            )
         left = 100 * self.height * self.width / (own[0] * own[1])
         whole = "the first" if self.mixed else "a picture"
         return (

@@ -98,7 +98,7 @@ def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSour
     working directory, as in the published script; further words after it do not count.
     Unless `allow_outside`, the lists may name only files in the folder of `path`.
     """
-    root = None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
+    root = _root(path, allow_outside)
     entries = _listed(str(path), root)
     nested = [_suffix(entry) not in IMAGE_SUFFIXES for entry in entries]
     if any(nested) != all(nested):
@@ -117,6 +117,16 @@ def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSour
             f"{' '.join(IMAGE_SUFFIXES)}"
         )
     return open_images(str(path), [sequences[entry] for entry in entries], fit)
+
+
+def listed(path: Path, *, allow_outside: bool = False) -> list[str]:
+    """The files that a text list names."""
+    return _listed(str(path), _root(path, allow_outside))
+
+
+def _root(path: Path, allow_outside: bool) -> str | None:
+    """The folder that the files of a list have to lie in."""
+    return None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:

@@ -1,18 +1,18 @@
 """Sequences to train on, to choose settings by, and to publish scores of.
 
-No sequence is in two splits. `open_split` cuts every source the same way each time, as
-the table of docs/training.md has it.
+No sequence is in two splits. `sources.open_split` cuts every source the same way each
+time, as the table of docs/training.md has it.
 """
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from prednet_jax.data import digits, walk
-from prednet_jax.data.frames import FrameSource, fingerprint, joined_spans, refuse_crop
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.data.frames import FrameSource, fingerprint, joined, joined_spans
+from prednet_jax.errors import UserError
 
 SPLITS = ("train", "validation", "test", "unseen")
 FIRST_SEED = {
@@ -25,56 +25,17 @@ FIRST_SEED = {
 HELD_OUT_PHOTOGRAPHS = ("brick.png", "coffee.png", "motorcycle_left.png")
 HELD_OUT_PICTURES = 5
 WALK_FRAMES = 300
-#: Sequences of a split where no number is given.
-WALKS, MOVING = 256, 4096
+#: Sequences of a split where no number is given; SEEDS of other named sources.
+WALKS, MOVING, SEEDS = 256, 4096, 64
 # Frames that are kept in memory once they were read, in bytes.
 _KEPT = 2**30
 
 
-@functools.lru_cache(maxsize=8)
-def open_split(
-    data: str,
-    split: str,
-    *,
-    height: int,
-    width: int,
-    channels: int,
-    sequences: int | None = None,
-    crop: str = "auto",
-    offset: tuple[int, int] = (0, 0),
-    allow_outside: bool = False,
+def walks(
+    split: str, count: int | None, size: dict, *, varied: bool = False
 ) -> FrameSource:
-    """Open the sequences of a split; what was read of them stays in memory.
-
-    The data and how frames are made are as in `open_source`; so many `sequences` are
-    opened, None: `WALKS`, `MOVING`, or all there are. A UserError: the data has no
-    sequences, no such split, or too few sequences.
-    """
-    from prednet_jax.data import NAMES
-
-    one_of("split", split, SPLITS)
-    if sequences is not None:
-        whole("sequences", sequences, 1)
-    size = {"height": height, "width": width, "channels": channels}
-    if data in NAMES:
-        refuse_crop(data, crop, offset)
-    if data in ("walk", "varied_walk"):
-        varied = data == "varied_walk" and split == "train"
-        return _in_memory(_walks(split, sequences or WALKS, size, varied=varied))
-    if data in NAMES and data.startswith("moving"):
-        return _in_memory(_moving(data, split, sequences or MOVING, size))
-    if data in NAMES:
-        raise UserError(
-            f"data={data}: single pictures; expected frames that follow one another, "
-            "such as walk or moving_digits"
-        )
-    if split == "unseen":
-        raise UserError(f"data={data}: expected split train, validation or test")
-    options = {"crop": crop, "offset": offset, "allow_outside": allow_outside}
-    return _in_memory(_of_files(data, split, sequences, size | options))
-
-
-def _walks(split: str, count: int, size: dict, *, varied: bool) -> FrameSource:
+    """Walks of seeds of their own; only those of the split `train` are varied."""
+    count = count or WALKS
     held_out = HELD_OUT_PHOTOGRAPHS
     others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
     return walk.open_walks(
@@ -82,12 +43,15 @@ def _walks(split: str, count: int, size: dict, *, varied: bool) -> FrameSource:
         seeds=range(FIRST_SEED[split], FIRST_SEED[split] + count),
         frames=WALK_FRAMES,
         photographs=held_out if split == "unseen" else others,
-        varied=varied,
+        varied=varied and split == "train",
     )
 
 
-def _moving(data: str, split: str, count: int, size: dict[str, int]) -> FrameSource:
-    stills = digits.mnist() if data.endswith("mnist") else digits.digits()
+def moving(
+    stills: digits.Stills, split: str, count: int | None, size: dict
+) -> FrameSource:
+    """Moving pictures of seeds of their own; every fifth picture is `unseen`."""
+    count = count or MOVING
     last = HELD_OUT_PICTURES - 1
     unseen = split == "unseen"
     chosen = [
@@ -104,12 +68,27 @@ def _moving(data: str, split: str, count: int, size: dict[str, int]) -> FrameSou
     return digits.open_moving(part, **size, seed=FIRST_SEED[split], length=length)
 
 
-def _of_files(
-    data: str, split: str, count: int | None, options: dict[str, Any]
+def by_seed(
+    opened: Callable[..., FrameSource], split: str, count: int | None, size: dict
 ) -> FrameSource:
-    from prednet_jax.data import open_source
+    """The beginnings of sources of other seeds; `in_time` if seeds change nothing."""
+    if split == "unseen":
+        raise UserError("split=unseen: expected split train, validation or test")
+    first_seed = FIRST_SEED[split]
+    one, other = (opened(**size, seed=first_seed + i) for i in (0, 1))
+    if one.fingerprint == other.fingerprint:
+        return in_time(one, split, count)
+    count = count or SEEDS
+    sources = [opened(**size, seed=first_seed + i) for i in range(count)]
+    begun = [
+        _pieces(s, [(0, min(WALK_FRAMES, (*s.boundaries[1:], s.length)[0]))], s.name)
+        for s in sources
+    ]
+    return joined(f"{one.name}, {split}: {count} sequences", begun)
 
-    source = open_source(data, **options)
+
+def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
+    """Every tenth of the sequences, or where they are few the last tenths of each."""
     ends = (*source.boundaries[1:], source.length)
     pieces = list(zip(source.boundaries, ends, strict=True))
     low, high = {"validation": (8, 9), "test": (9, 10)}.get(split, (0, 8))
@@ -120,17 +99,39 @@ def _of_files(
         pieces = [(begin, end) for begin, end in cuts if begin < end]
     if not pieces:
         raise UserError(
-            f"data={data}: {source.length} frames are too few for a {split} split"
+            f"data={source.name}: {source.length} frames are too few for a {split} "
+            "split"
         )
+    return _chosen(source, pieces, split, count)
+
+
+def first(source: FrameSource, split: str, count: int | None) -> FrameSource:
+    """The first sequences of a source that is a split as a whole."""
+    ends = (*source.boundaries[1:], source.length)
+    pieces = list(zip(source.boundaries, ends, strict=True))
+    return _chosen(source, pieces, split, count)
+
+
+def _chosen(
+    source: FrameSource, pieces: list[tuple[int, int]], split: str, count: int | None
+) -> FrameSource:
     if count is not None and count > len(pieces):
         raise UserError(
-            f"sequences={count}: data={data} has {len(pieces)} in this split at most"
+            f"sequences={count}: data={source.name} has {len(pieces)} in this split at "
+            "most"
         )
     pieces = pieces[:count]
+    return _pieces(source, pieces, f"{source.name}, {split}: {len(pieces)} sequences")
+
+
+def _pieces(
+    source: FrameSource, pieces: Sequence[tuple[int, int]], name: str
+) -> FrameSource:
+    """Pieces of a source, from one frame up to another, as its sequences."""
     begins = np.cumsum([0, *(end - begin for begin, end in pieces)]).tolist()
     return dataclasses.replace(
         source,
-        name=f"{source.name}, {split}: {len(pieces)} sequences",
+        name=name,
         length=begins.pop(),
         boundaries=tuple(begins),
         frames=joined_spans([(source.read, *piece) for piece in pieces]),
@@ -138,7 +139,7 @@ def _of_files(
     )
 
 
-def _in_memory(source: FrameSource) -> FrameSource:
+def in_memory(source: FrameSource) -> FrameSource:
     """The same source, whose sequences are read once; a large one stays as it is."""
     shape = (source.length, source.height, source.width, source.channels)
     if np.prod(shape, dtype=np.int64) > _KEPT:

@@ -11,14 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.models import prednet
 
 CHUNK = 10
+
+
+ALIGNMENTS = ("frame", "seen")
 
 
 def units(
@@ -29,28 +33,67 @@ def units(
     *,
     extrapolate_from: int | None = None,
     layout: str = "TBHWC",
+    align: str = "frame",
 ) -> dict[str, np.ndarray]:
-    """Activations of the network's units while it is shown frames, by name.
+    """Returns the activations of the network's units while it is shown frames, by name.
+
+    Activations at index t are those of the step at which frame t is shown. They have
+    seen these frames, with `align="frame"`:
+
+        units      lotter, lotter_pytorch      watanabe, watanabe_pytorch
+        R          up to t - 1                 up to t
+        Ahat       up to t - 1, of frame t     up to t, of frame t + 1
+        A, E       up to t                     up to t
+
+    With `align="seen"` all units at index t have seen frames up to t, in every variant:
+    R and Ahat of `lotter` are those of the next step, which do not depend on its frame.
+    `unit_times` returns this table for a network.
 
     For activations that do not fit into the host's memory, `models.sequences.pieces`
     yields them ten frames at a time, also of frames that NumPy maps from an .npy.
 
-    The frames, of sequences that start from the zero state, and the rest are as in
-    `prednet.predict`. `layers` are R (representation; h in `watanabe`), A (target),
-    Ahat (prediction) or E (error) and the number of a layer, such as E0 or R1; None: R
-    and E of every layer.
+    Args:
+        params: the network's parameters.
+        config: the network.
+        frames: sequences that start from the zero state, as in `prednet.predict`.
+        layers: R (representation; h in `watanabe`), A (target), Ahat (prediction) or E
+            (error) and the number of a layer, such as E0 or R1. Defaults to R and E of
+            every layer.
+        extrapolate_from: as in `prednet.predict`.
+        layout: as in `prednet.predict`.
+        align: `frame` or `seen`.
 
-    Returns `[T, B, H_l, W_l, .]` in the layout of the frames, each of the step at which
-    frame t is shown. E has two halves along its channels: in `lotter` first where the
-    prediction is too bright, then where it is too dark; `watanabe`: the reverse.
+    Returns:
+        `[T, B, H_l, W_l, .]` in the layout of the frames. E has two halves along its
+        channels. In `lotter` the first half is where the prediction is too bright, the
+        second where it is too dark; in `watanabe` it is the reverse.
     """
+    one_of("align", align, ALIGNMENTS)
     if layers is None:
         layers = [f"{kind}{i}" for i in range(config.layers) for kind in "RE"]
     elif isinstance(layers, str):
         raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
     shown = prednet.time_first(np.asarray(frames), layout)
-    found = _joined(params, config, shown, layers, extrapolate_from)
-    return {name: prednet.time_first(found[name], layout) for name in layers}
+    late = align == "seen" and any(unit_times(config, layers).values())
+    found = _joined(params, config, shown, layers, extrapolate_from, after=int(late))
+    offsets = unit_times(config, layers)
+    return {
+        name: prednet.time_first(
+            found[name][-offsets[name] * late :][: len(shown)], layout
+        )
+        for name in layers
+    }
+
+
+def unit_times(config: PredNetConfig, layers: Sequence[str]) -> dict[str, int]:
+    """Returns the last frame that each map of `units` has seen, less its own index.
+
+    It is 0 for maps that have seen frames up to t at index t, and -1 for maps that have
+    seen frames up to t - 1.
+    """
+    kinds = {name: prednet.place_of_map(config, name)[0] for name in layers}
+    before = ("hidden", "prediction") if config.order == "lotter" else ()
+    return {name: -1 if kind in before else 0 for name, kind in kinds.items()}
 
 
 def predict_sequence(
@@ -86,10 +129,13 @@ def pieces(
     maps: Sequence[str] = (),
     *,
     extrapolate_from: int | None = None,
+    after: int = 0,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """What `predict_sequence` returns, `CHUNK` frames at a time.
+    """Yields what `predict_sequence` returns, `CHUNK` frames at a time.
 
-    Yields `prediction` and the maps by name, `[CHUNK or fewer, B, ...]`.
+    After the last frame so many further steps follow, whose frames mean nothing. Each
+    item has `prediction` and the maps by name, `[CHUNK or fewer, B, ...]`, at the times
+    of `units` with `align="frame"`.
     """
     shown = np.asarray(frames)
     prednet.check_frames(config, shown, extrapolate_from)
@@ -99,18 +145,77 @@ def pieces(
     total, batch = shown.shape[:2]
     dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
     state = prednet.initial_state(config, batch, dtype)
-    unseen_from = total if extrapolate_from is None else extrapolate_from
-    for begin in range(0, total, CHUNK):
+    unseen_from = total + after if extrapolate_from is None else extrapolate_from
+    for begin in range(0, total + after, CHUNK):
         places = np.minimum(np.arange(begin, begin + CHUNK), total - 1)
         state, found = run(params, state, shown[places], np.int32(unseen_from - begin))
-        count = min(CHUNK, total - begin)
+        count = min(CHUNK, total + after - begin)
         yield {name: np.asarray(part)[:count] for name, part in found.items()}
 
 
+def rollouts(
+    params: prednet.Params,
+    config: PredNetConfig,
+    frames: ArrayLike,
+    horizons: Sequence[int],
+) -> np.ndarray:
+    """Predicts ahead from every frame of sequences that start from the zero state.
+
+    Args:
+        params: the network's parameters.
+        config: the network.
+        frames: `[T, B, H, W, C]`, as in `prednet.predict`.
+        horizons: how many frames ahead, such as (1, 2, 5).
+
+    Returns:
+        `[T, len(horizons), B, H, W, C]`. Entry [t, i] predicts frame
+        t + horizons[i] and has seen frames up to t, as `prednet.forecast` of these.
+    """
+    shown = np.asarray(frames)
+    prednet.check_frames(config, shown, None)
+    for horizon in horizons:
+        whole("horizon", horizon, 1)
+    run = _rollout_program(config, tuple(horizons))
+    dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
+    state = prednet.initial_state(config, shown.shape[1], dtype)
+    parts = []
+    for begin in range(0, len(shown), CHUNK):
+        places = np.minimum(np.arange(begin, begin + CHUNK), len(shown) - 1)
+        state, part = run(params, state, shown[places])
+        parts.append(np.asarray(part)[: len(shown) - begin])
+    return np.concatenate(parts)
+
+
+@functools.lru_cache(maxsize=8)
+def _rollout_program(config: PredNetConfig, horizons: tuple[int, ...]) -> Callable:
+    """`(params, state, frames) -> (state, predictions)`, compiled."""
+    wanted = np.array(horizons) - 1
+
+    @jax.jit
+    def run(params: Any, state: Any, frames: jax.Array) -> tuple[Any, jax.Array]:
+        unseen = jnp.zeros((max(horizons), *frames.shape[1:]), frames.dtype)
+
+        def ahead(state: Any, frame: jax.Array) -> tuple[Any, jax.Array]:
+            _, state = prednet.outputs(params, config, frame[None], (), state)
+            found, _ = prednet.outputs(
+                params, config, unseen, state=state, extrapolate_from=0
+            )
+            return state, found["prediction"][wanted]
+
+        return jax.lax.scan(ahead, state, frames)
+
+    return run
+
+
 def _joined(
-    params: Any, config: PredNetConfig, frames: Any, maps: Any, k: int | None
+    params: Any,
+    config: PredNetConfig,
+    frames: Any,
+    maps: Any,
+    k: int | None,
+    after: int = 0,
 ) -> dict[str, np.ndarray]:
-    parts = list(pieces(params, config, frames, maps, extrapolate_from=k))
+    parts = list(pieces(params, config, frames, maps, extrapolate_from=k, after=after))
     names = list(parts[0])
     return {n: np.concatenate([part.pop(n) for part in parts]) for n in names}
 

@@ -8,7 +8,7 @@ and relative values.
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -333,3 +333,23 @@ def loss_picture(folder: str | os.PathLike) -> bytes:
     point = len(rows) < _PICTURE_POINTS
     chart = charts.layer("line", encoding, data=positive or values, point=point)
     return charts.png(chart | {"width": 480, "height": 260})
+
+
+def horizons_picture(scores: Mapping[str, Record]) -> bytes:
+    """Draws the MSE of a network and of copying by horizon, as PNG.
+
+    `scores` is the entry `horizons` of `training.evaluation.evaluate`.
+    """
+    values = [
+        {"line": line, "horizon": int(horizon), "mse": of[field]}
+        for line, field in (("network", "mse"), ("copying frame t", "copy_mse"))
+        for horizon, of in scores.items()
+    ]
+    encoding = {
+        "x": charts.channel("horizon", "horizon h: frame t + h, predicted from frame t")
+        | {"axis": {"values": [int(h) for h in scores], "format": "d"}},
+        "y": charts.channel("mse", "mean squared error", zero=True),
+        "color": charts.names("line"),
+    }
+    mark = charts.layer("line", encoding, data=values, point=True)
+    return charts.png(mark | {"width": 360, "height": 240})

@@ -1,7 +1,10 @@
 """Pictures of predicted frames: a strip as PNG and a film as GIF.
 
-Both take frames `[T, H, W, C]` in [0, 1] by what they are, and the first frame that was
-extrapolated (None: none was). From it on the numbers of the frames are coloured.
+Both take rows of frames `[T, H, W, C]` in [0, 1] by their names; NaN is a frame that
+does not exist. `start` is the number of the first frame. From frame `first` of the rows
+on (None: of none), the numbers of the frames are coloured. With `words`, such as
+`("seen", "own")`, each frame also has the first word before `first`, and from there on
+the second one and its horizon: t+1 is the first frame after the last that was seen.
 """
 
 import io
@@ -13,52 +16,74 @@ from PIL import Image, ImageDraw
 # Pixels: width of a strip's frame, of a line of text, between frames, height of a film;
 # and the most frames of a film.
 _STRIP_WIDTH, _LINE, _GAP, _FILM_HEIGHT, _FILM = 160, 16, 4, 160, 200
-_MARK = "#D55E00"
+# The most frames of a strip that is spread evenly, and of another one, in which at
+# least so many before `first` are shown.
+_SPREAD, _SHOWN, _BEFORE = 10, 12, 2
+_MARK, _ABSENT = "#D55E00", 0.88
+
+Words = tuple[str, str] | None
 
 
-def strip(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
-    """At most ten frames of each row, evenly spread, with their numbers.
+def strip(
+    rows: dict[str, NDArray],
+    first: int | None,
+    *,
+    start: int = 0,
+    words: Words = None,
+) -> bytes:
+    """Ten or twelve frames of each row, or fewer, as PNG.
 
-    A line stands before the first frame that was extrapolated.
+    They are ten, spread evenly; with `words` and `first` the last frames before it, and
+    as many horizons as there is room for, with the nearest and the farthest one. A line
+    stands before frame `first`.
     """
     length = len(next(iter(rows.values())))
-    first = length if extrapolate_from is None else extrapolate_from
-    shown = np.linspace(0, length - 1, min(10, length)).round().astype(int)
+    shown = _shown(length, first if words else None)
     pictures = [
         [_picture(images[t], _STRIP_WIDTH / images.shape[2]) for t in shown]
         for images in rows.values()
     ]
-    across = max(of[0].width for of in pictures) + _GAP
-    down = max(of[0].height for of in pictures) + _LINE
-    canvas = Image.new("RGB", (across * len(shown), _LINE + down * len(rows)), "white")
+    head = _LINE * (2 if words else 1)
+    across = max(images[0].width for images in pictures) + _GAP
+    down = max(images[0].height for images in pictures) + _LINE
+    canvas = Image.new("RGB", (across * len(shown), head + down * len(rows)), "white")
     draw = ImageDraw.Draw(canvas)
     for column, t in enumerate(shown):
-        colour = _MARK if t >= first else "black"
-        draw.text((column * across + 2, 2), f"frame {t}", fill=colour)
+        lines, colour = _caption(t, first, start, words)
+        text = "\n".join([f"frame {lines[0]}", *lines[1:]])
+        draw.text((column * across + 2, 2), text, fill=colour)
     for row, (name, images) in enumerate(zip(rows, pictures, strict=True)):
-        top = _LINE + row * down
+        top = head + row * down
         draw.text((2, top + 2), name, fill="black")
         for column, picture in enumerate(images):
             canvas.paste(picture, (column * across, top + _LINE))
-    if (shown >= first).any():
-        x = int(np.argmax(shown >= first)) * across - _GAP // 2
+    after = [
+        column for column, t in enumerate(shown) if first is not None and t >= first
+    ]
+    if after:
+        x = after[0] * across - _GAP // 2
         draw.line([(x, 0), (x, canvas.height)], fill=_MARK, width=_GAP)
     buffer = io.BytesIO()
     canvas.save(buffer, format="png")
     return buffer.getvalue()
 
 
-def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
-    """The first 200 frames, the rows side by side, with their numbers, 200 ms each."""
-    stacked = np.concatenate([images[:_FILM] for images in rows.values()], axis=2)
-    first = len(stacked) if extrapolate_from is None else extrapolate_from
+def film(
+    rows: dict[str, NDArray],
+    first: int | None,
+    *,
+    start: int = 0,
+    words: Words = None,
+) -> bytes:
+    """The last 200 frames as GIF, the rows side by side, 200 ms each."""
+    stacked = np.concatenate(list(rows.values()), axis=2)
     pictures = []
-    for t, frame in enumerate(stacked):
-        image = _picture(frame, _FILM_HEIGHT / len(frame))
+    for t in range(max(0, len(stacked) - _FILM), len(stacked)):
+        image = _picture(stacked[t], _FILM_HEIGHT / stacked.shape[1])
         canvas = Image.new("RGB", (image.width, image.height + _LINE), "white")
         canvas.paste(image, (0, _LINE))
-        colour = _MARK if t >= first else "black"
-        text = f"{t}: {', '.join(rows)}"
+        lines, colour = _caption(t, first, start, words)
+        text = f"{' '.join(lines)}: {', '.join(rows)}"
         ImageDraw.Draw(canvas).text((2, 2), text, fill=colour)
         pictures.append(canvas)
     buffer = io.BytesIO()
@@ -67,9 +92,38 @@ def film(rows: dict[str, NDArray], extrapolate_from: int | None) -> bytes:
     return buffer.getvalue()
 
 
+def _shown(length: int, first: int | None) -> NDArray:
+    """Numbers of the frames of a strip."""
+    if first is None or first >= length:
+        return _spread(0, length, _SPREAD)
+    horizons = min(length - first, _SHOWN - min(first, _BEFORE))
+    before = min(first, _SHOWN - horizons)
+    return np.concatenate(
+        [np.arange(first - before, first), _spread(first, length, horizons)]
+    )
+
+
+def _spread(begin: int, end: int, most: int) -> NDArray:
+    return np.linspace(begin, end - 1, min(most, end - begin)).round().astype(int)
+
+
+def _caption(
+    t: int, first: int | None, start: int, words: Words
+) -> tuple[list[str], str]:
+    """The lines over a frame, and their colour."""
+    after = first is not None and t >= first
+    lines = [str(start + t)]
+    if words and first is not None and after:
+        lines.append(f"{words[1]}, t+{t - first + 1}")
+    elif words:
+        lines.append(words[0])
+    return lines, _MARK if after else "black"
+
+
 def _picture(frame: NDArray, enlarged: float) -> Image.Image:
     """A frame `[H, W, C]` in [0, 1], each pixel as a square, about so many times."""
     factor = max(1, round(enlarged))
+    frame = np.nan_to_num(frame, nan=_ABSENT)
     pixels = (255 * np.clip(frame, 0, 1)).round().astype(np.uint8)
     pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
     size = (factor * pixels.shape[1], factor * pixels.shape[0])

@@ -9,7 +9,7 @@ averaged over pixels and colours.
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -76,13 +76,17 @@ def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
 
 
 def table(
-    prediction: Scores, copy: Scores, extrapolate_from: int | None
+    prediction: Scores, copy: Scores, extrapolate_from: int | None, *, start: int = 0
 ) -> list[dict[str, Any]]:
-    """A row per frame from 1 on: `frame`, `observed`, metrics and `copy_<metric>`."""
+    """Returns a row per frame from 1 on: `frame`, metrics and `copy_<metric>`.
+
+    `frame` counts from `start`. `observed` tells whether the network is shown this
+    frame, once it has predicted it.
+    """
     total = len(prediction["mse"])
     until = total if extrapolate_from is None else extrapolate_from
     return [
-        {"frame": t, "observed": t < until}
+        {"frame": start + t, "observed": t < until}
         | {name: float(prediction[name][t]) for name in METRICS}
         | {f"copy_{name}": float(copy[name][t]) for name in METRICS}
         for t in range(1, total)
@@ -108,40 +112,62 @@ def evaluate(
     *,
     frames: int | None = None,
     extrapolate_from: int | None = None,
+    horizons: Sequence[int] = (),
     count: int | None = None,
     skip: int = 0,
     data_range: float = 1.0,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> dict[str, Any]:
     """Scores frozen weights on many sequences, each from the zero state.
 
     The sequences of the source are cut into pieces of equal length, which do not
-    overlap; a shorter rest is dropped. The first pieces of all sequences come first,
-    then the second ones. Losses are pooled over all before they are divided by those of
-    copying: where a scene hardly moves, its own ratio says little.
+    overlap; the frames of a shorter rest are counted in `left_out`. The first pieces of
+    all sequences come first, then the second ones. Losses are pooled over all before
+    they are divided by those of copying: where a scene hardly moves, its own ratio says
+    little.
 
-    A piece has so many `frames`, >= 2 (None: 100, or the median length of the sequences
-    where that is less), of which a PredNet does not see those from `extrapolate_from`
-    on. Of the pieces, `skip` are left out first, such as those that chose a setting,
-    and `count` are scored (None: all). Another network predicts next frames.
+    Args:
+        params: the network's parameters.
+        network: a network of frames.
+        source: the sequences.
+        frames: frames of a piece, at least 2. Defaults to `piece_length`.
+        extrapolate_from: as in `prednet.predict`; PredNet only.
+        horizons: how many frames ahead to predict from every frame; PredNet only.
+        count: pieces to score. Defaults to all.
+        skip: pieces that are left out first, such as those that chose a setting.
+        data_range: as in `score`.
+        progress: is given the first pieces of all batches and yields them.
 
-    Returns `sequences`, `frames`, and for `observed` and `extrapolated` frames, where
-    there are any, the scores that docs/benchmarks.md names; the same of copying,
-    `copy_<name>`; and `ratio`, the MSE over that of copying.
+    Returns:
+        `sequences`, `frames`, `pieces` (how many there are), `left_out`; for `observed`
+        and `extrapolated` frames, where there are any, the scores that
+        docs/benchmarks.md names; the same of copying, `copy_<name>`; and `ratio`, the
+        MSE over that of copying. `horizons` has the same by horizon, a string: frame
+        t + h is predicted from the frames up to t and compared with copying frame t,
+        for every t of a piece. There `starts` counts the t, and `mse_by_start` has the
+        mean over pieces for each t.
     """
     task = tasks.of(network)
     if not task.windowed:
-        raise errors.UserError(f"model={task.name}: expected a network of frames")
-    begins, steps = pieces(source, frames, count, skip)
+        raise errors.UserError(
+            f"model={task.name}: it sees single images; expected a network of frames"
+        )
+    begins, steps = pieces(source, frames or piece_length(source), count, skip)
     if extrapolate_from is not None:
         errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
+    _check_horizons(task, horizons, steps)
     batch = min(_BATCH, len(begins))
     by_group: dict[str, list[dict[str, float]]] = {}
-    for start in range(0, len(begins), batch):
+    ahead: dict[int, list[list[Scores]]] = {h: [] for h in horizons}
+    for start in progress(range(0, len(begins), batch)):
         chosen = begins[start : start + batch]
         # The last batch is filled up, so that one program serves all.
         filled = (chosen * batch)[:batch]
         shown = np.stack([source.read(at, at + steps) for at in filled], axis=1)
         predicted = predictions(task, params, shown, extrapolate_from)
+        if horizons:
+            config = task.config  # type: ignore[attr-defined]
+            rolled = sequences.rollouts(params, config, shown, horizons)
         for i in range(len(chosen)):
             truth = shown[:, i].astype(np.float32) / np.float32(255)
             copied = last_seen(truth, extrapolate_from)
@@ -149,10 +175,71 @@ def evaluate(
             theirs = score(truth, copied, data_range=data_range)
             for group, of in means(table(mine, theirs, extrapolate_from)).items():
                 by_group.setdefault(group, []).append(of)
+            for j, h in enumerate(horizons):
+                guesses = rolled[:-h, j, i], truth[:-h]
+                ahead[h].append(
+                    [
+                        score(truth[h:], guess, data_range=data_range)
+                        for guess in guesses
+                    ]
+                )
     pixels = math.prod(task.frame)
-    return {"sequences": len(begins), "frames": steps} | {
-        group: _pooled(of, pixels) for group, of in by_group.items()
+    lengths = np.diff(source.boundaries, append=source.length)
+    found: dict[str, Any] = {
+        "sequences": len(begins),
+        "frames": steps,
+        "pieces": int((lengths // steps).sum()),
+        "left_out": int((lengths % steps).sum()),
     }
+    found |= {group: _pooled(of, pixels) for group, of in by_group.items()}
+    if horizons:
+        found["horizons"] = {
+            str(h): _of_horizon(scores, pixels) for h, scores in ahead.items()
+        }
+    return found
+
+
+def _check_horizons(task: Task, horizons: Sequence[int], steps: int) -> None:
+    if horizons and not isinstance(task, PredNetTask):
+        raise errors.UserError(
+            f"horizons={list(horizons)} with model={task.name}: expected a PredNet"
+        )
+    for h in horizons:
+        if not 1 <= h < steps:
+            raise errors.UserError(
+                f"horizons={','.join(map(str, horizons))}: {h} is not from 1 to "
+                f"{steps - 1}, the last frame of a sequence of {steps} frames; expected"
+                " smaller horizons, or longer sequences by --frames"
+            )
+
+
+def _of_horizon(scores: list[list[Scores]], pixels: int) -> dict[str, Any]:
+    """The scores of the network and of copying at one horizon."""
+    rows = [
+        {name: float(mine[name].mean()) for name in METRICS}
+        | {f"copy_{name}": float(copy[name].mean()) for name in METRICS}
+        for mine, copy in scores
+    ]
+    by_start = np.mean([mine["mse"] for mine, _ in scores], axis=0)
+    return {
+        "starts": len(by_start),
+        **_pooled(rows, pixels),
+        "mse_by_start": by_start.tolist(),
+    }
+
+
+def piece_length(source: FrameSource) -> int:
+    """Returns the frames of a piece where none are asked for.
+
+    They are 100, or the median length of the sequences where that is less; a length
+    from there down to half of it, if that leaves no frame out.
+    """
+    lengths = np.diff(source.boundaries, append=source.length)
+    most = max(2, int(min(_LONGEST, np.median(lengths))))
+    fitting = (
+        n for n in range(most, max(2, most // 2) - 1, -1) if not any(lengths % n)
+    )
+    return next(fitting, most)
 
 
 def predictions(

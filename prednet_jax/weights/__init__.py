@@ -16,6 +16,7 @@ from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
 from prednet_jax.weights.arrays import as_parameters
 from prednet_jax.weights.chainer import load_chainer, save_chainer
+from prednet_jax.weights.keras import extrapolation as _keras_extrapolation
 from prednet_jax.weights.keras import load_keras, save_keras
 from prednet_jax.weights.pytorch import PORTS, is_port, load_pytorch
 from prednet_jax.weights.tensors import (
@@ -30,6 +31,7 @@ from prednet_jax.weights.tensors import (
 __all__ = [
     "PORTS",
     "SHIPPED",
+    "extrapolation",
     "load",
     "load_chainer",
     "load_keras",
@@ -133,6 +135,16 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
     if not is_safetensors(path):
         raise files.FileError(f"{path}: of another kind")
     return load_safetensors(path)
+
+
+def extrapolation(path: str | os.PathLike) -> int | None:
+    """Returns the frame from which on weights were trained on their own predictions.
+
+    Only a model of Keras tells it, by its `extrap_start_time`; None for other files.
+    """
+    path = Path(path)
+    hdf5 = path.is_file() and files.kind(path) == "hdf5"
+    return _keras_extrapolation(path) if hdf5 else None
 
 
 def writer(path: str | os.PathLike) -> Writer:

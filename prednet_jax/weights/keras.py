@@ -7,7 +7,6 @@ up to, so the layer is found by its weights. Other groups are left out.
 """
 
 import io
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -16,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import files, records
+from prednet_jax import errors, files, records
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, expect
+from prednet_jax.weights import keras_model
 from prednet_jax.weights.arrays import (
     GATES,
     as_parameters,
@@ -26,6 +26,7 @@ from prednet_jax.weights.arrays import (
     reading,
     sizes,
 )
+from prednet_jax.weights.keras_model import Model
 
 _LEAF = re.compile(r"(?P<name>layer_(a|ahat|c|f|i|o)_\d{1,3}/(kernel|bias))(:0)?$")
 
@@ -39,14 +40,17 @@ def load_keras(
 ) -> tuple[PredNetConfig, dict]:
     """Reads a network (`lotter`) and its float32 parameters from a file of Keras.
 
-    Rows and columns of the frames, and the upper clip of the bottom prediction, are
-    those of the model where they are None: in the file (a full-model file) or in one of
-    its name and the suffix .json beside it; else the defaults of `PredNetConfig`.
-    Another file is a UserError.
+    The size of the frames and the upper clip of the bottom prediction are those given,
+    or those of the model (`keras_model`): in the file, or in its JSON next to it, such
+    as `prednet_kitti_model.json` of `prednet_kitti_weights.hdf5`. Where there is
+    neither, the size is KITTI's, 128 rows and 160 columns, and one line says so. A
+    stored `extrap_start_time` is said; `extrapolation` returns it. Another file, or a
+    model with options that this package does not compute, is a UserError.
     """
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
-    model |= {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in asked.items() if value is not None}
+    settings = keras_model.KITTI | model.settings | given
     with reading(path, "a whole PredNet layer"):
         layers = range(1 + max(_layer_and_kind(name)[0] for name in arrays))
         config = PredNetConfig(
@@ -56,12 +60,31 @@ def load_keras(
             a_filters=sizes(arrays, "layer_a_{}/kernel", layers[:-1], 0),
             ahat_filters=sizes(arrays, "layer_ahat_{}/kernel", layers, 0),
             r_filters=sizes(arrays, "layer_i_{}/kernel", layers, 0),
-            **model,
+            **settings,
         )
-        return config, from_keras(config, arrays)
+        params = from_keras(config, arrays)
+    model.check(config)
+    if not {"height", "width"} <= {*model.settings, *given}:
+        errors.say(
+            f"{path}: tells no frame size, and has no model next to it; assumed are "
+            f"{config.height} rows and {config.width} columns, as KITTI's; give height "
+            "and width for others"
+        )
+    if model.extrapolate_from is not None:
+        errors.say(
+            f"{model.source}: extrap_start_time is {model.extrapolate_from}: from this "
+            f"frame on (extrapolate_from={model.extrapolate_from}) the network saw its "
+            "own predictions"
+        )
+    return config, params
 
 
-def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def extrapolation(path: str | os.PathLike) -> int | None:
+    """Returns the `extrap_start_time` of a model of Keras, or None."""
+    return _read(path)[1].extrapolate_from
+
+
+def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
     import h5py
 
     datasets: dict[str, Any] = {}
@@ -79,6 +102,7 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
                 raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
             arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
             text = file.attrs.get("model_config")
+            backend = file.attrs.get("backend")
     except UserError:
         raise
     except files.BROKEN as error:
@@ -89,29 +113,14 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any
     arrays = of_one_network(path, arrays, _LEAF)
     if not arrays:
         raise UserError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
-    beside = Path(path).with_suffix(".json")
-    try:
-        if text is None and beside.is_file():
-            text = files.read_text(beside)
-        return arrays, _frames_of(json.loads(text)) if text else {}
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        return arrays, {}  # Another file of that name.
-
-
-def _frames_of(model: dict) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    shape: Any = None
-    for layer in model["config"]["layers"]:
-        own = layer["config"]
-        if layer["class_name"] == "InputLayer":
-            shape = own["batch_input_shape"]
-        elif layer["class_name"] == "PredNet":
-            settings["pixel_max"] = float(own["pixel_max"])
-            first = "channels_first" in own.values() or "th" in own.values()
-            shape = own.get("batch_input_shape", shape)  # of a Sequential model
-            sides = shape[-2:] if first else shape[-3:-1]
-            settings |= {"height": int(sides[0]), "width": int(sides[1])}
-    return settings
+    if backend in ("theano", b"theano"):
+        raise UserError(
+            f"{path}: of Keras with Theano, whose convolutions flip their kernels; "
+            "expected weights for TensorFlow, as coxlab's tensorflow_weights/"
+        )
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    return arrays, keras_model.read(path, text)
 
 
 def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
@@ -180,7 +189,7 @@ def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
         for name in names:
             value = np.asarray(arrays[name], np.float32)
             group.create_dataset(f"{layer}/{name}:0", data=value)
-    model = json.dumps(_model(config, layer))
+    model = keras_model.text(config, layer)
     records.write_bytes(Path(path).with_suffix(".json"), model.encode())
     records.write_bytes(path, image.getvalue())
 
@@ -189,48 +198,3 @@ def _layer_and_kind(name: str) -> tuple[int, bool]:
     _, _, rest = name.split("_")
     layer, leaf = rest.split("/")
     return int(layer), leaf == "bias"
-
-
-def _model(config: PredNetConfig, layer: str) -> dict:
-    frame = [config.height, config.width, config.channels[0]]
-    off = ("return_state", "go_backwards", "stateful", "unroll")
-    own = {
-        "name": layer,
-        "trainable": True,
-        "return_sequences": True,
-        **dict.fromkeys(off, False),
-        "implementation": 0,
-        "stack_sizes": list(config.channels),
-        "R_stack_sizes": list(config.recurrent),
-        "A_filt_sizes": np.asarray(config.a_filters).tolist(),
-        "Ahat_filt_sizes": np.asarray(config.ahat_filters).tolist(),
-        "R_filt_sizes": np.asarray(config.r_filters).tolist(),
-        "pixel_max": config.pixel_max,
-        "error_activation": "relu",
-        "A_activation": "relu",
-        "LSTM_activation": "tanh",
-        "LSTM_inner_activation": "hard_sigmoid",
-        "data_format": "channels_last",
-        "extrap_start_time": None,
-        "output_mode": "prediction",
-    }
-    # The number of time steps is open.
-    source = {
-        "batch_input_shape": [None, None, *frame],
-        "dtype": "float32",
-        "sparse": False,
-        "name": "input_1",
-    }
-    layers = [
-        {"name": "input_1", "class_name": "InputLayer", "config": source}
-        | {"inbound_nodes": []},
-        {"name": layer, "class_name": "PredNet", "config": own}
-        | {"inbound_nodes": [[["input_1", 0, 0, {}]]]},
-    ]
-    ends = {"input_layers": [["input_1", 0, 0]], "output_layers": [[layer, 0, 0]]}
-    return {
-        "class_name": "Model",
-        "config": {"name": "model_1", "layers": layers} | ends,
-        "keras_version": "2.2.4",
-        "backend": "tensorflow",
-    }

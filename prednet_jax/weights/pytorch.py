@@ -104,7 +104,13 @@ def load_pytorch(
             r_filters=sizes(arrays, "cell{}.weight_hh", layers, 2),
             **{name: value for name, value in frame.items() if value is not None},
         )
-        return config, from_pytorch(config, arrays, scale)
+        params = from_pytorch(config, arrays, scale)
+    if height is None or width is None:
+        errors.say(
+            f"{path}: tells no frame size; assumed are {config.height} rows and "
+            f"{config.width} columns; give height and width for others"
+        )
+    return config, params
 
 
 def from_pytorch(

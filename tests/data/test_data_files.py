@@ -108,7 +108,10 @@ def test_a_folder_of_folders_is_a_sequence_each(tmp_path, capsys):
         open_source(str(tmp_path), **FULL)
     write_images(tmp_path, [9], "cover{}.png")
     assert open_source(str(tmp_path), **FULL).length == 1
-    assert "other folders and videos are left out" in capsys.readouterr().err
+    assert (
+        "other folders, videos and arrays are left out, 6 files"
+        in capsys.readouterr().err
+    )
 
 
 def test_pictures_that_move_or_show_what_is_behind_are_refused(tmp_path):

@@ -22,21 +22,26 @@ PORTS = ROOT / "tests" / "golden" / "pytorch_tiny"
 CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
 
 
-@pytest.fixture
-def inputs(tmp_path):
-    """A run of a network of 8x12 on frames of an npz, without training it."""
-    run, frames = tmp_path / "run", tmp_path / "frames.npz"
+def untrained_run(run, network, frames):
+    """A run's directory with initial weights."""
     run.mkdir()
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 12, 3), np.uint8)
-    np.savez(frames, frames=pixels)
-    params = prednet_jax.init_params(CONFIG, jax.random.key(0))
-    task = prednet_jax.tasks.of(CONFIG)
+    params = prednet_jax.init_params(network, jax.random.key(0))
+    task = prednet_jax.tasks.of(network)
     records.write_tree(run / records.WEIGHTS, params)
     records.write_json(
         run / records.MANIFEST,
-        {"model": "prednet", "network": task.network(), "flags": {"data": str(frames)}}
+        {"model": task.name, "network": task.network(), "flags": {"data": str(frames)}}
         | {"final_params_sha256": records.fingerprint(params)},
     )
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """A run of a network of 8x12 on frames of an npz, without training it."""
+    frames = tmp_path / "frames.npz"
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 12, 3), np.uint8)
+    np.savez(frames, frames=pixels)
+    untrained_run(tmp_path / "run", CONFIG, frames)
     return tmp_path
 
 
@@ -98,6 +103,63 @@ def test_strips_have_a_row_for_maps_of_any_size_and_films_an_end():
     assert Image.open(io.BytesIO(film)).n_frames == 200
 
 
+def test_the_future_comes_after_the_last_frame(predict, refused, inputs):
+    """Frames after the end were refused; numbers in pictures began with 0."""
+    run, out = f"--weights={inputs / 'run'}", inputs / "out"
+    frames = np.load(inputs / "frames.npz")["frames"][:, None]
+    config, params = weights.load(inputs / "run")
+    for words, seen in (
+        ((), slice(0, 12)),
+        (("--start=5", "--frames=1"), slice(5, 6)),
+        (("--start=9",), slice(9, 12)),
+    ):
+        said = predict(inputs, run, "--future=3", "--layers=R1", *words)
+        found = np.load(out / "predictions.npz")
+        future, _ = prednet_jax.forecast(params, config, frames[seen], 3)
+        np.testing.assert_allclose(found["future"], future[:, 0], rtol=0, atol=1e-6)
+        first, last = seen.stop, seen.stop + 2
+        assert f"future: frames {first} to {last}; the network has seen frames " in said
+        with open(out / "scores.csv") as file:
+            rows = [int(row["frame"]) for row in csv.DictReader(file)]
+        assert rows == list(range(seen.start + 1, seen.stop))
+        assert np.load(out / "layers.npz")["R1"].shape[0] == seen.stop - seen.start + 3
+    both = predict(inputs, run, "--future=2", "--frames=9", "--extrapolate_from=4")
+    assert "has seen frames 0 to 3" in both
+    words = ("predict.py", run, f"--workdir={inputs}/never")
+    for flags, message in (
+        (("--frames=13", "--future=2"), "expected a sum of at most 12, where a "),
+        (("--future=-1",), "--future"),
+    ):
+        refused(message, *words, *flags)
+    network = prednet_jax.AutoencoderConfig(height=8, width=12, channels=3)
+    untrained_run(inputs / "single", network, inputs / "frames.npz")
+    words = (words[0], f"--weights={inputs / 'single'}", words[2])
+    refused("sees single images and has no next", *words, "--future=2")
+
+
+def test_strips_show_every_horizon_and_say_what_was_seen(monkeypatch):
+    """Of ten frames after the tenth they left out t+1 and t+4."""
+    captions = []
+    monkeypatch.setattr(
+        strips.ImageDraw.ImageDraw,
+        "text",
+        lambda self, place, text, fill: captions.append((text, fill)),
+    )
+    rows = {"true": np.full((20, 4, 6, 1), np.nan)}
+    strips.strip(rows, 10, start=7, words=("seen", "own"))
+    assert captions[:2] == [("frame 15\nseen", "black"), ("frame 16\nseen", "black")]
+    assert [text for text, _ in captions[2:12]] == [
+        f"frame {17 + h}\nown, t+{h + 1}" for h in range(10)
+    ]
+    assert {fill for _, fill in captions[2:12]} == {"#D55E00"}
+    captions.clear()
+    strips.film(rows, 10, start=7, words=("seen", "own"))
+    assert captions[9:11] == [
+        ("16 seen: true", "black"),
+        ("17 own, t+1: true", "#D55E00"),
+    ]
+
+
 def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (4, 60, 100, 3), np.uint8)
@@ -153,6 +215,31 @@ def test_imported_weights_of_keras_predict_what_keras_recorded(predict, tmp_path
     np.testing.assert_allclose(layers["E1"], maps["E1"], rtol=0, atol=1e-6)
     with Image.open(tmp_path / "out" / "layers.png") as strip:
         assert strip.format == "PNG"
+
+
+def test_a_keras_file_brings_its_size_and_where_it_extrapolates(
+    predict, forked, tmp_path
+):
+    """Both were passed over; what was read stood nowhere."""
+    model = json.loads((KERAS / "A_model.json").read_text())
+    model["config"]["layers"][1]["config"]["extrap_start_time"] = 3
+    (tmp_path / "a_model.json").write_text(json.dumps(model))
+    path = tmp_path / "a_weights.hdf5"
+    path.write_bytes((KERAS / "A_save_weights.hdf5").read_bytes())
+    said = predict(tmp_path, f"--weights={path}", "--data=walk", "--frames=6")
+    assert f"--extrapolate_from=3, as {path}" in said
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert scores["extrapolate_from"] == 3
+    words = (f"--weights={path}", "--data=walk", "--frames=3", "--extrapolate_from=0")
+    assert "extrapolated" not in predict(tmp_path, *words)
+    done = forked(
+        "convert_weights.py", f"--input={path}", f"--output={tmp_path}/a.safetensors"
+    )
+    for text in (
+        "variant lotter, frames of 24 rows, 32 columns",
+        "extrap_start_time 3",
+    ):
+        assert text in done.stdout
 
 
 def test_pixel_max_of_a_port_is_that_of_its_frames(predict, tmp_path):
@@ -239,3 +326,42 @@ def test_moving_mnist_ten_to_ten(tmp_path, forked):
     wrong = float(np.square(found[1:10, 2] - truth[1:10, 2]).mean())
     assert (last["sequences"], last["skip"]) == (1, 2)
     assert last["observed"]["mse"] == pytest.approx(wrong, rel=1e-4)
+
+
+def test_scores_by_horizon_are_those_of_a_forecast_from_every_frame(
+    tmp_path, forked, refused
+):
+    """One start of a rollout was scored, and of 150 frames the last 50 were not."""
+    frames = RNG.integers(0, 256, (18, 8, 8, 1), np.uint8)
+    made = tmp_path / "film.npz"
+    np.savez(made, frames=frames, boundaries=[0, 7, 14])
+    config = prednet_jax.PredNetConfig(channels=(1, 2), height=8, width=8)
+    flags = (forked, tmp_path, config, made, "--split=all")
+    params, record, said = scored(*flags, "--frames=7", "--horizons=1,3")
+    assert "4 frames are not scored: ends of sequences that are shorter than 7" in said
+    assert record["left_out"] == 4
+    truth = frames[:14].reshape(2, 7, 1, 8, 8, 1) / np.float32(255)
+    for horizon in (1, 3):
+        wrong = np.zeros((7 - horizon, 2))
+        for t, n in np.ndindex(wrong.shape):
+            future, _ = prednet_jax.forecast(params, config, truth[n, : t + 1], horizon)
+            wrong[t, n] = np.square(future[-1] - truth[n, t + horizon]).mean()
+        of = record["horizons"][str(horizon)]
+        assert of["mse"] == pytest.approx(wrong.mean(), rel=1e-4)
+        np.testing.assert_allclose(of["mse_by_start"], wrong.mean(axis=1), rtol=1e-4)
+        copied = np.square(truth[:, :-horizon] - truth[:, horizon:]).mean()
+        assert of["copy_mse"] == pytest.approx(copied, rel=1e-4)
+        assert of["starts"] == 7 - horizon
+        assert f"t+{horizon}" in said
+    assert record["horizons"]["1"]["mse"] == pytest.approx(record["observed"]["mse"])
+    with Image.open(tmp_path / "record.png") as figure:
+        assert figure.format == "PNG"
+    long = tmp_path / "long.npz"
+    np.savez(long, frames=RNG.integers(0, 256, (150, 8, 8, 1), np.uint8))
+    _, record, said = scored(forked, tmp_path, config, long, "--split=all")
+    assert "not scored" not in said
+    assert (record["sequences"], record["frames"]) == (2, 75)
+    words = ("evaluate.py", f"--weights={tmp_path / 'w.safetensors'}", "--split=all")
+    words = (*words, f"--data={made}", "--frames=7")
+    refused("horizons=2,7: 7 is not from 1 to 6", *words, "--horizons=2,7")
+    refused("--horizons=x: expected whole numbers", *words, "--horizons=x")

@@ -199,9 +199,7 @@ def test_the_future_is_what_predict_extrapolates_and_continues(variant):
     _, carried = predict(params, config, frames[:3])
     found, _ = forecast(params, config, frames[3:], 5, carried)
     np.testing.assert_allclose(found, whole, **near)
-    swapped, _ = forecast(
-        params, config, frames.swapaxes(0, 1), 5, layout="NTHWC"
-    )
+    swapped, _ = forecast(params, config, frames.swapaxes(0, 1), 5, layout="NTHWC")
     np.testing.assert_array_equal(swapped.swapaxes(0, 1), whole)
     slope = jax.grad(lambda f: forecast(params, config, f, 2)[0].sum())(frames)
     assert np.abs(slope[0]).max() > 0
@@ -223,7 +221,7 @@ def test_a_future_that_nothing_leads_to_is_refused():
     config, params = network("watanabe")
     frames = video(config)
     for k in (4, 5):
-        message = f"extrapolate_from={k} with 4 frames: expected less than 4; .*forecast"
+        message = f"extrapolate_from={k} with 4 frames: expected less than 4; .*forec"
         with pytest.raises(UserError, match=message):
             predict(params, config, frames, extrapolate_from=k)
         with pytest.raises(UserError, match=message):
@@ -235,5 +233,34 @@ def test_a_future_that_nothing_leads_to_is_refused():
     ):
         with pytest.raises(UserError, match=message):
             forecast(params, config, frames_, steps)
-    with pytest.raises(UserError, match="extrapolate_from=0: expected .* at least 1"):
+    with pytest.raises(UserError, match=r"_from=0: expected .* at least 1"):
         predict(params, config, frames, extrapolate_from=0)
+
+
+def test_units_of_both_forms_are_lined_up_by_what_they_have_seen():
+    """At index t, R of `lotter` had not seen frame t, and R of `watanabe` had."""
+    rng = np.random.default_rng(2)
+    frames = rng.random((11, 1, 4, 4, 1)).astype(np.float32)
+    names = ("R0", "R1", "Ahat0", "E0", "A1")
+    for variant in ("lotter", "watanabe", "lotter_pytorch"):
+        config = replace(CONFIG, variant=variant)
+        params = init_params(config, jax.random.key(0))
+        other = frames.copy()
+        other[6] = 1 - other[6]
+        times = sequences.unit_times(config, names)
+        assert times["R0"] == times["Ahat0"] == -(config.order == "lotter")
+        for align in ("frame", "seen"):
+            found, changed = (
+                sequences.units(params, config, shown, names, align=align)
+                for shown in (frames, other)
+            )
+            for name in names:
+                assert len(found[name]) == 11
+                differs = np.abs(found[name] - changed[name]).max(axis=(1, 2, 3, 4))
+                first = 6 - times[name] * (align == "frame")
+                assert np.flatnonzero(differs)[0] == first, (variant, align, name)
+        future, _ = forecast(params, config, frames, 1)
+        seen = sequences.units(params, config, frames, ("Ahat0",), align="seen")
+        np.testing.assert_allclose(seen["Ahat0"][-1:], future, rtol=0, atol=1e-6)
+    with pytest.raises(UserError, match="align='time': expected one of frame, seen"):
+        sequences.units(params, config, frames, names, align="time")

@@ -157,7 +157,7 @@ def test_arrays_that_are_no_weights_are_named(tmp_path):
         weights.load(tmp_path / "text")
 
 
-def test_a_keras_model_says_how_large_its_frames_are(tmp_path):
+def test_a_keras_model_says_how_large_its_frames_are(tmp_path, capsys):
     """The file itself, or the JSON beside it; a value that is given wins."""
     config, params = network("lotter")
     weights.save_keras(tmp_path / "w.hdf5", config, params)
@@ -165,7 +165,10 @@ def test_a_keras_model_says_how_large_its_frames_are(tmp_path):
     assert weights.load(tmp_path / "w.hdf5", height=8)[0].height == 8
     (tmp_path / "w.json").write_text('{"mine": 1}')
     again, _ = weights.load(tmp_path / "w.hdf5")
-    assert (again.height, again.width, again.pixel_max) == (120, 160, 1.0)
+    assert (again.height, again.width, again.pixel_max) == (128, 160, 1.0)
+    said = capsys.readouterr().err
+    assert "w.json: describes 0 PredNet layers, expected one; it is not used" in said
+    assert "assumed are 128 rows and 160 columns, as KITTI's" in said
     whole, _ = weights.load(GOLDEN / "A_modelcheckpoint_full.hdf5")
     assert (whole.height, whole.width) == (24, 32)
 
@@ -179,6 +182,75 @@ def test_a_sequential_keras_model_has_its_frames_in_its_only_layer(tmp_path):
     del model["config"]["layers"][0]
     (tmp_path / "w.json").write_text(json.dumps(model))
     assert weights.load(tmp_path / "w.hdf5")[0] == config
+
+
+def edited(tmp_path, name, weights_name, **options):
+    """Weights, and the model of other software next to them, with other options."""
+    config, params = network("lotter")
+    weights.save_keras(tmp_path / "written.hdf5", config, params)
+    model = json.loads((tmp_path / "written.json").read_text())
+    frames, own = (layer["config"] for layer in model["config"]["layers"])
+    frames["batch_shape"] = frames.pop("batch_input_shape")  # Keras 3
+    own |= options
+    (tmp_path / "written.json").unlink()
+    (tmp_path / name).write_text(json.dumps(model))
+    path = tmp_path / weights_name
+    path.parent.mkdir(exist_ok=True)
+    (tmp_path / "written.hdf5").rename(path)
+    return config, path
+
+
+@pytest.mark.parametrize("folder", ["", "tensorflow_weights/"])
+@pytest.mark.parametrize("suffix", ["", "-extrapfinetuned"])
+def test_the_files_of_the_release_are_found_together(tmp_path, folder, suffix, capsys):
+    """The model has another name, and the weights perhaps a folder of their own."""
+    names = f"kitti_model{suffix}.json", f"{folder}kitti_weights{suffix}.hdf5"
+    config, path = edited(tmp_path, *names, extrap_start_time=10)
+    assert weights.load(path)[0] == config
+    said = capsys.readouterr().err
+    assert f"kitti_model{suffix}.json: extrap_start_time is 10" in said
+    assert "assumed" not in said
+    assert weights.extrapolation(path) == 10
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("LSTM_inner_activation", "sigmoid"),
+        ("error_activation", "elu"),
+        ("A_activation", None),
+        ("LSTM_activation", "relu"),
+        ("go_backwards", True),
+        ("data_format", "diagonal"),
+        ("r_activation", "relu"),
+        ("stack_sizes", [3, 5]),
+        ("extrap_start_time", -1),
+        ("pixel_max", None),
+    ],
+)
+def test_a_model_that_computes_something_else_is_refused_by_name(
+    tmp_path, option, value
+):
+    """Such options were passed over, and the predictions were others in silence."""
+    _, path = edited(tmp_path, "w.json", "w.hdf5", **{option: value})
+    with pytest.raises(UserError, match=rf"w\.json.*{option}.*expected"):
+        weights.load(path)
+
+
+def test_activations_of_coxlab_and_of_keras_3_are_accepted(tmp_path):
+    wrapped = {"module": "keras.activations", "class_name": "function"}
+    options = {"error_activation": wrapped | {"config": "relu"}, "output_mode": "error"}
+    config, path = edited(tmp_path, "w.json", "w.hdf5", **options)
+    assert weights.load(path)[0] == config
+
+
+def test_weights_for_theano_are_refused(tmp_path):
+    """Its convolutions flip their kernels; under that name they were read unflipped."""
+    _, path = edited(tmp_path, "w.json", "w.hdf5")
+    with h5py.File(path, "a") as file:
+        file.attrs["backend"] = "theano"
+    with pytest.raises(UserError, match=r"Theano.*expected weights for TensorFlow"):
+        weights.load(path)
 
 
 def test_sizes_of_numpy_are_written_as_numbers(tmp_path):

@@ -1,0 +1,332 @@
+"""Opens sources of frames by name or path, whole or a split of them.
+
+A source with a name is one line of `NAMES`. A path is a folder, a list, a video or an
+array; each folder of pictures, each video and each array in it is a sequence.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from prednet_jax import errors, files
+from prednet_jax.data import arrays, digits, images, splits, video, walk
+from prednet_jax.data.frames import Fit, FrameSource, joined, refuse_crop, thinned
+from prednet_jax.data.splits import SPLITS
+from prednet_jax.errors import UserError, one_of, whole
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedSource:
+    """A source that is opened by a name.
+
+    Attributes:
+        size: default height, width and channels.
+        open: `open(height=, width=, channels=, seed=)` returns the `FrameSource`. The
+            seed determines its content.
+        split: `split(name, sequences, size)` returns a split of it, `sequences` or None
+            for a default number. Defaults to `splits.by_seed`.
+        pictures: whether frames are single pictures, which do not follow one another.
+    """
+
+    size: tuple[int, int, int]
+    open: Callable[..., FrameSource]
+    split: Callable[[str, int | None, dict], FrameSource] | None = None
+    pictures: bool = False
+
+
+NAMES: dict[str, NamedSource] = {
+    "walk": NamedSource((120, 160, 3), walk.open_walk, splits.walks),
+    "varied_walk": NamedSource(
+        (120, 160, 3),
+        functools.partial(walk.open_walk, varied=True),
+        functools.partial(splits.walks, varied=True),
+    ),
+    "digits": NamedSource(
+        (28, 28, 1), lambda **o: digits.open_stills(digits.digits(), **o), pictures=True
+    ),
+    "mnist": NamedSource(
+        (28, 28, 1), lambda **o: digits.open_stills(digits.mnist(), **o), pictures=True
+    ),
+    "moving_mnist": NamedSource(
+        (64, 64, 1),
+        lambda **o: digits.open_moving(digits.mnist(), **o),
+        lambda *split: splits.moving(digits.mnist(), *split),
+    ),
+    "moving_digits": NamedSource(
+        (64, 64, 1),
+        lambda **o: digits.open_moving(digits.digits(), **o),
+        lambda *split: splits.moving(digits.digits(), *split),
+    ),
+}
+
+# Folders and files that hold a split, by what their names are.
+_SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+_FILM_SUFFIXES = (*video.VIDEO_SUFFIXES, *arrays.ARRAY_SUFFIXES)
+_PART_SUFFIXES = (*_FILM_SUFFIXES, *images.LIST_SUFFIXES)
+
+
+def own_size(data: str) -> tuple[int, int, int]:
+    """Returns the default height, width and channels of a source."""
+    return NAMES[data].size if data in NAMES else (120, 160, 3)
+
+
+def open_source(
+    data: str,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+    channels: int | None = None,
+    seed: int = 0,
+    crop: str = "auto",
+    offset: tuple[int, int] = (0, 0),
+    allow_outside: bool = False,
+    layout: str | None = None,
+    every: int = 1,
+) -> FrameSource:
+    """Opens a source of frames; a UserError: a value or file is not accepted.
+
+    Of a folder with parts `train` and `val` or `test` it is the part `train`, which one
+    line says.
+
+    Args:
+        data: A name (of `NAMES`) or a path, of all kinds that docs/data.md lists.
+            `walk` is the source of that name; `./walk` is a file.
+        height: Height of a frame, in pixels. Defaults to that of `own_size`.
+        width: Width of a frame, in pixels. Defaults to that of `own_size`.
+        channels: 3 (RGB) or 1 (grey). Defaults to those of `own_size`.
+        seed: Determines the content and order of generated sources.
+        crop: Of sources from disk, one of `CROPS`, as in `frames.Fit`.
+        offset: `(right, down)` in pixels by which the crop is moved.
+        allow_outside: Whether a text list may name files outside its own folder.
+        layout: Axes of an array, such as NTHWC (`arrays`). Defaults to the only layout
+            that its shape can have.
+        every: Of each sequence every so many frames are read, from its first one on.
+    """
+    default = own_size(data)
+    size: dict[str, Any] = {
+        "height": default[0] if height is None else height,
+        "width": default[1] if width is None else width,
+        "channels": default[2] if channels is None else channels,
+    }
+    whole("seed", seed, 0)
+    fit = Fit(**size, crop=crop, offset=offset)
+    if data in NAMES:
+        refuse_crop(data, crop, offset, layout)
+        source = NAMES[data].open(**size, seed=seed)
+    else:
+        reader = _Reader(data, fit, allow_outside, layout)
+        parts = split_parts(data)
+        source = reader.open(Path(parts["train"]) if parts else None)
+        if parts:
+            _say_parts(data, tuple(parts.items()))
+    return thinned(source, every)
+
+
+@functools.lru_cache(maxsize=8)
+def open_split(
+    data: str,
+    split: str,
+    *,
+    height: int,
+    width: int,
+    channels: int,
+    sequences: int | None = None,
+    crop: str = "auto",
+    offset: tuple[int, int] = (0, 0),
+    allow_outside: bool = False,
+    layout: str | None = None,
+    every: int = 1,
+) -> FrameSource:
+    """Opens the sequences of a split; what was read of them stays in memory.
+
+    The data and how frames are made are as in `open_source`. So many `sequences` are
+    opened; None: `splits.WALKS`, `splits.MOVING`, or all there are. A folder with parts
+    `train` and `val` or `test` is split as they are. A UserError: the data has no
+    sequences, no such split, or too few sequences.
+    """
+    one_of("split", split, SPLITS)
+    if sequences is not None:
+        whole("sequences", sequences, 1)
+    size = {"height": height, "width": width, "channels": channels}
+    options = {"crop": crop, "offset": offset, "allow_outside": allow_outside}
+    options |= {"layout": layout}
+    named = NAMES.get(data)
+    if named is None:
+        if split == "unseen":
+            raise UserError(f"data={data}: expected split train, validation or test")
+        if parts := split_parts(data):
+            if split not in parts:
+                raise UserError(
+                    f"data={data}: has the parts {', '.join(parts)} and no {split}; "
+                    f"expected a folder {_SPLIT_NAMES[split][0]} next to them, or "
+                    "another split"
+                )
+            whole_part = open_source(parts[split], **size, **options)
+            source = splits.first(whole_part, split, sequences)
+            _say_parts(data, tuple(parts.items()))
+        else:
+            source = splits.in_time(
+                open_source(data, **size, **options), split, sequences
+            )
+    else:
+        refuse_crop(data, crop, offset, layout)
+        if named.pictures:
+            raise UserError(
+                f"data={data}: single pictures; expected frames that follow one "
+                "another, such as walk or moving_digits"
+            )
+        divide = named.split or functools.partial(splits.by_seed, named.open)
+        source = divide(split, sequences, size)
+    return splits.in_memory(thinned(source, every))
+
+
+def split_parts(data: str) -> dict[str, str]:
+    """Returns the paths of train, validation and test of a folder that has such parts.
+
+    They are folders, videos, lists or arrays with these names, or the usual short ones
+    (val), perhaps after X_, as coxlab/prednet names its .hkl files. Without a part
+    `train` and another one the result is empty.
+    """
+    path = os.path.expanduser(data)
+    if data in NAMES or not os.path.isdir(path):
+        return {}
+    found: dict[str, str] = {}
+    for name in sorted(os.listdir(path)):
+        place = Path(path, name)
+        if place.is_dir() or place.suffix.lower() in _PART_SUFFIXES:
+            word = (name if place.is_dir() else place.stem).lower().removeprefix("x_")
+            found.setdefault(word, str(place))
+    parts = {
+        split: found[word]
+        for split, words in _SPLIT_NAMES.items()
+        for word in words
+        if word in found
+    }
+    return parts if "train" in parts and len(parts) > 1 else {}
+
+
+@functools.cache
+def _say_parts(data: str, parts: tuple[tuple[str, str], ...]) -> None:
+    named = ", ".join(f"{split}: {Path(path).name}" for split, path in parts)
+    errors.say(f"data={data}: split by the names in it, {named}; train is trained on")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Opens what lies at a path, `data` in messages."""
+
+    data: str
+    fit: Fit
+    allow_outside: bool
+    layout: str | None
+
+    def open(self, part: Path | None = None) -> FrameSource:
+        data = self.data
+        path = part or Path(os.path.expanduser(data))
+        accepted = (
+            f"accepted are {', '.join(NAMES)}, or the path of a folder of images, or of"
+            " such folders, of videos or of arrays, a text list "
+            f"({' '.join(images.LIST_SUFFIXES)}), a video "
+            f"({' '.join(video.VIDEO_SUFFIXES)}), or an array "
+            f"({' '.join(arrays.ARRAY_SUFFIXES)})"
+        )
+        suffix = path.suffix.lower()
+        try:
+            if not data or not os.path.lexists(path):
+                raise UserError(f"data={data!r}: no such source or file; {accepted}")
+            if path.is_dir():
+                return self._folder(path)
+            if _is_array(path):
+                return arrays.open_arrays(path, self.fit, self.layout)
+            if self.layout is not None:
+                raise UserError(
+                    f"layout={self.layout} with data={data}: expected an array "
+                    f"({' '.join(arrays.ARRAY_SUFFIXES)}), whose axes it names"
+                )
+            if suffix in images.LIST_SUFFIXES:
+                return self._list(path)
+            if suffix in video.VIDEO_SUFFIXES:
+                return video.open_video(path, self.fit)
+        except files.FileError as error:
+            raise UserError(f"data={error}; {accepted}") from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            # ValueError: a zero byte in the name.
+            raise UserError(f"data={data!r}: {files.reason(error)}") from error
+        raise UserError(f"data={data}: a file of an unknown kind; {accepted}")
+
+    def _folder(self, path: Path) -> FrameSource:
+        """A folder of images; else of folders of images, of videos, or of arrays."""
+        suffixes = images.IMAGE_SUFFIXES
+        pictures = images.sequences_below(path, suffixes, deeper=False)
+        if pictures:
+            all_below = images.sequences_below(path, (*suffixes, *_FILM_SUFFIXES))
+            if _count(all_below) > _count(pictures):
+                errors.say(
+                    f"data={path}: other folders, videos and arrays are left out, "
+                    f"{_count(all_below) - _count(pictures)} files"
+                )
+            return images.open_images(str(path), pictures.values(), self.fit)
+        pictures = images.sequences_below(path, suffixes)
+        films = [
+            name
+            for names in images.sequences_below(path, _FILM_SUFFIXES).values()
+            for name in names
+            if not (pictures and name.lower().endswith(".gif"))
+            and not Path(name).name.startswith("sources_")
+        ]
+        if pictures and films:
+            raise UserError(
+                f"data={path}: holds folders of images, and videos or arrays; accepted "
+                "is either"
+            )
+        if films:
+            return self._films(str(path), films)
+        if not pictures:
+            raise UserError(
+                f"data={path}: the folder holds no images; accepted are "
+                f"{' '.join(suffixes)}, folders of them, videos, or arrays"
+            )
+        return images.open_images(str(path), pictures.values(), self.fit)
+
+    def _list(self, path: Path) -> FrameSource:
+        """A list of images, of lists of images, or of videos and arrays."""
+        entries = images.listed(path, allow_outside=self.allow_outside)
+        films = [Path(name).suffix.lower() in _FILM_SUFFIXES for name in entries]
+        gifs = all(name.lower().endswith(".gif") for name in entries)
+        if all(films) and not gifs:
+            return self._films(str(path), entries)
+        return images.open_list(path, self.fit, allow_outside=self.allow_outside)
+
+    def _films(self, name: str, paths: Sequence[str]) -> FrameSource:
+        """Videos and arrays, one after the other; all are cut, or all are scaled."""
+        fit, opened = self.fit, []
+        for path in map(Path, paths):
+            if _is_array(path):
+                film = arrays.Film(path, self.layout)
+                if fit.original is None:
+                    fit = fit.settled(film.height, film.width)
+                opened.append(film.source(fit))
+            else:
+                if fit.original is None:
+                    fit = video.Video(path, fit).fit
+                opened.append(video.open_video(path, fit))
+        return joined(name, opened)
+
+
+def _is_array(path: Path) -> bool:
+    return path.suffix.lower() in (".npz", ".hkl") or files.kind(path) in (
+        *("zip", "npy", "hdf5"),
+    )
+
+
+def _count(sequences: Mapping[str, Sequence[str]]) -> int:
+    return sum(map(len, sequences.values()))
