@@ -154,9 +154,9 @@ def open_split(
     one_of("split", split, SPLITS)
     if sequences is not None:
         whole("sequences", sequences, 1)
-    size = {"height": height, "width": width, "channels": channels}
-    options = {"crop": crop, "offset": offset, "allow_outside": allow_outside}
-    options |= {"layout": layout}
+    size: dict[str, Any] = {"height": height, "width": width, "channels": channels}
+    options: dict[str, Any] = {"crop": crop, "offset": offset, "layout": layout}
+    options |= size | {"allow_outside": allow_outside}
     named = NAMES.get(data)
     if named is None:
         if split == "unseen":
@@ -168,13 +168,11 @@ def open_split(
                     f"expected a folder {_SPLIT_NAMES[split][0]} next to them, or "
                     "another split"
                 )
-            whole_part = open_source(parts[split], **size, **options)
+            whole_part = open_source(parts[split], **options)
             source = splits.first(whole_part, split, sequences)
             _say_parts(data, tuple(parts.items()))
         else:
-            source = splits.in_time(
-                open_source(data, **size, **options), split, sequences
-            )
+            source = splits.in_time(open_source(data, **options), split, sequences)
     else:
         refuse_crop(data, crop, offset, layout)
         if named.pictures:

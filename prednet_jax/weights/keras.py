@@ -50,7 +50,7 @@ def load_keras(
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
     given = {name: value for name, value in asked.items() if value is not None}
-    settings = keras_model.KITTI | model.settings | given
+    settings = {**keras_model.KITTI, **model.settings, **given}
     with reading(path, "a whole PredNet layer"):
         layers = range(1 + max(_layer_and_kind(name)[0] for name in arrays))
         config = PredNetConfig(
