@@ -35,7 +35,7 @@ compare: setup
 
 # Stale targets in Chainer itself, in an environment of its own. ARGS=--full: an hour.
 chainer: setup
-	$(BIN)/python -m chainer_reproduction interventions $(ARGS)
+	$(BIN)/python -m study interventions $(ARGS)
 
 # XLA's CUDA compiler, for noise.audit: in a folder that JAX itself does not see.
 GPU_WHEELS := $(VENV)/gpu-audit/.installed
@@ -59,7 +59,7 @@ bench: setup
 # A seed of part C again, beside the published one, minutes.
 study-again: setup
 	rm -rf runs/study-again
-	$(BIN)/python experiments/study.py --part=C --seeds=8300 --workdir=runs/study-again \
+	$(BIN)/python -m study train --part=C --seeds=8300 --workdir=runs/study-again \
 	  --compare_with=results/study $(ARGS)
 
 # The site, docs/_build/html/index.html; warnings are errors.
@@ -72,7 +72,7 @@ $(VENV)/.docs: requirements-docs.lock $(STAMP)
 
 # Tables and figures of the documents, from committed records; fails if one differed.
 tables: setup
-	$(BIN)/python experiments/tables.py
+	$(BIN)/python -m study tables
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,8 @@
 """The site: `make docs` writes docs/_build/html/index.html."""
 
 import re
+import shutil
+from pathlib import Path
 
 import prednet_jax
 
@@ -48,6 +50,23 @@ def _bars(app, what, name, obj, options, lines):
         lines[i] = "".join(parts)
 
 
+def _copy_the_study(app):
+    """Copies study/README.md and study/pages into docs/study, which git ignores."""
+    study, shown = Path(app.srcdir).parent / "study", Path(app.srcdir) / "study"
+    shutil.rmtree(shown, ignore_errors=True)
+    shutil.copytree(study / "pages", shown / "pages")
+    shutil.copy(study / "README.md", shown)
+
+
+def _links(app, page, source):
+    """Turns links between docs/ and study/, which GitHub follows, into the site's."""
+    folders = "docs" if page.startswith("study/") else "study"
+    into = "" if folders == "docs" else "study/"
+    source[0] = re.sub(rf"\]\(((?:\.\./)*)\.\./{folders}/", rf"](\1{into}", source[0])
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("builder-inited", _copy_the_study)
+    app.connect("source-read", _links)
     app.connect("autodoc-process-docstring", _bars)

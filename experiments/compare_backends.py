@@ -29,9 +29,12 @@ from absl import flags
 from prednet_jax import data, errors, files, process, records, report, runs, tasks
 from prednet_jax.runs import comparison, executor
 from prednet_jax.saddles import symmetric
-from prednet_jax.studies import again
 from prednet_jax.training import keeping
 from prednet_jax.weights import pretrained
+
+# Until the package has a summary of the study of its own.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+from study import again
 
 FLAGS = flags.FLAGS
 RESULTS = Path(__file__).resolve().parent.parent / "results"

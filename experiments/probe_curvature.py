@@ -21,7 +21,7 @@ from absl import flags
 from prednet_jax import errors, process, tasks
 from prednet_jax.report import documents
 from prednet_jax.report.document_tables import CURVATURE
-from prednet_jax.studies import curvature_probe
+from prednet_jax.saddles import curvature_probe
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", list(tasks.NAMED), "Networks to train.")

@@ -21,7 +21,7 @@ from absl import flags
 
 from prednet_jax import errors, noise, process, saddles
 from prednet_jax.errors import UserError
-from prednet_jax.studies import escapes
+from prednet_jax.saddles import escapes
 
 FLAGS = flags.FLAGS
 #: What the flags that are lists may hold, which is also their default.

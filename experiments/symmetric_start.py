@@ -3,7 +3,7 @@
     python experiments/symmetric_start.py --workdir=results/study/A
 
 Channels i and i + n/2 of each even width n are made twins, which exact arithmetic keeps
-equal for ever, and split by a relative delta (prednet_jax.saddles.symmetric.py). In the
+equal for ever, and split by a relative delta (prednet_jax/saddles/symmetric.py). In the
 ordinary program rounding separates twins; in the symmetric one it does not.
 
 Arms: float32; shared and tile, a new random order of reduction at every call, one for

@@ -121,6 +121,12 @@ class PredNetConfig:
         return self.height >> layer, self.width >> layer
 
 
+#: PredNets of three sizes: that of the comparison, one between, and the article's.
+SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
+MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
+ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderConfig:
     """A plain dense encoder-decoder, the control experiment of arXiv 2109.01451.

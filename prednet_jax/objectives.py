@@ -45,7 +45,8 @@ class Method:
             published with.
         targets: `true`, or `stale`: the gradient pulls every prediction towards the
             *last* frame of the window, as the published code does under Chainer on a
-            CPU (docs/chainer.md). Reported losses use the true targets in both cases.
+            CPU (study/pages/chainer.md). Reported losses use the true targets in both
+            cases.
         truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
             on ConvP_l at the start of a window. In Chainer it does: unchain_backward
             cuts the graph at ancestors of the loss only, and these nodes are not among

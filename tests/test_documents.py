@@ -12,10 +12,7 @@ from pathlib import Path
 import pytest
 
 import prednet_jax
-from chainer_reproduction import __main__ as chainer_reproduction
-from prednet_jax import records
-from prednet_jax.report import documents
-from prednet_jax.studies import judgement, study_tables
+from study import __main__ as study
 from tests.processes import ROOT
 
 PAGES = ("models", "data", "own_network", "training")
@@ -32,34 +29,6 @@ def test_examples_of_a_page_run(page, capsys):
         exec(compile(block, f"{page}, block {number}", "exec"), {})
 
 
-def test_tables_numbers_and_figures_are_those_of_the_records(monkeypatch):
-    """As `make tables` makes them, which judges the study anew, too."""
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    import tables
-
-    def recorded(part, endpoint):
-        folder = tables.STUDY if part == tables.ANSWER.name else tables.STUDY / part
-        own = tables.PARTS[part].endpoint
-        suffix = "" if endpoint == own else f"_{endpoint}"
-        return records.read_json(folder / f"verdict{suffix}.json")
-
-    parts = study_tables.load(tables.STUDY)
-    verdicts = {
-        part: {e: recorded(part, e) for e in judgement.endpoints(tables.PARTS[part])}
-        for part in study_tables.JUDGED
-        if part in parts
-    }
-    made = tables.tables(parts, verdicts) | study_tables.values(
-        tables.STUDY, parts, verdicts
-    )
-    made |= tables.passages((ROOT / "README.md").read_text())
-    pages = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
-    for path in [ROOT / "README.md", *pages]:
-        assert documents.fill(path.read_text(), made) == path.read_text(), path
-    for path, content in tables.figures(parts, verdicts).items():
-        assert path.read_bytes() == content, path
-
-
 def test_examples_of_docstrings_run():
     tried = 0
     for module in pkgutil.walk_packages(prednet_jax.__path__, "prednet_jax."):
@@ -71,32 +40,47 @@ def test_examples_of_docstrings_run():
     assert tried
 
 
+#: Folders of docs/ that `make docs` makes.
+_MADE = {"_build", "study"}
+
+
+def written(folder, *suffixes):
+    """The pages of a folder that stand in the repository."""
+    pages = (p for p in folder.rglob("*") if p.suffix in suffixes)
+    return sorted(p for p in pages if not _MADE & set(p.relative_to(folder).parts))
+
+
 def test_every_page_is_in_the_table_of_contents():
-    docs = ROOT / "docs"
-    pages = [p for p in docs.rglob("*") if p.suffix in (".md", ".ipynb")]
-    pages = [p for p in pages if "_build" not in p.parts]
+    docs, study = ROOT / "docs", ROOT / "study"
+    pages = written(docs, ".md", ".ipynb")
     text = "".join((docs / name).read_text() for name in ("index.md", "api.md"))
     trees = re.findall(r"{toctree}.*?```", text, re.DOTALL)
     listed = set(re.findall(r"^[\w/]+$", "".join(trees), re.MULTILINE))
     names = {str(p.relative_to(docs).with_suffix("")) for p in pages}
+    # The site shows the study's pages in docs/study (docs/conf.py).
+    of_study = [study / "README.md", *(study / "pages").glob("*.md")]
+    names |= {str(p.relative_to(ROOT).with_suffix("")) for p in of_study}
     assert names - {"index"} == listed
 
 
 def test_commands_of_the_documents_name_scripts_that_are_there():
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    pages = [ROOT / "README.md", *written(ROOT / "docs", ".md")]
+    for page in [*pages, *(ROOT / "study").rglob("*.md")]:
+        text = page.read_text()
         named = re.findall(
-            r"(?<!/)(?:experiments|benchmarks|tests|prednet_jax/noise)/[\w/]+\.py",
-            page.read_text(),
+            r"(?<!/)(?:experiments|benchmarks|tests|study|prednet_jax/noise)/[\w/]+"
+            r"\.py(?! at commit)",
+            text,
         )
         missing = {name for name in named if not (ROOT / name).exists()}
-        called = re.findall(r"-m chainer_reproduction\s+(\w+)", page.read_text())
-        missing |= set(called) - set(chainer_reproduction.COMMANDS)
+        called = re.findall(r"-m study\s+(\w+)", text)
+        missing |= set(called) - set(study.COMMANDS)
         assert not missing, page
 
 
 def test_pages_read_as_well_on_github_as_on_the_site():
     """An include is text of another page on the site and raw markup on GitHub."""
-    for page in (ROOT / "docs").rglob("*.md"):
+    for page in [*written(ROOT / "docs", ".md"), *(ROOT / "study").rglob("*.md")]:
         assert not re.search(r"\{(literal)?include\}", page.read_text()), page
 
 

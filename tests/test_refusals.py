@@ -33,7 +33,6 @@ from prednet_jax.objectives import Method
 from prednet_jax.runs import sweeps
 from prednet_jax.saddles import escape, symmetric
 from prednet_jax.statistics import margin_from_losses, match, paired, redraws, scatter
-from prednet_jax.studies import dose
 from prednet_jax.training import evaluation, keys, replicas
 from prednet_jax.training.trainer import Trainer
 
@@ -203,7 +202,7 @@ CASES = {
         (lambda: scatter.redraw_interval([[1.0]]), "no seed has two runs"),
         (lambda: scatter.redraw_interval([[1.0, NAN[1]]]), "expected finite ones, ab"),
     ],
-    "studies": [
+    "saddles from symmetry": [
         (lambda: symmetric.runs(["a"], ["tile"], [0.0], [1]), "'a': expected one of"),
         (lambda: symmetric.runs(["symmetric"], ["b"], [0], [1]), "'b': expected one"),
         (lambda: symmetric.Design(updates=19), "updates=19: expected .* at least 20"),
@@ -211,8 +210,6 @@ CASES = {
         (lambda: symmetric.split(PARAMS, CONFIG, -1e-3, KEY), "delta=-0.001"),
         (lambda: symmetric.split(PARAMS, CONFIG, 1.0, KEY), "delta=1.0"),
         (lambda: symmetric.split(PARAMS, CONFIG, math.nan, KEY), "delta=nan"),
-        (lambda: dose.amplified(ORDER, 0.0, "order"), "factor=0.0: expected a finite"),
-        (lambda: dose.amplified(ORDER, 1.0, "sideways"), "kind='sideways': .* order, "),
     ],
     "training": [
         (lambda: trained(window=0), "window=0: expected a whole number, at least 1"),

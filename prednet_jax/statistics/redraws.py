@@ -1,6 +1,6 @@
 """What a random order of sums does to the loss, and in one word whether it helps.
 
-docs/study/rule.md has redraws, groups and the rule. With y_sr the loss of run r of
+study/pages/rule.md has redraws, groups and the rule. With y_sr the loss of run r of
 seed s:
 
     d_s    = mean over the treatment's runs of log y_sr
@@ -207,7 +207,7 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
 
 
 def answer(found: Effect, separation: float | None) -> str:
-    """The answer about a noise, as docs/study/rule.md defines it.
+    """The answer about a noise, as study/pages/rule.md defines it.
 
     `separation` is the distance between runs of the two groups over the distance
     travelled, median over the seeds; None: not measured.

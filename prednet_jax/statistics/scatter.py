@@ -52,8 +52,8 @@ def seed_spread(runs: Redraws) -> dict[str, float]:
     Each seed contributes its squared deviation from the mean effect, less the variance
     that the scatter of its runs explains. `sd`, of the log loss, is the root of their
     mean, and `upper` its 95 % bound, Student's for a mean; at 97.5 %, since the
-    contributions are skewed (docs/study/rule.md). NaN and infinite: a group has one run
-    per seed, or there is one seed.
+    contributions are skewed (study/pages/rule.md). NaN and infinite: a group has one
+    run per seed, or there is one seed.
     """
     variances, n = _variances(runs), len(runs.seeds)
     if n < 2 or variances is None:

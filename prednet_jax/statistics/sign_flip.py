@@ -12,7 +12,7 @@ set is the observed pattern, so no p-value is below 1 / 2^n. The interval is the
 mu that the two-sided test does not reject; its ends are order statistics of the means
 of the subsets (Hartigan 1969, J. Am. Stat. Assoc. 64:1303). Equivalence is two
 one-sided tests (Schuirmann 1987, J. Pharmacokinet. Biopharm. 15:657). Rates of error
-are in docs/study/rule.md.
+are in study/pages/rule.md.
 
 Counting takes 2^(n/2) steps: the sums of the subsets of each half of the seeds are
 sorted, and pairs of small total are counted (Horowitz & Sahni 1974, J. ACM 21:277).

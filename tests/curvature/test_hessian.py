@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from prednet_jax import optimizers
 from prednet_jax.curvature import adam_scale, certify, extreme_eigenpairs
 from prednet_jax.curvature.hessian import hessian_operator
-from prednet_jax.studies.curvature_probe import project
+from prednet_jax.saddles.curvature_probe import project
 
 
 class Stage(NamedTuple):

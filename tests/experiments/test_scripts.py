@@ -13,10 +13,17 @@ import pytest
 from runs_on_disk import TINY
 
 import prednet_jax
-from prednet_jax import PredNetConfig, files, records, statistics, tasks, weights
+from prednet_jax import (
+    PredNetConfig,
+    calibration,
+    files,
+    records,
+    statistics,
+    tasks,
+    weights,
+)
 from prednet_jax.noise import ReductionOrder, coverage
-from prednet_jax.studies import calibration
-from prednet_jax.studies.escapes import EVENTS
+from prednet_jax.saddles.escapes import EVENTS
 from tests.processes import ROOT, SCRIPTS, python
 
 WINDOWS = "--sampling=windows"

@@ -1,7 +1,0 @@
-"""Studies beside the comparison: long trainings, known saddles, curvature.
-
-The long trainings (parts B to I of docs/study):
-    parts -> seed_trainings (with dose, endpoints) -> seed_records, one JSON a seed
-    -> judgement (contrasts, the answer) -> study_tables, study_figures
-Part A: symmetric (weights, runs.csv, and what it shows)
-"""

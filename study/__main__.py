@@ -1,0 +1,220 @@
+"""Runs any part of the study again: python -m study COMMAND [--help]."""
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import scipy.stats
+
+from prednet_jax import errors, process, records
+from study import make_tables, on_gpu, parts, seed_records
+from study.chainer import commands as chainer
+from study.judgement import MODEL, PRIMARY
+
+ROOT = Path(__file__).resolve().parent.parent
+PUBLISHED = ROOT / "results" / "study"
+
+
+def train(args: argparse.Namespace) -> bool:
+    """Runs the long trainings of a part, seed by seed, until all are recorded.
+
+    Writes the record of each seed to WORKDIR/PART. A seed that has a record is not run
+    again, so after an interruption the same command continues. Several processes share
+    the seeds by --shard=0/2 and --shard=1/2. With --compare_with each run is shown next
+    to the published one; the command ends with status 1 if more of them differ than
+    two runs of one seed do in the study, 95 of 100 of which lie within its band.
+    """
+    part = parts.PARTS[args.part]
+    try:
+        first, step = map(int, args.shard.split("/"))
+        errors.whole("shard", first, 0, step - 1)
+    except ValueError:
+        raise errors.UserError(
+            f"--shard={args.shard}: expected I/N with I below N"
+        ) from None
+    wanted = chosen_seeds(part, args.seeds)
+    process.prepare(threads=parts.THREADS, first=first, cache=True)
+    process.set_precision("float32")
+    folder = args.workdir / part.name
+    mine = wanted[first::step]
+    left = [seed for seed in mine if seed not in seed_records.finished(part, folder)]
+    print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
+    manifest = provenance(args)
+    for seed in left:
+        started = time.perf_counter()
+        seed_records.follow_seed(part, seed, folder, manifest)
+        minutes = (time.perf_counter() - started) / 60
+        print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
+    if args.compare_with is None:
+        return True
+    published = args.compare_with / part.name
+    pairs = [
+        (
+            records.read_json(place / f"seed_{seed}.json")
+            for place in (folder, published)
+        )
+        for seed in mine
+    ]
+    verdict = records.read_json(PUBLISHED / "verdict.json")
+    limit = verdict["details"][MODEL]["redraw_interval"]["limit"]
+    return compare([run for pair in pairs for run in matched(*pair)], limit)
+
+
+def matched(again: Mapping[str, Any], published: Mapping[str, Any]) -> list[tuple]:
+    """The runs of a seed with their published counterparts, and the seed."""
+    pairs = zip(again["runs"], published["runs"], strict=True)
+    return [(again["seed"], new, old) for new, old in pairs]
+
+
+def compare(runs: list[tuple[int, Mapping, Mapping]], limit: float) -> bool:
+    """Prints each run next to the published one; whether they agree as redraws do.
+
+    `limit` is the relative difference that two runs of one seed exceed in 5 of 100.
+    """
+    beyond = 0
+    for seed, new, old in runs:
+        name = f"seed {seed}, {new['arm']} {new['draw']}"
+        if new["final_params_sha256"] == old["final_params_sha256"]:
+            print(f"{name}: same bits")
+            continue
+        losses = new.get(PRIMARY), old.get(PRIMARY)
+        if None in losses:
+            outside, change = losses != (None, None), "diverged in one of them"
+        else:
+            ratio = losses[0] / losses[1] - 1
+            outside, change = abs(np.log1p(ratio)) > np.log1p(limit), f"{ratio:+.2%}"
+        beyond += bool(outside)
+        where = "beyond" if outside else "within"
+        print(f"{name}: loss {losses[0]}, published {losses[1]}: {change}, {where}")
+    allowed = int(scipy.stats.binom.ppf(0.99, len(runs), 0.05))
+    print(
+        f"{beyond} of {len(runs)} runs beyond the band of {limit:.1%}, in which 95 of "
+        f"100 pairs of runs of one seed lie; expected at most {allowed}"
+    )
+    return beyond <= allowed
+
+
+def gpu(args: argparse.Namespace) -> bool:
+    """Trains the seeds of a part on the GPU at hand, those of an arm in one program.
+
+    Writes PART_ARM.npz (curves, final weights) and PART_ARM.json (losses, device,
+    versions) to WORKDIR. Distances are measured from the arm `cpu`, if the same WORKDIR
+    has it (JAX_PLATFORMS=cpu --arms=cpu).
+    """
+    part, arms = parts.PARTS[args.part], args.arms.split(",")
+    for arm in arms:
+        errors.one_of("--arms", arm, tuple(on_gpu.ARMS))
+    seeds, updates = chosen_seeds(part, args.seeds), args.updates or part.updates
+    process.prepare()
+    process.set_precision("float32")
+    on_gpu.check_device(arms)
+    facts = provenance(args) | {
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "part": part.name,
+        "seeds": list(seeds),
+        "updates": updates,
+    }
+    on_gpu.train_arms(part, arms, seeds, updates, args.workdir, facts)
+    return True
+
+
+def chosen_seeds(part: parts.Part, text: str | None) -> tuple[int, ...]:
+    """The seeds of --seeds, or all of the part."""
+    if text is None:
+        return tuple(part.seeds)
+    try:
+        seeds = tuple(map(int, text.split(",")))
+    except ValueError:
+        raise errors.UserError(
+            f"--seeds={text}: expected whole numbers such as 8300,8301"
+        ) from None
+    for seed in seeds:
+        errors.one_of("--seeds", seed, tuple(part.seeds))
+    return seeds
+
+
+def provenance(args: argparse.Namespace) -> dict[str, Any]:
+    """Where a record comes from: the command, the code, the machine."""
+    chosen = {k: v for k, v in vars(args).items() if k not in ("workdir", "command")}
+    flags = {k: str(v) if isinstance(v, Path) else v for k, v in chosen.items()}
+    words = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    return {
+        "command": shlex.join(["python", "-m", "study", args.command, *words]),
+        "flags": flags,
+        "versions": records.versions(),
+        "git_commit": records.git_commit(ROOT),
+        "device": process.description(),
+        "environment": records.of_numbers(records.environment()),
+    }
+
+
+class Parser(argparse.ArgumentParser):
+    """A command line that names a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], bool]] = {
+    "train": train,
+    "gpu": gpu,
+    "tables": make_tables.command,
+    "interventions": chainer.interventions,
+    "fingerprint": chainer.fingerprint,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    out = Parser("study", description=__doc__, formatter_class=raw)
+    subparsers = out.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    adders = {}
+    for name, function in COMMANDS.items():
+        said = function.__doc__ or ""
+        adders[name] = subparsers.add_parser(
+            name, help=said.split("\n")[0], description=said, allow_abbrev=False
+        ).add_argument
+    add = adders["train"]
+    add("--part", required=True, choices=list(parts.PARTS), help="which part")
+    add("--workdir", type=Path, default=Path("results/study"), help="where to write")
+    add("--shard", default="0/1", help="I/N: every Nth seed, from the Ith")
+    add("--seeds", help="some seeds of the part only, separated by commas")
+    add("--compare_with", type=Path, help="published records to show each run next to")
+    add = adders["gpu"]
+    streams = [name for name, part in parts.PARTS.items() if not part.random_windows]
+    add("--part", default="H", choices=streams, help="a part trained on one stream")
+    add("--arms", default="gpu", help=f"some of {', '.join(on_gpu.ARMS)}")
+    add("--seeds", help="some seeds of the part only, separated by commas")
+    add("--updates", type=int, default=0, help="0: those of the part")
+    add("--workdir", type=Path, default=Path("runs/gpu"), help="where to write")
+    adders["tables"]("name", nargs="*", metavar="NAME", help="only these")
+    add = adders["interventions"]
+    add("--workdir", type=Path, default=Path("runs/chainer"))
+    add("--record", type=Path, help="folder for the tables; default: workdir")
+    add("--full", action="store_true", help="64x48, five seeds")
+    adders["fingerprint"]("weights", metavar="WEIGHTS", type=Path)
+    return out
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command; the exit status."""
+    args = parser().parse_args(arguments)
+    try:
+        return 0 if COMMANDS[args.command](args) else 1
+    except (errors.UserError, errors.RunError) as error:
+        print(f"study {args.command}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, errors.UserError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""Judges the long trainings: contrasts of every part, and the answers of some.
+
+There is no answer (`statistics.redraws`) before the last seed is recorded.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from prednet_jax import errors, statistics
+from prednet_jax.statistics.redraws import CANNOT_TELL
+from study import parts
+from study.endpoints import PARITY_WIDTH
+from study.parts import CONTROL, FIXED, NULL, RANDOM, STALE, Part
+from study.seed_records import Run, SeedRecord
+
+#: Records of the seeds of a part, of `seed_records.read`.
+Records = Sequence[SeedRecord]
+
+MODEL = "prednet"
+PRIMARY = "last_frame_loss"
+#: The endpoints. A part's own has a verdict. `MOMENTS` are numbers of updates.
+ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
+MOMENTS = ("plateau_left", "parity")
+# What records of one seed in two parts must share to stand side by side.
+_SHARED = ("initial_params_sha256", "data_order_sha256", "versions", "xla_flags")
+#: What the rule asks about.
+QUESTION = (RANDOM, statistics.FIXED_ORDERS)
+#: Contrasts that are described in units of the loss, in families of Holm's correction:
+#: those in question before the rule of 23 November 2026, the A/A null, and the others.
+DESCRIBED = (
+    ((RANDOM, CONTROL), (FIXED, CONTROL), (RANDOM, FIXED)),
+    ((NULL, CONTROL),),
+    ((STALE, CONTROL), ("float64", CONTROL)),
+)
+
+
+def losses(seeds: Records, endpoint: str) -> statistics.Arms:
+    """An endpoint by arm, seed and draw; None: the run diverged.
+
+    A run that ended without reaching one of `MOMENTS` counts as reaching it at the
+    update after its last, as in part A. A part that is too short for `parity` has none.
+    """
+    by_arm: dict[str, dict[str, list[float | None]]] = {}
+    for seed in seeds:
+        late = endpoint in MOMENTS
+        late &= endpoint != "parity" or seed.updates > PARITY_WIDTH
+        for run in seed.runs:
+            value = getattr(run, endpoint)
+            diverged = run.diverged_at is not None or run.control_diverged
+            if value is None and late and not diverged:
+                value = seed.updates + 1
+            by_arm.setdefault(run.arm, {}).setdefault(str(seed.seed), []).append(value)
+    return by_arm
+
+
+def manipulation(
+    seeds: Records, treatment: str, *controls: str
+) -> statistics.Manipulation | None:
+    """Whether the runs of two groups separated; pairs are averaged within a seed.
+
+    Runs without noise have a recorded distance from float32 alone; other pairs of them
+    are left out. So is a seed that lacks one of the arms or in which one of their runs
+    diverged. None: no seed is left.
+    """
+    differ, distances = [], []
+    for seed in seeds:
+        treated = [run for run in seed.runs if run.arm == treatment]
+        other = [run for run in seed.runs if run.arm in controls]
+        runs = treated + other
+        # Some arms are trained on the first seeds of the part only.
+        missing = {treatment, *controls} - {run.arm for run in runs}
+        if missing or any(run.diverged_at is not None for run in runs):
+            continue
+        prints = {run.final_params_sha256 for run in other}
+        differ += [all(run.final_params_sha256 not in prints for run in treated)]
+        apart = [_apart(a, b) for a in treated for b in other]
+        known = [distance for distance in apart if distance is not None]
+        if not known:
+            raise errors.UserError(
+                f"no distance between {treatment} and {', '.join(controls)} is recorded"
+            )
+        distances += [float(np.mean(known))]
+    return statistics.manipulation(differ, distances) if differ else None
+
+
+def _apart(a: Run, b: Run) -> float | None:
+    """Final distance of two runs over the control's way; None: it is not recorded."""
+    if b.arm == b.control:
+        return a.distance_over_travelled[max(a.distance_over_travelled, key=int)]
+    # A run holds its distances from itself and from the runs made before it.
+    for run, other in ((a, b), (b, a)):
+        if (name := f"{other.arm}.{other.draw}") in run.final_distance_from:
+            return run.final_distance_from[name]
+    return None
+
+
+def contrasts(
+    seeds: Records, endpoint: str, pairs: Sequence[tuple[str, str]]
+) -> list[statistics.PairedResult]:
+    """Contrasts of one endpoint, corrected by Holm over all of them.
+
+    The margin comes from the control. A pair is left out if no seed has the endpoint in
+    both arms, and every pair is if no run of the control has it.
+    """
+    measured = losses(seeds, endpoint)
+    if all(value is None for draws in measured[CONTROL].values() for value in draws):
+        return []
+    margin = statistics.margin_from_losses(measured, CONTROL)["value"]
+    return statistics.contrasts_from_losses(
+        measured, pairs, margin, model=MODEL, metric=endpoint
+    )
+
+
+def ask(
+    seeds: Records, endpoint: str = PRIMARY, treatment: str = RANDOM
+) -> statistics.Answered:
+    """The answer about random orders, or another arm, against fixed orders."""
+    measured = losses(seeds, endpoint)
+    fixed = [name for name in statistics.fixed_orders(measured) if name != treatment]
+    check = manipulation(seeds, treatment, *fixed)
+    return statistics.ask(MODEL, measured, check, treatment=treatment)
+
+
+def judge(part: Part, seeds: Records) -> dict[str, Any]:
+    """The verdict.json of a part, from all its seeds."""
+    answered = ask(seeds, part.endpoint)
+    measured = losses(seeds, part.endpoint)
+    claims = (
+        statistics.noise_claim(answered),
+        statistics.stale_claim(MODEL, measured, STALE),
+        statistics.float32_claim(MODEL, measured),
+    )
+    details = answered.as_dict() | statistics.beside(answered.effect.runs)
+    details["sentence"] += " This is about emulated noise only: no GPU was used."
+    details |= {"emulated_only": True, "status": part.status}
+    if part.known_answers:
+        details["known_answers"] = known = known_answers(part, seeds)
+        if failed := [row["arm"] for row in known if not row["holds"]]:
+            details["status"] += f"; unconfirmed, by {', '.join(failed)}"
+        elif answered.answer != CANNOT_TELL:
+            details["status"] += "; confirmed by its controls"
+    return describe(seeds, part.endpoint, answered) | {
+        "verdict": {MODEL: details["verdict"]},
+        "claims": [claim.as_dict() for claim in claims],
+        "details": {MODEL: details},
+    }
+
+
+def endpoints(part: Part) -> list[str]:
+    """All endpoints, the part's own first."""
+    return sorted((*ENDPOINTS, *MOMENTS), key=lambda name: name != part.endpoint)
+
+
+def beside(seeds: Records, others: Records) -> list[SeedRecord]:
+    """The seeds that both have, with the arms that only `others` have beside theirs.
+
+    A UserError: a seed has other frames, initial weights or versions there.
+    """
+    added = {seed.seed: seed for seed in others}
+    made = []
+    for seed in seeds:
+        if seed.seed not in added:
+            continue
+        other = added[seed.seed]
+        if any(seed.about.get(name) != other.about.get(name) for name in _SHARED):
+            raise errors.UserError(f"seed {seed.seed} differs in one of {_SHARED}")
+        known = {run.arm for run in seed.runs}
+        more = [run for run in other.runs if run.arm not in known]
+        made.append(dataclasses.replace(seed, runs=(*seed.runs, *more)))
+    return made
+
+
+def same_bits(seeds: Records, others: Records, arm: str) -> int:
+    """In how many seeds the runs of an arm have the same final weights in both."""
+    first, second = (
+        {
+            (seed.seed, run.draw): run.final_params_sha256
+            for seed in records
+            for run in seed.runs
+            if run.arm == arm
+        }
+        for records in (seeds, others)
+    )
+    return len(first.items() & second.items())
+
+
+def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
+    """Whether each of the part's arms with a known answer has it."""
+    rows = []
+    for arm, expected in part.known_answers.items():
+        answered = ask(seeds, part.endpoint, arm)
+        above = bool(answered.effect.low > 0)
+        holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected
+        row = {"arm": arm, "expected": expected, "answer": answered.answer}
+        rows.append(row | answered.effect.three | {"holds": holds})
+    return rows
+
+
+def describe(
+    seeds: Records, endpoint: str, answered: statistics.Answered | None = None
+) -> dict[str, Any]:
+    """What verdict_<endpoint>.json holds: contrasts and losses, without a verdict.
+
+    `answered` is the answer by the endpoint (None: not asked yet).
+    """
+    answered = answered or ask(seeds, endpoint)
+    checks = {" - ".join(QUESTION): answered.check}
+    checks |= {" - ".join(pair): manipulation(seeds, *pair) for pair in DESCRIBED[0]}
+    moved = {name: check and check._asdict() for name, check in checks.items()}
+    about = [seed.about for seed in seeds]
+    return {
+        "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
+        "manipulations": moved,
+        "contrasts": [
+            answered.contrast(f"log of {endpoint}"),
+            *(
+                contrast.as_dict()
+                for pairs in DESCRIBED  # Holm within each family.
+                for contrast in contrasts(seeds, endpoint, pairs)
+            ),
+        ],
+        "losses": {MODEL: losses(seeds, endpoint)},
+        "design": {
+            "seeds": [seed.seed for seed in seeds],
+            "metric": {MODEL: endpoint},
+            "git_commits": sorted({of["git_commit"] for of in about}),
+            "processors": sorted({of["device"]["processor"] for of in about}),
+            "versions": about[0]["versions"],
+        },
+    }

@@ -1,0 +1,166 @@
+"""Makes every table, number and figure of the documents anew, from committed records.
+
+    python -m study tables
+
+Nothing is measured again. Writes what has changed, names it, and ends with status 1 if
+anything had: then a document and its records disagreed.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from prednet_jax import errors, records
+from prednet_jax.report import document_tables as make
+from prednet_jax.report import documents
+from prednet_jax.report.figures import seeds
+from study import figures as study_figures
+from study import tables as study_tables
+from study.chainer import tables as chainer_tables
+from study.judgement import PRIMARY
+from study.parts import ANSWER, PARTS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+RESULTS = ROOT / "results"
+STUDY = RESULTS / "study"
+#: Folders in docs/ that the site makes.
+GENERATED = {"_build", "study"}
+#: How a table is made from records, by the name that documents mark it with. Those of
+#: the study and of Chainer are made beside the code that recorded them.
+TABLES = {
+    "comparison": (make.comparison, "published/verdict.json"),
+    "saddles": (make.saddles, "published/saddle_escape.json"),
+    "curvature": (make.curvature, "published/probe_curvature.json"),
+    "learned-10-10": (
+        make.rollout,
+        "learned/digits-g_test_10_10.json",
+        "learned/digits-g_unseen_10_10.json",
+    ),
+    "noise-foreign": (
+        make.foreign_cost,
+        "published/noise_foreign.json",
+        "published/noise_foreign_tuned.json",
+    ),
+    "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
+    "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
+    "gpu-steps": (make.gpu_steps, "gpu/step.json"),
+    "gpu-sums": (make.gpu_sums, "gpu/sums.json"),
+}
+
+
+def read(name: str) -> Any:
+    """A record below results/."""
+    return records.read_json(RESULTS / name)
+
+
+def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
+    """Each table, by name, of what `study_tables.load` and `.judged` returned."""
+    shipped = sorted((ROOT / "prednet_jax" / "pretrained").glob("*.json"))
+    networks = {path.stem: records.read_json(path) for path in shipped}
+    task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
+    # Of experiments that have ended, whose scripts commit 09c1a23 has.
+    ended = {p.stem: p.read_text() for p in (RESULTS / "tables").glob("*.md")}
+    return {
+        **ended,
+        **chainer_tables.blocks(),
+        **study_tables.blocks(STUDY, parts, verdicts),
+        **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
+        "learned": make.learned(networks),
+        "learned-seeds": make.learned_seeds(learned_ratios()),
+        "example-task": f"```python\n{task}```",
+    }
+
+
+def learned_validation() -> dict[str, list[dict[str, Any]]]:
+    """The scores on `validation` along each training in results/learned, by name."""
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (RESULTS / "learned").glob("*.jsonl")
+    }
+
+
+def learned_ratios() -> dict[str, dict[str, float]]:
+    """Of each network that has a test in results/learned: MSE over that of copying."""
+    folder, ratios, validated = RESULTS / "learned", {}, learned_validation()
+    for path in sorted(folder.glob("*_test.json")):
+        name = path.stem.removesuffix("_test")
+        # The last line is of the final weights, which the other scores are of.
+        ratios[name] = {"validation": validated[name][-1]["ratio"]}
+        for split in ("test", "unseen"):
+            scores = records.read_json(folder / f"{name}_{split}.json")
+            ratios[name][split] = scores["observed"]["ratio"]
+    return ratios
+
+
+def passages(readme: str) -> dict[str, str]:
+    """Passages of README.md for pages of docs/, with links as they are from there."""
+    made = {}
+    for name in ("finding", "examples"):
+        passage = readme.partition(f"<!-- {name} -->")[2]
+        passage = passage.partition(f"<!-- end of the {name} -->")[0]
+        to_docs = re.sub(r"\]\((?!https?:|#|docs/)", "](../", passage)
+        made[f"readme-{name}"] = to_docs.replace("](docs/", "](")
+    return made
+
+
+def pages() -> list[Path]:
+    """The documents that may have marks; first the README, which others quote."""
+    made = [p for p in (ROOT / "docs").rglob("*.md") if not GENERATED & {*p.parts}]
+    return [ROOT / "README.md", *sorted(made), *sorted((ROOT / "study").rglob("*.md"))]
+
+
+def figures(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[Path, bytes]:
+    """Each figure and each derived record, by its file."""
+    made = {ROOT / name: drawn for name, drawn in chainer_tables.figures().items()}
+    compared = seeds(read("published/verdict.json"))
+    made[ROOT / "docs" / "comparison.svg"] = compared.svg()
+    made[ROOT / "docs" / "gpu_lines.svg"] = make.gpu_lines(read("gpu/audit.json"))
+    made[ROOT / "docs" / "learned.svg"] = make.learned_curves(learned_validation())
+    drawn = study_figures.figures(STUDY, parts, verdicts[ANSWER.name][PRIMARY])
+    made |= {
+        ROOT / "study" / "pages" / name: dots.svg() for name, dots in drawn.items()
+    }
+    for part, endpoints in verdicts.items():
+        folder = STUDY if part == ANSWER.name else STUDY / part
+        for endpoint, verdict in endpoints.items():
+            suffix = "" if endpoint == PARTS[part].endpoint else f"_{endpoint}"
+            made[folder / f"verdict{suffix}.json"] = records.json_bytes(verdict)
+    return made
+
+
+def command(args: argparse.Namespace) -> bool:
+    """Makes every table, number and figure of the documents anew, from records.
+
+    Nothing is measured again. Writes what has changed, names it, and ends with status 1
+    if anything had: then a document and its records disagreed.
+    """
+    parts = study_tables.load(STUDY)
+    verdicts = study_tables.judged(parts)
+    made = tables(parts, verdicts) | study_tables.values(STUDY, parts, verdicts)
+    used, changed = set(), []
+    for path in pages():
+        old = path.read_text()
+        try:
+            used |= documents.names(old)
+            new = documents.fill(old, made)
+        except errors.UserError as error:
+            raise errors.UserError(f"{path.relative_to(ROOT)}: {error}") from None
+        if path.name == "README.md" and path.parent == ROOT:
+            made |= passages(new)
+        if new != old:
+            records.write_bytes(path, new.encode())
+            changed.append(path)
+    drawn = figures(parts, verdicts)
+    for path, content in drawn.items():
+        if not path.exists() or path.read_bytes() != content:
+            records.write_bytes(path, content)
+            changed.append(path)
+    if unused := sorted(set(made) - used):
+        raise errors.UserError(f"made, and in no document: {', '.join(unused)}")
+    print(f"{len(used)} texts, {len(drawn)} figures; {len(changed)} changed")
+    for path in changed:
+        print(f"changed: {path.relative_to(ROOT)}")
+    return not changed

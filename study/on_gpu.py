@@ -1,0 +1,284 @@
+"""Part G: seeds of other parts, trained on a GPU, all of them in one program.
+
+Updates of part H are many small kernels, so a GPU trains a hundred seeds in little more
+time than one. Frames and weights are those of `seed_trainings`, made on the CPU; the
+loop over updates runs on the device. study/pages/on_gpu.md has plan and result.
+"""
+
+import dataclasses
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from prednet_jax import errors, records, statistics
+from prednet_jax.objectives import Method
+from prednet_jax.report import numbers
+from prednet_jax.report.documents import markdown
+from prednet_jax.report.numbers import change, significant
+from prednet_jax.training import loop, truncated
+from study import judgement
+from study.judgement import MODEL, PRIMARY, Records
+from study.parts import CONTROL, PARTS, Part, Treatment
+from study.seed_trainings import frames, initial_state, optimizer
+
+# Updates that are one dispatch.
+CHUNK = 50
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to train on a device.
+
+    Attributes:
+        targets: as in `Method`.
+        convolution: `im2col`, a product of matrices, as Chainer without cuDNN has it;
+            or `xla`, which is cuDNN's on a GPU.
+        mode: `vmap`, all seeds at once, or `map`, one after another as a single run.
+        deterministic: compiled under `--xla_gpu_deterministic_ops=true`.
+        precision: of products of matrices; `default` may round to TF32.
+    """
+
+    targets: str = "true"
+    convolution: str = "im2col"
+    mode: str = "vmap"
+    deterministic: bool = False
+    precision: str = "highest"
+
+
+_CUDNN = Arm(convolution="xla", mode="map")
+ARMS = {
+    "gpu": Arm(),
+    "gpu_again": Arm(),
+    "gpu_deterministic": Arm(deterministic=True),
+    "gpu_tf32": Arm(precision="default"),
+    "gpu_stale": Arm(targets="stale"),
+    "gpu_cudnn": _CUDNN,
+    "gpu_cudnn_again": _CUDNN,
+    "gpu_cudnn_stale": dataclasses.replace(_CUDNN, targets="stale"),
+    # The same by the CPU, from which distances are measured.
+    "cpu": Arm(convolution="auto", mode="map"),
+}
+
+
+def rendered(part: Part, seed: int, updates: int) -> np.ndarray:
+    """The frames `[updates * window, H, W, C]` that so many updates see, uint8."""
+    source, _ = frames(part, seed)
+    return source.read(0, updates * part.window)
+
+
+def train(
+    part: Part, arm: Arm, seeds: Sequence[int], shown: Any, updates: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Trains seeds on their frames `[N, T, H, W, C]` uint8, of `rendered`.
+
+    Returns the curves `last_frame_loss` and `window_loss` `[N, updates]`, and the final
+    weights `[N, size]`, as in `records.vector`.
+    """
+    treatment = Treatment(arm=CONTROL, targets=arm.targets)
+    states = [initial_state(part, treatment, seed) for seed in seeds]
+    state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    advance, shown = _program(part, arm, treatment), jnp.asarray(shown)
+    chunks = []
+    for start in range(0, updates, CHUNK):
+        numbers = jnp.arange(start, min(start + CHUNK, updates))
+        state, losses = advance(state, shown, numbers)
+        chunks.append(jax.device_get(losses))
+    curves = {
+        name: np.concatenate([chunk[name] for chunk in chunks]).T for name in chunks[0]
+    }
+    final = jax.device_get(state.params)
+    weights = [
+        records.vector(jax.tree.map(lambda leaf, i=i: leaf[i], final))
+        for i in range(len(seeds))
+    ]
+    return curves, np.stack(weights)
+
+
+def _program(part: Part, arm: Arm, treatment: Treatment) -> Callable:
+    """`(state, frames, updates) -> (state, losses)`, leaves with the axis N first."""
+    network = dataclasses.replace(part.network, convolution=arm.convolution)
+    method = Method(targets=arm.targets, truncation_leak=part.truncation_leak)
+    step = truncated.make_step(network, optimizer(part, treatment), method)
+    key = jax.random.key(0)
+
+    def one(inputs: tuple) -> tuple:
+        state, window, first = inputs
+        state, metrics = step(state, window[:, None], first, key)
+        last = metrics.frame_losses[-1]
+        return state, {"last_frame_loss": last, "window_loss": metrics.loss}
+
+    def update(shown: jax.Array, state: Any, number: jax.Array) -> tuple:
+        # As `trainer.windows` cuts a stream.
+        places = number * part.window - 1 + jnp.arange(part.window + 1)
+        windows = shown[:, jnp.maximum(places, 0)]
+        first = jnp.full(len(shown), number == 0)
+        inputs = state, windows, first
+        return jax.vmap(one)(inputs) if arm.mode == "vmap" else jax.lax.map(one, inputs)
+
+    def advance(state: Any, shown: jax.Array, numbers: jax.Array) -> tuple:
+        with jax.default_matmul_precision(arm.precision):
+            return jax.lax.scan(lambda s, n: update(shown, s, n), state, numbers)
+
+    options = {"xla_gpu_deterministic_ops": True} if arm.deterministic else None
+    return jax.jit(advance, donate_argnums=0, compiler_options=options)
+
+
+def record(
+    part: Part,
+    seeds: Sequence[int],
+    curves: Mapping[str, np.ndarray],
+    weights: np.ndarray,
+    controls: Mapping[int, np.ndarray],
+) -> dict[str, dict[str, Any]]:
+    """What is kept of the trainings of an arm, by seed; `train` returned the arrays.
+
+    A loss is the mean over the last fifth of the updates. The distance from the CPU's
+    final weights, `controls` by seed, is over the way that the CPU went.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for i, seed in enumerate(seeds):
+        row: dict[str, Any] = {
+            name: float(curve[i, -(curve.shape[1] // 5) :].mean(dtype=np.float64))
+            for name, curve in curves.items()
+        }
+        final = weights[i].astype(np.float32)
+        row["weights_sha256"] = hashlib.sha256(final.tobytes()).hexdigest()
+        if seed in controls:
+            start = records.vector(loop.initial_params(part.network, seed))
+            way = np.linalg.norm(controls[seed] - start)
+            apart = np.linalg.norm(weights[i] - controls[seed])
+            row["distance_over_travelled"] = float(apart / way)
+        rows[str(seed)] = row
+    return rows
+
+
+def check_device(arms: Sequence[str]) -> None:
+    """Refuses arms of another kind of device than the one that JAX runs on."""
+    backend, wanted = jax.default_backend(), {arm[:3] for arm in arms}
+    if wanted != {backend}:
+        raise errors.UserError(
+            f"--arms={','.join(arms)}: JAX runs on {backend}; expected a GPU, or "
+            "JAX_PLATFORMS=cpu for the arm cpu alone"
+        )
+
+
+def train_arms(
+    part: Part,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    updates: int,
+    folder: Path,
+    facts: Mapping[str, Any],
+) -> None:
+    """Renders the frames, trains the arms, in threads, and writes their records."""
+    folder.mkdir(parents=True, exist_ok=True)
+    controls = final_weights(folder / f"{part.name}_cpu.npz", updates)
+    shown = jax.device_put(rendered_by_all(part, seeds, updates))
+
+    def follow(arm: str) -> None:
+        started = time.perf_counter()
+        curves, weights = train(part, ARMS[arm], seeds, shown, updates)
+        seconds = time.perf_counter() - started
+        runs = record(part, seeds, curves, weights, controls)
+        made = {**facts, "arm": arm, "seconds": seconds, "runs": runs}
+        arrays: dict[str, Any] = {"seeds": seeds, "weights": weights, **curves}
+        np.savez(folder / f"{part.name}_{arm}.npz", **arrays)
+        records.write_json(folder / f"{part.name}_{arm}.json", made)
+        print(
+            f"{part.name} {arm}: {len(seeds)} seeds, {updates} updates, {seconds:.0f} s"
+        )
+
+    # XLA compiles on one thread each.
+    with ThreadPoolExecutor(len(arms)) as pool:
+        list(pool.map(follow, arms))
+
+
+def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
+    """The weights after so many updates in a file of an arm, by seed; else none."""
+    if not path.exists():
+        return {}
+    with np.load(path) as arrays:
+        if arrays["window_loss"].shape[1] != updates:
+            return {}
+        return dict(zip(arrays["seeds"].tolist(), arrays["weights"], strict=True))
+
+
+def rendered_by_all(part: Part, seeds: Sequence[int], updates: int) -> np.ndarray:
+    """The frames [N, T, H, W, C] of the seeds, rendered by all processors."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(mp_context=spawn) as pool:
+        every = [pool.submit(rendered, part, seed, updates) for seed in seeds]
+        return np.stack([each.result() for each in every])
+
+
+def read(folder: Path, part: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of `record` by arm, of a part's records in results/study/G.
+
+    A UserError: one has other updates than the part.
+    """
+    rows = {}
+    for path in sorted(folder.glob(f"{part}_*.json")):
+        found = records.read_json(path)
+        errors.one_of(f"{path}: updates", found["updates"], (PARTS[part].updates,))
+        rows[found["arm"]] = found["runs"]
+    return rows
+
+
+def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
+    """By arm the rule's answer against the CPU's fixed orders, of parts H and J."""
+    measured = dict(judgement.losses((*seeds["H"], *seeds["J"]), PRIMARY))
+    trained, more = read(folder, "H"), read(folder, "J")
+    found = {}
+    for arm in more:
+        rows = trained[arm] | more[arm]
+        losses = {seed: [row[PRIMARY]] for seed, row in rows.items()}
+        known = [row for row in rows.values() if "distance_over_travelled" in row]
+        apart = [row["distance_over_travelled"] for row in known]
+        check = statistics.manipulation([x > 0 for x in apart], apart)
+        found[arm] = statistics.ask(
+            MODEL, measured | {arm: losses}, check, treatment=arm
+        )
+    return found
+
+
+def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
+    """The table of study/pages/on_gpu.md."""
+    rows = []
+    for arm, answered in answers(folder, seeds).items():
+        of = answered.effect.as_dict()
+        row = {"arm": arm, "seeds": of["seeds"]}
+        for level, ends in (("95 %", ("low", "high")), ("90 %", ("low_90", "high_90"))):
+            row[level] = change(*(100 * of[x] for x in ("estimate", *ends)))
+        row["left out"] = of["excluded"]
+        row["p (equivalence)"] = numbers.probability(of["tost_p"])
+        row["distance / travelled"] = significant(
+            answered.check.distance_over_travelled, 2
+        )
+        # No noise is added here.
+        rows.append(row | {"answer": answered.answer.removeprefix("noise ")})
+    return {"study-G": markdown(pd.DataFrame(rows))}
+
+
+def values(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
+    """Numbers of part G in sentences."""
+    made = {}
+    for arm, answered in answers(folder, seeds).items():
+        ends = (100 * answered.effect.three[x] for x in ("estimate", "low", "high"))
+        made[f"G.{arm}"] = change(*ends)
+    for part in ("H", "J"):
+        runs = read(folder, part)
+        one, other = (
+            {(seed, row["weights_sha256"]) for seed, row in runs[arm].items()}
+            for arm in ("gpu", "gpu_deterministic")
+        )
+        made[f"G.{part}.same"] = f"{len(one & other)} of {len(one)}"
+    return made
