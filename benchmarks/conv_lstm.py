@@ -6,7 +6,7 @@
 The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 2x2
 pixels; three layers of ConvLSTM, eq. 3 without the peepholes, as OpenSTL has it; the
 next frame's patches from a convolution of the last layer. How it is trained:
-docs/learned_plan.md, `convlstm-b`.
+study/pages/learned_plan.md, `convlstm-b`.
 """
 
 import jax

@@ -60,9 +60,10 @@ def _copy_the_study(app):
 
 def _links(app, page, source):
     """Turns links between docs/ and study/, which GitHub follows, into the site's."""
-    folders = "docs" if page.startswith("study/") else "study"
-    into = "" if folders == "docs" else "study/"
-    source[0] = re.sub(rf"\]\(((?:\.\./)*)\.\./{folders}/", rf"](\1{into}", source[0])
+    if page.startswith("study/"):
+        source[0] = re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", source[0])
+    else:
+        source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./study/", r"](\1study/", source[0])
 
 
 def setup(app):

@@ -1,6 +1,6 @@
 """Tasks: a network and how it is trained, as one object.
 
-Training, comparison and studies know a network through its `Task` only. A new network
+Training, comparison and the study know a network through its `Task` only. A new network
 is one file with a subclass of `Task`, perhaps outside this package
 (docs/own_network.md). Here are PredNet and the article's control experiment.
 """

@@ -69,7 +69,7 @@ def test_commands_of_the_documents_name_scripts_that_are_there():
         text = page.read_text()
         named = re.findall(
             r"(?<!/)(?:experiments|benchmarks|tests|study|prednet_jax/noise)/[\w/]+"
-            r"\.py(?! at commit)",
+            r"\.py(?![^`\n]*`? at commit)",
             text,
         )
         missing = {name for name in named if not (ROOT / name).exists()}

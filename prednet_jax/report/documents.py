@@ -3,7 +3,7 @@
 A document holds each table, and each number in a sentence, between two marks that a
 reader of the page does not see (CONTRIBUTING.md has both kinds).
 
-`fill` replaces what stands between the marks. `experiments/tables.py` knows which name
+`fill` replaces what stands between the marks. `study/make_tables.py` knows which name
 is made from which record.
 """
 
