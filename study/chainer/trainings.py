@@ -31,7 +31,7 @@ from prednet_jax.errors import RunError, UserError
 
 Row = dict[str, Any]
 HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 FOLDER = ROOT / ".venv-chainer"
 #: Versions of Python that serve, best first. The published scripts want Chainer 7.8.
 PYTHONS = ("3.11", "3.10", "3.9", "3.8")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.processes import ROOT, python
 
+pytestmark = pytest.mark.slow
 PAGE = (ROOT / "study" / "pages" / "authors.md").read_text()
 TINY = ROOT / "tests" / "golden" / "chainer_tiny"
 SMALL = {"data": "frames.npz", "window": "5", "updates": "8"}

@@ -95,6 +95,7 @@ TINY = Part(
 ABOUT = {"git_commit": "abc", "versions": {"jax": "0"}, "device": {"processor": "one"}}
 
 
+@pytest.mark.slow
 def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(
     tmp_path, monkeypatch
 ):
@@ -167,6 +168,7 @@ def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):
             seed_records.KeptRuns(tmp_path, kept.about | change).has(arm)
 
 
+@pytest.mark.slow
 def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
     weights = {update: np.full(2, 1.0 + update) for update in (0, *TINY.snapshots)}
     run = trajectory(np.ones(TINY.updates), weights)
@@ -213,6 +215,7 @@ def runs():
     return {(t.arm, t.draw): seed_trainings.train(PART, t, 5) for t in PART.treatments}
 
 
+@pytest.mark.slow
 def test_a_part_of_random_windows_is_trained_as_every_other(runs):
     plain = runs["float32", 0]
     assert plain.ended(4)
@@ -223,6 +226,7 @@ def test_a_part_of_random_windows_is_trained_as_every_other(runs):
     assert len(set(seed_trainings.programs(PART, 5).values())) == 3
 
 
+@pytest.mark.slow
 def test_a_later_rate_changes_nothing_before(runs):
     plain, late = runs["float32", 0], runs["late", 0]
     np.testing.assert_array_equal(late.weights[2], plain.weights[2])
@@ -231,6 +235,7 @@ def test_a_later_rate_changes_nothing_before(runs):
     assert 0.3 < step[1] / step[0] < 0.7
 
 
+@pytest.mark.slow
 def test_what_comes_before_a_later_rate_is_trained_once(runs, monkeypatch):
     made = []
     train = seed_trainings.loop.train
@@ -267,6 +272,7 @@ def draws(kind, factor, n=256):
     return np.asarray(found, np.float64), np.asarray(gradient(w)[0]["w"], np.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", dose.KINDS)
 def test_noise_has_mean_zero_and_the_size_asked_for(kind):
     found, plain = draws(kind, 1e3)
