@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,28 +40,40 @@ def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
     return result, np.array([time.perf_counter() - start, time.process_time() - used])
 
 
-def step(
-    config: PredNetConfig,
-    window: int,
-    batch: int,
-    repeats: int,
-    noise: str,
-    precision: str,
-    torch_python: str | None,
-) -> dict[str, Any]:
-    """Median seconds of one training window, after two others; frames on the device.
+@dataclass
+class TimedStep:
+    """A compiled training step with its inputs; each call of `advance` is one window.
 
-    A batch is spread over devices as `train.py` does it. With `torch_python` that of
-    `torch_prednet` too, measured before and after in a process of its own on the same
-    processors, and `throughput_ratio`, ours over the median of the two.
+    Attributes:
+        compiled: the program, `(state, *inputs) -> (state, metrics)`.
+        state: the training's state, replaced by each call.
+        inputs: frames `[T + 1, B, H, W, C]` uint8, whether they open a sequence, a key.
+        facts: what is recorded of the step: sizes, algorithms, device, compile time.
     """
-    peers = (
-        [_peer(torch_python, config, window, batch, repeats)] if torch_python else []
-    )
+
+    compiled: Callable
+    state: Any
+    inputs: tuple
+    facts: dict[str, Any]
+
+    def advance(self) -> Any:
+        """Trains on the window once more and returns the metrics."""
+        self.state, metrics = self.compiled(self.state, *self.inputs)
+        return metrics
+
+    def seconds(self, repeats: int) -> float:
+        """Returns the median seconds of a window, after two that are not timed."""
+        times = [timed(self.advance)[1][0] for _ in range(2 + repeats)]
+        return float(np.median(times[2:]))
+
+
+def prepare_step(
+    config: PredNetConfig, window: int, batch: int, noise: str, precision: str
+) -> TimedStep:
+    """Compiles one training window as `train.py` does it; frames on the device."""
     process.split_cpu(replicas.most_devices(1, batch, process.available_threads()))
     layout = replicas.layout(1, batch, None if batch > 1 else jax.devices()[:1])
-    mode = replicas.resolve_mode("auto", jax.default_backend())
-    network = replicas.resolve_network(config, mode) if batch > 1 else tasks.of(config)
+    network = tasks.of(config)
     dtype = process.set_precision(precision)
     spec = noise_lib.parse(noise)
     optimizer = tasks.of(config).optimizer(100)
@@ -77,7 +90,7 @@ def step(
         inputs = jax.device_put((drawn, first, key))
     else:
         program = replicas.compile_update(
-            network, optimizer, Method(), injected, layout, mode
+            network, optimizer, Method(), injected, layout, "map"
         )
         state = layout.place_states([state])
         inputs = (
@@ -86,32 +99,52 @@ def step(
             layout.place([jax.random.key_data(key)], replicas.BY_REPLICA),
         )
     compiled, (compiling, _) = timed(lambda: program.lower(state, *inputs).compile())
-    times = []
-    for _ in range(2 + repeats):
-        (state, _), (wall, _) = timed(lambda state=state: compiled(state, *inputs))
-        times.append(wall)
-    seconds = float(np.median(times[2:]))
-    beside: dict[str, Any] = {}
-    if torch_python:
-        peers.append(_peer(torch_python, config, window, batch, repeats))
-        theirs = float(np.median([peer["seconds_per_window"] for peer in peers]))
-        beside = {"throughput_ratio": theirs / seconds, "torch": peers}
-    return {
-        "suite": "step",
-        "seconds_per_window": seconds,
-        "frames_per_second": window * batch / seconds,
+    facts = {
         "compile_seconds": float(compiling),
         "parameters": parameters,
-        # ru_maxrss is in KiB on Linux.
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "shape": [config.height, config.width, *config.channels],
         "window": window,
         "batch": batch,
         "noise": noise,
+        "precision": precision,
         "devices": layout.mesh.size,
         "convolutions": network.algorithms(dtype, layout.streams),
         "device": process.description(),
-        **beside,
+    }
+    return TimedStep(compiled, state, inputs, facts)
+
+
+def step(
+    config: PredNetConfig,
+    window: int,
+    batch: int,
+    repeats: int,
+    noise: str,
+    precision: str,
+    torch_python: str | None,
+) -> dict[str, Any]:
+    """Returns the median seconds of one training window, and what it was.
+
+    With `torch_python` `torch_prednet` too is timed, before and after in a process of
+    its own on the same processors; `throughput_ratio` is ours over its median.
+    """
+    sizes = config, window, batch, repeats
+    peers = [_peer(torch_python, *sizes)] if torch_python else []
+    prepared = prepare_step(config, window, batch, noise, precision)
+    seconds = prepared.seconds(repeats)
+    compared: dict[str, Any] = {}
+    if torch_python:
+        peers.append(_peer(torch_python, *sizes))
+        theirs = float(np.median([peer["seconds_per_window"] for peer in peers]))
+        compared = {"throughput_ratio": theirs / seconds, "torch": peers}
+    return {
+        "suite": "step",
+        "seconds_per_window": seconds,
+        "frames_per_second": window * batch / seconds,
+        # ru_maxrss is in KiB on Linux.
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **prepared.facts,
+        **compared,
     }
 
 

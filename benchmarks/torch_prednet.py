@@ -19,6 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+LAYOUTS = {torch.contiguous_format: "first", torch.channels_last: "last"}
+
 
 class Level(nn.Module):
     """One level: fused gates, peepholes, and the convolutions A and P."""
@@ -93,11 +95,16 @@ def train_window(model, optimizer, frames, state):
     return [tuple(s.detach() for s in level) for level in state], loss
 
 
-def measure(layout, height, width, window, batch, repeats, *channels):
-    """Seconds of each window after the first, and the number of parameters."""
+def prepare(layout, height, width, window, batch, *channels, graph=False):
+    """Returns a function that trains on one window, and the number of parameters.
+
+    With `graph` the whole step is captured once as a CUDA graph and replayed.
+    """
     torch.manual_seed(0)
     model = PredNet(channels, height, width).to(memory_format=layout)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1e-3, fused=True, capturable=graph
+    )
 
     def images(make, i):
         shape = batch, channels[i], height >> i, width >> i
@@ -108,13 +115,74 @@ def measure(layout, height, width, window, batch, repeats, *channels):
     state = [
         tuple(images(torch.zeros, i) for _ in range(3)) for i in range(len(channels))
     ]
+
+    def advance():
+        after, loss = train_window(model, optimizer, frames, state)
+        for level, new in zip(state, after, strict=True):
+            for old, value in zip(level, new, strict=True):
+                old.copy_(value)
+        return loss
+
+    parameters = sum(p.numel() for p in model.parameters())
+    if not graph:
+        return lambda: advance().item(), parameters
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            advance()
+    torch.cuda.current_stream().wait_stream(stream)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        loss = advance()
+
+    def replay():
+        captured.replay()
+        return loss.item()
+
+    return replay, parameters
+
+
+def measure(layout, height, width, window, batch, repeats, *channels):
+    """Seconds of each window after the first, and the number of parameters."""
+    call, parameters = prepare(layout, height, width, window, batch, *channels)
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
-        state, loss = train_window(model, optimizer, frames, state)
-        loss.item()
+        call()
         seconds.append(time.perf_counter() - start)
-    return seconds[1:], sum(p.numel() for p in model.parameters())
+    return seconds[1:], parameters
+
+
+def as_graphs(precision, height, width, window, batch, *channels):
+    """Captures the step on a GPU in both layouts of channels.
+
+    `precision` is float32, tf32, or bfloat16 for autocast. Returns a function of a
+    number of repeats: the median seconds of a window in the faster layout.
+    """
+    torch.set_default_device("cuda")
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    narrow = torch.autocast(
+        "cuda", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False
+    )
+    sizes = height, width, window, batch, *channels
+    with narrow:
+        replays = [prepare(layout, *sizes, graph=True)[0] for layout in LAYOUTS]
+
+    def seconds(repeats):
+        def one(replay):
+            start = time.perf_counter()
+            replay()
+            return time.perf_counter() - start
+
+        return min(
+            statistics.median([one(replay) for _ in range(repeats + 2)][2:])
+            for replay in replays
+        )
+
+    return seconds
 
 
 def main(device, *sizes):
@@ -124,8 +192,7 @@ def main(device, *sizes):
     torch.backends.cudnn.deterministic = how == "deterministic"
     torch.backends.cudnn.enabled = how != "without-cudnn"
     torch.backends.cudnn.benchmark = not how
-    layouts = {"first": torch.contiguous_format, "last": torch.channels_last}
-    runs = {name: measure(layout, *sizes) for name, layout in layouts.items()}
+    runs = {name: measure(layout, *sizes) for layout, name in LAYOUTS.items()}
     medians = {name: statistics.median(seconds) for name, (seconds, _) in runs.items()}
     report = {
         "seconds_per_window": min(medians.values()),

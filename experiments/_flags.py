@@ -127,7 +127,13 @@ def define_data_flags() -> None:
 
 def define_precision_flag() -> None:
     """Declares --precision."""
-    flags.DEFINE_enum("precision", "float32", process.PRECISIONS, "Of everything.")
+    flags.DEFINE_enum(
+        "precision",
+        "float32",
+        list(process.PRECISIONS),
+        "Floating-point precision of the computation. tf32 and bfloat16 round only the "
+        "operands of products, tf32 on devices that have it.",
+    )
 
 
 def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None:

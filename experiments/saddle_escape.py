@@ -28,7 +28,7 @@ FLAGS = flags.FLAGS
 LISTS = {
     "functions": tuple(saddles.CATALOGUE),
     "optimizers": escapes.OPTIMIZERS,
-    "precision": process.PRECISIONS,
+    "precision": ("float32", "float64"),
     "form": ("aligned", "rotated"),
 }
 for name, accepted in LISTS.items():

@@ -25,7 +25,13 @@ from jax.experimental import multihost_utils
 
 from prednet_jax.errors import UserError, one_of, whole
 
-PRECISIONS = ("float32", "float64")
+# Precisions of a computation, and what JAX is told of the products of matrices.
+PRECISIONS = {
+    "float32": "highest",
+    "float64": "highest",
+    "tf32": "tensorfloat32",
+    "bfloat16": "bfloat16",
+}
 # M_ARENA_MAX of malloc.h.
 _M_ARENA_MAX = -8
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -192,15 +198,22 @@ _XLA_FLAGS = {
 }
 
 
+# With a GPU: products of matrices by cuBLAS alone. Tuning XLA's own kernels for them
+# makes most of a training step's compile time, and most steps were faster without
+# (docs/gpu.md).
+_GPU_FLAGS = {"--xla_gpu_enable_triton_gemm": ("false", (0, 12))}
+
+
 def set_xla_flags() -> None:
-    """Adds the flags measured to be best for a training step on a CPU to XLA_FLAGS.
+    """Adds the flags measured to be best for a training step to XLA_FLAGS.
 
     Flags that are there stay as they are; to the name of a file nothing is added.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
         return
-    for name, (value, without) in _XLA_FLAGS.items():
+    known = _XLA_FLAGS | (_GPU_FLAGS if gpu_found() else {})
+    for name, (value, without) in known.items():
         if name not in flags and jax.__version_info__ < without:
             flags = f"{flags} {name}={value}".strip()
     os.environ["XLA_FLAGS"] = flags
@@ -241,12 +254,21 @@ def use_compilation_cache() -> None:
 
 
 def set_precision(precision: str) -> jnp.dtype:
-    """Sets JAX up for float32 or float64 and returns the dtype."""
-    one_of("precision", precision, PRECISIONS)
+    """Sets up the precision of a computation and returns the type of its parameters.
+
+    Args:
+        precision: `float32` and `float64` compute in that type on every device. `tf32`
+            lets a device that has TF32 round the operands of float32 products to it.
+            `bfloat16` rounds them to bfloat16 on every device. The last two keep
+            parameters, states, sums and the optimiser in float32.
+
+    Raises:
+        UserError: the precision is another.
+    """
+    one_of("precision", precision, tuple(PRECISIONS))
     jax.config.update("jax_enable_x64", precision == "float64")
-    # No TF32 in any arm: it would change the rounding, not the order of sums.
-    jax.config.update("jax_default_matmul_precision", "highest")
-    return jnp.dtype(precision)
+    jax.config.update("jax_default_matmul_precision", PRECISIONS[precision])
+    return jnp.dtype("float64" if precision == "float64" else "float32")
 
 
 def available_threads() -> int:

@@ -25,6 +25,7 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
+from prednet_jax.models.products import operand
 from prednet_jax.objectives import Method, WindowResult
 
 __all__ = ["NAMED", "Adam", "AutoencoderTask", "Network", "PredNetTask", "Task", "of"]
@@ -275,7 +276,8 @@ class AutoencoderTask(Configured):
         last = len(self.config.hidden)
         for i in range(last + 1):
             layer = params[f"dense_{i}"]
-            x = x @ layer["kernel"] + layer["bias"]
+            product = operand(x) @ operand(layer["kernel"])
+            x = product.astype(x.dtype) + layer["bias"]
             x = jax.nn.sigmoid(x) if i == last else jax.nn.relu(x)
         return x.reshape(frames.shape)
 

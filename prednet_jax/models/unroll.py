@@ -60,11 +60,14 @@ def unroll(
         (name, shape.filter_size, convolution.find(shape, kernels[name].dtype, batch))
         for name, shape in sorted(convolutions.items(), key=lambda item: item[0])
     )
-    return _unroll(body, static, dict(kernels), others, carry, xs)
+    together = convolution.frames_per_iteration(convolutions.values(), batch)
+    settings = static, together
+    return _unroll(body, settings, dict(kernels), others, carry, xs)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _unroll(body, static, kernels, others, carry, xs):
+def _unroll(body, settings, kernels, others, carry, xs):
+    static, together = settings
     prepared = _prepare(static, kernels)
 
     def conv(inputs: Mapping[str, Maps]) -> jax.Array:
@@ -72,10 +75,12 @@ def _unroll(body, static, kernels, others, carry, xs):
         maps = [convolution.side_by_side(x) for x in inputs.values()]
         return convolution.apply_sum(maps, kernels)
 
-    return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
+    step = lambda c, x: body(conv, others, c, x)  # noqa: E731
+    return jax.lax.scan(step, carry, xs, unroll=together)
 
 
-def _unroll_fwd(body, static, kernels, others, carry, xs):
+def _unroll_fwd(body, settings, kernels, others, carry, xs):
+    static, together = settings
     prepared = _prepare(static, kernels)
 
     def step(taps, others, carry, x):
@@ -103,7 +108,8 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
             return convolution.apply_tapped(maps, kernels, taps[names])
 
         carry, y = body(conv, others, carry, x)
-        return carry, y, (tuple(stacked), Reads(tuple(table.items())))
+        inputs = tuple(convolution.operand(x) for x in stacked)
+        return carry, y, (inputs, Reads(tuple(table.items())))
 
     def run(taps, others, carry, xs):
         def scanned(carry, x_taps):
@@ -111,7 +117,7 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
             carry, y, inputs = step(taps, others, carry, x)
             return carry, (y, inputs)
 
-        carry, (ys, inputs) = jax.lax.scan(scanned, carry, (xs, taps))
+        carry, (ys, inputs) = jax.lax.scan(scanned, carry, (xs, taps), unroll=together)
         return (carry, ys), inputs
 
     taps = _taps(static, kernels, step, others, carry, xs)
@@ -119,11 +125,11 @@ def _unroll_fwd(body, static, kernels, others, carry, xs):
     return out, (backward, inputs)
 
 
-def _unroll_bwd(body, static, residuals, cotangents):
+def _unroll_bwd(body, settings, residuals, cotangents):
     backward, (stacked, reads) = residuals
     dz, d_others, d_carry, d_xs = backward(cotangents)
     d_kernels = {}
-    filters = {name: size_and_algorithm for name, *size_and_algorithm in static}
+    filters = {name: size_and_algorithm for name, *size_and_algorithm in settings[0]}
 
     def images(stack: jax.Array) -> jax.Array:
         """Time and batch as one axis, over which the filter gradient is summed."""

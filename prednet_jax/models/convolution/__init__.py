@@ -5,7 +5,7 @@ padding, and acts on maps `[B, H, W, C]`. An `upsampled` one acts on the
 nearest-neighbour x2 enlargement of its input. The algorithms agree up to rounding: each
 adds the same numbers in another fixed order, so each can be an arm of the comparison.
 
-    xla       XLA's own convolution and gradients; `auto` takes it on GPUs
+    xla       XLA's own convolution and gradients; on GPUs cuDNN's
     direct    XLA's convolution for outputs and input gradients; the filter gradient
               computes two neighbouring outputs together
     im2col    one matrix product with neighbourhoods of k k C values
@@ -27,7 +27,7 @@ The thresholds of `fastest` were measured on two AVX-512 processors at 160x120 (
 docs/measurements.md has the figures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -42,11 +42,14 @@ from prednet_jax.errors import UserError
 from prednet_jax.models.convolution import algorithm as plain
 from prednet_jax.models.convolution import winograd
 from prednet_jax.models.convolution.algorithm import Algorithm, Transformed, of_enlarged
+from prednet_jax.models.products import operand, operand_dtype, sum_dtype
 
 # Most pixels in one chunk of a filter gradient. With 6,200 or 4,000 the step was 2 to
 # 8 % slower and needed 3 MB less:
 #     python experiments/benchmark.py --suite=step
 CHUNK_PIXELS = 12_000
+# On a GPU a chunk fills the device; more would take memory only.
+CHUNK_PIXELS_GPU = 250_000
 # `wide4` is the fastest up to this number of input and output channels.
 NARROW_CHANNELS = 16
 # From this number of channels on (the smaller of input and output), Winograd's
@@ -58,6 +61,13 @@ BATCH_CHANNELS = 12
 # In maps of fewer pixels most of the time goes into reading the kernel, and F(4,3)
 # enlarges the kernel more than F(2,3) does.
 FEW_PIXELS = 600
+# On a GPU a product of matrices of neighbourhoods up to this many numbers is faster
+# than cuDNN, whose calls bring further kernels with them; above it, cuDNN is
+# (docs/gpu.md; an H200, experiments/on_gpu.py).
+GPU_NEIGHBOURHOODS = 16_000_000
+# Frames in one iteration of the loop over a window on a GPU, where every convolution
+# is such a product: kernels are then so small that launching them takes the time.
+GPU_FRAMES = 10
 
 ALGORITHMS: dict[str, Algorithm] = {
     "xla": plain.XLA,
@@ -79,7 +89,7 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) 
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
-        return fastest(shape, jax.default_backend(), dtype, batch)
+        return fastest(shape, jax.default_backend(), operand_dtype(dtype), batch)
     if ALGORITHMS[name].only_3x3 and size != 3:
         others = (n for n, algorithm in ALGORITHMS.items() if not algorithm.only_3x3)
         raise UserError(
@@ -94,7 +104,7 @@ def fastest(
 ) -> str:
     """The algorithm measured to be the fastest for such shapes on a JAX backend."""
     if backend != "cpu":
-        return "xla"
+        return "im2col" if _neighbourhoods(shape, batch) else "xla"
     # For the CPU XLA has convolution kernels in single and half precision only. In
     # double precision it runs plain loops, which take twice as long as `im2col`.
     if dtype == jnp.float64:
@@ -106,9 +116,29 @@ def fastest(
     channels = shape.in_channels, shape.out_channels
     if max(channels) <= NARROW_CHANNELS:
         return "wide4"
+    # The transforms of Winograd's algorithms would round to bfloat16 as well.
+    if dtype == jnp.bfloat16:
+        return "direct"
     if min(channels) < WINOGRAD_CHANNELS:
         return "mixed" if batch > 1 and min(channels) >= BATCH_CHANNELS else "direct"
     return "strip2" if shape.height * shape.width < FEW_PIXELS else "strip4"
+
+
+def _neighbourhoods(shape: Convolution, batch: int) -> bool:
+    """Returns whether the matrix of all neighbourhoods is small enough for a GPU."""
+    row = shape.filter_size**2 * shape.in_channels
+    return batch * shape.height * shape.width * row <= GPU_NEIGHBOURHOODS
+
+
+def frames_per_iteration(shapes: Iterable[Convolution], batch: int) -> int:
+    """Returns how many frames of a window one iteration of its loop computes.
+
+    More frames make a larger program, which takes longer to compile. It pays on a GPU
+    where kernels are small.
+    """
+    if jax.default_backend() == "cpu":
+        return 1
+    return GPU_FRAMES if all(_neighbourhoods(s, batch) for s in shapes) else 1
 
 
 def find(
@@ -168,13 +198,13 @@ def _conv2d(x, kernel, algorithm):
 
 def _conv2d_fwd(x, kernel, algorithm):
     # Not _conv2d: forward over reverse fails where a rule calls its own function.
-    return _forward(x, algorithm.transform(kernel, False), algorithm), (x, kernel)
+    return _forward(x, _transformed(kernel, False, algorithm), algorithm), (x, kernel)
 
 
 def _conv2d_bwd(algorithm, residuals, dz):
     x, kernel = residuals
     return (
-        _input_gradient(dz, algorithm.transform(kernel, True), algorithm),
+        _input_gradient(dz, _transformed(kernel, True, algorithm), algorithm),
         filter_gradient(x, dz, kernel.shape[0], algorithm),
     )
 
@@ -184,8 +214,8 @@ _conv2d.defvjp(_conv2d_fwd, _conv2d_bwd)
 
 def prepare(kernel: Float[Array, "k k Ci Co"], algorithm: Algorithm) -> Prepared:
     """Transforms a kernel once, for `apply_sum` to use on many maps."""
-    transform = algorithm.transform
-    return Prepared(transform(kernel, False), transform(kernel, True), algorithm)
+    both = (_transformed(kernel, backward, algorithm) for backward in (False, True))
+    return Prepared(*both, algorithm)
 
 
 def apply_sum(
@@ -221,7 +251,7 @@ def _apply_tapped_fwd(xs, prepared, tap):
 
 def _apply_tapped_bwd(prepared, dz):
     dxs = tuple(_input_gradient(dz, p.backward, p.algorithm) for p in prepared)
-    return dxs, None, dz
+    return dxs, None, operand(dz)
 
 
 apply_tapped.defvjp(_apply_tapped_fwd, _apply_tapped_bwd)
@@ -239,14 +269,18 @@ def filter_gradient(
     x may be several maps, to be concatenated along their channels. dz, the gradients of
     the outputs, has twice the height and width of x where the algorithm `enlarges`.
     """
+    dtype = sum_dtype(dz.dtype)
+    x, dz = jax.tree.map(operand, (x, dz))
     images, height, width, out_channels = dz.shape
     parts = x if isinstance(x, tuple) else (x,)
     # Images that are contracted at once, so that their maps stay in the cache.
     divisors = [d for d in range(1, images + 1) if images % d == 0]
-    fitting = [d for d in divisors if d * height * width <= CHUNK_PIXELS]
+    limit = CHUNK_PIXELS if jax.default_backend() == "cpu" else CHUNK_PIXELS_GPU
+    fitting = [d for d in divisors if d * height * width <= limit]
     chunk = max(fitting, default=1)
     if chunk == images or not algorithm.in_chunks:
-        return algorithm.filter_gradient(side_by_side(parts), dz, filter_size)
+        total = algorithm.filter_gradient(side_by_side(parts), dz, filter_size)
+        return total.astype(dtype)
 
     def add(total: jax.Array, chunk: tuple) -> tuple[jax.Array, None]:
         x, dz = side_by_side(chunk[:-1]), chunk[-1]
@@ -255,16 +289,23 @@ def filter_gradient(
     in_channels = sum(part.shape[-1] for part in parts)
     shape = (filter_size, filter_size, in_channels, out_channels)
     chunks = [a.reshape(-1, chunk, *a.shape[1:]) for a in (*parts, dz)]
-    return lax.scan(add, jnp.zeros(shape, dz.dtype), tuple(chunks))[0]
+    return lax.scan(add, jnp.zeros(shape, dtype), tuple(chunks))[0]
 
 
 @jax.named_scope("conv")
 def _forward(x: jax.Array, kernel: Transformed, algorithm: Algorithm) -> jax.Array:
-    return algorithm.forward(x, kernel)
+    return algorithm.forward(operand(x), kernel).astype(x.dtype)
 
 
 @jax.named_scope("conv_input_gradient")
 def _input_gradient(
     dz: jax.Array, kernel: Transformed, algorithm: Algorithm
 ) -> jax.Array:
-    return algorithm.input_gradient(dz, kernel)
+    return algorithm.input_gradient(operand(dz), kernel).astype(dz.dtype)
+
+
+def _transformed(
+    kernel: jax.Array, backward: bool, algorithm: Algorithm
+) -> Transformed:
+    """Transforms a kernel in its own type; the result is an operand."""
+    return jax.tree.map(operand, algorithm.transform(kernel, backward))

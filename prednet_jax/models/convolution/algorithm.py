@@ -21,6 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from prednet_jax.models.products import sum_dtype
+
 # A kernel in the form that its algorithm works with: an array, or a tree of arrays.
 Transformed = Any
 
@@ -113,7 +115,8 @@ def convolve(
 def contract(a: Float[Array, "*n I"], b: Float[Array, "*n O"]) -> Float[Array, "I O"]:
     """Sums the outer products of channels over every other axis."""
     a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
-    return lax.dot_general(a, b, (((0,), (0,)), ((), ())))
+    axes = (((0,), (0,)), ((), ()))
+    return lax.dot_general(a, b, axes, preferred_element_type=sum_dtype(a.dtype))
 
 
 def _widen(kernel: jax.Array, m: int) -> jax.Array:
@@ -194,9 +197,10 @@ def _im2col(x: jax.Array, kernel: jax.Array) -> jax.Array:
 def _shifted(x: jax.Array, kernel: jax.Array) -> jax.Array:
     views = _shifts(x, kernel.shape[0])
     taps = kernel.reshape(-1, *kernel.shape[2:])
-    products = [
-        jnp.einsum("bhwi,io->bhwo", v, t) for v, t in zip(views, taps, strict=True)
-    ]
+    product = partial(
+        jnp.einsum, "bhwi,io->bhwo", preferred_element_type=sum_dtype(x.dtype)
+    )
+    products = [product(v, t) for v, t in zip(views, taps, strict=True)]
     return sum(products[1:], products[0])
 
 

@@ -138,7 +138,7 @@ def _filter_gradient(
         jnp.stack([contract(d, e) for d, e in paired(d_row, e_row, 2)])
         for d_row, e_row in paired(x, dz, 1)
     ]
-    g = jnp.asarray(f.g, x.dtype)
+    g = jnp.asarray(f.g, products[0].dtype)
     return jnp.einsum("lh,kj,lkio->hjio", g, g, jnp.stack(products))
 
 

@@ -1,0 +1,304 @@
+"""Speed of training steps on a GPU: programs compiled together, timed alone.
+
+Autotuning makes compilation the cost of an hour with a GPU. So a dozen processes
+compile at once into JAX's cache on disk, each one program. Then one process loads
+program after program and times it with nothing else at work. What is not compiled at
+the deadline is named and left out. The processes are called as
+
+    python -m benchmarks.gpu_steps compile   # one line of settings on stdin
+    python -m benchmarks.gpu_steps time      # a record on stdout for each line on stdin
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Height, width and channels of the networks that are timed.
+SIZES = {
+    "24x32": (24, 32, (3, 6, 12)),
+    "64x48": (48, 64, (3, 12, 24, 48)),
+    "160x120": (120, 160, (3, 48, 96, 192)),
+}
+#: What a device can do by its vendor's figures, or as measured where a page says so:
+#: operations a second by precision, bytes a second (docs/gpu.md).
+LIMITS = {
+    "H200": {"float32": 67e12, "tf32": 495e12, "bfloat16": 790e12, "bytes": 4.3e12},
+    "H100": {"float32": 67e12, "tf32": 495e12, "bfloat16": 790e12, "bytes": 3.0e12},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """One training step that is timed.
+
+    Attributes:
+        size: one of `SIZES`.
+        batch: sequences trained together.
+        precision: as in `process.PRECISIONS`.
+        convolution: as in `PredNetConfig`, or `torch`, the peer in PyTorch.
+        noise: a noise spec.
+        flags: further XLA flags.
+      unroll: frames in one iteration of the loop over a window.
+        window: frames of a window.
+    """
+
+    size: str = "64x48"
+    batch: int = 1
+    precision: str = "float32"
+    convolution: str = "auto"
+    noise: str = "none"
+    flags: str = ""
+    window: int = 10
+
+
+def operations(size: str) -> int:
+    """Returns the operations of a training step for one frame of one sequence.
+
+    A product and an addition each count; forward pass, input gradient and filter
+    gradient take as many each, by direct convolution.
+    """
+    return sum(
+        2 * 3 * s.filter_size**2 * s.in_channels * s.out_channels * s.height * s.width
+        for s in _convolutions(size)
+    )
+
+
+def least_bytes(size: str, width: int) -> int:
+    """Returns the bytes that a step moves for one frame of one sequence, at least.
+
+    Every convolution reads its input and writes its output once in each of the three
+    passes; numbers of maps have `width` bytes.
+    """
+    pixels = (
+        s.height * s.width * (s.in_channels / (4 if s.upsampled else 1))
+        + s.height * s.width * s.out_channels
+        for s in _convolutions(size)
+    )
+    return int(3 * width * sum(pixels))
+
+
+def limit_seconds(step: Step, device: str) -> float | None:
+    """Returns the least seconds of a window on a device, or None if it is unknown."""
+    card = next((LIMITS[name] for name in LIMITS if name in device), None)
+    if card is None or step.precision not in card:
+        return None
+    width = 2 if step.precision == "bfloat16" else 4
+    frames = step.window * step.batch
+    arithmetic = operations(step.size) / card[step.precision]
+    return frames * max(arithmetic, least_bytes(step.size, width) / card["bytes"])
+
+
+def _convolutions(size: str) -> list:
+    from prednet_jax.config import PredNetConfig, convolutions
+
+    height, width, channels = SIZES[size]
+    config = PredNetConfig(channels=channels, height=height, width=width)
+    return list(convolutions(config).values())
+
+
+def run(
+    steps: Sequence[Step], *, cache: Path, workers: int, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Compiles steps, many at once, and then times each alone.
+
+    Args:
+        steps: what is timed, the most valuable first.
+        cache: folder of compiled programs, which a second call uses again.
+        workers: processes that compile at once; each takes its share of the memory.
+        seconds: time for all; a quarter of it is kept for the timing.
+
+    Yields:
+        One record a step: its settings and `seconds_per_window`, or `error`.
+    """
+    start = time.monotonic()
+    cache.mkdir(parents=True, exist_ok=True)
+    waiting = [step for step in steps if step.convolution != "torch"]
+    late = {step: "compiled" for step in waiting}
+    active: list[_Worker] = []
+    while (waiting or active) and time.monotonic() < start + 0.75 * seconds:
+        while waiting and len(active) < workers:
+            active.append(_Worker("compile", waiting.pop(0), cache, 0.9 / workers))
+        for worker in [w for w in active if w.process.poll() is not None]:
+            active.remove(worker)
+            del late[worker.step]
+            if worker.process.returncode:
+                yield worker.record()
+                steps = [step for step in steps if step != worker.step]
+        time.sleep(0.2)
+    for worker in active:
+        worker.process.kill()
+    for step in steps:
+        if time.monotonic() > start + seconds:
+            late[step] = "timed"
+        if step in late:
+            error = f"not {late[step]} in the time given"
+            yield dataclasses.asdict(step) | {"error": error}
+        else:
+            yield _Worker("time", step, cache, 0.9).record()
+
+
+def _environment(cache: Path, memory: float) -> dict[str, str]:
+    """Returns the variables of a process that may use a share of the GPU's memory."""
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{memory:.3f}",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+
+class _Worker:
+    """A process of this module for one step; what it says on stderr goes to a file."""
+
+    def __init__(self, action: str, step: Step, cache: Path, memory: float) -> None:
+        self.step = step
+        self.log = cache / f"{uuid.uuid4().hex}.log"
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {step.flags}".strip()
+        with self.log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.gpu_steps", action, _line(step)],
+                cwd=ROOT,
+                env=_environment(cache, memory) | {"XLA_FLAGS": flags},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def record(self) -> dict[str, Any]:
+        """Waits for the end and returns what was printed, or the error."""
+        output, _ = self.process.communicate()
+        lines = output.strip().splitlines()
+        if lines and lines[-1].startswith("{"):
+            return json.loads(lines[-1])
+        told = self.log.read_text().strip().splitlines()
+        told = [line for line in told if "rror" in line] or told
+        return dataclasses.asdict(self.step) | {
+            "error": told[-1][-300:] if told else "ended"
+        }
+
+
+def _line(step: Step) -> str:
+    return json.dumps(dataclasses.asdict(step))
+
+
+def settings(minutes: float, *, torch: bool) -> list[Step]:
+    """Returns the steps to time, in the order of value.
+
+    Sizes, batches, precisions and algorithms are crossed; short times leave out the
+    last ones.
+    """
+    steps = [
+        Step(size=size, batch=batch, precision=precision, convolution=convolution)
+        for (size, batch), precision, convolution in itertools.product(
+            (
+                *(("64x48", 8), ("160x120", 8), ("64x48", 1), ("24x32", 1)),
+                *(("160x120", 1), ("160x120", 32), ("64x48", 32), ("24x32", 8)),
+            ),
+            ("float32", "tf32", "bfloat16"),
+            ("auto", "xla", *(("torch",) if torch else ())),
+        )
+    ]
+    return steps[: max(2, int(len(steps) * min(minutes / 4, 1)))]
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """Returns a record in one line of text."""
+    step = f"{record['size']} batch {record['batch']} {record['precision']} "
+    step += record["convolution"]
+    if "error" in record:
+        return f"{step}: {record['error']}"
+    text = f"{step}: {1e3 * record['seconds_per_window']:.2f} ms a window"
+    if record.get("fraction_of_limit"):
+        text += f", {record['fraction_of_limit']:.0%} of the card's limit"
+    return text
+
+
+def work(action: str, step: Step, repeats: int = 10) -> None:
+    """Compiles a step; if asked to, times and profiles it and prints the record."""
+    height, width, channels = SIZES[step.size]
+    if step.convolution == "torch":
+        from benchmarks import torch_prednet
+
+        sizes = height, width, step.window, step.batch, *channels
+        seconds = torch_prednet.as_graphs(step.precision, *sizes)(repeats)
+        facts: dict[str, Any] = {}
+    else:
+        from benchmarks import speed
+        from prednet_jax import process
+        from prednet_jax.config import PredNetConfig
+
+        process.prepare()
+        config = PredNetConfig(
+            channels=channels,
+            height=height,
+            width=width,
+            convolution=step.convolution,
+        )
+        prepared = speed.prepare_step(
+            config, step.window, step.batch, step.noise, step.precision
+        )
+        if action == "compile":
+            return
+        seconds = prepared.seconds(repeats)
+        kind = prepared.facts["device"]["kind"]
+        limit = limit_seconds(step, kind)
+        facts = (
+            prepared.facts
+            | profile(prepared.advance)
+            | {"fraction_of_limit": limit and limit / seconds}
+        )
+    record = dataclasses.asdict(step) | {"seconds_per_window": seconds} | facts
+    print(json.dumps(record), flush=True)
+
+
+def profile(call: Callable[[], Any]) -> dict[str, Any]:
+    """Returns the kernels that one call launches, and the seconds they take in all.
+
+    `most` names the five kernels that take the longest together, with their seconds.
+    Empty on a CPU, and where JAX's profiler says nothing.
+    """
+    import jax
+
+    if jax.default_backend() == "cpu":
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            jax.block_until_ready(call())
+        found = sorted(Path(folder).rglob("*.xplane.pb"))
+        if not found:
+            return {}
+        planes = jax.profiler.ProfileData.from_file(str(found[-1])).planes
+        spent: Counter = Counter()
+        kernels = 0
+        for plane in planes:
+            if not plane.name.startswith("/device:GPU"):
+                continue
+            for line in plane.lines:
+                if not line.name.startswith("Stream"):
+                    continue
+                for event in line.events:
+                    kernels += 1
+                    spent[event.name[:60]] += event.duration_ns / 1e9
+    return {
+        "kernels": kernels,
+        "kernel_seconds": sum(spent.values()),
+        "most": dict(spent.most_common(5)),
+    }
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], Step(**json.loads(sys.argv[2])))
