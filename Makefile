@@ -44,8 +44,7 @@ gpu-wheels: $(GPU_WHEELS)
 
 $(GPU_WHEELS): $(STAMP)
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --no-deps --target $(@D) \
-	  $$($(BIN)/python -c "from prednet_jax.noise.gpu import compilation as c; print(c.requirements())")
+	$(BIN)/python -m prednet_jax.noise audit --install
 	@touch $@
 
 # Our own programs compiled for the article's GPUs and today's: minutes, and it resumes.

@@ -14,15 +14,13 @@ from prednet_jax.noise._localize import Culprit, Findings, localize
 from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.gpu.orders import GpuOrder
+from prednet_jax.noise.loops import loop_limit
+from prednet_jax.noise.questions.causes import Difference
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import (
-    Difference,
-    Differences,
-    first_difference,
-)
+from prednet_jax.noise.questions.first_difference import Differences, first_difference
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (

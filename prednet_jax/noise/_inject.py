@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import compat, loops, random_bits
 from prednet_jax.noise.arguments import Outcome, Static, split
 from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.plan import plan
@@ -93,28 +93,38 @@ def _compiled(
     # What is donated may depend on shapes and types, as anything in a trace may.
     donated: dict[Any, tuple[int, ...]] = {}
 
+    # Which programs stop loops, and so may fail while they run.
+    fails: set[Any] = set()
+
     def of_arrays(
-        static: Static, key: Array, run_key: Array | None, *arrays: Array
+        static: Static, limit: int, key: Array, run_key: Array | None, *arrays: Array
     ) -> Outcome:
         program = traced(static.call(fn), arrays)
-        kinds = static, *map(jax.typeof, arrays)
-        # Before the arrays come three other arguments.
-        donated[kinds] = tuple(3 + i for i in compat.donated(program.jaxpr))
-        return evaluate(spec, key, program, arrays, only=chosen, run_key=run_key)
+        kinds = static, limit, *map(jax.typeof, arrays)
+        # Before the arrays come four other arguments.
+        donated[kinds] = tuple(4 + i for i in compat.donated(program.jaxpr))
+        with loops.loop_limit(limit):
+            return evaluate(spec, key, program, arrays, only=chosen, run_key=run_key)
 
     @functools.cache
     def compiled(places: tuple[int, ...] = ()) -> Any:
-        return jax.jit(of_arrays, static_argnums=0, donate_argnums=places)
+        return jax.jit(of_arrays, static_argnums=(0, 1), donate_argnums=places)
 
     def program(static: Static, *given: Any) -> Outcome:
         key, _, *arrays = given
+        limit = loops.current_limit()
         if any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
-            return compiled()(static, *given)
-        kinds = static, *map(jax.typeof, arrays)
+            return compiled()(static, limit, *given)
+        kinds = static, limit, *map(jax.typeof, arrays)
         if kinds not in donated:
             # The compiled function finds this trace.
-            compiled().trace(static, *given)
-        return compiled(donated.get(kinds, ()))(static, *given)
+            effects = compiled().trace(static, limit, *given).jaxpr.effects
+            fails.update([kinds] if effects else ())
+        call = functools.partial(compiled(donated.get(kinds, ())), static, limit)
+        if kinds not in fails:
+            return call(*given)
+        with loops.naming_loops():
+            return jax.block_until_ready(call(*given))
 
     return program
 

@@ -26,6 +26,7 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.loops import naming_loops
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
@@ -195,7 +196,8 @@ def effect_of(
         active = nothing.copy()
         active[list(members)] = True
         noisy = (run(key, active, *arrays).result() for key in keys)
-        far = np.array([l2_distance(result, clean) for result in noisy])
+        with naming_loops():
+            far = np.array([l2_distance(result, clean) for result in noisy])
         far[np.isnan(far)] = np.inf
         return float(np.sqrt(np.mean(np.square(far))))
 

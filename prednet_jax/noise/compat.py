@@ -45,6 +45,11 @@ def is_literal(atom: Any) -> bool:
     return isinstance(atom, core.Literal)
 
 
+def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
+    """Returns a closed jaxpr as a function of arrays."""
+    return core.jaxpr_as_fun(jaxpr)
+
+
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     """Every jaxpr among the parameters of an equation, open or closed."""
     return [

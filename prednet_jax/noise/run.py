@@ -66,6 +66,13 @@ class Evaluation:
         """The results of an equation that runs other programs."""
         return list(call.rule.run(call, words, operands))
 
+    def body(
+        self, call: "Call", words: Words, operands: Sequence[Any], label: str
+    ) -> list[Any]:
+        """Evaluates one of the programs of an equation."""
+        drawn = call.drawn if call.rule.inlined else None
+        return at_words(call.step.bodies[label], words, operands, self, drawn)
+
     def decided(self, step: Step, words: Words, number: Any) -> None:
         """Is told the number of steps of a while loop, or of a branch."""
 
@@ -113,10 +120,8 @@ class Call(NamedTuple):
         return compat.bind(self.step.equation, *operands)
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
-        """Evaluate one of the equation's bodies under noise."""
-        drawn = self.drawn if self.rule.inlined else None
-        body = self.step.bodies[label]
-        return at_words(body, words, operands, self.evaluation, drawn)
+        """Evaluates one of the equation's bodies under noise."""
+        return self.evaluation.body(self, words, operands, label)
 
     def decided(self, words: Words, number: Any) -> None:
         """Tell what the equation itself decided."""

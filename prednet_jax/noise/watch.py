@@ -15,6 +15,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
+from prednet_jax.noise.loops import naming_loops
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Evaluation
@@ -124,8 +125,9 @@ class Watched(Evaluation):
     def seen(self, run: Callable[[], Any]) -> Seen:
         """What is sent during a run."""
         self._parts.clear()
-        jax.block_until_ready(run())
-        jax.effects_barrier()
+        with naming_loops():
+            jax.block_until_ready(run())
+            jax.effects_barrier()
         return {
             key: np.concatenate([parts[row] for row in sorted(parts)])
             for key, parts in self._parts.items()

@@ -5,8 +5,8 @@ of JAX, which a process of its own (`worker`) loads, so that it never touches th
 process. It gets the program as StableHLO with source lines, which survive in the
 metadata of the compiled text.
 
-Its wheels are in the folder `gpu-audit` of the environment (`make gpu-wheels`), or
-beside JAX (extra `gpu-audit`).
+Its wheels are in the folder `gpu-audit` of the environment, where `install` puts them,
+or beside JAX (extra `gpu-audit`).
 """
 
 import importlib.metadata
@@ -27,8 +27,8 @@ import jax
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu.targets import described
 
-# The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 is the
-# last that compiles for Maxwell, Pascal and Volta.
+# The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 compiles
+# for all cards from Maxwell to Blackwell, CUDA 13 no longer for Maxwell, Pascal, Volta.
 WHEELS = {
     "jax-cuda12-plugin": jax.__version__,
     "jax-cuda12-pjrt": jax.__version__,
@@ -109,6 +109,9 @@ def compiled_for(
         flags.append("--xla_gpu_deterministic_ops=true")
     # Measuring kernels to choose among them needs a device.
     flags.append("--xla_gpu_autotune_level=0")
+    if jax.__version_info__ >= (0, 11):
+        # XLA writes PTX only where it is asked for, since then.
+        flags.append("--xla_dump_emitter_re=ptx")
     environment = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": " ".join(flags),
@@ -166,7 +169,7 @@ def _compiled(folder: Path) -> Compiled:
     if {x.kernel for x in launches if x.kernel} - ptx.keys() - {"topk"}:
         raise NoiseError(
             f"XLA's CUDA compiler: jax {jax.__version__} does not write its kernels "
-            "down; expected jax 0.10.2"
+            "down; expected jax 0.10 or 0.11"
         )
     return Compiled(ptx=ptx, launches=launches, **answer)
 
@@ -207,12 +210,24 @@ def found_wheels() -> list[str]:
             state = "is not installed" if wheel is None else f"is {wheel.version}"
             raise NoiseError(
                 f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
-                f"expected what this installs: {sys.executable} -m pip install "
-                f"--no-deps --upgrade --target {folder} {requirements()}"
+                f"expected what this installs: {sys.executable} -m "
+                "prednet_jax.noise audit --install"
             )
     return beside
 
 
-def requirements() -> str:
-    """The wheels with their versions, as pip takes them."""
-    return " ".join(f"{name}=={version}" for name, version in WHEELS.items())
+def install() -> Path:
+    """Installs the compiler of this JAX's version, and returns the folder.
+
+    Raises:
+        NoiseError: pip failed.
+    """
+    folder = Path(sys.prefix) / "gpu-audit"
+    wheels = [f"{name}=={version}" for name, version in WHEELS.items()]
+    options = ["--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
+    pip = [sys.executable, "-m", "pip", "install", *options, *wheels]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = next((x for x in done.stderr.splitlines() if "ERROR" in x), "no reason")
+        raise NoiseError(f"{' '.join(pip)}: {said}")
+    return folder

@@ -335,7 +335,7 @@ class _Threads:
     def _move(self, instruction: Instruction, mask: Array) -> None:
         """Loads and stores (ld, st), of one number or a vector."""
         found = re.fullmatch(
-            r"(ld|st)\.(param|global|shared)(\.nc)?(?:\.v([24]))?\.([bus]\d+|f\d+)",
+            r"(ld|st)\.(param|global|shared)(?:::entry)?(\.nc)?(?:\.v([24]))?\.([bus]\d+|f\d+)",
             instruction.opcode,
         )
         if found is None:

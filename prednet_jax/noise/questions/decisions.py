@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise import compat, quantiles, random_bits
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.plan import Step
@@ -236,6 +236,13 @@ def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
     if answers.ndim == 1 + scores and answers.shape[:1] == labels.shape and not one:
         if not scores:
             return answers
+        outside = np.flatnonzero((labels < 0) | (labels >= answers.shape[1]))
+        if outside.size:
+            raise NoiseError(
+                f"labels[{outside[0]}]={labels[outside[0]]}: expected classes from 0 "
+                f"to {answers.shape[1] - 1}, since the scores have the shape "
+                f"{answers.shape}"
+            )
         broken = np.flatnonzero(np.isnan(answers).any(1))
         if broken.size:
             raise NoiseError(
@@ -259,11 +266,29 @@ def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
 class _Deciding(Watched):
     """An evaluation whose decisions are seen."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Integers of the trace that hold the bits of floats, by id.
+        self._bits: dict[int, Any] = {}
+
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        if not step.bodies:
-            for i, x in enumerate(_decided(step, operands, results)):
-                self._note(step, words, i, x)
+        if step.bodies:
+            return results
+        decided = _decided(step, operands, results)
+        if self._holds_bits(step, operands):
+            if step.name in _KEEPS_BITS:
+                self._bits |= {id(x): x for x in results}
+            else:
+                decided = _discrete(results)
+        for i, x in enumerate(decided):
+            self._note(step, words, i, x)
         return results
+
+    def _holds_bits(self, step: Step, operands: list) -> bool:
+        """Returns whether an equation reads floats as bits."""
+        if step.name == "bitcast_convert_type":
+            return jnp.issubdtype(jnp.result_type(operands[0]), jnp.inexact)
+        return any(id(x) in self._bits for x in operands)
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
         """The number of steps of a loop, or of a branch."""
@@ -279,6 +304,13 @@ class _Deciding(Watched):
 
 # Results that are discrete although they are floats.
 _STEPS = frozenset({"floor", "ceil", "round", "sign"})
+# What moves the bits of a float, or mixes them: nothing is decided yet.
+_KEEPS_BITS = frozenset(
+    (  # noqa: SIM905
+        "bitcast_convert_type broadcast_in_dim concatenate copy dynamic_slice gather "
+        "not or pad reshape rev select_n shift_left slice squeeze transpose xor"
+    ).split()
+)
 
 
 def _decided(
@@ -292,6 +324,24 @@ def _decided(
         return [x for x in results if not jnp.iscomplexobj(x)]
     if step.name == "sort":
         return [_permutation(step.equation.params, operands, floats)]
+    if step.name == "rem":  # Of how many whole divisors it is the rest.
+        return [jnp.round((operands[0] - results[0]) / operands[1])]
+    if step.name in ("select_and_scatter_add", "select_and_gather_add"):
+        return compat.bind(step.equation, *_numbered(step, operands))
+    return _discrete(results)
+
+
+def _numbered(step: Step, operands: Sequence[Any]) -> list[Any]:
+    """Returns operands by whose result one can tell what each window selects."""
+    first, selected_from = operands
+    ones = jnp.ones_like(first)
+    if step.name == "select_and_gather_add":
+        number = lax.iota(first.dtype, first.size) / first.size
+        ones = number.reshape(first.shape)
+    return [ones, selected_from]
+
+
+def _discrete(results: Sequence[Any]) -> list[Any]:
     return [
         x for x in results if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
     ]

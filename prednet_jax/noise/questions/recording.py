@@ -28,6 +28,7 @@ from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.run import Call
 from prednet_jax.noise.sketch import COLUMNS, HUGE, classes, digest, digests, numbers
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.watch import Watched
@@ -198,12 +199,17 @@ class Watch(Watched):
         self.name = getattr(fn, "__name__", type(fn).__name__)
         args, kwargs = BoundCall(fn, args, kwargs).arguments()
         pure, self._arrays = BoundCall(fn, args, kwargs).pure()
+        # By the id of a value of the trace, which recorded values it is or comes from.
         # Objects are kept, so that no other gets the same id.
-        self._numbers: dict[int, tuple[Any, int]] = {}
+        self._numbers: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        # By the path of an equation, for each of its results, those of its bodies.
+        self._left: dict[str, list[tuple[int, ...]]] = {}
+        self._operands: dict[str, list[Any]] = {}
 
         @jax.jit
         def watched(key: Array, *arrays: Array) -> None:
             self._numbers.clear()
+            self._left.clear()
             program = traced(pure, arrays)
             names = _names("argument", (args, kwargs), len(arrays))
             for name, x in zip(names, arrays, strict=True):
@@ -214,18 +220,56 @@ class Watch(Watched):
             out = jax.tree.leaves(outcome)
             names = _names("result", program.shapes.result(), len(out))
             for name, x in zip(names, out, strict=True):
-                self._note(name, "result", x, operands=(x,))
+                self._note(name, "result", x, sources=self._sources(x))
 
         self._compiled = watched
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Results are seen; what a loop leaves behind too, as late steps are not."""
         loop = step.name in ("scan", "while")
-        for i, x in enumerate(results if loop or not step.bodies else []):
+        read = tuple(number for x in operands for number in self._sources(x))
+        inside = self._left.get(step.path, [])
+        for i, x in enumerate(results):
+            sources = read
+            if step.bodies:
+                sources = inside[i] if i < len(inside) else ()
+            if step.bodies and not loop:
+                if sources and not self._sources(x):
+                    self._numbers[id(x)] = x, sources
+                continue
             several = loop or len(results) > 1
             path = f"{step.path}[{i}]" if several else step.path
-            self._note(path, step.name, x, step, words, () if loop else operands)
+            self._note(path, step.name, x, step, words, sources)
         return results
+
+    def body(
+        self, call: Call, words: Words, operands: Sequence[Any], label: str
+    ) -> list[Any]:
+        """Follows values into a program, where their order says which is which."""
+        given = self._operands.get(call.step.path, [])
+        outer = given[1:] if call.step.name == "cond" else given
+        if len(outer) == len(operands):
+            for x, y in zip(operands, outer, strict=True):
+                if not self._sources(x) and self._sources(y):
+                    self._numbers[id(x)] = x, self._sources(y)
+        results = super().body(call, words, operands, label)
+        if label != "[cond]":
+            before = self._left.get(call.step.path, [()] * len(results))
+            left = [
+                tuple(dict.fromkeys((*known, *self._sources(x))))
+                for known, x in zip(before, results, strict=False)
+            ]
+            self._left[call.step.path] = left
+        return results
+
+    def higher_order(self, call: Call, words: Words, operands: list) -> list:
+        """Notes what an equation reads, for its bodies."""
+        self._operands[call.step.path] = operands
+        return super().higher_order(call, words, operands)
+
+    def _sources(self, value: Any) -> tuple[int, ...]:
+        """Returns the numbers of the recorded values that a value is or comes from."""
+        return self._numbers.get(id(value), (None, ()))[1]
 
     def _note(
         self,
@@ -234,13 +278,12 @@ class Watch(Watched):
         value: Any,
         step: Step | None = None,
         words: Words | None = None,
-        operands: Sequence[Any] = (),
+        sources: tuple[int, ...] = (),
     ) -> None:
         """Send a value, if it is an array of numbers."""
         if not _is_array(value):
             return
         place, x = self.place(words), numbers(value)
-        from_ = [self._numbers[id(o)][1] for o in operands if id(o) in self._numbers]
         # A predicate is traced twice in a while loop.
         if path not in self.labels:
             self.labels[path] = {
@@ -251,11 +294,11 @@ class Watch(Watched):
                 "shape": x.shape,
                 "dtype": str(x.dtype),
                 "within": _within(step.path) if step else "",
-                "operands": tuple(from_),
+                "operands": sources,
                 "starts": tuple(place.starts),
             }
         if primitive != "result":
-            self._numbers[id(value)] = value, self.labels[path]["number"]
+            self._numbers[id(value)] = value, (self.labels[path]["number"],)
         small = x.size * place.most * x.dtype.itemsize <= LEAVES
         for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
             self.send((path, i), part, place)

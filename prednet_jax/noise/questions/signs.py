@@ -1,4 +1,4 @@
-"""Vectors of any sign: those of `eigh`, `eig` and `svd`, if complex of any phase.
+"""Factors that are unique up to signs, if complex up to phases: `FREE_SIGNS`.
 
 docs/noise/explain.md says when a leaf depends on them and how it is then compared.
 """
@@ -24,8 +24,22 @@ from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Identity
 
-# Of each routine which results are vectors, and the axis that numbers these.
-VECTORS = {"eig": {1: -1, 2: -1}, "eigh": {0: -1}, "svd": {1: -1, 2: -2}}
+# Of each routine, the results that have free signs, with the axes along which they do:
+# vectors are numbered by one axis, forms such as T of A = Q T Q* by both.
+FREE_SIGNS: dict[str, dict[int, tuple[int, ...]]] = {
+    "eig": {1: (-1,), 2: (-1,)},
+    "eigh": {0: (-1,)},
+    "svd": {1: (-1,), 2: (-2,)},
+    "schur": {0: (-2, -1), 1: (-1,)},
+    "qr": {0: (-1,), 1: (-2,)},
+    "geqrf": {0: (-2,)},
+    "geqp3": {0: (-2,)},
+    "hessenberg": {0: (-2, -1)},
+    "householder_product": {0: (-1,)},
+}
+# Of these the lower triangle holds reflectors, up to which diagonal; their signs are
+# part of how a matrix is stored.
+_STORES_REFLECTORS = {"geqrf": 0, "geqp3": 0, "hessenberg": -1}
 # A leaf that moves by less, relatively, does not depend on signs.
 MOVED = 1e-2
 NOTE = "its signs are free: a library routine chooses them"
@@ -39,13 +53,21 @@ class _Turned(Evaluation):
         self.first = first
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """From the vector `first` on, every other one is turned."""
+        """Turns every other vector, from the vector `first` on."""
         results = list(results)
-        for i, axis in VECTORS.get(step.name, {}).items():
+        for i, axes in FREE_SIGNS.get(step.name, {}).items():
+            # Vectors that were not asked for are no results.
             for x in results[i : i + 1]:
-                number = jnp.arange(x.shape[axis]) + self.first
-                signs = jnp.where(number % 2 == 0, -1, 1).astype(x.dtype)
-                results[i] = x * (signs if axis == -1 else signs[:, None])
+                turned = x
+                for axis in axes:
+                    number = jnp.arange(x.shape[axis]) + self.first
+                    signs = jnp.where(number % 2 == 0, -1, 1).astype(x.dtype)
+                    turned = turned * (signs if axis == -1 else signs[:, None])
+                if step.name in _STORES_REFLECTORS:
+                    below = _STORES_REFLECTORS[step.name] - 1
+                    stored = jnp.tril(jnp.ones(x.shape, bool), below)
+                    turned = jnp.where(stored, x, turned)
+                results[i] = turned
         return results
 
 
@@ -67,7 +89,7 @@ def signs(call: BoundCall, known: Result) -> Signs:
     """Tries which leaves of the result of a call depend on signs."""
     pure, arrays = call.pure()
     steps = plan(traced(pure, arrays).jaxpr, Identity()).walk()
-    if VECTORS.keys().isdisjoint(step.name for step in steps):
+    if FREE_SIGNS.keys().isdisjoint(step.name for step in steps):
         return Signs([False] * len(known), known)
 
     @jax.jit
@@ -83,12 +105,25 @@ def signs(call: BoundCall, known: Result) -> Signs:
 
 
 def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """An array with the signs of its columns or rows that bring it nearest to `y`."""
+    """Returns an array with the signs that bring it nearest to `y`.
+
+    They are those of its columns, of its rows, or of a form T that becomes S T S*.
+    """
     candidates = [x]
     for axis in (-1, -2)[: x.ndim]:
         inner = np.sum(np.conj(x) * y, axis, keepdims=True)
-        size = np.abs(inner)
-        known = (size > 0) & np.isfinite(size)
-        phase = np.where(known, inner / np.where(known, size, 1), 1)
-        candidates += [x * phase] if x.shape[axis] > 1 else []
+        candidates += [x * _phases(inner)] if x.shape[axis] > 1 else []
+    if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1 and np.isfinite(x * y).all():
+        # conj(x) y is p p* times what is positive, if y is P x P*.
+        inner = np.conj(x) * y
+        _, vectors = np.linalg.eigh(inner + np.conj(np.swapaxes(inner, -1, -2)))
+        phase = _phases(vectors[..., -1])
+        candidates.append(x * phase[..., :, None] * np.conj(phase)[..., None, :])
     return min(candidates, key=lambda turned: rms(subtract(turned, y)))
+
+
+def _phases(inner: np.ndarray) -> np.ndarray:
+    """Returns numbers of magnitude 1 with the same phases; 1 for zero and NaN."""
+    size = np.abs(inner)
+    known = (size > 0) & np.isfinite(size)
+    return np.where(known, inner / np.where(known, size, 1), 1)

@@ -20,7 +20,7 @@ from jax.custom_derivatives import SymbolicZero, zero_from_primal
 from jax.extend import core
 from jax.sharding import PartitionSpec, Sharding
 
-from prednet_jax.noise import compat
+from prednet_jax.noise import compat, loops
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.registry import HigherOrder
 
@@ -68,8 +68,18 @@ def _scan(call: Call, words: Words, operands: list) -> list:
 
 
 def _while(call: Call, words: Words, operands: list) -> list:
-    """A while loop with a step counter; its predicate is perturbed as well."""
+    """Rebuilds a while loop with a step counter; its predicate is perturbed as well.
+
+    `loops` says which loops are stopped, and when.
+    """
     params = call.params
+    inside = (step for body in call.step.bodies.values() for step in body.walk())
+    guarded = any(s.action.any for s in inside) and loops.may_not_end(params)
+    limit, plain, most = loops.current_limit(), None, None
+    if guarded:
+        plain = loops.plain_steps(params, operands)
+        most = jnp.maximum(jnp.minimum(plain, np.uint32(2**32 // limit - 1)), 1)
+        most = most * np.uint32(limit)
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts = operands[:n_cond]
     body_consts = operands[n_cond : n_cond + n_body]
@@ -79,7 +89,8 @@ def _while(call: Call, words: Words, operands: list) -> list:
         return call.body(words.at_step(step), args, "[cond]")[0]
 
     def cond(carry: tuple[Array, Array, list]) -> Array:
-        return jnp.any(carry[1])
+        going = jnp.any(carry[1])
+        return going if most is None else going & (carry[0] < most)
 
     def body(carry: tuple[Array, Array, list]) -> tuple[Array, Array, list]:
         step, going, old = carry
@@ -98,7 +109,9 @@ def _while(call: Call, words: Words, operands: list) -> list:
 
     first, init = jnp.zeros((), jnp.uint32), operands[n_cond + n_body :]
     start = first, predicate(first, init), init
-    steps, _, results = lax.while_loop(cond, body, start)
+    steps, going, results = lax.while_loop(cond, body, start)
+    if plain is not None:
+        loops.refuse(call.step.source, limit, jnp.any(going), plain)
     call.decided(words, steps)
     return list(results)
 

@@ -58,7 +58,7 @@ def test_a_planted_line_comes_first(bug, recording):
     report = compare(lambda x, w: layer(x, w, bug=bug), recording, X, W)
     first = report[0]
     assert first.source == f"{line_of(layer, BLAMED[bug])}layer"
-    assert first.difference > 10 * first.expected
+    assert first.difference > 5 * first.expected
     assert bool(report.parted) == (bug != "epsilon")
     if bug in ("dropped", "epsilon"):
         # And the other way round: the recorded program is the wrong one.
@@ -243,3 +243,96 @@ def test_what_one_of_the_two_runs_alone_computes_is_passed_over(size):
     for one, other in [np.float32([1, -1]), np.float32([-1, 1])]:
         report = compare(branched, noise.record(branched)(x, one), x, other)
         assert "gt" in [entry.primitive for entry in report]
+
+
+def scores(x, w):
+    h = jnp.tanh(x @ w)
+    return jnp.mean(h * h, axis=-1)
+
+
+LAST_LINES = {
+    "negated": lambda y: -y,
+    "times a half": lambda y: y * 0.5,
+    "bfloat16": lambda y: y.astype(jnp.bfloat16),
+    "reversed": lambda y: y[::-1],
+    "sliced": lambda y: y[:6],
+    "a column": lambda y: y[:, None],
+    "two": lambda y: (y, y),
+    "tripled": lambda y: jnp.where(y > 0, 3 * y, y),
+}
+
+
+@pytest.mark.parametrize("change", LAST_LINES)
+def test_a_change_of_the_last_line_is_never_passed_over(change):
+    """Either program is the changed one; a far result was dropped without a pair."""
+
+    def changed(x, w):
+        return LAST_LINES[change](scores(x, w))
+
+    for one, other in ((scores, changed), (changed, scores)):
+        report = compare(other, noise.record(one)(X, W), X, W)
+        assert "result" in [entry.primitive for entry in report], report
+
+
+def test_a_sum_in_the_place_of_a_mean_and_another_function():
+    def summed(x, w):
+        return jnp.sum(jnp.tanh(x @ w) ** 2, axis=-1)
+
+    def other(x, w):
+        return jnp.cos(jnp.sum(x, axis=-1))
+
+    known = noise.record(scores)(X, W)
+    for fn in (summed, other):
+        assert compare(fn, known, X, W)[-1].primitive == "result"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_factor_is_found_in_a_narrow_type(dtype):
+    """Where noise is large, readers of a wrong value hardly differ beyond it."""
+
+    def attention(x, w, factor):
+        logits = x @ w @ x.T
+        if factor != 1:
+            logits = logits * jnp.asarray(factor, logits.dtype)  # factor
+        return jax.nn.softmax(logits, axis=-1) @ x
+
+    x, w = X.astype(dtype), W.astype(dtype)
+    known = noise.record(lambda x, w: attention(x, w, 1))(x, w)
+    report = compare(lambda x, w: attention(x, w, 1.1), known, x, w)
+    assert report, report
+    assert report[0].source.startswith(line_of(attention, "factor"))
+
+
+def test_a_decision_that_nothing_follows_is_no_alarm():
+    """In the gradient of a maximum an element is compared with itself, rounded anew."""
+
+    def fn(x, w, tie):
+        h = x @ w
+        top = jnp.max(h, axis=-1, keepdims=True)
+        equal = (h == top * tie).astype(jnp.float32)
+        return jnp.sum(jnp.exp(h - top), axis=-1) + 0.0 * jnp.sum(equal)
+
+    known = noise.record(fn)(X, W, jnp.float32(1))
+    report = compare(fn, known, X, W, jnp.float32(1 + 2**-23))
+    assert report == (), report
+    assert "eq" in [entry.primitive for entry in report.differing]
+
+
+def test_another_formula_inside_a_loop_is_no_alarm():
+    """Two versions of JAX write the derivative of tanh so, inside a scan."""
+
+    def steps(derivative):
+        def fn(x, w):
+            def step(h, _):
+                h = jnp.tanh(h @ w)
+                return derivative(h) @ w, jnp.sum(h)
+
+            return lax.scan(step, x, None, length=3)
+
+        return fn
+
+    recorded = steps(lambda h: jnp.sin(h) * (jnp.float32(1) - h * h))
+    here = steps(lambda h: (jnp.sin(h) + jnp.sin(h) * h) * (jnp.float32(1) - h))
+    report = compare(here, noise.record(recorded)(X, W), X, W)
+    assert report == (), report
+    assert report.parted

@@ -1,0 +1,209 @@
+"""Which values of two versions of a program belong together.
+
+Two equations correspond if the loops around them, the primitive, the shape and the type
+are the same. Of all ways to pair them in order, the one is taken in which most values
+are near each other (Needleman & Wunsch, J. Mol. Biol. 48, 1970). Results are paired by
+their names, whatever computed them: they are what the two programs are asked for.
+"""
+
+import difflib
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.questions.recording import Recorded, Recording
+
+# Relative distance below which two values are taken for the same value.
+SAME_VALUE_DISTANCE = 0.05
+# Above so many pairs of equations, the values are not used to align the programs.
+MAX_PAIRS = 4_000_000
+# Primitives of values that no equation computed.
+INPUT_PRIMITIVES = ("argument", "constant")
+
+# Positions of a recorded value and of a value here.
+Pairs = list[tuple[int, int]]
+
+
+class UnmatchedEquations(NamedTuple):
+    """Equations of one program without a counterpart in the other.
+
+    `here` and `recorded` are path and source of the first of them, empty if there is
+    none; `equations` is how many there are, here and recorded.
+    """
+
+    here: str
+    recorded: str
+    equations: tuple[int, int]
+
+    def __str__(self) -> str:
+        return (
+            f"here {self.equations[0]} equations [{self.here or '-'}], recorded "
+            f"{self.equations[1]} [{self.recorded or '-'}]"
+        )
+
+
+def align_recording(
+    recording: Recording, here: Sequence[Recorded], name: str
+) -> tuple[Pairs, tuple[UnmatchedEquations, ...]]:
+    """Returns pairs of a recorded value and one here, and where the programs differ.
+
+    Args:
+        recording: of the recorded program.
+        here: values of this program.
+        name: what this program is called in messages.
+
+    Raises:
+        NoiseError: the shapes of arguments differ, or the programs have too little in
+            common.
+    """
+    there = recording.equations
+    shapes = {one.path: one.shape for one in there if one.primitive == "argument"}
+    for one in here:
+        known = shapes.get(one.path, one.shape)
+        if one.primitive == "argument" and known != one.shape:
+            raise NoiseError(
+                f"{one.path} has the shape {one.shape}, and {known} in the "
+                "recording: expected the arguments that were recorded"
+            )
+    pairs = align(there, here)
+    others = (*INPUT_PRIMITIVES, "result")
+    computed = {i for i, one in enumerate(here) if one.primitive not in others}
+    matched = computed.intersection(j for _, j in pairs)
+    results = [[x for x in v if x.primitive == "result"] for v in (there, here)]
+    shapes_of_results = ([x.shape for x in values] for values in results)
+    asked_alike = operator.eq(*shapes_of_results)
+    if 4 * len(matched) < len(computed) and not asked_alike:
+        raise NoiseError(
+            f"{recording.function}: a recording of another program: "
+            f"{len(matched)} of the {len(computed)} values of "
+            f"{name} at these arguments have a counterpart there; expected one of the "
+            "same function, or of another version of it, at arguments of these shapes"
+        )
+    unmatched = []
+    edges = [(-1, -1), *pairs, (len(there), len(here))]
+    for (i, j), (k, n) in itertools.pairwise(edges):
+        ours, theirs = here[j + 1 : n], there[i + 1 : k]
+        if ours or theirs:
+            mine, other = (
+                f"{v[0].path} {v[0].source}" if v else "" for v in (ours, theirs)
+            )
+            unmatched.append(UnmatchedEquations(mine, other, (len(ours), len(theirs))))
+    return pairs, tuple(unmatched)
+
+
+def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
+    """Returns which values of two programs belong together, in order."""
+    kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
+    if kinds_a == kinds_b:
+        return [(i, i) for i in range(len(a))]
+    inner_a, inner_b = (_without_results(values) for values in (a, b))
+    pairs = _align_equations(a[:inner_a], b[:inner_b], kinds_a, kinds_b)
+    return pairs + _pair_results(a, inner_a, b, inner_b)
+
+
+def near(a: Recorded, b: Recorded) -> bool:
+    """Whether two values of a kind may be the same one, by their first executions."""
+    x, y = (one.values[:1] for one in (a, b))
+    far = np.linalg.norm(x - y)
+    return bool(far <= SAME_VALUE_DISTANCE * max(np.linalg.norm(x), np.linalg.norm(y)))
+
+
+def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
+    """Whether two arrays are near each other once the best factor is taken out."""
+    x, y = (one.values[:1].ravel() for one in (a, b))
+    if min(a.size, b.size) < 2 or x.shape != y.shape:
+        return False
+    norms = float(np.linalg.norm(x) * np.linalg.norm(y))
+    cosine = float(x @ y) / norms if norms else 0.0
+    return 1 - cosine**2 <= SAME_VALUE_DISTANCE**2
+
+
+def _kind(value: Recorded) -> tuple:
+    """Returns what two values must have in common to be the same one."""
+    named = value.primitive in ("argument", "result")
+    name = value.path if named else ""
+    return value.within, value.primitive, value.shape, value.dtype, name
+
+
+def _without_results(values: Sequence[Recorded]) -> int:
+    """Returns the number of values before the results, which come last."""
+    count = len(values)
+    while count and values[count - 1].primitive == "result":
+        count -= 1
+    return count
+
+
+def _pair_results(
+    a: Sequence[Recorded], first_a: int, b: Sequence[Recorded], first_b: int
+) -> Pairs:
+    """Returns pairs of results of the same names; else of the same positions."""
+    names = {one.path: first_a + i for i, one in enumerate(a[first_a:])}
+    named = [(names.get(one.path), first_b + j) for j, one in enumerate(b[first_b:])]
+    pairs = [(i, j) for i, j in named if i is not None]
+    if not pairs and len(a) - first_a == len(b) - first_b:
+        pairs = list(zip(range(first_a, len(a)), range(first_b, len(b)), strict=True))
+    return [p for i, p in enumerate(pairs) if all(p[0] > q[0] for q in pairs[:i])]
+
+
+def _align_equations(
+    a: Sequence[Recorded],
+    b: Sequence[Recorded],
+    kinds_a: Sequence[tuple],
+    kinds_b: Sequence[tuple],
+) -> Pairs:
+    """Returns pairs of the values that are no results."""
+
+    def score(i: int, j: int) -> int:
+        return 0 if kinds_a[i] != kinds_b[j] else 3 if near(a[i], b[j]) else 1
+
+    shorter = min(len(a), len(b))
+    start = next((i for i in range(shorter) if score(i, i) < 3), shorter)
+    most, n, m = shorter - start, len(a), len(b)
+    end = next((i for i in range(most) if score(n - 1 - i, m - 1 - i) < 3), most)
+    n, m = n - end, m - end
+    if (n - start) * (m - start) > MAX_PAIRS:
+        match = difflib.SequenceMatcher(
+            None, kinds_a[: len(a)], kinds_b[: len(b)], autojunk=False
+        )
+        blocks = match.get_matching_blocks()
+        return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
+    scores = [[score(i, j) for j in range(start, m)] for i in range(start, n)]
+    pairs = [(i, i) for i in range(start)]
+    pairs += [(start + i, start + j) for i, j in _best_pairs(scores)]
+    pairs += [(n + k, m + k) for k in range(end)]
+    known = set(pairs)
+    # A far pair alone among equations without a counterpart is there by chance.
+    return [
+        (i, j)
+        for i, j in pairs
+        if {(i - 1, j - 1), (i + 1, j + 1)} & known or near(a[i], b[j])
+    ]
+
+
+def _best_pairs(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Returns pairs of rows and columns, in order, of the largest sum of scores."""
+    if not scores or not scores[0]:
+        return []
+    n, m = len(scores), len(scores[0])
+    total = [[0] * (m + 1) for _ in range(n + 1)]
+    for i in range(n - 1, -1, -1):
+        for j in range(m - 1, -1, -1):
+            total[i][j] = max(
+                total[i + 1][j],
+                total[i][j + 1],
+                total[i + 1][j + 1] + scores[i][j] if scores[i][j] else 0,
+            )
+    pairs, i, j = [], 0, 0
+    while i < n and j < m:
+        if scores[i][j] and total[i][j] == total[i + 1][j + 1] + scores[i][j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif total[i][j] == total[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
