@@ -53,17 +53,15 @@ def train(args: argparse.Namespace) -> bool:
         print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
     if args.compare_with is None:
         return True
-    published = args.compare_with / part.name
-    pairs = [
-        (
-            records.read_json(place / f"seed_{seed}.json")
-            for place in (folder, published)
-        )
-        for seed in mine
-    ]
+    again, published = (
+        seed_records.stored(place / part.name)
+        for place in (args.workdir, args.compare_with)
+    )
     verdict = records.read_json(PUBLISHED / "verdict.json")
     limit = verdict["details"][MODEL]["redraw_interval"]["limit"]
-    return compare([run for pair in pairs for run in matched(*pair)], limit)
+    return compare(
+        [run for seed in mine for run in matched(again[seed], published[seed])], limit
+    )
 
 
 def matched(again: Mapping[str, Any], published: Mapping[str, Any]) -> list[tuple]:
@@ -98,6 +96,13 @@ def compare(runs: list[tuple[int, Mapping, Mapping]], limit: float) -> bool:
         f"100 pairs of runs of one seed lie; expected at most {allowed}"
     )
     return beyond <= allowed
+
+
+def pack(args: argparse.Namespace) -> bool:
+    """Packs the records of the seeds of each folder given into two files."""
+    for folder in args.folder:
+        seed_records.pack(folder)
+    return True
 
 
 def gpu(args: argparse.Namespace) -> bool:
@@ -165,6 +170,7 @@ class Parser(argparse.ArgumentParser):
 COMMANDS: dict[str, Callable[[argparse.Namespace], bool]] = {
     "train": train,
     "gpu": gpu,
+    "pack": pack,
     "tables": make_tables.command,
     "interventions": chainer.interventions,
     "fingerprint": chainer.fingerprint,
@@ -195,6 +201,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seeds", help="some seeds of the part only, separated by commas")
     add("--updates", type=int, default=0, help="0: those of the part")
     add("--workdir", type=Path, default=Path("runs/gpu"), help="where to write")
+    adders["pack"]("folder", nargs="+", type=Path, metavar="FOLDER")
     adders["tables"]("name", nargs="*", metavar="NAME", help="only these")
     add = adders["interventions"]
     add("--workdir", type=Path, default=Path("runs/chainer"))

@@ -34,11 +34,6 @@ TABLES = {
     "comparison": (make.comparison, "published/verdict.json"),
     "saddles": (make.saddles, "published/saddle_escape.json"),
     "curvature": (make.curvature, "published/probe_curvature.json"),
-    "learned-10-10": (
-        make.rollout,
-        "learned/digits-g_test_10_10.json",
-        "learned/digits-g_unseen_10_10.json",
-    ),
     "noise-foreign": (
         make.foreign_cost,
         "published/noise_foreign.json",
@@ -62,36 +57,53 @@ def tables(parts: dict[str, Any], verdicts: dict[str, dict]) -> dict[str, str]:
     networks = {path.stem: records.read_json(path) for path in shipped}
     task = (ROOT / "tests" / "experiments" / "tiny_task.py").read_text()
     # Of experiments that have ended, whose scripts commit 09c1a23 has.
-    ended = {p.stem: p.read_text() for p in (RESULTS / "tables").glob("*.md")}
+    ended = documents.tables((RESULTS / "tables.md").read_text())
     return {
         **ended,
         **chainer_tables.blocks(),
         **study_tables.blocks(STUDY, parts, verdicts),
         **{name: made(*map(read, of)) for name, (made, *of) in TABLES.items()},
+        "learned-10-10": make.rollout(
+            *(learned()[f"digits-g_{split}_10_10.json"] for split in ("test", "unseen"))
+        ),
         "learned": make.learned(networks),
         "learned-seeds": make.learned_seeds(learned_ratios()),
         "example-task": f"```python\n{task}```",
     }
 
 
+def learned() -> dict[str, Any]:
+    """Each record of the learned networks, by the name it had as a file.
+
+    `records.json` holds those that are packed; newer ones are files of their own.
+    """
+    folder = RESULTS / "learned"
+    made = read("learned/records.json")
+    for path in sorted(folder.glob("*.json")):
+        if path.name != "records.json":
+            made[path.name] = records.read_json(path)
+    for path in sorted(folder.glob("*.jsonl")):
+        made[path.name] = [json.loads(line) for line in path.read_text().splitlines()]
+    return made
+
+
 def learned_validation() -> dict[str, list[dict[str, Any]]]:
-    """The scores on `validation` along each training in results/learned, by name."""
-    return {
-        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (RESULTS / "learned").glob("*.jsonl")
-    }
+    """The scores on `validation` along each training of a learned network, by name."""
+    made = {Path(name): rows for name, rows in learned().items()}
+    return {name.stem: rows for name, rows in made.items() if name.suffix == ".jsonl"}
 
 
 def learned_ratios() -> dict[str, dict[str, float]]:
-    """Of each network that has a test in results/learned: MSE over that of copying."""
-    folder, ratios, validated = RESULTS / "learned", {}, learned_validation()
-    for path in sorted(folder.glob("*_test.json")):
-        name = path.stem.removesuffix("_test")
+    """The MSE over that of copying, of each network that has a test, by split."""
+    made, ratios, validated = learned(), {}, learned_validation()
+    for file in sorted(made):
+        name, ends, _ = file.partition("_test.json")
+        if not ends:
+            continue
         # The last line is of the final weights, which the other scores are of.
         ratios[name] = {"validation": validated[name][-1]["ratio"]}
         for split in ("test", "unseen"):
-            scores = records.read_json(folder / f"{name}_{split}.json")
-            ratios[name][split] = scores["observed"]["ratio"]
+            ratios[name][split] = made[f"{name}_{split}.json"]["observed"]["ratio"]
     return ratios
 
 

@@ -2,16 +2,22 @@
 
     <folder>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
     <folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
+    <folder>/curves.csv.xz, seeds.json
+                             the same of all seeds, once `pack` has packed them
     <folder>/unfinished/seed_<n>/<arm>.<draw>.npz
                              a finished training of a seed that has no record yet
 
 The record is written when the last arm of the seed has ended. All seeds of a part need
-the same arithmetic: a record holds what determines the bits of its trainings, with
-hashes of the programs, and a seed that differs in one of these is refused.
+the same arithmetic: a record holds what determines the numbers of its trainings, and a
+seed that differs in one of these is refused. Programs may change from commit to commit;
+what they compute agrees in the statistics.
 """
 
 import contextlib
 import dataclasses
+import io
+import json
+import lzma
 import os
 import shutil
 from collections.abc import Mapping
@@ -20,18 +26,22 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 
-from prednet_jax import data, errors, records
+from prednet_jax import data, errors, noise, records
 from prednet_jax.runs import store
 from prednet_jax.training import loop
 from study import endpoints
 from study.endpoints import CURVES, Trajectory
 from study.parts import THREADS, Part, Treatment
-from study.seed_trainings import frames, programs, train
+from study.seed_trainings import frames, train
 
+#: The fields of a treatment that seeds must agree in.
+_TREATED = [f.name for f in dataclasses.fields(Treatment) if f.name != "seeds"]
+SEEDS, ROWS = "seeds.json", "curves.csv.xz"
 # Updates per row of a curve.
 BIN = 25
-#: Fields of a record that determine the bits of its trainings, beside the programs.
+#: Fields of a record that determine the numbers of its trainings.
 DECIDES = (
     *("part", "network", "data", "window", "updates", "truncation_leak"),
     *("random_windows", "threads", "versions", "xla_flags"),
@@ -73,57 +83,114 @@ class SeedRecord:
     about: Mapping[str, Any]
 
 
-def finished(part: Part, folder: Path) -> dict[int, Path]:
-    """The record of each seed of a part that has one."""
-    paths = {seed: folder / f"seed_{seed}.json" for seed in part.seeds}
-    return {seed: path for seed, path in paths.items() if path.exists()}
+def finished(part: Part, folder: Path) -> set[int]:
+    """Returns the seeds of a part that have a record, packed or not."""
+    loose = {seed for seed in part.seeds if (folder / f"seed_{seed}.json").exists()}
+    return loose | set(_packed(folder)) & set(part.seeds)
+
+
+def stored(folder: Path) -> dict[int, dict[str, Any]]:
+    """Returns all records of a folder by seed, packed or not."""
+    loose = {int(p.stem[5:]): records.read_json(p) for p in folder.glob("seed_*.json")}
+    return dict(sorted((_packed(folder) | loose).items()))
+
+
+def _packed(folder: Path) -> dict[int, dict[str, Any]]:
+    path = folder / SEEDS
+    if not path.exists():
+        return {}
+    packed = records.read_json(path)
+    every = packed["seeds"].items()
+    return {int(seed): packed["shared"] | record for seed, record in every}
+
+
+def curves(folder: Path) -> pd.DataFrame:
+    """Returns the curves of all seeds: a row per seed, arm, draw and 25 updates."""
+    return pd.read_csv(io.StringIO(_rows(folder)))
+
+
+def _rows(folder: Path) -> str:
+    """The curves of all seeds as the text of one table."""
+    packed = folder / ROWS
+    text = lzma.decompress(packed.read_bytes()).decode() if packed.exists() else ""
+    for path in sorted(folder.glob("seed_*.csv")):
+        header, *rows = path.read_text().splitlines()
+        text += "" if text else f"seed,{header}\n"
+        text += "".join(f"{path.stem[5:]},{row}\n" for row in rows)
+    return text
+
+
+def pack(folder: Path) -> None:
+    """Packs the files of the seeds of a folder into two, and removes them.
+
+    `seeds.json` has what all seeds share once, and the rest of the record of each on a
+    line of its own.
+    """
+    made = stored(folder)
+    first = next(iter(made.values()))
+    shared = {
+        name: value
+        for name, value in first.items()
+        if all(name in record and record[name] == value for record in made.values())
+    }
+    compact = json.JSONEncoder(separators=(",", ":")).encode
+    lines = [
+        f'"{seed}":' + compact({k: v for k, v in of.items() if k not in shared})
+        for seed, of in made.items()
+    ]
+    text = f'{{"shared":{compact(shared)},\n"seeds":{{\n' + ",\n".join(lines)
+    records.write_bytes(folder / ROWS, lzma.compress(_rows(folder).encode()))
+    records.write_bytes(folder / SEEDS, f"{text}\n}}}}\n".encode())
+    for path in folder.glob("seed_*"):
+        path.unlink()
 
 
 def read(part: Part, folder: Path) -> list[SeedRecord]:
-    """The records of a part's finished seeds, in the order of the seeds.
+    """Returns the records of a part's finished seeds, in the order of the seeds.
 
     A UserError: a record has other runs than the part, or two records were made with
     different arithmetic.
     """
-    paths = finished(part, folder)
-    stored = {seed: records.read_json(path) for seed, path in paths.items()}
+    made = stored(folder)
     names = [field.name for field in dataclasses.fields(Run)]
     seeds = []
-    for seed, record in stored.items():
-        # Some arms are trained on the first seeds of a part only.
-        most = max(stored, key=lambda seed: len(stored[seed]["programs"]))
-        check(str(paths[seed]), record, paths[most])
+    for seed in (seed for seed in part.seeds if seed in made):
+        record, name = made[seed], f"{folder}: seed {seed}"
+        check(name, record, next(iter(made.values())))
         runs = tuple(
             Run(**{name: run[name] for name in names if name in run})
             for run in record["runs"]
         )
         expected = [(t.arm, t.draw) for t in part.of_seed(seed)]
         if [(run.arm, run.draw) for run in runs] != expected:
-            raise errors.UserError(f"{paths[seed]}: other runs than {expected}")
+            raise errors.UserError(f"{name}: other runs than {expected}")
         updates = record["updates"]
         seeds.append(SeedRecord(seed=seed, updates=updates, runs=runs, about=record))
     return seeds
 
 
-def check(name: str, about: Mapping[str, Any], path: Path) -> None:
-    """Refuses a seed whose arithmetic differs from that of another seed's record.
-
-    `name` is what the error calls it, `about` has the fields of its record; `path` is
-    the other one's record. They may differ neither in a field of `DECIDES` nor in the
-    program of an arm that both have.
-    """
-    other = records.read_json(path)
-    differ = store.differing({name: about.get(name) for name in DECIDES}, other)
-    differ += [
-        f"program of {arm}"
-        for arm, digest in about["programs"].items()
-        if other.get("programs", {}).get(arm, digest) != digest
-    ]
+def check(name: str, about: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Refuses a seed whose arithmetic or treatments differ from another seed's."""
+    differ = [of for of in DECIDES if about.get(of) != other.get(of)]
+    known = {(run["arm"], run["draw"]): run for run in other["runs"]}
+    for run in about["runs"]:
+        before = known.get((run["arm"], run["draw"]), {})
+        shared = [field for field in _TREATED if field in run and field in before]
+        differ += [
+            f"{field} of {run['arm']}"
+            for field in shared
+            if _meaning(field, run[field]) != _meaning(field, before[field])
+        ]
     if differ:
         raise errors.UserError(
-            f"{name}: another {', '.join(differ)}; expected the same as in {path}, or "
-            "another --workdir"
+            f"{name}: another {', '.join(differ)} than seed {other['seed']}; expected "
+            "the same, or another --workdir"
         )
+
+
+def _meaning(field: str, value: Any) -> Any:
+    """Noises are compared as specs: their texts may name more or fewer options."""
+    return noise.parse(value) if field == "noise" else value
 
 
 def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
@@ -133,9 +200,10 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     commit, device, flags. A UserError: a record or a kept training in the folder was
     made with another arithmetic.
     """
-    about = manifest | _design(part, seed)
-    for path in finished(part, folder).values():
-        check(f"seed {seed}", about, path)
+    runs = [dataclasses.asdict(treatment) for treatment in part.of_seed(seed)]
+    about = json.loads(json.dumps({**manifest, **_design(part), "runs": runs}))
+    for record in stored(folder).values():
+        check(f"seed {seed}", about, record)
     kept = KeptRuns(folder / "unfinished" / f"seed_{seed}", about)
     for treatment in part.of_seed(seed):
         if not kept.has(treatment):
@@ -162,12 +230,11 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
         kept.folder.parent.rmdir()
 
 
-def _design(part: Part, seed: int) -> dict[str, Any]:
+def _design(part: Part) -> dict[str, Any]:
     """What all seeds of a part must have in common."""
     design = dataclasses.asdict(part) | {"part": part.name, "threads": THREADS}
     design["xla_flags"] = os.environ.get("XLA_FLAGS", "")
-    shared = {name: design[name] for name in DECIDES if name in design}
-    return shared | {"programs": programs(part, seed)}
+    return {name: design[name] for name in DECIDES if name in design}
 
 
 def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]:
@@ -220,10 +287,10 @@ class KeptRuns(NamedTuple):
     def has(self, treatment: Treatment) -> bool:
         """Whether the training of an arm and draw is kept.
 
-        A UserError: it was made by another commit, program, version or processor. A
-        FileError: the file cannot be read.
+        A UserError: it was made by another commit, version or processor. A FileError:
+        the file cannot be read.
         """
-        return store.has_arrays(self._path(treatment), self._facts(treatment))
+        return store.has_arrays(self._path(treatment), self._facts())
 
     def read(self, treatment: Treatment) -> Trajectory:
         """A training that `has` found."""
@@ -240,14 +307,13 @@ class KeptRuns(NamedTuple):
     def write(self, treatment: Treatment, run: Trajectory) -> None:
         """Keeps a finished training."""
         tree = vars(run) | {"weights": {str(u): w for u, w in run.weights.items()}}
-        store.write_arrays(self._path(treatment), self._facts(treatment), tree)
+        store.write_arrays(self._path(treatment), self._facts(), tree)
 
     def _path(self, treatment: Treatment) -> Path:
         return self.folder / f"{treatment.arm}.{treatment.draw}.npz"
 
-    def _facts(self, treatment: Treatment) -> dict[str, Any]:
-        """What all trainings of a seed share, and the program of this one."""
+    def _facts(self) -> dict[str, Any]:
+        """What all trainings of a seed share."""
         return {name: self.about[name] for name in (*DECIDES, "git_commit")} | {
-            "processor": self.about["device"]["processor"],
-            "program": self.about["programs"][treatment.arm],
+            "processor": self.about["device"]["processor"]
         }

@@ -1,8 +1,7 @@
-"""The training of one arm of one seed, and the program that it runs."""
+"""The training of one arm of one seed."""
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import math
 import time
@@ -130,31 +129,6 @@ def _advance(
         if not np.isfinite(record.loss):
             break
     return _Training(state, curves, weights)
-
-
-def programs(part: Part, seed: int) -> dict[str, str]:
-    """SHA-256 of the program of each arm that a seed is trained with.
-
-    Equal programs give equal bits if the version of jaxlib, the XLA flags, the number
-    of threads and the kind of processor are the same too.
-    """
-    arms = {t.arm: t for t in part.of_seed(seed)}
-    return {arm: program(part, treatment) for arm, treatment in arms.items()}
-
-
-@functools.lru_cache(maxsize=64)
-def program(part: Part, treatment: Treatment) -> str:
-    """SHA-256 of the lowered program of one arm."""
-    kind = _kind(treatment)
-    with jax.enable_x64(kind.precision == "float64"):
-        source, schedule = frames(part, part.seeds[0])
-        windows, first = next(iter(data.chunks(source, schedule, 1)))
-        key = jax.random.key(0)
-        state = initial_state(part, kind, part.seeds[0])
-        lowered = _trainer(part, kind).program.lower(
-            state, windows[0], np.bool_(first[0]), key
-        )
-        return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
 def _kind(treatment: Treatment) -> Treatment:

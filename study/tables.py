@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 
-from prednet_jax import records, statistics
+from prednet_jax import statistics
 from prednet_jax.errors import UserError
 from prednet_jax.report import numbers
 from prednet_jax.report.documents import markdown
@@ -345,10 +345,8 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     endpoint is one whose curve is recorded: the last frame's or the window's loss.
     """
     curve = {PRIMARY: PRIMARY, "window_loss": "loss"}[endpoint]
-    curves = pd.concat(
-        pd.read_csv(folder / f"seed_{seed.seed}.csv").assign(seed=seed.seed)
-        for seed in seeds
-    )
+    curves = seed_records.curves(folder)
+    curves = curves[curves.seed.isin([seed.seed for seed in seeds])]
     orders = [*statistics.fixed_orders(curves.arm.unique()), RANDOM]
     curves = curves[curves.arm.isin(orders)]
     length = seeds[0].updates // 5
@@ -376,12 +374,10 @@ def without_gradient(folder: Path, seeds: Records) -> Counter[str]:
 
     Such a network is dead. Noise of the order of sums is 0 there too.
     """
-    dead: Counter[str] = Counter()
-    for seed in seeds:
-        rows = records.read_csv(folder / f"seed_{seed.seed}.csv")
-        last = {(row["arm"], row["draw"]): row["grad_norm"] for row in rows}
-        dead.update(arm for (arm, _), norm in last.items() if norm and not float(norm))
-    return dead
+    curves = seed_records.curves(folder)
+    curves = curves[curves.seed.isin([seed.seed for seed in seeds])]
+    last = curves.groupby(["seed", "arm", "draw"], sort=False).tail(1)
+    return Counter(last.arm[last.grad_norm == 0])
 
 
 def against_control(seeds: Records, dead: Mapping[str, int]) -> str:

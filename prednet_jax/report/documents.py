@@ -64,6 +64,11 @@ def names(document: str) -> set[str]:
     return set(found)
 
 
+def tables(document: str) -> dict[str, str]:
+    """Returns the text of each table that a document marks, by its name."""
+    return {match["name"]: match["body"] for match in _TABLE.finditer(document)}
+
+
 def fill(document: str, made: Mapping[str, str]) -> str:
     """A document with its tables and numbers made anew, from their texts by name.
 
