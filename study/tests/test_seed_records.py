@@ -160,7 +160,7 @@ def test_packed_records_are_those_of_the_seeds(tmp_path, monkeypatch):
         seed_records.follow_seed(part, seed, tmp_path, ABOUT)
     before = [read(tmp_path) for read in READERS], seed_records.read(part, tmp_path)
     seed_records.pack(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"seeds.json", "curves.csv.xz"}
+    assert {p.name for p in tmp_path.iterdir()} == {"seeds.json", "curves.csv.xz"}
     assert seed_records.finished(part, tmp_path) == {11, 12}
     after = [read(tmp_path) for read in READERS], seed_records.read(part, tmp_path)
     assert after[0][0] == before[0][0]
