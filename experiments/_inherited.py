@@ -12,7 +12,7 @@ from typing import Any
 import _flags
 from absl import flags
 
-from prednet_jax import data, noise, records, tasks, weights
+from prednet_jax import data, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import runs
@@ -130,7 +130,7 @@ def _agrees(name: str, given: Any, recorded: Any) -> bool:
 def _meaning(name: str, value: Any) -> Any:
     """A value in a form in which the same is equal: 1.0 and 1, a default and itself."""
     if name == "noise":
-        return noise.format(_flags.parse_noise(value), defaults=True)
+        return _flags.parse_noise(value)
     if name in ("height", "width") and value is None and FLAGS.model == "prednet":
         return _flags.size(name)
     if name == "data" and value is None and FLAGS.model in tasks.NAMED:

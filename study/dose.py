@@ -11,15 +11,55 @@ not do: programs with and without noise round differently, which amplified is a 
 The norm is k |xi|; for the second, that is the root mean square.
 """
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from prednet_jax import errors, noise
+from prednet_jax.training import truncated
+from prednet_jax.training.trainer import Trainer
+from prednet_jax.training.truncated import StepMetrics, TrainState
 
 KINDS = ("order", "coordinates", "isotropic")
+
+
+@dataclass(frozen=True)
+class AmplifiedTrainer(Trainer):
+    """A trainer whose gradients have the noise of its spec, amplified.
+
+    Attributes:
+        dose: factor and kind of `amplified`. The update itself has no noise.
+    """
+
+    dose: tuple[float, str] = (1.0, "order")
+
+    @functools.cached_property
+    def program(self) -> Any:
+        """The compiled update, as in `Trainer`."""
+        loss = functools.partial(self.task.loss, method=self.method)
+        assert self.noise is not None
+        gradient = amplified(self.noise, *self.dose)(jax.grad(loss, has_aux=True))
+
+        def step(
+            state: TrainState, frames: jax.Array, first: jax.Array, key: jax.Array
+        ) -> tuple[TrainState, StepMetrics]:
+            frames = truncated.to_pixels(frames, jax.tree.leaves(state.params)[0].dtype)
+            key = jax.random.split(jax.random.fold_in(key, state.update), 3)[0]
+            grads, window = gradient(key, state.params, state.carry, frames, first)
+            updates, moments = self.descent.update(
+                grads, state.optimizer_state, state.params
+            )
+            params = optax.apply_updates(state.params, updates)
+            norm = optax.global_norm(grads)
+            metrics = StepMetrics(window.frame_losses, window.scored, norm)
+            return TrainState(params, moments, window.state, state.update + 1), metrics
+
+        return truncated.jit_update(step)
 
 
 def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:

@@ -51,18 +51,18 @@ def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
 def _trainer(part: Part, kind: Treatment) -> Trainer:
     """Makes the updates of all draws and seeds of a treatment."""
     spec = noise.parse(kind.noise)
-    plain = kind.dose is not None or spec == noise.Identity()
-    return Trainer(
-        dataclasses.replace(part.network, convolution=kind.convolution),
-        optimizer(part, kind),
-        Method(
+    settings: dict[str, Any] = {
+        "network": dataclasses.replace(part.network, convolution=kind.convolution),
+        "optimizer": optimizer(part, kind),
+        "method": Method(
             objective="mse" if part.random_windows else None,
             targets=kind.targets,
             truncation_leak=part.truncation_leak,
         ),
-        noise=None if plain else spec,
-        amplify=dose.amplified(spec, *kind.dose) if kind.dose is not None else None,
-    )
+    }
+    if kind.dose is not None:
+        return dose.AmplifiedTrainer(**settings, noise=spec, dose=kind.dose)
+    return Trainer(**settings, noise=None if spec == noise.Identity() else spec)
 
 
 class _Training(NamedTuple):

@@ -22,21 +22,15 @@ FORMATS = ("tf32", "bf16", "fp16")
 MAX_PARTIALS = 64
 
 
-def option(
-    default: Any, check: Callable[..., None], later: bool = False, **accepted: Any
-) -> Any:
-    """A field of a spec, whose values `check(name, value, **accepted)` may refuse.
-
-    `later`: the option is younger than the published records. A text names it only
-    where it is not its default, so that old texts still match.
-    """
-    metadata = {"check": partial(check, **accepted), "later": later}
+def option(default: Any, check: Callable[..., None], **accepted: Any) -> Any:
+    """A field of a spec, whose values `check(name, value, **accepted)` may refuse."""
+    metadata = {"check": partial(check, **accepted)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def choice(default: Any, *accepted: str, later: bool = False) -> Any:
+def choice(default: Any, *accepted: str) -> Any:
     """A field with one of these texts."""
-    return option(default, errors.choice, later, accepted=accepted)
+    return option(default, errors.choice, accepted=accepted)
 
 
 def integer(default: Any, low: int, high: int) -> Any:
@@ -105,10 +99,8 @@ class ReductionOrder(NoiseSpec):
         *("uniform_worst_case", "xla_gpu", "chainer_cudnn", "collectives"),
     )
     shortest: int = integer(256, 1, 1 << 30)
-    accumulate: str = choice("float32", "float32", "operand", later=True)
-    collectives: str | None = choice(
-        None, "random", "ring", "tree", "sequential", later=True
-    )
+    accumulate: str = choice("float32", "float32", "operand")
+    collectives: str | None = choice(None, "random", "ring", "tree", "sequential")
 
 
 @dataclass(frozen=True)
@@ -153,7 +145,7 @@ class Elementwise(NoiseSpec):
     _: KW_ONLY
     primitives: tuple[str, ...] | None = option(None, errors.names)
     deterministic: bool = option(False, errors.flag)
-    routines: bool = option(False, errors.flag, later=True)
+    routines: bool = option(False, errors.flag)
 
 
 @dataclass(frozen=True)

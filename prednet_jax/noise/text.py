@@ -93,9 +93,8 @@ def _part(text: str) -> NoiseSpec:
 
 def _order(kind: type[NoiseSpec]) -> list[str]:
     """Options in the order in which bare values stand for them."""
-    # `routines` came later, and is given by name.
-    last = ("primitives", "deterministic")
-    own = [f.name for f in dataclasses.fields(kind) if f.name != "routines"]
+    last = ("primitives", "deterministic", "routines")
+    own = [f.name for f in dataclasses.fields(kind)]
     return [*(n for n in own if n not in last), *(n for n in last if hasattr(kind, n))]
 
 
@@ -137,7 +136,7 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
     options = []
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
-        if (defaults and not field.metadata["later"]) or value != field.default:
+        if defaults or value != field.default:
             options.append(f"{field.name}={_value_text(value)}")
     return name + (":" + ",".join(options) if options else "")
 

@@ -335,6 +335,11 @@ def _manifest(
     }
 
 
+def _read(field: str, value: Any) -> Any:
+    """A field of a manifest; noises are specs, whose texts may name fewer options."""
+    return noise_lib.parse(value) if field == "noise" and value else value
+
+
 def _check_same(
     recipe: Recipe,
     folder: Path,
@@ -354,7 +359,7 @@ def _check_same(
     wanted["data_order_sha256"] = data.order_fingerprint(source, first)
     for field, value in wanted.items():
         known = old.manifest.get(field)
-        if known != value:
+        if _read(field, known) != _read(field, value):
             raise UserError(
                 f"--resume: {field} {value}; expected the {known} of {folder}"
             )

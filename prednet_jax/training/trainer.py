@@ -104,14 +104,12 @@ class Trainer:
             program. None: `chainer_adam()`.
         method: objective, targets, leak, extrapolation.
         noise: a noise spec, or None.
-        amplify: as in `truncated.make_step`, or None.
     """
 
     network: Network
     optimizer: optax.GradientTransformation | None = None
     method: Method = field(default_factory=Method)
     noise: NoiseSpec | None = None
-    amplify: Callable[[Callable], Callable] | None = None
 
     def __post_init__(self) -> None:
         self.task.check(self.method)
@@ -129,7 +127,7 @@ class Trainer:
     @functools.cached_property
     def program(self) -> Any:
         """The compiled update that `step` calls, `(state, frames, first, key)`."""
-        return _program(self.task, self.descent, self.method, self.noise, self.amplify)
+        return _program(self.task, self.descent, self.method, self.noise)
 
     def init(self, start: Any, *, batch: int = 1) -> TrainState:
         """The state before the first update, of `batch` sequences trained together.
@@ -240,9 +238,8 @@ def _program(
     optimizer: optax.GradientTransformation,
     method: Method,
     noise: NoiseSpec | None,
-    amplify: Callable[[Callable], Callable] | None,
 ) -> Any:
-    step = truncated.make_step(task, optimizer, method, noise=noise, amplify=amplify)
+    step = truncated.make_step(task, optimizer, method, noise=noise)
     return truncated.jit_update(step)
 
 

@@ -96,7 +96,6 @@ def make_step(
     method: Method | None = None,
     *,
     noise: NoiseSpec | None = None,
-    amplify: Callable[[Callable], Callable] | None = None,
     axis: str | None = None,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """Builds one update, a pure function to be compiled by the caller.
@@ -104,9 +103,8 @@ def make_step(
     Noise at the `computation` site is injected into the whole update: forward pass,
     backward pass and optimiser; noise at the `gradient` site is added to the gradient.
 
-    `amplify` turns `gradient(*inputs) -> (grads, result)` into the same function with a
-    key in front (`studies.dose`). `axis` is the mesh axis over which the batch is
-    spread, inside shard_map; gradients and losses are averaged over it.
+    `axis` is the mesh axis over which the batch is spread, inside shard_map; gradients
+    and losses are averaged over it.
 
     Returns `step(state, frames, first, key) -> (state, metrics)`, arguments as in
     `Trainer.step`; `key` is folded here with the number of the update.
@@ -127,14 +125,11 @@ def make_step(
     ) -> tuple[TrainState, StepMetrics]:
         dtype = jax.tree.leaves(state.params)[0].dtype
         frames = to_pixels(frames, dtype)
-        noisy = noise is not None or amplify is not None
         of_gradient, on_gradients, of_update, run_gradient, run_update = (
-            _keys(key, state.update) if noisy else [key] * 5
+            _keys(key, state.update) if noise is not None else [key] * 5
         )
         inputs = (state.params, state.carry, frames, first)
-        if amplify is not None:
-            grads, result = amplify(gradient)(of_gradient, *inputs)
-        elif inside is None:
+        if inside is None:
             grads, result = gradient(*inputs)
         else:
             if axis is not None:
