@@ -23,3 +23,10 @@ def interval(count: int, total: int) -> tuple[float, float]:
 
     ends = binomtest(int(count), int(total)).proportion_ci(method="exact")
     return float(ends.low), float(ends.high)
+
+
+def student(tail: float, free: float) -> float:
+    """Returns what Student's t exceeds with probability `tail`."""
+    from scipy.special import stdtrit
+
+    return -float(stdtrit(free, tail))

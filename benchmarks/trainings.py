@@ -1,0 +1,302 @@
+"""Small trainings, other orders of their sums, and faults, for `noise.training`.
+
+    python -m benchmarks.trainings --output=DIR --minutes=20
+    python -m benchmarks.trainings --output=DIR --report
+
+A network labels the tokens of padded sequences: statistics of the batch, a body,
+dropout, a cross-entropy over the tokens that are there, AdamW with clipping and a
+schedule, written out so that each fault is one changed line. Constants of the tool were
+chosen on `PILOT`; rates are of `MEASURED`.
+"""
+
+# ruff: noqa: D103 (programs say by their names what they compute)
+
+import argparse
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+ROWS, LENGTH, INPUTS, UNITS, CLASSES = 16, 8, 6, 16, 5
+
+
+# What a right step computes with; each fault changes one. Numbers of the state, so that
+# one compiled program is right or wrong.
+RIGHT: dict[str, Any] = {
+    "epsilon": 1e-8,
+    "inside": 0.0,
+    "correction": 1.0,
+    "b2": 0.999,
+    "decay": 1e-2,
+    "coupled": 0.0,
+    "biases": 0.0,
+    "clip_halves": 0.0,
+    "padded": 0.0,
+    "unweighted": 0.0,
+    "late": 0.0,
+    "dropout": 0.1,
+    "float16": 0.0,
+    "stale": 0.0,
+    "norm": 1e-5,
+    "swapped": 0.0,
+}
+FAULTS: dict[str, tuple[str, float]] = {
+    "epsilon of Adam": ("epsilon", 1e-6),
+    "epsilon inside of the root": ("inside", 1),
+    "no bias correction": ("correction", 0),
+    "second moment .99": ("b2", 0.99),
+    "coupled decay": ("coupled", 1),
+    "decay of biases": ("biases", 1),
+    "clipping before averaging": ("clip_halves", 1),
+    "mean over padded tokens": ("padded", 1),
+    "halves not weighted": ("unweighted", 1),
+    "schedule off by one": ("late", 1),
+    "no dropout": ("dropout", 0),
+    "order of data": ("swapped", 1),
+    "float16 weights": ("float16", 1),
+    "stale statistics": ("stale", 1),
+    "epsilon of the norm": ("norm", 1e-3),
+}
+
+
+class Recipe(NamedTuple):
+    """In which order a step sums."""
+
+    product: str = "dot"
+    halves: bool = False
+    wide: bool = False
+
+
+def product(recipe: Recipe, x: jax.Array, w: jax.Array) -> jax.Array:
+    """`x @ w`, by one of several algorithms."""
+    if recipe.product == "sum":
+        return jnp.sum(x[..., None] * w, -2)
+    if recipe.product == "chunks":
+        k = w.shape[0] // 2
+        return x[..., k:] @ w[k:] + x[..., :k] @ w[:k]
+    if recipe.product == "transposed":
+        return jnp.moveaxis(jnp.tensordot(w.T[::-1], x, [[1], [x.ndim - 1]]), 0, -1)[
+            ..., ::-1
+        ]
+    return x @ w
+
+
+def mlp(dot, p, x, mask):
+    return jnp.tanh(dot(jnp.tanh(dot(x, p["a"])), p["b"]))
+
+
+def conv(dot, p, x, mask):
+    x = jax.nn.relu(dot(x, p["a"]))
+    windows = [jnp.roll(x, i, 1) for i in (-1, 0, 1)]
+    return jax.nn.relu(dot(jnp.concatenate(windows, -1), p["c"]))
+
+
+def attention(dot, p, x, mask):
+    x = dot(x, p["a"])
+    q, k, v = (dot(x, p[name]) for name in ("q", "k", "v"))
+    scores = jnp.sum(q[:, :, None] * k[:, None], -1) / np.sqrt(UNITS).astype(x.dtype)
+    scores = jax.nn.softmax(jnp.where(mask[:, None], scores, -1e9), -1)
+    x = x + dot(jnp.einsum("bij,bjd->bid", scores, v), p["b"])
+    return x + jnp.tanh(dot(x, p["d"]))
+
+
+def recurrent(dot, p, x, mask):
+    x = dot(x, p["a"])
+
+    def cell(h, x):
+        gate = jax.nn.sigmoid(dot(h, p["q"]) + x)
+        h = gate * h + (1 - gate) * jnp.tanh(dot(h, p["b"]) + x)
+        return h, h
+
+    return jnp.moveaxis(lax.scan(cell, jnp.zeros_like(x[:, 0]), jnp.moveaxis(x, 1, 0))[1], 0, 1)
+
+
+def gated(dot, p, x, mask):
+    x = dot(x, p["a"])
+    for name in ("b", "d"):
+        y = x / jnp.sqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)
+        x = x + jax.nn.gelu(dot(y, p[name])) * dot(y, p["q"])
+    return x
+
+
+PILOT: dict[str, Callable] = {"mlp": mlp, "conv": conv}
+MEASURED: dict[str, Callable] = {
+    "attention": attention,
+    "recurrent": recurrent,
+    "gated": gated,
+}
+
+
+def initial(name: str, fault: str = "", wide: bool = False) -> dict[str, Any]:
+    """The state before the first update."""
+    random = np.random.default_rng(len(name))
+    shapes = {"a": (INPUTS, UNITS), "c": (3 * UNITS, UNITS), "out": (UNITS, CLASSES)}
+    shapes |= {letter: (UNITS, UNITS) for letter in "bdqkv"}
+    params = {
+        n: np.float32(random.standard_normal(s) / np.sqrt(s[0]))
+        for n, s in shapes.items()
+    }
+    params["bias"] = np.zeros(CLASSES, np.float32)
+    zeros = jax.tree.map(np.zeros_like, params)
+    stats = np.zeros(INPUTS, np.float32), np.ones(INPUTS, np.float32)
+    knobs = {n: np.float32(x) for n, x in RIGHT.items()}
+    if fault:
+        knob, value = FAULTS[fault]
+        knobs[knob] = np.float32(value)
+    state = {"params": params, "m": zeros, "v": zeros, "stats": stats, "knobs": knobs}
+    if wide:
+        state = jax.tree.map(lambda x: x.astype(np.float64), state)
+    key = np.array([0, 1], np.uint32)
+    return jax.tree.map(jnp.asarray, state | {"update": np.int32(0), "key": key})
+
+
+def batches(name: str, updates: int, fault: str = "", rows: int = 0) -> list[Any]:
+    """What each update sees, its rows in the order numbered `rows`."""
+    random = np.random.default_rng(7 + len(name))
+    teacher = random.standard_normal((2 * INPUTS, CLASSES))
+    order = np.arange(ROWS)
+    if rows:
+        order = np.random.default_rng(rows).permutation(ROWS)
+    many = []
+    for _ in range(updates):
+        x = np.float32(random.standard_normal((ROWS, LENGTH, INPUTS)) * 2 + 1)
+        near = np.concatenate([x, np.roll(x, 1, 1)], -1)
+        scores = np.tanh(near @ teacher) + random.gumbel(size=(ROWS, LENGTH, CLASSES))
+        lengths = random.integers(3, LENGTH + 1, ROWS)
+        mask = np.arange(LENGTH) < lengths[:, None]
+        arrays = x, mask, np.int32(np.argmax(scores, -1))
+        many.append((*(a[order] for a in arrays), np.int32(order)))
+    if fault == "order of data":
+        many[3], many[4] = many[4], many[3]
+    return many
+
+
+def make_step(name: str, recipe: Recipe, updates: int) -> Callable:
+    """The training step of a network."""
+    body = (PILOT | MEASURED)[name]
+    real = jnp.float64 if recipe.wide else jnp.float32
+
+    def dot(x, w):
+        return product(recipe, x, w)
+
+    def summed(params, x, mask, y, kept, stats, knobs):
+        mean, variance = stats
+        x = (x - mean) / jnp.sqrt(variance + knobs["norm"])
+        hidden = body(dot, params, x, mask) * kept
+        logits = jax.nn.log_softmax(dot(hidden, params["out"]) + params["bias"])
+        each = -jnp.take_along_axis(logits, y[..., None], -1)[..., 0]
+        weights = jnp.where(mask, 1, knobs["padded"]).astype(each.dtype)
+        return jnp.sum(each * weights), jnp.sum(weights)
+
+    def clipped(grads):
+        norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+        scale = jnp.minimum(1, 0.5 / norm).astype(real)
+        return jax.tree.map(lambda g: g * scale, grads), norm
+
+    def step(state, batch):
+        x, mask, y, order = batch
+        knobs = state["knobs"]
+        x, key = x.astype(real), jax.random.wrap_key_data(state["key"])
+        key = jax.random.fold_in(key, state["update"])
+        kept = jax.random.uniform(key, (ROWS, LENGTH, UNITS), jnp.float32)
+        kept = (kept >= knobs["dropout"]).astype(real) / (1 - knobs["dropout"])
+        kept = kept[order]
+        count = jnp.sum(mask).astype(real)
+        mean = jnp.sum(x * mask[..., None], (0, 1)) / count
+        centred = (x - mean) * mask[..., None]
+        now = mean, jnp.sum(centred * centred, (0, 1)) / count
+        stale = knobs["stale"] > 0
+        stats = [jnp.where(stale, a, b) for a, b in zip(state["stats"], now, strict=True)]
+
+        def grad(rows):
+            def total(p):
+                return summed(p, *(a[rows] for a in (x, mask, y, kept)), stats, knobs)
+
+            return jax.value_and_grad(total, has_aux=True)(state["params"])
+
+        halves = [slice(None, ROWS // 2), slice(ROWS // 2, None)]
+        parts = [grad(rows) for rows in (halves if recipe.halves else [slice(None)])]
+        whole = sum(n for (_, n), _ in parts)
+        loss = sum(value for (value, _), _ in parts) / whole
+        total = None
+        for (_, n), g in parts:
+            g = jax.tree.map(lambda g, n=n: g / n, g)
+            share = n / whole
+            if recipe.halves:
+                share = jnp.where(knobs["unweighted"] > 0, 0.5, share)
+                less = clipped(g)[0]
+                which = knobs["clip_halves"] > 0
+                g = jax.tree.map(lambda a, b: jnp.where(which, a, b), less, g)
+            g = jax.tree.map(lambda g, share=share: share * g, g)
+            total = g if total is None else jax.tree.map(jnp.add, total, g)
+        grads, norm = clipped(total)
+        t = (state["update"] + 1).astype(real)
+        late = t + knobs["late"]
+        rate = 3e-2 * jnp.minimum(1, late / 10) * jnp.cos(1.4 * late / updates)
+
+        def moved(p, g, m, v):
+            decay = knobs["decay"] * (1 if p.ndim > 1 else knobs["biases"])
+            g = g + knobs["coupled"] * decay * p
+            m = 0.9 * m + 0.1 * g
+            v = knobs["b2"] * v + (1 - knobs["b2"]) * g * g
+            right = knobs["correction"] > 0
+            a = m / jnp.where(right, 1 - 0.9**t, 1)
+            b = v / jnp.where(right, 1 - knobs["b2"] ** t, 1)
+            epsilon, inside = knobs["epsilon"], knobs["inside"]
+            root = jnp.sqrt(b + inside * epsilon) + (1 - inside) * epsilon
+            p = p - rate * (a / root + (1 - knobs["coupled"]) * decay * p)
+            narrow = p.astype(jnp.float16).astype(real)
+            return jnp.where(knobs["float16"] > 0, narrow, p), m, v
+
+        new = {
+            n: moved(p, grads[n], state["m"][n], state["v"][n])
+            for n, p in state["params"].items()
+        }
+        params, m, v = ({n: x[i] for n, x in new.items()} for i in range(3))
+        after = {"params": params, "m": m, "v": v, "stats": now}
+        after = state | after | {"update": state["update"] + 1}
+        return after, (loss, {"grad_norm": norm})
+
+    return step
+
+
+@functools.cache
+def compiled(name: str, recipe: Recipe, updates: int, how: str) -> Callable:
+    """`run(state, batches)`: the losses and gradient norms of a training."""
+    step = make_step(name, recipe, updates)
+    if how == "scan":
+        return jax.jit(lambda state, many: lax.scan(step, state, many)[1])
+    one = jax.jit(step)
+
+    def run(state, many):
+        seen = []
+        for i in range(updates):
+            state, told = one(state, jax.tree.map(lambda x, i=i: x[i], many))
+            seen.append(told)
+        return jax.tree.map(lambda *xs: np.stack(xs), *seen)
+
+    return run
+
+
+def curve(
+    name: str,
+    recipe: Recipe,
+    updates: int,
+    how: str = "jit",
+    fault: str = "",
+    rows: int = 0,
+) -> np.ndarray:
+    """The losses and gradient norms of one training, [2, updates]."""
+    with jax.enable_x64(recipe.wide), jax.numpy_dtype_promotion("standard"):
+        many = batches(name, updates, fault, rows)
+        many = jax.tree.map(lambda *xs: np.stack(xs), *many)
+        run = compiled(name, recipe, updates, how)
+        loss, more = run(initial(name, fault, recipe.wide), many)
+        return np.stack([loss, more["grad_norm"]])

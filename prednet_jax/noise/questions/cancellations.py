@@ -1,0 +1,250 @@
+"""Which subtractions, and sums of mixed sign, lose digits, and whether it matters.
+
+A sum v of the terms x_i magnifies their relative errors by its condition number
+
+    kappa = sum_i |x_i| / |v|        (N. J. Higham, Accuracy and Stability, section 1.7)
+
+and so loses log10 kappa digits; of an array, 2 log10 of the mean of sqrt(kappa): where
+all elements lose d digits, d, and nearly nothing where a few are small by chance (the
+fraction of random sums that lose d digits is about 10^-d). An element that is 0 has
+lost all digits if noise changes it, and none if not: x - max(x) is exact.
+
+A run and the same one under noise are computed together, as the two rows of a batch.
+The share of an equation is what the error of the result, RMS over the draws, is less
+without the noise that comes through it: its value under noise is replaced by the one
+without. Shares of equations one after another overlap.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise.errors import integer
+from prednet_jax.noise.inject import evaluate, traced
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.questions.training import NOISE
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.watch import Watched
+
+# Digits lost from which an equation is listed, and how many are.
+LEAST, SHOWN = 1.0, 12
+# Executions of an equation in a loop that are looked at.
+EXECUTIONS = 1024
+_AXIS = "noise"
+_PAIRS = frozenset({"add", "sub", "add_any"})
+_SUMS = frozenset(
+    {
+        *("reduce_sum", "dot_general", "conv_general_dilated", "cumsum"),
+        *("reduce_window_sum", "scatter-add", "psum", "psum_invariant"),
+    }
+)
+
+
+class Cancellation(NamedTuple):
+    """An equation whose sum is small beside its terms.
+
+    Attributes:
+        path: as `coverage` lists it.
+        primitive: its name.
+        source: the user's line that made it, such as `model.py:12 in loss`.
+        digits_lost: decimal digits, at the worst step of the loops around.
+        worst: digits that its worst element loses there.
+        step: of the loops around, outermost first.
+        share: of the error of the result, what passes through this equation, 0 to 1;
+            None: not measured.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    digits_lost: float
+    worst: float
+    step: tuple[int, ...] = ()
+    share: float | None = None
+
+
+class Cancellations(tuple[Cancellation, ...]):
+    """The equations that lose a digit or more, the worst first.
+
+    Attributes:
+        equations: number of sums that were looked at.
+        error: of the result under noise, relative, RMS over its elements and the draws.
+    """
+
+    equations: int
+    error: float
+
+    def __str__(self) -> str:
+        rows: list[list[Any]] = []
+        for c in self:
+            step = f"step {', '.join(map(str, c.step))}" if c.step else ""
+            share = None if c.share is None else f"{c.share:.0%}"
+            numbers = f"{c.digits_lost:.1f}", f"{c.worst:.1f}", share
+            rows.append([*numbers, f"{c.path} {step}".strip(), c.source])
+        head = ["digits lost", "worst", "of the error", "", ""]
+        last = (
+            f"{self.equations} sums; error of the result under noise {self.error:.2g} "
+            "relative"
+        )
+        return "\n".join([*format_table(head, rows, ">>><<"), last])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all that it tells."""
+        return {"cancellations": list(self), **vars(self)}
+
+
+def cancellations(
+    fn: Callable,
+    *,
+    spec: NoiseSpec | None = None,
+    draws: int = 4,
+    key: Array | None = None,
+) -> Callable[..., Cancellations]:
+    """Lists the subtractions and sums of mixed sign of `fn` by digits lost.
+
+    Args:
+        fn: as for `inject`.
+        spec: the noise. Defaults to an order of sums for each element, and an ulp.
+        draws: number of noisy runs that the shares of the error are of.
+        key: PRNG key of these runs. Defaults to `jax.random.key(0)`.
+
+    Returns:
+        `measure(*args, **kwargs)`, which gives the `Cancellations`, the worst first.
+
+    Raises:
+        NoiseError: as for `inject`.
+    """
+    integer("draws", draws, 1)
+    spec = with_routines(NOISE if spec is None else spec)
+
+    def measure(*args: Any, **kwargs: Any) -> Cancellations:
+        first = jax.random.key(0) if key is None else key
+        keys = random_bits.split(first, draws)
+        pair = _Pair(BoundCall(fn, args, kwargs), spec)
+        found = pair.cancelling(keys[0])[:SHOWN]
+        total, relative = pair.error(keys)
+        entries = []
+        for entry in found:
+            without, _ = pair.error(keys, entry.path)
+            share = 1 - (without / total) ** 2 if 0 < total < math.inf else None
+            entries.append(entry._replace(share=share and min(max(share, 0.0), 1.0)))
+        report = Cancellations(entries)
+        report.equations, report.error = len(pair.number), relative
+        return report
+
+    return measure
+
+
+class _Pair(Watched):
+    """A run without noise and one with it, as two rows of a batch.
+
+    `number` is that of each sum by its path; a sum whose number is chosen has in both
+    rows the value without noise.
+    """
+
+    def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
+        super().__init__(EXECUTIONS)
+        function, self.arrays = call.pure()
+        program = traced(function, self.arrays)
+        steps = [s for s in plan(program.jaxpr, spec).walk() if _is_sum(s)]
+        self.number = {step.path: i for i, step in enumerate(steps)}
+        self.facts = {step.path: step for step in steps}
+        self.chosen: Array | None = None
+
+        def run(key: Array, chosen: Array, *arrays: Array) -> Any:
+            self.chosen = chosen
+
+            def row(noisy: Array) -> Any:
+                self.switch = lambda path: noisy
+                program = traced(function, arrays)
+                return evaluate(spec, key, program, arrays, hooks=self)
+
+            return jax.vmap(row, axis_name=_AXIS)(np.array([False, True]))
+
+        self.compiled = jax.jit(run)
+
+    def run(self, key: Array, path: str = "") -> Any:
+        chosen = np.zeros(max(1, len(self.number)), bool)
+        if path:
+            chosen[self.number[path]] = True
+        return self.compiled(key, chosen, *self.arrays)
+
+    def error(self, keys: Array, path: str = "") -> tuple[float, float]:
+        """RMS error of the result, and relative, without what comes through a sum."""
+        squares, size = [], 0.0
+        for key in keys:
+            leaves = wide_leaves(jax.device_get(self.run(key, path).arrays))
+            far = [rms(subtract(x[1], x[0])) for x in leaves]
+            sizes = [rms(x[0]) or 1.0 for x in leaves]
+            each = [f / s for f, s in zip(far, sizes, strict=True)]
+            squares.append(each)
+        size = rms(np.array(squares))
+        return size, size
+
+    def cancelling(self, key: Array) -> list[Cancellation]:
+        """The sums that lose digits, the worst first."""
+        worst: dict[str, Cancellation] = {}
+        for (path, *at), numbers in self.seen(lambda: self.run(key)).items():
+            digits, most = map(float, numbers)
+            if digits >= max(LEAST, worst[path].digits_lost if path in worst else 0):
+                step = self.facts[path]
+                about = path, step.name, step.source, digits, most
+                worst[path] = Cancellation(*about, tuple(map(int, at)))
+        return sorted(worst.values(), key=lambda c: -c.digits_lost)
+
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        """Looks at sums in both rows, and takes noise out of a chosen one."""
+        if step.path not in self.number:
+            return results
+        self.labels[step.path] = step
+        (x,) = results
+        terms = _size_of_terms(step, operands)
+        clean, noisy = lax.all_gather(x, _AXIS)
+        size, _ = lax.all_gather(terms, _AXIS)
+        digits = _digits_lost(clean, noisy, size)
+        self.send(step.path, digits, self.place(words))
+        assert self.chosen is not None
+        return [jnp.where(self.chosen[self.number[step.path]], clean, x)]
+
+
+def _is_sum(step: Step) -> bool:
+    avals = [v.aval for v in step.equation.outvars]
+    floats = len(avals) == 1 and jnp.issubdtype(avals[0].dtype, jnp.floating)
+    return step.name in _PAIRS | _SUMS and floats and avals[0].size > 0
+
+
+def _size_of_terms(step: Step, operands: list) -> Array:
+    """The sum of the magnitudes of the terms, with the shape of the result."""
+    sizes = [
+        jnp.abs(x) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x
+        for x in operands
+    ]
+    if step.name in _PAIRS:
+        total = sizes[0]
+        for x in sizes[1:]:
+            total = lax.add(total, x)
+        return total
+    return compat.bind(step.equation, *sizes)[0]
+
+
+def _digits_lost(clean: Array, noisy: Array, size: Array) -> Array:
+    """Digits lost by an array of sums, and by its worst element: [2]."""
+    most = np.float32(-math.log10(float(jnp.finfo(clean.dtype).eps)))
+    clean, noisy, size = (x.astype(jnp.float32) for x in (clean, noisy, size))
+    known = (size > 0) & jnp.isfinite(clean) & ((clean != 0) | (noisy != 0))
+    value = jnp.where(clean == 0, 0, jnp.abs(clean))
+    ratio = jnp.where(known, size, 1) / jnp.where(known, value, 1)
+    each = jnp.minimum(jnp.log10(ratio), most)
+    count = jnp.maximum(jnp.sum(known), 1)
+    mean = jnp.sum(jnp.where(known, 10 ** (each / 2), 0)) / count
+    return jnp.stack([2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=known)])

@@ -1,0 +1,219 @@
+"""Two sets of recorded curves: do they differ by more than their own scatter?
+
+An exact permutation test of the log losses (R. A. Fisher, The Design of Experiments,
+1935). With D_t the difference of the two means at update t, and s_t the root mean
+square of what is permuted, the statistic is the largest of |D_t| / s_t over updates and
+of |D| / s of the means over the whole curve and over its last fifth. Exchangeable
+curves are relabelled in all ways; of curves that are paired by seed the differences
+change their signs. No relabelling moves s_t, and none is assumed about updates, which
+may be as correlated as they are.
+
+Five against five curves have 252 relabellings and eight pairs 256 signs, of which two
+are as extreme as what is observed: fewer cannot reach the level of .01.
+
+That no difference is found is `noise` only if one of the size of the margin would have
+been: if the 90 % interval of the difference in the last fifth lies inside the margin
+(two one-sided tests of level .05, D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15,
+1987).
+"""
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prednet_jax.noise import quantiles
+from prednet_jax.noise.errors import NoiseError, expect, flag
+
+LEVEL = 0.01
+# Of the equivalence test, on each side.
+EQUIVALENCE = 0.05
+# Relabellings that are all tried; of more, so many are drawn.
+EXACT = 20_000
+# Curves a side, or pairs, with which `noise` can be the answer.
+LEAST, LEAST_PAIRS = 5, 8
+
+
+class CurvesComparison(NamedTuple):
+    """What two sets of curves say.
+
+    Attributes:
+        answer: `noise`, `beyond` or `cannot tell`.
+        p_value: of the hypothesis that the sets differ by chance; None: there is no
+            test of one curve a side.
+        change: relative change of the loss in the last fifth, b against a.
+        low: lower end of its 90 % interval; None: one curve a side.
+        high: upper end.
+        detectable: the smallest change of the loss in the last fifth that the test
+            would find in 80 % of cases; None: it can find none.
+        note: what would tell, where this cannot.
+    """
+
+    answer: str
+    p_value: float | None
+    change: float
+    low: float | None
+    high: float | None
+    detectable: float | None
+    note: str = ""
+
+    def __str__(self) -> str:
+        p = "no test" if self.p_value is None else f"p {self.p_value:.2g}"
+        lines = [f"{self.answer}: {p} (level {LEVEL})"]
+        if self.low is not None and self.high is not None:
+            lines.append(
+                f"the loss of the last fifth changes by {self.change:+.2%} "
+                f"[{self.low:+.2%}, {self.high:+.2%}]"
+            )
+        if self.detectable is not None:
+            lines.append(
+                f"a change of {self.detectable:.2%} would have been found in 80 % of "
+                "cases"
+            )
+        return "\n".join(filter(None, [*lines, self.note]))
+
+
+def curves(
+    a: Any, b: Any, *, paired: bool = False, margin: float = 0.02
+) -> CurvesComparison:
+    """Compares two sets of recorded curves alone.
+
+    Args:
+        a: curves [n, T] of positive numbers, such as losses, one a training.
+        b: others [m, T], at the same updates.
+        paired: whether a[i] and b[i] share a seed, and so initial weights and data.
+            Otherwise all curves are exchangeable, each with a seed of its own.
+        margin: relative change of the loss in the last fifth that counts as none, fixed
+            before the curves are seen.
+
+    Returns:
+        The comparison. With fewer than five curves against five, or eight pairs, it
+            never says `noise`.
+
+    Raises:
+        NoiseError: the sets have other lengths, no curve, numbers that are not positive
+            and finite, or are paired and not equally many.
+    """
+    flag("paired", paired)
+    is_share = isinstance(margin, int | float) and 0 < margin < 1
+    expect(is_share, "margin", margin, "a number between 0 and 1")
+    x, y = (np.log(_checked(name, c)) for name, c in (("a", a), ("b", b)))
+    if x.shape[1] != y.shape[1] or (paired and len(x) != len(y)):
+        what = "as many curves, one pair a seed" if paired else "curves"
+        raise NoiseError(
+            f"a of shape {list(x.shape)} and b of shape {list(y.shape)}: expected "
+            f"{what} of the same updates"
+        )
+    x, y = map(_with_means, (x, y))
+    n, m = len(x), len(y)
+    last = y[:, -1].mean() - x[:, -1].mean()
+    if min(n, m) < 2 and (paired or n + m < 4):
+        note = (
+            "one curve a side has no scatter to compare with: record five a side with "
+            "other seeds, or eight pairs; or ask noise.training for the band of one"
+        )
+        change = math.expm1(last)
+        return CurvesComparison("cannot tell", None, change, None, None, None, note)
+    if paired:
+        statistics = _of_signs(y - x)
+        deviation, free = float((y - x)[:, -1].std(ddof=1)), n - 1
+        error, enough = deviation / math.sqrt(n), n >= LEAST_PAIRS
+    else:
+        statistics = _of_labels(x, y)
+        squares = (n - 1) * x[:, -1].var(ddof=n > 1) + (m - 1) * y[:, -1].var(ddof=m > 1)
+        free = n + m - 2
+        deviation = math.sqrt(squares / free)
+        error, enough = deviation * math.sqrt(1 / n + 1 / m), min(n, m) >= LEAST
+    p = float(np.mean(statistics >= statistics[0] * (1 - 1e-9)))
+    reach = quantiles.student(EQUIVALENCE, free) * error
+    low, high = math.expm1(last - reach), math.expm1(last + reach)
+    can = 2 / len(statistics) < LEVEL
+    seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
+    detectable = math.expm1(seen * error) if can else None
+    answer, note = "cannot tell", ""
+    if p < LEVEL:
+        answer = "beyond"
+    elif enough and -margin < low and high < margin:
+        answer = "noise"
+    elif not enough:
+        note = f"{n} against {m} curves are too few: record five a side, or eight pairs"
+    else:
+        need = _curves_needed(deviation, margin, paired)
+        what = "pairs" if paired else "curves a side"
+        note = f"a change of {margin:.0%} needs about {need} {what}"
+    return CurvesComparison(answer, p, math.expm1(last), low, high, detectable, note)
+
+
+def _checked(name: str, x: Any) -> np.ndarray:
+    """Curves as an array [n, T]."""
+    try:
+        array = np.asarray(x, np.float64)
+    except (TypeError, ValueError):
+        raise NoiseError(f"{name}: expected curves of one length, [n, T]") from None
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or not array.size:
+        raise NoiseError(
+            f"{name} of shape {list(array.shape)}: expected curves [n, T], one or more "
+            "of one or more updates"
+        )
+    wrong = np.argwhere(~np.isfinite(array) | (array <= 0))
+    if len(wrong):
+        i, t = wrong[0].tolist()
+        raise NoiseError(
+            f"{name}[{i}] is {array[i, t]:g} at update {t}: expected positive, finite "
+            "numbers; compare the updates before it, and ask noise.first_nan where a "
+            "NaN comes from"
+        )
+    return array
+
+
+def _with_means(logs: np.ndarray) -> np.ndarray:
+    """Curves, and as two more columns their means, of all updates and the last ones."""
+    last = -(-logs.shape[1] // 5)
+    return np.column_stack([logs, logs.mean(1), logs[:, -last:].mean(1)])
+
+
+def _largest(differences: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The statistic for differences of means [relabellings, T]."""
+    known = scale > 1e-12  # Means of equal numbers are equal up to rounding.
+    if not known.any():
+        return np.zeros(len(differences))
+    return np.max(np.abs(differences[:, known]) / scale[known], 1)
+
+
+def _of_signs(differences: np.ndarray) -> np.ndarray:
+    """The statistic for all signs of paired differences, the observed ones first."""
+    n = len(differences)
+    if 2**n <= EXACT:
+        signs = np.array(list(itertools.product([1, -1], repeat=n)))
+    else:
+        signs = np.random.default_rng(0).choice([1, -1], (EXACT, n))
+        signs[0] = 1
+    scale = np.sqrt(np.mean(np.square(differences), 0))
+    return _largest(signs @ differences / n, scale)
+
+
+def _of_labels(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The statistic for all ways to label the curves, the observed one first."""
+    every, n = np.concatenate([x, y]), len(x)
+    total = len(every)
+    if math.comb(total, n) <= EXACT:
+        chosen = list(itertools.combinations(range(total), n))
+    else:
+        random = np.random.default_rng(0)
+        chosen = [tuple(range(n))]
+        chosen += [tuple(random.permutation(total)[:n]) for _ in range(EXACT - 1)]
+    weights = np.full((len(chosen), total), -1 / len(y))
+    for row, members in zip(weights, chosen, strict=True):
+        row[list(members)] = 1 / n
+    return _largest(weights @ (every - every.mean(0)), every.std(0))
+
+
+def _curves_needed(deviation: float, margin: float, paired: bool) -> int:
+    """How many pairs, or curves a side, resolve the margin."""
+    sides = 1 if paired else 2
+    quantile = quantiles.two_sided(2 * EQUIVALENCE) + quantiles.two_sided(0.4)
+    size = deviation * quantile / math.log1p(margin)
+    least = LEAST_PAIRS if paired else LEAST
+    return max(least, math.ceil(sides * size**2))

@@ -1,0 +1,337 @@
+"""Where a NaN or an infinity comes from, and how often noise makes one.
+
+An equation *makes* a number that is not finite if the numbers that it was made of are
+finite, and a NaN if they hold none. The compiled program notices this itself, at every
+step of its loops, and shows it to the host.
+
+What is made need not matter: an infinite mask is meant. So one after another, in the
+order of execution, all others are replaced by 1 where they are made: the first whose
+result is still not finite is the cause (one at a time, as A. Zeller's delta debugging
+narrows down, IEEE TSE 28, 2002).
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise.errors import integer
+from prednet_jax.noise.inject import evaluate, inject, traced
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.leaves import named_leaves, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.training import NOISE
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.watch import Watched
+
+
+class NotFinite(NamedTuple):
+    """An equation that makes a NaN or an infinity.
+
+    Attributes:
+        path: as `coverage` lists it; `argument['x']` of an argument that holds one.
+        primitive: its name, or `argument`.
+        source: the user's line that made it, such as `model.py:12 in loss`.
+        kind: `NaN` or `infinity`.
+        step: of the loops around, outermost first, when it first makes one.
+        operands: in words, the operands at that step.
+        count: how many elements of its result are made so.
+        in_result: whether the result of the function is not finite because of it.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    kind: str
+    step: tuple[int, ...] = ()
+    operands: tuple[str, ...] = ()
+    count: int = 1
+    in_result: bool = True
+
+    def __str__(self) -> str:
+        step = f", step {', '.join(map(str, self.step))} of its loops" * bool(self.step)
+        where = f" [{self.source}]" if self.source else ""
+        of = f" of {'; '.join(self.operands)}" if self.operands else ""
+        unseen = "" if self.in_result else "; the result of the function is finite"
+        return (
+            f"{self.kind} first made by {self.primitive} at {self.path}{step}{where}: "
+            f"{self.count} element{'s' * (self.count > 1)}{of}{unseen}"
+        )
+
+
+class NanShare(NamedTuple):
+    """An equation that is the first to make one in some runs; see `NotFinite`.
+
+    `fraction` is the share of runs, 0 to 1, `example` one of them.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    fraction: float
+    example: NotFinite
+
+
+class NanRate(NamedTuple):
+    """In which share of runs noise makes a NaN or an infinity.
+
+    Attributes:
+        fraction: share of noisy runs whose result has a NaN, or is infinite where it is
+            not without noise; `low` to `high` is the 95 % interval.
+        entries: the equations that are the first to make one, the most frequent first.
+        clean: what makes one without noise; None: nothing does.
+        draws: number of noisy runs.
+    """
+
+    fraction: float
+    low: float
+    high: float
+    entries: tuple[NanShare, ...]
+    clean: NotFinite | None
+    draws: int
+
+    def __str__(self) -> str:
+        count = round(self.fraction * self.draws)
+        lines = [
+            f"{count} of {self.draws} runs under noise give a NaN or an infinity "
+            f"({self.low:.0%} to {self.high:.0%} of all), the run without noise "
+            f"{'gives one too' if self.clean else 'gives none'}"
+        ]
+        lines += [f"  {e.fraction:.0%}: {e.example}" for e in self.entries]
+        return "\n".join(lines)
+
+
+def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
+    """Finds the first equation of `fn` that makes a NaN or an infinity.
+
+    Args:
+        fn: as for `inject`, compiled or not.
+
+    Returns:
+        `find(*args, **kwargs)`, which gives the equation that makes the result not
+            finite; of a finite result the first that makes any, which nothing reads;
+            None: no equation makes one, and no argument of a result that is not finite
+            holds one.
+
+    Raises:
+        NoiseError: on a call, as for `inject`.
+    """
+
+    def find(*args: Any, **kwargs: Any) -> NotFinite | None:
+        search = _Search(BoundCall(fn, args, kwargs), Identity())
+        return search.first(jax.random.key(0))
+
+    return find
+
+
+def nan_rate(
+    fn: Callable, spec: NoiseSpec | None = None, draws: int = 16
+) -> Callable[..., NanRate]:
+    """Counts the runs in which noise makes a NaN or an infinity, and finds where.
+
+    Args:
+        fn: as for `inject`.
+        spec: the noise. Defaults to an order of sums for each element, and an ulp.
+        draws: number of noisy runs.
+
+    Returns:
+        `measure(key, *args, **kwargs)`, which gives the `NanRate`.
+
+    Raises:
+        NoiseError: as for `inject`.
+    """
+    integer("draws", draws, 1)
+    spec = with_routines(NOISE if spec is None else spec)
+    noisy = inject(fn, spec)
+
+    def measure(key: Array, /, *args: Any, **kwargs: Any) -> NanRate:
+        call = BoundCall(fn, args, kwargs)
+        keys = random_bits.split(key, draws)
+        plain = wide_leaves(jax.device_get(call.result()))
+        results = (
+            wide_leaves(jax.device_get(call._replace(fn=noisy).result(k))) for k in keys
+        )
+        bad = [
+            i
+            for i, result in enumerate(results)
+            if any(_is_worse(x, y) for x, y in zip(result, plain, strict=True))
+        ]
+        clean = None
+        if any(_is_worse(x, np.zeros_like(x)) for x in plain):
+            clean = first_nan(fn)(*args, **kwargs)
+        search = _Search(call, spec) if bad else None
+        firsts = [search.first(keys[i]) for i in bad] if search else []
+        counts = Counter(first.path for first in firsts if first)
+        examples = {first.path: first for first in firsts if first}
+        entries = tuple(
+            NanShare(*examples[path][:3], n / draws, examples[path])
+            for path, n in counts.most_common()
+        )
+        interval = quantiles.interval(len(bad), draws)
+        return NanRate(len(bad) / draws, *interval, entries, clean, draws)
+
+    return measure
+
+
+def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
+    """Whether a result has a NaN, or is infinite where the plain one is not."""
+    return bool(np.any(np.isnan(x) | (np.isinf(x) & (x != plain))))
+
+
+# A position in two numbers that float32 holds.
+_HALF = 1 << 12
+
+
+class _Seen(NamedTuple):
+    """What one execution of an equation made: `order` sorts executions."""
+
+    order: tuple[int, ...]
+    entry: NotFinite
+    of_finite: bool
+
+
+class _Search(Watched):
+    """An evaluation that sends what is made not finite, and replaces some of it.
+
+    `labels` holds for each path what `after` knows of it while tracing.
+    """
+
+    def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
+        super().__init__()
+        self.call = call
+        function, self.arrays = call.pure()
+        program = traced(function, self.arrays)
+        paths = [s.path for s in plan(program.jaxpr, Identity()).walk()]
+        self.number = {path: i for i, path in enumerate(paths)}
+        self.replaced: Array | None = None
+
+        def run(key: Array, replaced: Array, *arrays: Array) -> Any:
+            self.replaced = replaced
+            return evaluate(spec, key, traced(function, arrays), arrays, hooks=self)
+
+        self.compiled = jax.jit(run)
+
+    def first(self, key: Array) -> NotFinite | None:
+        """The equation to blame in one run."""
+        made, result = self.run(key, ())
+        if all(np.isfinite(x).all() for x in result):
+            return made[0].entry._replace(in_result=False) if made else None
+        # What is made of an infinity has that one's maker as its cause.
+        makers = list(dict.fromkeys(m.entry.path for m in made if m.of_finite))
+        firsts = {m.entry.path: m.entry for m in reversed(made)}
+        _, mended = self.run(key, makers) if makers else (made, result)
+
+        def is_worse(result: list[np.ndarray]) -> bool:
+            pairs = zip(result, mended, strict=True)
+            return any((np.isfinite(y) & ~np.isfinite(x)).any() for x, y in pairs)
+
+        if is_worse(result):
+            for path in makers:
+                others = [other for other in makers if other != path]
+                if not others or is_worse(self.run(key, others)[1]):
+                    return firsts[path]
+            return firsts[makers[0]]
+        of_infinities = [m.entry for m in made if m.entry.kind == "NaN"]
+        if of_infinities:
+            return of_infinities[0]
+        arguments = named_leaves(self.call.args) + named_leaves(self.call.kwargs)
+        for name, x in arguments:
+            numbers = wide_leaves(x)[0] if hasattr(x, "dtype") else np.zeros(1)
+            wrong = np.count_nonzero(~np.isfinite(numbers))
+            if wrong:
+                kind = "NaN" if np.isnan(numbers).any() else "infinity"
+                about = f"argument{name}", "argument", "", kind
+                return NotFinite(*about, count=int(wrong))
+        return made[0].entry if made else None
+
+    def run(
+        self, key: Array, replaced: Collection[str]
+    ) -> tuple[list[_Seen], list[np.ndarray]]:
+        """What is made, in order, and the result."""
+        chosen = np.zeros(max(1, len(self.number)), bool)
+        chosen[[self.number[path] for path in replaced]] = True
+        results: list[Any] = []
+        seen = self.seen(
+            lambda: results.append(self.compiled(key, chosen, *self.arrays))
+        )
+        made = [
+            self._described(path, tuple(map(int, step)), numbers.tolist())
+            for (path, *step), numbers in seen.items()
+        ]
+        made.sort(key=lambda m: m.order)
+        return made, wide_leaves(jax.device_get(results[0].result()))
+
+    def _described(self, path: str, steps: tuple, numbers: list[float]) -> _Seen:
+        """What one execution has sent."""
+        number, step, starts, kinds = self.labels[path]
+        nans, infinite, of_finite, high, low, *rest = numbers
+        shape = step.equation.outvars[0].aval.shape
+        index = np.unravel_index(int(high) * _HALF + int(low), shape)
+        place = f" at {list(map(int, index))}" if shape else ""
+        operands = []
+        for i, (name, is_alike) in enumerate(kinds):
+            value, least, most = rest[3 * i : 3 * i + 3]
+            alone = f"{value:.6g}{place}" if is_alike else f"{least:.6g}"
+            ranged = f"{name} from {least:.3g} to {most:.3g}"
+            operands.append(alone if is_alike or least == most else ranged)
+        kind = "NaN" if nans else "infinity"
+        about = path, step.name, step.source, kind, steps, tuple(operands)
+        order = (*itertools.chain(*zip(starts, steps, strict=True)), number)
+        return _Seen(order, NotFinite(*about, int(nans or infinite)), bool(of_finite))
+
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        """Looks at results that equations compute, and replaces what is asked for."""
+        if step.bodies:
+            return results
+        return [
+            self._looked_at(step, words, operands, x)
+            if jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating) and x.size
+            else x
+            for x in results
+        ]
+
+    def _looked_at(self, step: Step, words: Words, operands: list, x: Array) -> Array:
+        floats = [
+            jnp.asarray(o)
+            for o in operands
+            if jnp.issubdtype(jnp.result_type(o), jnp.floating) and np.size(o)
+        ]
+        had_nan = had_any = jnp.zeros((), bool)
+        for o in floats:
+            nan, unbounded = jnp.isnan(o), ~jnp.isfinite(o)
+            if o.shape != x.shape:
+                nan, unbounded = jnp.any(nan), jnp.any(unbounded)
+            had_nan, had_any = had_nan | nan, had_any | unbounded
+        nan, infinite = jnp.isnan(x) & ~had_nan, jnp.isinf(x) & ~had_any
+        made = nan | infinite
+        place = self.place(words)
+        if step.path not in self.labels:
+            kinds = [(f"{o.dtype}{list(o.shape)}", o.shape == x.shape) for o in floats]
+            about = len(self.labels), step, tuple(place.starts), kinds
+            self.labels[step.path] = about
+        which = jnp.argmax(jnp.ravel(made))
+
+        def numbers() -> Array:
+            of_finite = jnp.any(made & ~had_any)
+            told = [jnp.sum(nan), jnp.sum(infinite), of_finite]
+            told += [which // _HALF, which % _HALF]
+            for o in floats:
+                same = o.shape == x.shape
+                told.append(jnp.ravel(o)[which] if same else jnp.zeros((), o.dtype))
+                told += [jnp.min(o), jnp.max(o)]
+            return jnp.stack([t.astype(jnp.float32) for t in told])
+
+        def show() -> None:
+            self.send(step.path, numbers(), place)
+
+        lax.cond(jnp.any(made), show, lambda: None)
+        assert self.replaced is not None
+        heal = self.replaced[self.number[step.path]] & made & ~had_any
+        return jnp.where(heal, jnp.ones((), x.dtype), x)
