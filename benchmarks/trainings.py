@@ -14,9 +14,11 @@ chosen on `PILOT`; rates are of `MEASURED`.
 import argparse
 import functools
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from prednet_jax import noise
+from prednet_jax.noise.questions.first_difference import NOISE
+from prednet_jax.noise.questions.training import Program
+
 ROWS, LENGTH, INPUTS, UNITS, CLASSES = 16, 8, 6, 16, 5
+# Batches that are there; later updates see them again.
+SEEN = 20
+# The highest learning rate; noise grows where it is high.
+RATE = 0.1
 
 
 # What a right step computes with; each fault changes one. Numbers of the state, so that
@@ -115,7 +125,8 @@ def recurrent(dot, p, x, mask):
         h = gate * h + (1 - gate) * jnp.tanh(dot(h, p["b"]) + x)
         return h, h
 
-    return jnp.moveaxis(lax.scan(cell, jnp.zeros_like(x[:, 0]), jnp.moveaxis(x, 1, 0))[1], 0, 1)
+    rows = jnp.moveaxis(x, 1, 0)
+    return jnp.moveaxis(lax.scan(cell, jnp.zeros_like(rows[0]), rows)[1], 0, 1)
 
 
 def gated(dot, p, x, mask):
@@ -126,7 +137,15 @@ def gated(dot, p, x, mask):
     return x
 
 
-PILOT: dict[str, Callable] = {"mlp": mlp, "conv": conv}
+def deep(dot, p, x, mask):
+    x = dot(x, p["a"])
+    for name in "bdqk":
+        scale = lax.rsqrt(jnp.var(x, -1, keepdims=True) + 1e-6)
+        x = x + jax.nn.relu(dot(x * scale, p[name]))
+    return x
+
+
+PILOT: dict[str, Callable] = {"mlp": mlp, "conv": conv, "deep": deep}
 MEASURED: dict[str, Callable] = {
     "attention": attention,
     "recurrent": recurrent,
@@ -165,14 +184,17 @@ def batches(name: str, updates: int, fault: str = "", rows: int = 0) -> list[Any
     if rows:
         order = np.random.default_rng(rows).permutation(ROWS)
     many = []
-    for _ in range(updates):
+    for _ in range(min(updates, SEEN)):
         x = np.float32(random.standard_normal((ROWS, LENGTH, INPUTS)) * 2 + 1)
         near = np.concatenate([x, np.roll(x, 1, 1)], -1)
-        scores = np.tanh(near @ teacher) + random.gumbel(size=(ROWS, LENGTH, CLASSES))
+        scores = 4 * np.tanh(near @ teacher) + random.gumbel(
+            size=(ROWS, LENGTH, CLASSES)
+        )
         lengths = random.integers(3, LENGTH + 1, ROWS)
         mask = np.arange(LENGTH) < lengths[:, None]
         arrays = x, mask, np.int32(np.argmax(scores, -1))
         many.append((*(a[order] for a in arrays), np.int32(order)))
+    many = [many[i % SEEN] for i in range(updates)]
     if fault == "order of data":
         many[3], many[4] = many[4], many[3]
     return many
@@ -213,7 +235,9 @@ def make_step(name: str, recipe: Recipe, updates: int) -> Callable:
         centred = (x - mean) * mask[..., None]
         now = mean, jnp.sum(centred * centred, (0, 1)) / count
         stale = knobs["stale"] > 0
-        stats = [jnp.where(stale, a, b) for a, b in zip(state["stats"], now, strict=True)]
+        stats = [
+            jnp.where(stale, a, b) for a, b in zip(state["stats"], now, strict=True)
+        ]
 
         def grad(rows):
             def total(p):
@@ -232,14 +256,14 @@ def make_step(name: str, recipe: Recipe, updates: int) -> Callable:
             if recipe.halves:
                 share = jnp.where(knobs["unweighted"] > 0, 0.5, share)
                 less = clipped(g)[0]
-                which = knobs["clip_halves"] > 0
-                g = jax.tree.map(lambda a, b: jnp.where(which, a, b), less, g)
+                kind = functools.partial(jnp.where, knobs["clip_halves"] > 0)
+                g = jax.tree.map(kind, less, g)
             g = jax.tree.map(lambda g, share=share: share * g, g)
             total = g if total is None else jax.tree.map(jnp.add, total, g)
         grads, norm = clipped(total)
         t = (state["update"] + 1).astype(real)
         late = t + knobs["late"]
-        rate = 3e-2 * jnp.minimum(1, late / 10) * jnp.cos(1.4 * late / updates)
+        rate = RATE * jnp.minimum(1, late / 10) * jnp.cos(1.4 * late / updates)
 
         def moved(p, g, m, v):
             decay = knobs["decay"] * (1 if p.ndim > 1 else knobs["biases"])
@@ -300,3 +324,142 @@ def curve(
         run = compiled(name, recipe, updates, how)
         loss, more = run(initial(name, fault, recipe.wide), many)
         return np.stack([loss, more["grad_norm"]])
+
+
+def variants() -> list[tuple[str, Recipe, str, int]]:
+    """Trainings that differ in the order of their sums alone: 100."""
+    algorithms = "dot", "sum", "chunks", "transposed"
+    recipes = [(Recipe(a, h), "jit", 10) for a in algorithms for h in (False, True)]
+    recipes += [(Recipe(halves=h), "scan", 5) for h in (False, True)]
+    recipes += [(Recipe(wide=True), "jit", 10)]
+    return [
+        (f"{recipe} {how} {rows}", recipe, how, rows)
+        for recipe, how, count in recipes
+        for rows in range(count)
+    ]
+
+
+def noisy(name: str, updates: int, halves: bool) -> Callable[..., np.ndarray]:
+    """`draw(fault, draws)`: losses of trainings under noise [draws, updates]."""
+    step = make_step(name, Recipe(halves=halves), updates)
+    program = None
+
+    def draw(fault: str = "", draws: int = 64) -> np.ndarray:
+        nonlocal program
+        with jax.numpy_dtype_promotion("standard"):
+            state, many = initial(name, fault), batches(name, updates, fault)
+            program = program or Program(step, state, many[0], NOISE)
+            program.arrays = jax.tree.leaves(state)
+            keys = jax.random.split(jax.random.key(len(fault)), draws)
+            return program.curves(keys, enumerate(many))["loss"]
+
+    return draw
+
+
+def detectable(faulty: np.ndarray, clean: np.ndarray) -> dict[str, int | None]:
+    """The first updates at which tests with 64 redraws a side have a power of .8.
+
+    `curve`: of one faulty curve against the clean ones, at level .01 for all updates
+    together; `update`: at level .01 for each; `sides`: of 64 curves against 64.
+    """
+    x, y = np.log(faulty), np.log(clean)
+    center, scatter = y.mean(0), y.std(0, ddof=1) + 6e-8
+    far = np.abs(x - center) / scatter
+    both = np.sqrt((x.var(0, ddof=1) + scatter**2) / 2)
+    effect = np.abs(x.mean(0) - center) / both * np.sqrt(len(x) / 2)
+    normal = NormalDist().inv_cdf
+    whole, one = (-normal(0.005 / n) for n in (x.shape[1], 1))
+    powers = {
+        "curve": np.mean(far > whole, 0) >= 0.8,
+        "update": np.mean(far > one, 0) >= 0.8,
+        "sides": effect > one - normal(0.2),
+    }
+    return {n: int(np.argmax(p)) if p.any() else None for n, p in powers.items()}
+
+
+def measure(
+    name: str, folder: Path, updates: int, until: float, other: Path | None
+) -> None:
+    """Writes a line for each curve and fault of a network that has none yet."""
+    file = folder / f"{name}.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    done = {(x["kind"], x["label"]) for x in map(json.loads, lines)}
+
+    def write(kind: str, label: str, **facts: Any) -> None:
+        facts = {"network": name, "kind": kind, "label": label, **facts}
+        with file.open("a") as out:
+            out.write(json.dumps(facts | {"jax": jax.__version__}) + "\n")
+
+    with jax.numpy_dtype_promotion("standard"):
+        step = make_step(name, Recipe(), updates)
+        about = step, initial(name), batches(name, updates)
+        band = noise.training(*about)(jax.random.key(1))
+    flags = os.environ.get("XLA_FLAGS", "")
+    for label, recipe, how, rows in variants():
+        label = f"{label} {flags}".strip()
+        if ("clean", label) in done or time.monotonic() > until:
+            continue
+        loss = curve(name, recipe, updates, how, rows=rows)[0]
+        found = band.compare(loss)._asdict()
+        write("clean", label, **found, curve=[float(x) for x in loss])
+    if other is not None:
+        for line in (other / file.name).read_text().splitlines():
+            x = json.loads(line)
+            label = f"{x['label']} {x['jax']}"
+            if x["kind"] == "clean" and ("version", label) not in done:
+                write("version", label, **band.compare(x["curve"])._asdict())
+    draw, clean = noisy(name, updates, halves=True), None
+    for fault in FAULTS:
+        if ("fault", fault) in done or time.monotonic() > until:
+            continue
+        clean = draw() if clean is None else clean
+        loss = curve(name, Recipe(halves=True), updates, fault=fault)[0]
+        found = band.compare(loss)._asdict()
+        write("fault", fault, **found, **detectable(draw(fault), clean))
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """The rates of all lines of a folder."""
+    files = sorted(folder.glob("*.jsonl"))
+    lines = [json.loads(x) for file in files for x in file.read_text().splitlines()]
+    rates: dict[str, Any] = {}
+    for kind in ("clean", "version"):
+        some = [x for x in lines if x["kind"] == kind]
+        alarms = [(x["network"], x["label"]) for x in some if x["answer"] == "beyond"]
+        rates[kind] = {"curves": len(some), "alarms": alarms}
+    faults = [x for x in lines if x["kind"] == "fault"]
+
+    def late(test: str) -> list[Any]:
+        return [
+            (x["network"], x["label"], x["first"], x[test])
+            for x in faults
+            if x[test] is not None and (x["first"] is None or x["first"] > x[test])
+        ]
+
+    missed = [(x["network"], x["label"]) for x in faults if x["first"] is None]
+    rates["faults"] = {"cases": len(faults), "missed": missed}
+    for test in ("curve", "update", "sides"):
+        rates["faults"][f"later than by {test}"] = late(test)
+    rates["faults"]["draws"] = sum(x["draws"] for x in faults) / max(1, len(faults))
+    return rates
+
+
+def main() -> None:
+    """Measures some networks, or reports."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--networks", default=",".join(MEASURED))
+    parser.add_argument("--updates", type=int, default=250)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--other", type=Path, help="curves of another version of JAX")
+    parser.add_argument("--report", action="store_true")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * options.minutes
+    for name in [] if options.report else options.networks.split(","):
+        measure(name, options.output, options.updates, until, options.other)
+    print(json.dumps(report(options.output), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,13 +15,20 @@ from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.gpu.orders import GpuOrder
 from prednet_jax.noise.loops import loop_limit
+from prednet_jax.noise.questions.cancellations import (
+    Cancellation,
+    Cancellations,
+    cancellations,
+)
 from prednet_jax.noise.questions.causes import Difference
+from prednet_jax.noise.questions.curves import CurvesComparison, curves
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import Differences, first_difference
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
+from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
 from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
@@ -30,6 +37,7 @@ from prednet_jax.noise.questions.tolerance import (
     tolerance,
     tolerance_table,
 )
+from prednet_jax.noise.questions.training import Band, Comparison, training
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
 from prednet_jax.noise.specs import (
     BitFlip,

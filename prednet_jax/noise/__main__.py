@@ -81,13 +81,8 @@ def _localize(asked: Asked) -> Any:
 
 
 def _decisions(asked: Asked) -> Answer:
-    file, labels = asked.options.labels, None
-    if file is not None:
-        held, named = _read("labels", file)
-        several = [*held, *named.values()]
-        if len(several) != 1:
-            raise NoiseError(f"--labels={file}: {len(several)} arrays: expected one")
-        (labels,) = several
+    file = asked.options.labels
+    labels = None if file is None else _only_array("labels", file)
     report = asked.drawn(noise.decisions, asked.spec, labels=labels)
     return Answer(report, {"decisions": list(report), "evaluation": report.evaluation})
 
@@ -143,6 +138,44 @@ def _first_difference(asked: Asked) -> Any:
     return asked.drawn(noise.first_difference, known, spec=asked.spec)
 
 
+def _training(asked: Asked) -> Any:
+    """Prints the band of a training, or compares recorded losses with it."""
+    given, name = asked.call.result(), asked.options.function
+    if not isinstance(given, tuple) or len(given) != 3:
+        raise NoiseError(
+            f"{name}: expected a function that gives (step, state, batches), as "
+            f"noise.training takes them, not {type(given).__name__}"
+        )
+    updates = asked.options.updates or None
+    options = {"updates": updates, "spec": asked.spec, "draws": asked.options.draws}
+    run = noise.training(*given, **options)
+    band = run(jax.random.key(asked.options.seed))
+    file = asked.options.losses
+    return band if file is None else band.compare(_only_array("losses", file))
+
+
+def _curves(asked: Asked) -> Any:
+    pair = (_only_array(n, getattr(asked.options, n)) for n in ("a", "b"))
+    options = asked.options
+    return noise.curves(*pair, paired=options.paired, margin=options.margin)
+
+
+def _nan_rate(asked: Asked) -> Any:
+    return asked.drawn(noise.nan_rate, asked.spec)
+
+
+def _first_nan(asked: Asked) -> Answer:
+    entry = asked.of(noise.first_nan)
+    nothing = "no equation makes a NaN or an infinity"
+    return Answer(entry or nothing, {"entry": entry})
+
+
+def _cancellations(asked: Asked) -> Any:
+    key = jax.random.key(asked.options.seed)
+    options = {"spec": asked.spec, "draws": asked.options.draws, "key": key}
+    return asked.of(noise.cancellations, **options)
+
+
 def _audit(asked: Asked) -> Any:
     options = {name: getattr(asked.options, name) for name in OF_AUDIT.split()}
     return asked.of(noise.audit, **options)
@@ -163,8 +196,12 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "devices": (1, "number of GPUs"),
     "deterministic": (False, "under --xla_gpu_deterministic_ops=true"),
     "time_limit": (TIME_LIMIT, "seconds that each compilation may take"),
-    "a": (..., "FILE.npz, one result"),
+    "a": (..., "FILE.npz, one result, or curves [n, T]"),
     "b": (..., "FILE.npz, the other"),
+    "losses": (None, "FILE.npz, losses [T] to compare with the band"),
+    "updates": (0, "of the training; 0: all batches of a list, 100 of a function"),
+    "paired": (False, "curve i of both sides has the same seed"),
+    "margin": (0.02, "relative change of the final loss that counts as none"),
     "output": (..., "FILE.npz that it writes"),
     "recording": (..., "FILE.npz that record wrote"),
     "mesh": (
@@ -222,10 +259,24 @@ COMMANDS: Mapping[str, Command] = {
         "what changes over a mesh of devices that are not here",
         *(_OF_DEVICES, 8, "mesh specs"),
     ),
+    "training": Command(
+        _training,
+        "the band in which losses of equal trainings lie; FUNCTION gives (step, state, "
+        "batches)",
+        *(_ELSEWHERE, 8, "losses updates"),
+    ),
+    "curves": Command(
+        _curves, "whether two sets of recorded curves differ", flags="a b paired margin"
+    ),
+    "first_nan": Command(_first_nan, "which equation makes a NaN or an infinity"),
+    "nan_rate": Command(_nan_rate, "how often noise makes a NaN", _ELSEWHERE, 16),
+    "cancellations": Command(
+        _cancellations, "which subtractions and sums lose digits", _ELSEWHERE, 4
+    ),
     "audit": Command(_audit, "what on a GPU will vary; needs no GPU", flags=OF_AUDIT),
 }
-# It is asked about a folder of tests, and runs no function.
-_OF_FOLDER = "tolerances"
+# Questions that run no function: of a folder of tests, and of recorded curves.
+_OF_FOLDER, _OF_FILES = "tolerances", "curves"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -245,8 +296,10 @@ def _parser() -> _Parser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.about, allow_abbrev=False)
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
-        subparser.add_argument("function", metavar=about)
-        own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
+        if name != _OF_FILES:
+            subparser.add_argument("function", metavar=about)
+        runs = name not in (_OF_FOLDER, _OF_FILES)
+        own: dict[str, Any] = {"args": None} if runs else {}
         own |= {"noise": command.noise} if command.noise else {}
         own |= {"draws": command.draws, "seed": 0} if command.draws else {}
         for flag in (*own, *command.flags.split()):
@@ -283,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             call = BoundCall(kept.compare, (), {})
-            if options.command != _OF_FOLDER:
+            if options.command not in (_OF_FOLDER, _OF_FILES):
                 call = _call(options.function, options.args)
             answer = COMMANDS[options.command].ask(Asked(call, spec, options))
     except NoiseError as error:
@@ -292,7 +345,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     shown, data = answer if isinstance(answer, Answer) else (answer, answer)
     if options.json:
-        head = {"command": options.command, "function": options.function}
+        head = {"command": options.command}
+        if "function" in options:
+            head["function"] = options.function
         if options.command != "audit":
             head["noise"] = text
         print(json.dumps(head | plain_data(data), allow_nan=False))
@@ -332,6 +387,15 @@ def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
             )
         branch[last] = array
     return positional, nested
+
+
+def _only_array(flag: str, file: str) -> np.ndarray:
+    """Returns the one array of --flag=file."""
+    held, named = _read(flag, file)
+    several = [*held, *named.values()]
+    if len(several) != 1:
+        raise NoiseError(f"--{flag}={file}: {len(several)} arrays: expected one")
+    return several[0]
 
 
 def _result(flag: str, file: str, shapes: Any) -> Any:

@@ -25,13 +25,13 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import integer
-from prednet_jax.noise.inject import evaluate, traced
 from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.tables import format_table
-from prednet_jax.noise.questions.training import NOISE
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.watch import Watched
@@ -132,14 +132,14 @@ def cancellations(
         keys = random_bits.split(first, draws)
         pair = _Pair(BoundCall(fn, args, kwargs), spec)
         found = pair.cancelling(keys[0])[:SHOWN]
-        total, relative = pair.error(keys)
+        total = pair.error(keys)
         entries = []
         for entry in found:
-            without, _ = pair.error(keys, entry.path)
+            without = pair.error(keys, entry.path)
             share = 1 - (without / total) ** 2 if 0 < total < math.inf else None
             entries.append(entry._replace(share=share and min(max(share, 0.0), 1.0)))
         report = Cancellations(entries)
-        report.equations, report.error = len(pair.number), relative
+        report.equations, report.error = len(pair.number), total
         return report
 
     return measure
@@ -169,7 +169,7 @@ class _Pair(Watched):
                 program = traced(function, arrays)
                 return evaluate(spec, key, program, arrays, hooks=self)
 
-            return jax.vmap(row, axis_name=_AXIS)(np.array([False, True]))
+            return jax.vmap(row, axis_name=_AXIS)(jnp.array([False, True]))
 
         self.compiled = jax.jit(run)
 
@@ -179,17 +179,13 @@ class _Pair(Watched):
             chosen[self.number[path]] = True
         return self.compiled(key, chosen, *self.arrays)
 
-    def error(self, keys: Array, path: str = "") -> tuple[float, float]:
-        """RMS error of the result, and relative, without what comes through a sum."""
-        squares, size = [], 0.0
+    def error(self, keys: Array, path: str = "") -> float:
+        """Relative RMS error of the result, without what comes through a sum."""
+        errors = []
         for key in keys:
             leaves = wide_leaves(jax.device_get(self.run(key, path).arrays))
-            far = [rms(subtract(x[1], x[0])) for x in leaves]
-            sizes = [rms(x[0]) or 1.0 for x in leaves]
-            each = [f / s for f, s in zip(far, sizes, strict=True)]
-            squares.append(each)
-        size = rms(np.array(squares))
-        return size, size
+            errors += [rms(subtract(x[1], x[0])) / (rms(x[0]) or 1.0) for x in leaves]
+        return rms(np.array(errors))
 
     def cancelling(self, key: Array) -> list[Cancellation]:
         """The sums that lose digits, the worst first."""
@@ -247,4 +243,6 @@ def _digits_lost(clean: Array, noisy: Array, size: Array) -> Array:
     each = jnp.minimum(jnp.log10(ratio), most)
     count = jnp.maximum(jnp.sum(known), 1)
     mean = jnp.sum(jnp.where(known, 10 ** (each / 2), 0)) / count
-    return jnp.stack([2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=known)])
+    return jnp.stack(
+        [2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=known)]
+    )

@@ -121,7 +121,9 @@ def curves(
         error, enough = deviation / math.sqrt(n), n >= LEAST_PAIRS
     else:
         statistics = _of_labels(x, y)
-        squares = (n - 1) * x[:, -1].var(ddof=n > 1) + (m - 1) * y[:, -1].var(ddof=m > 1)
+        squares = (n - 1) * x[:, -1].var(ddof=n > 1) + (m - 1) * y[:, -1].var(
+            ddof=m > 1
+        )
         free = n + m - 2
         deviation = math.sqrt(squares / free)
         error, enough = deviation * math.sqrt(1 / n + 1 / m), min(n, m) >= LEAST

@@ -21,12 +21,12 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import integer
-from prednet_jax.noise.inject import evaluate, inject, traced
 from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import named_leaves, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
-from prednet_jax.noise.questions.training import NOISE
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.watch import Watched
@@ -42,7 +42,7 @@ class NotFinite(NamedTuple):
         kind: `NaN` or `infinity`.
         step: of the loops around, outermost first, when it first makes one.
         operands: in words, the operands at that step.
-        count: how many elements of its result are made so.
+        elements: how many elements of its result are made so.
         in_result: whether the result of the function is not finite because of it.
     """
 
@@ -52,7 +52,7 @@ class NotFinite(NamedTuple):
     kind: str
     step: tuple[int, ...] = ()
     operands: tuple[str, ...] = ()
-    count: int = 1
+    elements: int = 1
     in_result: bool = True
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class NotFinite(NamedTuple):
         unseen = "" if self.in_result else "; the result of the function is finite"
         return (
             f"{self.kind} first made by {self.primitive} at {self.path}{step}{where}: "
-            f"{self.count} element{'s' * (self.count > 1)}{of}{unseen}"
+            f"{self.elements} element{'s' * (self.elements > 1)}{of}{unseen}"
         )
 
 
@@ -125,8 +125,11 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
     """
 
     def find(*args: Any, **kwargs: Any) -> NotFinite | None:
-        search = _Search(BoundCall(fn, args, kwargs), Identity())
-        return search.first(jax.random.key(0))
+        search, key = (
+            _Search(BoundCall(fn, args, kwargs), Identity()),
+            jax.random.key(0),
+        )
+        return search.first(key, *search.run(key))
 
     return find
 
@@ -149,33 +152,27 @@ def nan_rate(
     """
     integer("draws", draws, 1)
     spec = with_routines(NOISE if spec is None else spec)
-    noisy = inject(fn, spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> NanRate:
         call = BoundCall(fn, args, kwargs)
-        keys = random_bits.split(key, draws)
         plain = wide_leaves(jax.device_get(call.result()))
-        results = (
-            wide_leaves(jax.device_get(call._replace(fn=noisy).result(k))) for k in keys
-        )
-        bad = [
-            i
-            for i, result in enumerate(results)
-            if any(_is_worse(x, y) for x, y in zip(result, plain, strict=True))
-        ]
         clean = None
         if any(_is_worse(x, np.zeros_like(x)) for x in plain):
             clean = first_nan(fn)(*args, **kwargs)
-        search = _Search(call, spec) if bad else None
-        firsts = [search.first(keys[i]) for i in bad] if search else []
+        search = _Search(call, spec)
+        firsts = []
+        for one in random_bits.split(key, draws):
+            seen = search.run(one)
+            if any(map(_is_worse, seen[1], plain)):
+                firsts.append(search.first(one, *seen))
         counts = Counter(first.path for first in firsts if first)
         examples = {first.path: first for first in firsts if first}
         entries = tuple(
             NanShare(*examples[path][:3], n / draws, examples[path])
             for path, n in counts.most_common()
         )
-        interval = quantiles.interval(len(bad), draws)
-        return NanRate(len(bad) / draws, *interval, entries, clean, draws)
+        interval = quantiles.interval(len(firsts), draws)
+        return NanRate(len(firsts) / draws, *interval, entries, clean, draws)
 
     return measure
 
@@ -218,9 +215,10 @@ class _Search(Watched):
 
         self.compiled = jax.jit(run)
 
-    def first(self, key: Array) -> NotFinite | None:
-        """The equation to blame in one run."""
-        made, result = self.run(key, ())
+    def first(
+        self, key: Array, made: list[_Seen], result: list[np.ndarray]
+    ) -> NotFinite | None:
+        """The equation to blame in a run, of which this was seen."""
         if all(np.isfinite(x).all() for x in result):
             return made[0].entry._replace(in_result=False) if made else None
         # What is made of an infinity has that one's maker as its cause.
@@ -248,11 +246,11 @@ class _Search(Watched):
             if wrong:
                 kind = "NaN" if np.isnan(numbers).any() else "infinity"
                 about = f"argument{name}", "argument", "", kind
-                return NotFinite(*about, count=int(wrong))
+                return NotFinite(*about, elements=int(wrong))
         return made[0].entry if made else None
 
     def run(
-        self, key: Array, replaced: Collection[str]
+        self, key: Array, replaced: Collection[str] = ()
     ) -> tuple[list[_Seen], list[np.ndarray]]:
         """What is made, in order, and the result."""
         chosen = np.zeros(max(1, len(self.number)), bool)

@@ -7,15 +7,17 @@ draws and s_t^2 its variance, averaged over updates within 5 % of t,
     z_t = |y_t - m_t| / sqrt((1 + 1/draws) (s_t^2 + floor_t^2)).
 
 The floor is one unit in the last place of the loss, or half a digit of a curve that was
-printed with few digits. A curve is beyond noise if z_t > SAFETY c for some t, with
+printed with few digits. Noise begins at the size of rounding, grows, jumps where it
+flips a decision, and ends as the scatter of repeated trainings ("redraws" in
+docs/study/rule.md). So updates are judged in blocks 0, 1-2, 3-6, 7-14, ...: a curve is
+beyond noise if in some block
 
-    c = exp(mean_i L_i + q sqrt(1 + 1/draws) sd_i L_i),  L_i = log max_t z_t of draw i,
+    max_t z_t > c = exp(mean_i L_i + q sqrt(1 + 1/draws) sd_i L_i)
 
-each draw against all others, and q the quantile of Student's t with draws - 1 degrees
-of freedom: a prediction bound for the maximum over the whole curve of one more draw
-(G. J. Hahn, J. Am. Stat. Assoc. 64, 1969), so that correlation between updates and
-heavy tails are in it. As a spread within equal runs it is the scatter of "redraws" in
-docs/study/rule.md.
+with L_i the log of the same maximum of draw i against all others, and q the quantile of
+Student's t with draws - 1 degrees of freedom: a prediction bound for the maximum of one
+more draw (G. J. Hahn, J. Am. Stat. Assoc. 64, 1969), in which correlation between
+updates and heavy tails are contained. The blocks share the error rate.
 
 With few draws c is large. Where a curve lies between the bounds of few and of many
 draws, `Band.compare` runs more of them, each look at a quarter of `RATE`.
@@ -34,25 +36,23 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.arguments import is_mutable, split
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.inject import inject
+from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.sampling import computation_part
 from prednet_jax.noise.questions.tables import format_table
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
+from prednet_jax.noise.specs import NoiseSpec
 
 #: Probability of `beyond` for a training that differs by noise alone.
 RATE = 0.01
-#: How much more real orders may scatter than emulated ones; chosen on two networks of
-#: benchmarks/trainings.py, which are not among those measured.
-SAFETY = 1.5
 # Times that `compare` may look: at the draws given, twice as many, and so on.
 LOOKS = 4
-# No curve within so many standard deviations is beyond noise, whatever the draws.
+# No curve within so many standard deviations is beyond noise, whatever the draws; the
+# error rate of a normal number in a block.
 WITHIN = 3.3
 # Share of an update's number within which variances are averaged.
 NEAR = 0.05
-NOISE = compose(ReductionOrder(granularity="element"), UlpPerturbation())
 
 Curve = np.ndarray  # [T]
 Curves = np.ndarray  # [n, T]
@@ -63,7 +63,7 @@ class Comparison(NamedTuple):
 
     Attributes:
         answer: `noise` or `beyond`.
-        first: the first update outside of the band, counted from 0; None: there is none.
+        first: the first update outside of the band, from 0; None: there is none.
         ratio: distance of the curve from the centre at `first` (of `noise`: where it is
             largest) over the half width of the band.
         relative: the same distance over the value of the centre.
@@ -168,8 +168,8 @@ class Band:
                 rows.append([name, t, f"{middle:.6g}", half, of_size])
         head = ["", "update", "middle", "half width", "relative"]
         last = (
-            f"{len(self.losses)} draws in {self.seconds:.2g} s; compare(losses) runs up "
-            f"to {self.most} if these do not decide"
+            f"{len(self.losses)} draws in {self.seconds:.2g} s; compare(losses) runs "
+            f"up to {self.most} if these do not decide"
         )
         return "\n".join([*format_table(head, rows, "<>>>>"), last])
 
@@ -189,7 +189,7 @@ class _Bounds(NamedTuple):
     is_log: bool
     center: Curve
     unit: Curve
-    limit: float
+    limit: Curve
     end: int
     broken: int
     draws: int
@@ -214,9 +214,9 @@ def _bounds(values: Curves, curve: Curve, rate: float) -> _Bounds:
     y = scale(values[:, :end])
     floor = _floor(values[:, :end], curve[:end], is_log)
     center, unit = _moments(y, floor)
-    limit = _limit(y, floor, rate) if end else 1.0
+    limit = _limits(y, floor, rate) if end else floor
     broken = int((~np.isfinite(values)).any(1).sum())
-    return _Bounds(is_log, center, unit, SAFETY * limit, end, broken, len(values))
+    return _Bounds(is_log, center, unit, limit, end, broken, len(values))
 
 
 def _floor(values: Curves, curve: Curve, is_log: bool) -> Curve:
@@ -242,16 +242,20 @@ def _moments(y: Curves, floor: Curve) -> tuple[Curve, Curve]:
     return y.mean(0), unit
 
 
-def _limit(y: Curves, floor: Curve, rate: float) -> float:
-    """What the maximum of z of one more draw exceeds with probability `rate`."""
-    largest = []
-    for i in range(len(y)):
+def _limits(y: Curves, floor: Curve, rate: float) -> Curve:
+    """What z of one more draw exceeds anywhere with probability `rate` [T]."""
+    draws, length = y.shape
+    distances = []
+    for i in range(draws):
         center, unit = _moments(np.delete(y, i, 0), floor)
-        largest.append(np.max(np.abs(y[i] - center) / unit))
+        distances.append(np.abs(y[i] - center) / unit)
+    starts = 2 ** np.arange(length.bit_length()) - 1
+    largest = np.maximum.reduceat(distances, starts[starts < length], 1)
     logs = np.log(np.maximum(largest, 1))
-    spread = math.sqrt(1 + 1 / len(y)) * float(logs.std(ddof=1))
-    quantile = quantiles.student(rate, len(y) - 1)
-    return max(WITHIN, math.exp(float(logs.mean()) + quantile * spread))
+    quantile = quantiles.student(rate / logs.shape[1], draws - 1)
+    spread = math.sqrt(1 + 1 / draws) * logs.std(0, ddof=1)
+    limits = np.maximum(WITHIN, np.exp(logs.mean(0) + quantile * spread))
+    return np.repeat(limits, np.diff([*starts[starts < length], length]))
 
 
 def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
@@ -261,11 +265,12 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     stop = min([end, *broken[:1].tolist()])
     y = np.log(curve[:stop]) if bounds.is_log else curve[:stop]
     z = np.abs(y - bounds.center[:stop]) / bounds.unit[:stop]
-    over = np.flatnonzero(z > bounds.limit)
+    ratios = z / bounds.limit[:stop]
+    over = np.flatnonzero(ratios > 1)
     first = int(over[0]) if over.size else None
-    at = first if first is not None else int(np.argmax(z)) if stop else 0
-    near = z[: stop if first is None else first] > SAFETY * WITHIN
-    ratio = float(z[at] / bounds.limit) if stop else 0.0
+    at = first if first is not None else int(np.argmax(ratios)) if stop else 0
+    near = z[: stop if first is None else first] > WITHIN
+    ratio = float(ratios[at]) if stop else 0.0
     middle = float(bounds.values(bounds.center[at : at + 1])[0]) if stop else math.nan
     relative = float(abs(curve[at] / middle - 1)) if stop and middle else math.inf
     found = Comparison("noise", None, ratio, relative, name)
@@ -273,7 +278,7 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
         return found._replace(answer="beyond", first=first), bool(near.any())
     # Where some draws are finite and others are not, noise decides.
     mine = broken.size > 0
-    if bounds.broken != (bounds.draws if mine else 0) and 0 < bounds.broken:
+    if 0 < bounds.broken < bounds.draws:
         note = f"{bounds.broken} of {bounds.draws} draws become NaN or infinite too"
         return found._replace(note=note), bool(near.any())
     if mine != (bounds.broken > 0):
@@ -334,7 +339,7 @@ def training(
 
     def run(key: Array) -> Band:
         random_bits.check(key)
-        program = _Program(step, state, next(many())[1], noise)
+        program = Program(step, state, next(many())[1], noise)
 
         def draw(count: int) -> dict[str, Curves]:
             nonlocal key
@@ -366,7 +371,7 @@ def _batches(
     return lambda: zip(range(count), listed, strict=False)
 
 
-class _Program:
+class Program:
     """A training step under noise, of many draws at once, compiled once."""
 
     def __init__(self, step: Callable, state: Any, batch: Any, spec: NoiseSpec) -> None:
@@ -467,7 +472,8 @@ def _check_pure(advance: Callable, arrays: list[Any], batch: Any) -> None:
     same = len(consts) == len(others) and all(
         np.array_equal(np.asarray(a), np.asarray(b))
         for a, b in zip(consts, others, strict=True)
-        if not isinstance(a, jax.core.Tracer) and getattr(a, "dtype", None) is not None
+        if not isinstance(a, jax.core.Tracer)
+        and getattr(a, "dtype", None) is not None
         and not jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
     )
     if line or len(first) != len(second) or not same:

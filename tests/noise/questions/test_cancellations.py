@@ -1,0 +1,59 @@
+"""`cancellations`: planted subtractions are found, harmless ones are not blamed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_a_subtraction_of_large_numbers_is_the_worst_and_carries_the_error():
+    def loss(x):
+        variance = jnp.mean(x * x) - jnp.mean(x) ** 2
+        return jnp.sqrt(variance) + jax.nn.softmax(x - jnp.max(x))[0]
+
+    x = jnp.float32(100 + RANDOM.standard_normal(256))
+    worst, *others = report = noise.cancellations(loss)(x)
+    assert (worst.primitive, worst.source[-7:]) == ("sub", "in loss")
+    # 10^4 against 1.
+    assert worst.digits_lost == pytest.approx(4.2, abs=0.3)
+    assert worst.share > 0.95
+    assert all(c.share < 0.05 for c in others)
+    assert "of the error" in str(report)
+
+
+def test_zero_has_lost_all_digits_only_where_noise_moves_it():
+    def difference(x):
+        return 1 - jnp.cos(x)
+
+    (found,) = noise.cancellations(difference)(jnp.float32(1e-5))
+    assert found.digits_lost == pytest.approx(6.9, abs=0.1)
+    assert not noise.cancellations(lambda x: x - x)(jnp.arange(1.0, 9))
+
+
+def test_the_step_of_a_loop_is_told():
+    def loop(x):
+        def body(carry, _):
+            return carry + 0.5, (carry - 3.0) * 2
+
+        return lax.scan(body, x, length=5)[1]
+
+    worst = noise.cancellations(jax.jit(loop))(jnp.float32(1.5001))[0]
+    assert (worst.primitive, worst.step) == ("sub", (3,))
+    assert worst.digits_lost == pytest.approx(4.8, abs=0.3)
+
+
+def test_sums_of_mixed_sign_count_and_random_ones_do_not():
+    ones = np.tile(np.float32([1, -1]), 512)
+    x = jnp.asarray(ones + np.float32(1e-4 * RANDOM.standard_normal(1024)))
+    w = jnp.stack([jnp.ones(1024)] * 3, 1)
+    for total in (jnp.sum, lambda x: x @ w):
+        assert noise.cancellations(total)(x)[0].digits_lost > 4
+    shape = (64, 64)
+    a, b = (jnp.float32(RANDOM.standard_normal(shape)) for _ in range(2))
+    lost = noise.cancellations(lambda a, b: jnp.tanh(a @ b) + a)(a, b)
+    assert all(c.digits_lost < 2 for c in lost)

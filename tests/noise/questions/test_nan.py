@@ -1,0 +1,137 @@
+"""`first_nan` and `nan_rate`: NaN and infinities with a known origin."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from prednet_jax import noise
+
+KEY = jax.random.key(0)
+
+
+def line(fn, text):
+    """The source of the only line of a function that has a text."""
+    lines, first = inspect.getsourcelines(fn)
+    (number,) = [i for i, x in enumerate(lines, first) if text in x]
+    return f"test_nan.py:{number} in "
+
+
+def root(x):
+    return jnp.sqrt(x - 2).sum()
+
+
+def in_a_loop(x):
+    def body(carry, t):
+        carry = carry - t
+        return carry, jnp.log(carry)
+
+    return lax.scan(body, x, jnp.arange(5.0))[1].sum()
+
+
+def overflowing(x):
+    def body(state):
+        step, y = state
+        return step + 1, y * y
+
+    return lax.while_loop(lambda state: state[0] < 9, body, (0, x))[1]
+
+
+def in_a_branch(x):
+    return lax.cond(x[0] > 0, lambda x: x / (x - x), lambda x: x, x)
+
+
+@jax.custom_jvp
+def custom(x):
+    return jnp.log(x)
+
+
+custom.defjvp(lambda primals, dots: (custom(*primals), dots[0] / primals[0]))
+
+
+ORIGINS = {
+    "an element": (root, [3.0, 1.0, 5.0], "sqrt", "NaN", ()),
+    "a step of a scan": (in_a_loop, 5.0, "log", "NaN", (3,)),
+    "a step of a while loop": (overflowing, 3.0, "mul", "infinity", (6,)),
+    "a branch": (in_a_branch, [3.0, 1.0], "div", "infinity", ()),
+    "a rule of one's own": (custom, 0.0, "log", "infinity", ()),
+    "a derivative": (jax.grad(lambda x: jnp.sqrt(x)), 0.0, "div", "infinity", ()),
+    "an infinity that was given": (jax.nn.softmax, [-np.inf] * 3, "sub", "NaN", ()),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", ORIGINS)
+def test_the_first_equation_is_named_with_its_step(name, compiled):
+    fn, x, primitive, kind, step = ORIGINS[name]
+    found = noise.first_nan(jax.jit(fn) if compiled else fn)(jnp.float32(x))
+    assert (found.primitive, found.kind, found.step) == (primitive, kind, step)
+    assert found.in_result
+
+
+def test_the_line_and_the_operands_are_told():
+    found = noise.first_nan(in_a_loop)(jnp.float32(5))
+    assert found.source.startswith(line(in_a_loop, "jnp.log"))
+    assert found.operands == ("-1",)
+    assert noise.first_nan(root)(jnp.float32([3, 1])).operands == ("-1 at [1]",)
+
+
+def test_a_finite_program_has_none():
+    assert noise.first_nan(root)(jnp.float32([3, 4])) is None
+
+
+def test_a_harmless_infinity_before_is_not_the_cause():
+    def masked(x):
+        mask = (1e9 * x).astype(jnp.float16)  # Overflows, and exp makes it 0.
+        return jnp.exp(-mask).astype(jnp.float32).sum() + jnp.sqrt(x[0] - 2)
+
+    found = noise.first_nan(masked)(jnp.float32([1, 1]))
+    assert found.source.startswith(line(masked, "jnp.sqrt"))
+
+
+def test_a_cause_beside_another_is_still_the_first():
+    found = noise.first_nan(lambda x: jnp.log(-x) + jnp.sqrt(-x))(jnp.float32(1))
+    assert found.primitive == "log"
+
+
+def test_what_the_result_does_not_read_is_told_as_such():
+    def guarded(x):
+        return jnp.where(x > 0, jnp.log(x), 0.0).sum()
+
+    found = noise.first_nan(guarded)(jnp.float32([1, 0]))
+    assert (found.primitive, found.in_result) == ("log", False)
+    assert "the result of the function is finite" in str(found)
+
+
+def test_an_argument_that_holds_one_is_named():
+    def scaled(params, x):
+        return params["w"] * x
+
+    found = noise.first_nan(scaled)({"w": jnp.float32([1, np.nan])}, jnp.float32(2))
+    assert (found.primitive, found.path) == ("argument", "argument[0]['w']")
+
+
+def variance(x):
+    return jnp.sqrt(jnp.mean(x * x) - jnp.mean(x) ** 2)
+
+
+def test_the_share_of_runs_in_which_noise_makes_a_nan():
+    report = noise.nan_rate(variance)(KEY, jnp.full(64, 1.1))
+    assert 0.2 < report.low < report.fraction < report.high < 1
+    (entry,) = report.entries
+    assert entry.primitive == "sqrt"
+    assert entry.fraction == report.fraction
+    assert entry.source.startswith(line(variance, "jnp.sqrt"))
+    again = noise.nan_rate(jax.jit(variance))(KEY, jnp.full(64, 1.1))
+    assert again.fraction == report.fraction
+
+
+def test_infinities_that_are_meant_do_not_count():
+    def logits(x):
+        return jax.nn.log_softmax(jnp.where(x > 1, x, -jnp.inf))
+
+    report = noise.nan_rate(logits, draws=4)(KEY, jnp.arange(4.0))
+    assert (report.fraction, report.entries, report.clean) == (0.0, (), None)

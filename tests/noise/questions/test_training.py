@@ -1,0 +1,270 @@
+"""`training` and `curves`: bands of small trainings, faults, and recorded curves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from prednet_jax import noise
+from prednet_jax.noise.questions import training as question
+
+UPDATES = 40
+KEY = jax.random.key(0)
+
+
+def loss_of(w, x, y):
+    return jnp.mean((jnp.tanh(x @ w["a"]) @ w["b"] - y) ** 2)
+
+
+def step(state, batch, rate=0.1):
+    loss, grads = jax.value_and_grad(loss_of)(state["w"], *batch)
+    w = jax.tree.map(lambda w, g: w - rate * g, state["w"], grads)
+    norm = jnp.sqrt(sum(jnp.sum(g * g) for g in jax.tree.leaves(grads)))
+    return {"w": w, "update": state["update"] + 1}, (loss, {"grad_norm": norm})
+
+
+def state():
+    random = np.random.default_rng(0)
+    w = {"a": random.standard_normal((6, 8)), "b": random.standard_normal(8)}
+    return {"w": jax.tree.map(jnp.float32, w), "update": 0}
+
+
+def batch(update):
+    random = np.random.default_rng(update)
+    x = jnp.float32(random.standard_normal((16, 6)))
+    return x, jnp.sin(3 * x[:, 0])
+
+
+def trained(step=step, order=slice(None), updates=UPDATES):
+    now, seen = state(), []
+    run = jax.jit(step)
+    for i in range(updates):
+        now, (loss, more) = run(now, [x[order] for x in batch(i)])
+        seen.append([float(loss), float(more["grad_norm"])])
+    return np.array(seen).T
+
+
+@pytest.fixture(scope="module")
+def band():
+    batches = [batch(i) for i in range(UPDATES)]
+    return noise.training(step, state(), batches)(KEY)
+
+
+def test_the_band_has_the_curves_of_all_draws(band):
+    assert band.losses.shape == (8, UPDATES)
+    assert band.metrics["grad_norm"].shape == (8, UPDATES)
+    assert (band.losses.std(0) > 0).mean() > 0.8
+    np.testing.assert_allclose(band.losses.mean(0), trained()[0], rtol=1e-5)
+    assert "half width" in str(band)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_another_order_of_rows_is_noise(band, seed):
+    loss, norm = trained(order=np.random.default_rng(seed).permutation(16))
+    assert band.compare(loss).answer == "noise"
+    assert band.compare(loss, grad_norm=norm).answer == "noise"
+
+
+def test_halves_of_a_batch_and_printed_digits_are_noise(band):
+    def halves(state, batch):
+        (_, (a, _)), (_, (b, _)) = (
+            step(state, [x[rows] for x in batch]) for rows in (slice(8), slice(8, 16))
+        )
+        after, (_, more) = step(state, batch)
+        return after, ((a + b) / 2, more)
+
+    assert band.compare(trained(halves)[0]).answer == "noise"
+    assert band.compare(np.round(trained()[0], 4)).answer == "noise"
+
+
+def test_a_fault_is_found_at_the_update_that_it_changes(band):
+    def late(state, batch):
+        rate = jnp.where(state["update"] == 20, 0.1001, 0.1)
+        return step(state, batch, rate)
+
+    found = band.compare(trained(late)[0])
+    assert (found.answer, found.first) == ("beyond", 21)
+    assert found.ratio > 1
+    assert "first at update 21" in str(found)
+    # Of several curves, the one that tells first.
+    of_norm = trained(late)
+    of_norm[1, 5] *= 1.001
+    found = band.compare(of_norm[0], grad_norm=of_norm[1])
+    assert (found.quantity, found.first) == ("grad_norm", 5)
+
+
+def test_more_draws_are_run_where_eight_do_not_decide():
+    batches = [batch(i) for i in range(UPDATES)]
+    near = noise.training(step, state(), batches, draws=4, most=8)(KEY)
+    limit = question._bounds(near.losses, near.losses[0], 0.0025)
+    curve = limit.values(limit.center + 0.7 * limit.limit * limit.unit)
+    found = near.compare(curve)
+    assert found.draws == 8
+    assert "4 more draws took" in found.note
+    assert near.losses.shape == (4, UPDATES)
+
+
+def test_a_curve_that_becomes_nan_is_beyond(band):
+    loss = trained()[0]
+    loss[30:] = np.nan
+    found = band.compare(loss)
+    assert (found.answer, found.first) == ("beyond", 30)
+    assert "NaN or infinite from update 30 on" in found.note
+
+
+def test_a_training_that_ends_in_nan_at_an_update_of_chance():
+    """Where some draws have a NaN, a curve with or without one is noise."""
+    draws = 1 + 1e-7 * np.random.default_rng(0).standard_normal((8, 20))
+    draws[:3, 15:] = np.nan
+    band = noise.Band(draws, {}, 0.0, 8, [{"loss": draws}], None)
+    curve = np.ones(20)
+    assert band.compare(curve).answer == "noise"
+    curve[12:] = np.nan
+    found = band.compare(curve)
+    assert found.answer == "noise"
+    assert "3 of 8 draws" in found.note
+    draws[:, 15:] = np.nan
+    assert band.compare(np.ones(20)).first == 15
+
+
+def test_losses_that_are_not_positive_are_compared_as_they_are():
+    draws = np.random.default_rng(0).standard_normal((8, 30)) * 1e-3
+    band = noise.Band(draws, {}, 0.0, 8, [{"loss": draws}], None)
+    assert band.compare(draws[0] * 0).answer == "noise"
+    assert band.compare(draws[0] + 0.1).first == 0
+
+
+@pytest.mark.parametrize("draws", [8, 16, 64])
+def test_at_most_one_equal_training_in_fifty_is_beyond(draws):
+    """Growth from rounding to redraws, by a random factor, with few seeds left over."""
+    random, t = np.random.default_rng(draws), np.arange(120)
+
+    def curves(n):
+        grown = 1e-6 * np.exp(t / 10) * random.standard_normal((n, 1))
+        slow = np.cumsum(random.standard_normal((n, 120)), 1) / 10
+        return np.exp(1e-7 * random.standard_normal((n, 120)) + np.tanh(grown) * slow)
+
+    alarms = 0
+    for _ in range(10):
+        known = curves(draws)
+        band = noise.Band(known, {}, 0.0, draws, [{"loss": known}], None)
+        alarms += sum(band.compare(x).first is not None for x in curves(20))
+    assert alarms <= 4
+
+
+def test_batches_may_be_a_function_and_the_state_an_nnx_object():
+    def nnx_step(model, batch):
+        x, y = batch
+
+        def loss(model):
+            return jnp.mean((model(x)[:, 0] - y) ** 2)
+
+        value, grads = nnx.value_and_grad(loss)(model)
+        nnx.update(
+            model, jax.tree.map(lambda w, g: w - 0.1 * g, nnx.state(model), grads)
+        )
+        return model, value
+
+    model = nnx.Linear(6, 1, rngs=nnx.Rngs(0))
+    before = np.array(model.kernel[...])
+    band = noise.training(nnx_step, model, batch, updates=5, draws=4)(KEY)
+    assert band.losses.shape == (4, 5)
+    assert band.losses[0, -1] != band.losses[0, 0]
+    np.testing.assert_array_equal(model.kernel[...], before)
+
+
+COUNTER = iter(range(1000))
+
+
+def impure(state, batch):
+    return step(state, batch, 0.1 + next(COUNTER))
+
+
+def reads_numbers(state, batch):
+    return state, jnp.float32(float(batch[0][0, 0]))
+
+
+STEPS = {
+    "pure": (impure, "traced twice, it is two programs .* whose counters"),
+    "traceable": (reads_numbers, "JAX cannot trace it .* expected a pure function"),
+    "with a loss": (lambda state, batch: state, r"expected \(state, loss\)"),
+    "of one loss": (lambda s, b: (s, b[0]), r"loss is float32\[16, 6\]"),
+    "of one structure": (
+        lambda s, b: ({"w": s["w"]}, jnp.float32(1)),
+        "expected the same leaves",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is(name):
+    wrong, message = STEPS[name]
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.training(wrong, state(), [batch(0)])(KEY)
+
+
+def test_curves_of_other_lengths_are_refused(band):
+    with pytest.raises(noise.NoiseError, match=r"\[3\]: .* the 40 updates"):
+        band.compare([1.0, 2.0, 3.0])
+    with pytest.raises(noise.NoiseError, match=r"metric='norm': .* grad_norm"):
+        band.compare(np.ones(UPDATES), norm=np.ones(UPDATES))
+    with pytest.raises(noise.NoiseError, match="batches"):
+        noise.training(step, state(), [])
+
+
+def recorded(n, shift=0.0, seed=0):
+    random = np.random.default_rng([n, seed])
+    own = random.standard_normal((n, 1)) + 0.3 * random.standard_normal((n, 50))
+    return np.exp(1 - np.arange(50) / 50 + shift + 0.01 * own)
+
+
+def test_sets_of_curves():
+    same = noise.curves(recorded(9), recorded(9, seed=1))
+    assert same.answer == "noise"
+    assert same.p_value > 0.01
+    assert 0.005 < same.detectable < 0.03
+    other = noise.curves(recorded(5), recorded(5, 0.05, 1))
+    assert (other.answer, other.p_value) == ("beyond", pytest.approx(2 / 252))
+    pairs = noise.curves(recorded(8), recorded(8) * 1.001, paired=True)
+    assert (pairs.answer, pairs.p_value) == ("beyond", pytest.approx(2 / 256))
+
+
+@pytest.mark.parametrize(("count", "paired"), [(1, False), (4, False), (7, True)])
+def test_few_curves_cannot_tell_and_say_what_would(count, paired):
+    told = noise.curves(recorded(count), recorded(count, 0.0, 1), paired=paired)
+    assert told.answer == "cannot tell"
+    assert "five a side" in told.note
+    assert (told.p_value is None) == (count == 1)
+
+
+def test_scattered_curves_say_how_many_are_needed():
+    a, b = (recorded(5, seed=s) ** 10 for s in (0, 1))
+    told = noise.curves(a, b)
+    assert told.answer == "cannot tell"
+    assert "curves a side" in told.note
+
+
+def test_the_level_of_curves_is_exact():
+    alarms = sum(
+        noise.curves(recorded(5, seed=2 * s), recorded(5, seed=2 * s + 1)).answer
+        == "beyond"
+        for s in range(300)
+    )
+    assert alarms <= 8
+
+
+def test_curves_that_cannot_be_compared_are_refused():
+    good = recorded(5)
+    bad = good.copy()
+    bad[2, 7] = np.nan
+    for a, b, message in (
+        (good, good[:, :9], r"\[5, 50\] and b of shape \[5, 9\]"),
+        (good, [], "one or more"),
+        (good, bad, r"b\[2\] is nan at update 7: .*noise.first_nan"),
+        (good, [[1.0], [1.0, 2.0]], "curves of one length"),
+    ):
+        with pytest.raises(noise.NoiseError, match=message):
+            noise.curves(a, b)
+    with pytest.raises(noise.NoiseError, match="one pair a seed"):
+        noise.curves(good, good[:4], paired=True)
