@@ -17,7 +17,8 @@ beyond noise if in some block
 with L_i the log of the same maximum of draw i against all others, and q the quantile of
 Student's t with draws - 1 degrees of freedom: a prediction bound for the maximum of one
 more draw (G. J. Hahn, J. Am. Stat. Assoc. 64, 1969), in which correlation between
-updates and heavy tails are contained. The blocks share the error rate.
+updates and heavy tails are contained; c is at least the largest exp(L_i). The blocks
+share the error rate.
 
 With few draws c is large. Where a curve lies between the bounds of few and of many
 draws, `Band.compare` runs more of them, each look at a quarter of `RATE`.
@@ -254,7 +255,8 @@ def _limits(y: Curves, floor: Curve, rate: float) -> Curve:
     logs = np.log(np.maximum(largest, 1))
     quantile = quantiles.student(rate / logs.shape[1], draws - 1)
     spread = math.sqrt(1 + 1 / draws) * logs.std(0, ddof=1)
-    limits = np.maximum(WITHIN, np.exp(logs.mean(0) + quantile * spread))
+    limits = np.exp(np.maximum(logs.mean(0) + quantile * spread, logs.max(0)))
+    limits = np.maximum(WITHIN, limits)
     return np.repeat(limits, np.diff([*starts[starts < length], length]))
 
 
