@@ -4,8 +4,10 @@
     python experiments/prepare_data.py --dataset=moving_mnist_test --source=DOWNLOADED
     python experiments/prepare_data.py --dataset=kitti_raw --source=DOWNLOADED
 
-Nothing is downloaded: --source is the folder of the files that you brought. What is
-missing is named, with where to get it. The last line says what to read it with.
+Nothing is downloaded: --source is the folder of the files that you brought. A file that
+is missing is named, with where to get it. A bar shows what is done. The last line tells
+what to read the result with. coxlab's .hkl files of KITTI and the file of Moving MNIST
+are read as they are: --data=FILE.
 """
 
 import os
@@ -17,19 +19,21 @@ from absl import flags, logging
 from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
-# What --data takes afterwards, where it is not the path of what was made.
+# What --data takes afterwards, where it is not the path that was written.
 DATASETS = {"mnist": "mnist or moving_mnist", "moving_mnist_test": "", "kitti_raw": ""}
-flags.DEFINE_enum("dataset", None, list(DATASETS), "Which one.", required=True)
-flags.DEFINE_string("source", None, "Folder of the originals.", required=True)
+flags.DEFINE_enum(
+    "dataset", None, list(DATASETS), "Data set to prepare.", required=True
+)
+flags.DEFINE_string("source", None, "Folder of the original files.", required=True)
 flags.DEFINE_string(
     "data_dir",
     None,
-    "Where to keep it; default: TFDS_DATA_DIR, else ~/tensorflow_datasets.",
+    "Folder to write. Defaults to TFDS_DATA_DIR, or else to ~/tensorflow_datasets.",
 )
 
 
 def main() -> None:
-    """Checks, prepares, says what to do next."""
+    """Checks, prepares, and prints what to do next."""
     logging.set_verbosity(logging.ERROR)  # What TFDS warns of is no mistake here.
     source = Path(os.path.expanduser(FLAGS.source))
     if not source.is_dir():
@@ -38,9 +42,7 @@ def main() -> None:
     folder = Path(os.path.expanduser(folder or "~/tensorflow_datasets"))
     from prednet_jax.data import builders
 
-    made = builders.prepare(FLAGS.dataset, source, folder)
-    if FLAGS.dataset == "kitti_raw":
-        made /= "train"  # Beside it lie validation and test.
+    made = builders.prepare(FLAGS.dataset, source, folder, progress=_cli.progress)
     print(f"{made}: prepared; read with --data={DATASETS[FLAGS.dataset] or made}")
 
 

@@ -42,7 +42,7 @@ FIELDS = (
 )
 METHOD = (
     *("targets", "truncation_leak", "objective", "layer_weights"),
-    "extrapolate_from",
+    *("extrapolate_from", "rematerialize"),
 )
 _inherited.define_preset()
 _flags.define_model_flags()

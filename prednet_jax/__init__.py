@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
     from prednet_jax.models.parameters import init_params
     from prednet_jax.models.prednet import forecast, predict
-    from prednet_jax.models.sequences import units
+    from prednet_jax.models.sequences import unit_times, units
     from prednet_jax.training.trainer import Trainer, train_windows, windows
     from prednet_jax.weights import pretrained
 
@@ -54,6 +54,7 @@ __all__ = [
     "statistics",
     "tasks",
     "train_windows",
+    "unit_times",
     "units",
     "weights",
     "windows",
@@ -67,6 +68,7 @@ _DEFINED_IN = {
     "forecast": "models.prednet",
     "predict": "models.prednet",
     "pretrained": "weights",
+    "unit_times": "models.sequences",
     "units": "models.sequences",
     "Trainer": "training.trainer",
     "train_windows": "training.trainer",

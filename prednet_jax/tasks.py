@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from prednet_jax import objectives, optimizers
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
@@ -107,7 +107,10 @@ class Task(abc.ABC):
 
     def check(self, method: Method) -> None:
         """Refuses, with a UserError, a method that cannot train this network."""
-        prednets = "objective", "layer_weights", "truncation_leak", "extrapolate_from"
+        prednets = (
+            *("objective", "layer_weights", "truncation_leak", "extrapolate_from"),
+            "rematerialize",
+        )
         for name in prednets:
             if getattr(method, name):
                 raise UserError(
@@ -145,6 +148,13 @@ class Task(abc.ABC):
         """Algorithm of each convolution by name; empty if the network has no choice."""
         del dtype, batch
         return {}
+
+    def kept_values(self) -> int:
+        """Returns at least how many numbers a step keeps for the gradient; 0: unknown.
+
+        They are those of one sequence.
+        """
+        return 0
 
     def flags(self) -> tuple[str, ...]:
         """Flags of `train.py` that select this network with these settings."""
@@ -229,6 +239,21 @@ class PredNetTask(Configured):
         if where not in (None, self.config.convolution):
             return self
         return PredNetTask(dataclasses.replace(self.config, convolution=name))
+
+    def kept_values(self):
+        """Inputs and outputs of the convolutions, and what the cells keep."""
+        config = self.config
+        count = 0
+        for name, shape in convolutions(config).items():
+            area = shape.height * shape.width
+            kind, layer = name.rsplit("_", 1)
+            if kind == "top_down":  # Its output is part of the gates', its input small.
+                count += area // 4 * shape.in_channels
+            else:
+                count += area * (shape.in_channels + shape.out_channels)
+            if kind == "gates":
+                count += 6 * area * config.recurrent[int(layer)]
+        return count
 
     def algorithms(self, dtype, batch=1):
         """The algorithm of each convolution; `auto` is resolved."""

@@ -5,8 +5,11 @@ Pages of the noise tools have tests of their own in tests/noise.
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ import prednet_jax
 from study import __main__ as study
 from tests.processes import ROOT
 
-PAGES = ("models", "data", "own_network", "training")
+PAGES = ("models", "from_keras", "data", "own_network", "training")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -27,6 +30,21 @@ def test_examples_of_a_page_run(page, capsys):
     for number, block in enumerate(blocks, 1):
         # Each block stands alone: a reader copies one.
         exec(compile(block, f"{page}, block {number}", "exec"), {})
+
+
+@pytest.mark.parametrize("notebook", ["encoding"])
+def test_a_notebook_runs(notebook, monkeypatch):
+    """Its cells one after the other; `make docs` runs all of them in Jupyter."""
+    display = types.ModuleType("IPython.display")
+    display.Image = display.SVG = lambda content: content
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    cells = json.loads((ROOT / "docs" / f"{notebook}.ipynb").read_text())["cells"]
+    names = {}
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"])
+            exec(compile(source, f"{notebook}, cell {number}", "exec"), names)
 
 
 def test_examples_of_docstrings_run():

@@ -17,6 +17,7 @@ from prednet_jax.data.splits import SPLITS
 from prednet_jax.data.windows import (
     Schedule,
     chunks,
+    never_seen,
     order_fingerprint,
     random_windows,
     schedule,
@@ -30,6 +31,7 @@ __all__ = [
     "NamedSource",
     "Schedule",
     "chunks",
+    "never_seen",
     "open_source",
     "open_split",
     "order_fingerprint",

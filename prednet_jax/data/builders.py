@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import io
 import shutil
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from tensorflow_datasets.image_classification.mnist import MNIST
 from prednet_jax import files
 from prednet_jax.data import images
 from prednet_jax.errors import UserError
+
+#: Is given what there is to make, and yields it.
+Progress = Callable[[Sequence[Any]], Iterable[Any]]
 
 BRING = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
@@ -40,18 +44,26 @@ KITTI_HELD_OUT = {
 _HEIGHT, _WIDTH = 128, 160
 
 
-def prepare(name: str, source: Path, folder: Path) -> Path:
-    """Prepares a data set of `BRING` from the files in `source`; what was made."""
+def prepare(
+    name: str,
+    source: Path,
+    folder: Path,
+    progress: Progress = iter,
+) -> Path:
+    """Prepares a data set of `BRING` from the files in `source`; returns its path.
+
+    `progress` is given the sequences or pictures to make, and yields them.
+    """
     try:
         if name == "mnist":
-            return _mnist(source, folder)
+            return _mnist(source, folder, progress)
         prepared = folder / (f"{name}.npz" if name == "moving_mnist_test" else name)
         if prepared.exists():
             raise UserError(f"{prepared}: is there already; expected another data_dir")
         folder.mkdir(parents=True, exist_ok=True)
         temporary = files.aside(prepared)
         try:
-            (moving_mnist if prepared.suffix else kitti)(source, temporary)
+            (moving_mnist if prepared.suffix else kitti)(source, temporary, progress)
             temporary.rename(prepared)
         finally:  # Nothing half-made is left.
             shutil.rmtree(temporary, ignore_errors=True)
@@ -67,8 +79,9 @@ def prepare(name: str, source: Path, folder: Path) -> Path:
         raise UserError(f"{source}: {files.reason(error)}") from error
 
 
-def moving_mnist(source: Path, made: Path) -> None:
+def moving_mnist(source: Path, made: Path, progress: Progress = iter) -> None:
     """The published file is uint8 `[time, sequence, height, width]`."""
+    del progress  # It is one copy.
     path = source / "mnist_test_seq.npy"
     if not path.is_file():
         raise FileNotFoundError(path.name)
@@ -84,7 +97,7 @@ def moving_mnist(source: Path, made: Path) -> None:
         np.savez(file, frames=ordered, boundaries=np.arange(0, steps * count, steps))
 
 
-def kitti(source: Path, made: Path) -> None:
+def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
     """Camera image_03 of each recording, as process_im of process_kitti.py has it.
 
     Scaled to the height with Pillow's bilinear filter, and the middle columns.
@@ -96,18 +109,18 @@ def kitti(source: Path, made: Path) -> None:
     }
     if not recordings:
         raise FileNotFoundError("image_03/data/*.png")
-    for drive, names in recordings.items():
+    pictures = [(drive, name) for drive, names in recordings.items() for name in names]
+    for drive, name in progress(pictures):
         target = made / KITTI_HELD_OUT.get(drive, "train") / drive
-        target.mkdir(parents=True)
-        for name in names:
-            with Image.open(name) as image:
-                across = round(_HEIGHT / image.height * image.width)
-                if across < _WIDTH:
-                    raise UserError(f"{name}: {image.width}x{image.height}: too narrow")
-                scaled = image.resize((across, _HEIGHT), Image.Resampling.BILINEAR)
-            left = (across - _WIDTH) // 2
-            cut = scaled.crop((left, 0, left + _WIDTH, _HEIGHT))
-            cut.save(target / Path(name).name)
+        target.mkdir(parents=True, exist_ok=True)
+        with Image.open(name) as image:
+            across = round(_HEIGHT / image.height * image.width)
+            if across < _WIDTH:
+                raise UserError(f"{name}: {image.width}x{image.height}: too narrow")
+            scaled = image.resize((across, _HEIGHT), Image.Resampling.BILINEAR)
+        left = (across - _WIDTH) // 2
+        cut = scaled.crop((left, 0, left + _WIDTH, _HEIGHT))
+        cut.save(target / Path(name).name)
 
 
 class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
@@ -115,7 +128,8 @@ class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
 
     name = "mnist"
 
-    def __init__(self, folder: Path, **options: Any):
+    def __init__(self, folder: Path, progress: Progress = iter, **options: Any):
+        self._progress = progress
         self._arrays: dict[str, tuple[Any, Any]] = {}
         for split, stem in (("train", "train"), ("test", "t10k")):
             pictures = idx(folder, f"{stem}-images-idx3-ubyte", 3)
@@ -129,12 +143,13 @@ class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
 
     def _generate_examples(self, images: np.ndarray, labels: np.ndarray) -> Any:
         # Pillow's pictures are encoded without TensorFlow.
-        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        pairs = zip(self._progress(images), labels, strict=True)
+        for number, (image, label) in enumerate(pairs):
             yield number, {"image": Image.fromarray(image), "label": int(label)}
 
 
-def _mnist(source: Path, folder: Path) -> Path:
-    builder = Mnist(source, data_dir=str(folder), file_format="array_record")
+def _mnist(source: Path, folder: Path, progress: Progress) -> Path:
+    builder = Mnist(source, progress, data_dir=str(folder), file_format="array_record")
     tfds.disable_progress_bar()
     # TFDS prints lines of its own.
     with contextlib.redirect_stdout(io.StringIO()):

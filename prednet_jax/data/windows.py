@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from prednet_jax.data.frames import FrameSource, generator
+from prednet_jax.data.frames import ENDLESS, FrameSource, generator
 from prednet_jax.errors import UserError, whole
 
 T = TypeVar("T")
@@ -97,6 +97,22 @@ def random_windows(
     sequence, k = _places(windows, (draws * windows.sum()).astype(np.int64))
     start = first_frames[sequence, 0] + k - 1
     return Schedule(start, np.ones(updates, bool), window)
+
+
+def never_seen(source: FrameSource, window: int, *, batch: int, drawn: bool) -> int:
+    """Returns how many frames of a source no update sees, however long it trains.
+
+    They are ends of sequences that fill no window, and where batches are streams what
+    sequences have more frames than those next to them. Of `drawn` windows they are the
+    sequences that are shorter than one. An endless source has none.
+    """
+    lengths = np.diff(source.boundaries, append=source.length)
+    if source.length >= ENDLESS or not window:
+        return 0
+    if drawn:
+        return int(lengths[lengths < window].sum())
+    _, dealt = _streams(source.length, source.boundaries, batch)
+    return int(lengths.sum() - (dealt // window * window).sum() * batch)
 
 
 def _places(counts: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

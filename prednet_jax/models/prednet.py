@@ -51,12 +51,14 @@ def scan_frames(
     *,
     reset: jax.Array | None = None,
     extrapolate_from: int | jax.Array | None = None,
+    rematerialize: bool = False,
 ) -> tuple[PredNetState, Any]:
     """Shows frames `[T, B, H, W, C]` to the network one after the other, in one scan.
 
     `outputs` picks what to keep of each step; the results are stacked along time. After
     frames where `reset`, `[T]` booleans, is True the state is zeroed; from step
     `extrapolate_from` on the input is the last prediction, not the frame.
+    `rematerialize` is as in `unroll`.
 
     Returns the state after the last frame, and the stacked outputs.
     """
@@ -79,8 +81,12 @@ def scan_frames(
         return carry, outputs(out)
 
     xs = (frames, reset, jnp.arange(frames.shape[0]))
-    shapes, batch = convolutions(config), frames.shape[1]
-    return unroll(body, kernels, others, state, xs, convolutions=shapes, batch=batch)
+    return unroll(
+        *(body, kernels, others, state, xs),
+        convolutions=convolutions(config),
+        batch=frames.shape[1],
+        rematerialize=rematerialize,
+    )
 
 
 def predict(

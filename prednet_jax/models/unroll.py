@@ -12,6 +12,7 @@ sums over time and space into one operation, whose order the noise transform can
 map that several convolutions read is stacked once.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,7 @@ def unroll(
     *,
     convolutions: Mapping[str, Convolution],
     batch: int = 1,
+    rematerialize: bool = False,
 ) -> tuple[Any, Any]:
     """Scans `body(conv, others, carry, x) -> (carry, y)` over xs's leading axis, time.
 
@@ -51,6 +53,8 @@ def unroll(
     concatenated along their channels, with the kernel `[k, k, in, out]` of that name
     and adds the results, which share one cotangent. A step has to use each name exactly
     once, or there is a ValueError. `auto` chooses algorithms for maps of a `batch`.
+    With `rematerialize` the reverse mode keeps the carries of every few steps and
+    computes everything else again (`segment_length`), in less memory and more time.
 
     Returns the last carry and the stacked ys. Reverse mode works for all but whole
     numbers, and so does forward over reverse (Hessian products); forward mode alone
@@ -61,8 +65,34 @@ def unroll(
         for name, shape in sorted(convolutions.items(), key=lambda item: item[0])
     )
     together = convolution.frames_per_iteration(convolutions.values(), batch)
-    settings = static, together
-    return _unroll(body, settings, dict(kernels), others, carry, xs)
+    run = partial(_unroll, body, (static, together))
+    kernels = dict(kernels)
+    if not rematerialize:
+        return run(kernels, others, carry, xs)
+    run = jax.checkpoint(run, prevent_cse=False)
+    steps = jax.tree.leaves(xs)[0].shape[0]
+    length = segment_length(steps)
+    whole = steps - steps % length
+    segments = jax.tree.map(
+        lambda x: x[:whole].reshape(whole // length, length, *x.shape[1:]), xs
+    )
+    carry, ys = jax.lax.scan(
+        lambda carry, xs: run(kernels, others, carry, xs), carry, segments
+    )
+    ys = jax.tree.map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
+    if whole == steps:
+        return carry, ys
+    carry, last = run(kernels, others, carry, jax.tree.map(lambda x: x[whole:], xs))
+    return carry, jax.tree.map(lambda *parts: jnp.concatenate(parts), ys, last)
+
+
+def segment_length(steps: int) -> int:
+    """Returns the steps that the reverse mode of `rematerialize` computes together.
+
+    What a step keeps takes about six times the memory of its carry. So s steps together
+    and one carry for each s of `steps` take the least memory at s^2 = steps / 6.
+    """
+    return max(1, round(math.sqrt(steps / 6)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

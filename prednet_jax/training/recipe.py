@@ -7,6 +7,7 @@ still run out of memory, which ends in one line too.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import resource
 from collections.abc import Callable, Mapping
@@ -19,7 +20,8 @@ import optax
 
 from prednet_jax import data, optimizers, process
 from prednet_jax import noise as noise_lib
-from prednet_jax.errors import UserError, one_of, positive, whole
+from prednet_jax.errors import UserError, one_of, positive, say, whole
+from prednet_jax.models.unroll import segment_length
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import keys, loop, truncated
@@ -219,6 +221,7 @@ class Recipe:
             _allow_open_files(seeds)
         names = ("updates", "window", "dtype", "batch", "examples")
         asked: dict[str, Any] = {name: getattr(self, name) for name in names}
+        asked["rematerialize"] = self.method.rematerialize
         check_memory(self.task, **asked, seeds=seeds, together=together)
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
@@ -244,7 +247,21 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
     source, weights = recipe.open_source(seed), recipe.weights
     if weights is None:
         weights = loop.initial_params(recipe.task, seed)
-    return Prepared(source, recipe.schedule(source, seed), weights)
+    schedule = recipe.schedule(source, seed)
+    drawn = recipe.sampling == "windows"
+    left = data.never_seen(source, schedule.window, batch=recipe.batch, drawn=drawn)
+    if left:
+        _say_never_seen(source.name, left, source.length, schedule.window)
+    return Prepared(source, schedule, weights)
+
+
+@functools.cache
+def _say_never_seen(name: str, left: int, total: int, window: int) -> None:
+    """Says it once for all seeds of a call."""
+    say(
+        f"data={name}: {left} of {total} frames are never trained on, since they fill "
+        f"no window of {window} frames"
+    )
 
 
 def check_memory(
@@ -257,10 +274,12 @@ def check_memory(
     seeds: int = 1,
     together: bool = False,
     examples: int = 0,
+    rematerialize: bool = False,
 ) -> None:
     """Refuses, with a UserError, a training that cannot fit into this machine's memory.
 
-    Its `seeds` are `together` where they are replicas of one program.
+    Its `seeds` are `together` where they are replicas of one program. `rematerialize`
+    is that of `objectives.Method`.
     """
     size = np.dtype(dtype).itemsize
     height, width, _ = task.frame
@@ -271,21 +290,33 @@ def check_memory(
     frames = steps * batch * pixels * (1 + size)
     weights = task.weights * size
     every = together * seeds * (3 * weights + carry + frames)
-    # Weights, gradient and Adam's two moments; the state of each step of the window is
-    # kept for the backward pass. Examples: as bytes, as pixels, and predicted.
+
+    def kept(segment: int) -> int:
+        """Bytes for the backward pass: the steps of a segment, a state for each."""
+        return (
+            segment * batch * task.kept_values() * size + -(-steps // segment) * carry
+        )
+
+    # Weights, gradient and Adam's two moments. Examples: as bytes, as pixels, and
+    # predicted.
+    again, whole = kept(segment_length(window)), kept(steps)
+    update = 4 * weights + frames + (again if rematerialize else whole)
     needs = {
         f"updates={updates}: the plan of the updates": updates * seeds * _PLAN_BYTES,
         f"height={height}, width={width}, window={window}, batch={batch}: one update "
-        f"of {task.name}": 4 * weights + steps * carry + frames,
+        f"of {task.name}": update,
         f"examples={examples}: their prediction": examples * pixels * (1 + 2 * size),
         f"replicas={seeds}: the sum of their weights and frames": every,
     }
     memory = process.memory_bytes()
     for what, needed in needs.items():
+        less = needed - whole + again
+        helps = needed == update and not rematerialize and less <= (memory or 0)
+        advice = f", or --rematerialize, {less / 1e9:,.1f} GB" if helps else ""
         if memory is not None and needed > memory:
             raise UserError(
                 f"{what} takes at least {needed / 1e9:,.1f} GB; expected sizes that "
-                f"fit into the {memory / 1e9:,.1f} GB of this machine"
+                f"fit into the {memory / 1e9:,.1f} GB of this machine{advice}"
             )
 
 

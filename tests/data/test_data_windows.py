@@ -8,6 +8,7 @@ import pytest
 from prednet_jax.data import (
     FrameSource,
     chunks,
+    never_seen,
     order_fingerprint,
     random_windows,
     schedule,
@@ -159,3 +160,32 @@ def test_exceptions_arrive_in_their_place():
     assert threading.active_count() == threads + 1
     stream.close()
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("lengths", "window", "batch", "expected"),
+    [
+        ((50,), 20, 1, 10),
+        ((50, 19, 40), 20, 1, 29),
+        ((40, 60), 20, 1, 0),
+        ((40, 60), 20, 2, 20),
+        ((40, 60, 20), 20, 2, 40),
+        ((50,), 20, 2, 10),
+        ((7,), 0, 1, 0),
+    ],
+)
+def test_frames_that_no_update_sees_are_counted(lengths, window, batch, expected):
+    """They were dropped in silence. Checked against what a long schedule reads."""
+    begins = np.cumsum([0, *lengths])
+    source = FrameSource(
+        *("x", 1, 1, 1, int(begins[-1]), tuple(begins[:-1].tolist())),
+        frames=lambda start, stop: np.zeros((stop - start, 1, 1, 1), np.uint8),
+        fingerprint="",
+    )
+    assert never_seen(source, window, batch=batch, drawn=False) == expected
+    if window:
+        plan = schedule(source.length, source.boundaries, window, 50, batch=batch)
+        places = plan.start[..., None] + 1 + np.arange(window)
+        assert source.length - len(np.unique(places)) == expected
+        short = sum(length for length in lengths if length < window)
+        assert never_seen(source, window, batch=batch, drawn=True) == short

@@ -1,5 +1,4 @@
 import gzip
-import os
 
 import numpy as np
 import pytest
@@ -40,12 +39,14 @@ def test_kitti_is_cut_and_divided_as_published(prepared, tmp_path):
             frames[drive, number] = pixels(375, 1242, 3)
             picture = Image.fromarray(frames[drive, number])
             picture.save(folder / f"{number:010d}.png", compress_level=0)
-    made, train = os.path.split(prepared("kitti_raw"))
-    assert train == "train"
-    size = {"height": 128, "width": 160}
-    train, test = (data.open_source(f"{made}/{s}", **size) for s in ("train", "test"))
+    made = prepared("kitti_raw")
+    size = {"height": 128, "width": 160, "channels": 3}
+    train, validation, test = (
+        data.open_split(made, split, **size)
+        for split in ("train", "validation", "test")
+    )
     assert (train.length, train.boundaries) == (5, (0, 2))
-    assert data.open_source(f"{made}/validation", **size).length == 1
+    assert validation.length == 1
     assert test.length == 2
     # 375 rows to 128 are 424 columns; the middle 160 begin at 132.
     original = Image.fromarray(frames["0079", 1])

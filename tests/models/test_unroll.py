@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax.config import Convolution
-from prednet_jax.models import convolution
+from prednet_jax import init_params
+from prednet_jax.config import Convolution, PredNetConfig
+from prednet_jax.models import convolution, prednet
 from prednet_jax.models import unroll as unroll_lib
+from prednet_jax.objectives import Method, window_loss
 
 
 def shape(inputs, **options):
@@ -38,8 +40,8 @@ def plain(kernels, others, carry, xs):
     return jax.lax.scan(lambda c, x: body(conv, others, c, x), carry, xs)
 
 
-def late(*args, shapes=SHAPES):
-    return unroll_lib.unroll(body, *args, convolutions=shapes)
+def late(*args, shapes=SHAPES, **options):
+    return unroll_lib.unroll(body, *args, convolutions=shapes, **options)
 
 
 def loss_of(run):
@@ -116,3 +118,38 @@ def test_each_kernel_is_used_once_a_step():
     for odd_body in (twice, never):
         with pytest.raises(ValueError, match="expected"):
             jax.grad(loss)(kernels, odd_body)
+
+
+def test_frames_that_are_computed_again_give_the_same_gradients_in_a_third_of_memory():
+    config = PredNetConfig(channels=(3, 8, 16), height=32, width=40, variant="lotter")
+    params = init_params(config, jax.random.key(0))
+    state = prednet.initial_state(config, 2)
+    frames = jax.random.uniform(jax.random.key(1), (21, 2, 32, 40, 3))
+    assert unroll_lib.segment_length(20) == 2
+
+    def gradient(rematerialize, steps):
+        method = Method(objective="errors", rematerialize=rematerialize)
+        first = jnp.asarray(True)
+        run = jax.value_and_grad(window_loss, has_aux=True)
+        shown = frames[: steps + 1]
+        compiled = jax.jit(lambda p: run(p, config, state, shown, first, method)).lower(
+            params
+        )
+        return compiled.compile()
+
+    again, kept = (gradient(rematerialize, 20) for rematerialize in (True, False))
+    used, before = (c.memory_analysis().temp_size_in_bytes for c in (again, kept))
+    assert used < before / 3
+    (value, _), found = again(params)
+    (expected, _), gradients = kept(params)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert_trees_near(found, gradients, 1e-5)
+
+
+def test_a_rest_of_the_steps_is_computed_again_too(monkeypatch):
+    monkeypatch.setattr(unroll_lib, "segment_length", lambda steps: 3)
+    variables, xs = draw(0)
+    again = partial(late, rematerialize=True)
+    expected = jax.jit(jax.value_and_grad(loss_of(plain)))(variables, xs)
+    actual = jax.jit(jax.value_and_grad(loss_of(again)))(variables, xs)
+    assert_trees_near(actual, expected, BOUND)

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from prednet_jax import PredNetConfig, optimizers, records, tasks
+from prednet_jax import PredNetConfig, optimizers, process, records, tasks
 from prednet_jax.errors import RunError, UserError, say
 from prednet_jax.training import keeping
 from prednet_jax.training.loop import UpdateRecord
@@ -81,6 +81,22 @@ def test_sizes_that_cannot_fit_are_refused_from_their_shapes():
     ):
         with pytest.raises(UserError, match=message):
             check_memory(tasks.of(config), **usual | fields)
+
+
+@pytest.mark.fault
+def test_the_estimate_knows_what_is_computed_again(monkeypatch):
+    """At 128x160 ten frames in batches of four take 2.0 GiB, and 0.59 again."""
+    task = tasks.of(dataclasses.replace(BIG, variant="lotter", height=128))
+    sizes = {"updates": 1, "window": 10, "dtype": np.float32, "batch": 4}
+    monkeypatch.setattr(process, "memory_bytes", lambda: 10**9)
+    with pytest.raises(
+        UserError, match=r"takes at least 2\.0 GB; .*--rematerialize, 0\.6 GB"
+    ):
+        check_memory(task, **sizes)
+    check_memory(task, **sizes, rematerialize=True)
+    monkeypatch.setattr(process, "memory_bytes", lambda: 10**8)
+    with pytest.raises(UserError, match=r"takes at least 0\.\d GB; .* machine$"):
+        check_memory(task, **sizes, rematerialize=True)
 
 
 @pytest.mark.fault
