@@ -25,8 +25,8 @@ CONFIG = PredNetConfig(channels=(3, 4), height=8, width=12)
 def untrained_run(run, network, frames):
     """A run's directory with initial weights."""
     run.mkdir()
-    params = prednet_jax.init_params(network, jax.random.key(0))
     task = prednet_jax.tasks.of(network)
+    params = task.init_params(jax.random.key(0))
     records.write_tree(run / records.WEIGHTS, params)
     records.write_json(
         run / records.MANIFEST,
@@ -135,6 +135,24 @@ def test_the_future_comes_after_the_last_frame(predict, refused, inputs):
     untrained_run(inputs / "single", network, inputs / "frames.npz")
     words = (words[0], f"--weights={inputs / 'single'}", words[2])
     refused("sees single images and has no next", *words, "--future=2")
+
+
+def test_a_network_of_another_module_predicts(forked, refused, tmp_path, monkeypatch):
+    """Only evaluate.py took one."""
+    source = ROOT / "tests" / "experiments" / "tiny_task.py"
+    (tmp_path / "another_task.py").write_text(source.read_text())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = prednet_jax.tasks.load("another_task:TINY")
+    untrained_run(tmp_path / "run", task, "walk")
+    words = ("--weights=run", "--model=another_task:TINY", "--workdir=out")
+    forked("predict.py", *words, "--frames=4", folder=tmp_path)
+    found = np.load(tmp_path / "out" / "predictions.npz")
+    params = task.init_params(jax.random.key(0))
+    expected = task.predict(params, jax.numpy.asarray(found["frames"]))
+    np.testing.assert_allclose(found["predictions"], expected, rtol=0, atol=1e-6)
+    for flag in ("--future=2", "--layers=R0", "--extrapolate_from=2"):
+        message = f"{flag} with the network another_task:TINY: expected a PredNet"
+        refused(message, "predict.py", *words, flag, folder=tmp_path)
 
 
 def test_strips_show_every_horizon_and_say_what_was_seen(monkeypatch):
