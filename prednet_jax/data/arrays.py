@@ -79,7 +79,7 @@ class Film:
             self._boundaries = boundaries
 
     def source(self, fit: Fit) -> FrameSource:
-        """The source of what a fit makes of the frames, all of which are looked at."""
+        """Returns the source that a fit makes of the frames; all are looked at."""
         name, array = str(self._path), self._array
         fit = fit.settled(self.height, self.width)
         fit.check(self.height, self.width, f"a frame of {name}")
@@ -109,7 +109,7 @@ class Film:
         )
 
     def _frame(self, index: int) -> np.ndarray:
-        """A frame uint8 `[H, W, C]`."""
+        """Returns a frame uint8 `[H, W, C]`."""
         place = dict(zip("NT", divmod(index, self._size["T"]), strict=True))
         chosen = (place.get(axis, slice(None)) for axis in self._layout)
         picture = self._array[tuple(chosen)]
@@ -123,7 +123,7 @@ class Film:
 
 
 def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
-    """A layout that was given, if the shape fits it."""
+    """Returns a layout that was given, if the shape fits it."""
     letters = layout.upper()
     named = set(letters)
     if not set("THW") <= named <= set("NTCHW") or len(named) < len(letters):
@@ -146,7 +146,7 @@ def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
 
 
 def _guess(path: Path, shape: tuple[int, ...]) -> str:
-    """The layout of an array, where its shape has one meaning."""
+    """Returns the layout of an array, where its shape has one meaning."""
     name, published = _MOVING_MNIST
     last, second = shape[-1] in (1, 3), len(shape) > 1 and shape[1] in (1, 3)
     readings = {
@@ -176,7 +176,7 @@ def _guess(path: Path, shape: tuple[int, ...]) -> str:
 
 
 def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
-    """The array, and the first frames of its sequences if the file tells them."""
+    """Returns the array, and the first frames of its sequences if told."""
     kind = files.kind(path)
     if kind == "hdf5" or path.suffix.lower() == ".hkl":
         return _load_hickle(path)
@@ -245,7 +245,7 @@ def _load_hickle(path: Path) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def _root(path: Path) -> Any:
-    """The array, or the group of values, that an .hkl holds."""
+    """Returns the array, or the group of values, that an .hkl holds."""
     import h5py
 
     try:
@@ -260,7 +260,7 @@ def _root(path: Path) -> Any:
 
 
 def _value(group: Any, name: str) -> Any:
-    """A member of a group; a link could lead to another file."""
+    """Returns a member of a group; a link could lead to another file."""
     import h5py
 
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
@@ -269,7 +269,7 @@ def _value(group: Any, name: str) -> Any:
 
 
 def _strings(node: Any) -> list[str]:
-    """A list of strings of hickle: one array, or a group with an array for each."""
+    """Reads a list of strings of hickle: one array, or an array for each."""
     if hasattr(node, "keys"):
         values = (_value(node, name) for name in sorted(node, key=natural_key))
         return ["".join(_strings(value)) for value in values]

@@ -8,7 +8,7 @@ import contextlib
 import gzip
 import io
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from prednet_jax.data import images
 from prednet_jax.errors import UserError
 
 #: Is given what there is to make, and yields it.
-Progress = Callable[[Sequence[Any]], Iterable[Any]]
+Progress = Callable[[Any], Iterable[Any]]
 
 BRING = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
@@ -80,7 +80,7 @@ def prepare(
 
 
 def moving_mnist(source: Path, made: Path, progress: Progress = iter) -> None:
-    """The published file is uint8 `[time, sequence, height, width]`."""
+    """Reorders the published file, uint8 `[time, sequence, height, width]`."""
     del progress  # It is one copy.
     path = source / "mnist_test_seq.npy"
     if not path.is_file():
@@ -98,7 +98,7 @@ def moving_mnist(source: Path, made: Path, progress: Progress = iter) -> None:
 
 
 def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
-    """Camera image_03 of each recording, as process_im of process_kitti.py has it.
+    """Cuts camera image_03 of each recording, as process_im of process_kitti.py.
 
     Scaled to the height with Pillow's bilinear filter, and the middle columns.
     """
@@ -158,7 +158,7 @@ def _mnist(source: Path, folder: Path, progress: Progress) -> Path:
 
 
 def idx(folder: Path, name: str, axes: int) -> np.ndarray:
-    """An IDX file of unsigned bytes, compressed by gzip or not.
+    """Returns an IDX file of unsigned bytes, compressed by gzip or not.
 
     The format: two zero bytes, the type (8: unsigned byte), the number of axes, the
     length of each as a big-endian 32-bit number, the values.

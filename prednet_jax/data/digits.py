@@ -92,7 +92,7 @@ def open_moving(
     seed: int,
     length: int = 10_000 * SEQUENCE,
 ) -> FrameSource:
-    """Moving digits; every `SEQUENCE` frames, a boundary, two new digits start.
+    """Opens moving digits; every `SEQUENCE` frames, a boundary, two others start.
 
     The seed determines digits, starts and directions.
     """
@@ -126,12 +126,12 @@ def open_moving(
 
 
 def triangle(u: float) -> float:
-    """Reflection of the number line into [0, 1]."""
+    """Returns reflection of the number line into [0, 1]."""
     return abs(u - 2 * round(u / 2))
 
 
 def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A grey picture `[h, w]`, bilinear, with smoothing where it becomes smaller."""
+    """Scales a grey picture `[h, w]` bilinearly, smoothed if it becomes smaller."""
     from PIL import Image
 
     if picture.shape == (height, width):
@@ -142,7 +142,7 @@ def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @functools.cache
 def digits() -> Stills:
-    """The digits as 28x28 pictures, white on black, in scikit-learn's order."""
+    """Returns the digits as 28x28 pictures, white on black, in scikit-learn's order."""
     # Not with `sklearn.datasets`: its import takes as long as training a small network.
     packed = shipped_bytes(
         "digits", "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.5"
@@ -157,7 +157,7 @@ def digits() -> Stills:
 
 
 def mnist() -> Stills:
-    """MNIST's training pictures, read one by one, in the order of TFDS's files."""
+    """Opens MNIST's training pictures, one by one, in the order of TFDS's files."""
     import tensorflow_datasets as tfds
 
     folder = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
@@ -187,7 +187,7 @@ def mnist() -> Stills:
 
 
 def shipped_bytes(data: str, package: str, file: str, requirement: str) -> bytes:
-    """A file of an installed package, which is not imported."""
+    """Returns a file of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"data={data}: needs {requirement}; pip install '.[data]'")

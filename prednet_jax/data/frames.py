@@ -56,7 +56,7 @@ class FrameSource:
     done: str = ""
 
     def __post_init__(self):
-        """Refuse, with a UserError, a size, length or boundaries of no use."""
+        """Returns refuse, with a UserError, a size, length or boundaries of no use."""
         check_frame_size(self.height, self.width, self.channels)
         whole("length", self.length, 1)
         begins = list(self.boundaries)
@@ -81,7 +81,7 @@ class FrameSource:
 
 
 def check_frame_size(height: int, width: int, channels: int) -> None:
-    """Refuse a side that is not positive, and channels other than 1 and 3."""
+    """Refuses a side that is not positive, and channels other than 1 and 3."""
     whole("height", height, 1)
     whole("width", width, 1)
     if channels not in (1, 3):
@@ -111,7 +111,7 @@ def joined(name: str, sources: Sequence[FrameSource]) -> FrameSource:
 
 
 def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
-    """The frames of spans `(frames, begin, end)`, one span after the other."""
+    """Returns the frames of spans `(frames, begin, end)`, one span after the other."""
     ends = np.cumsum([end - begin for _, begin, end in spans])
 
     def frames(start: int, stop: int) -> np.ndarray:
@@ -128,7 +128,7 @@ def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
 
 
 def thinned(source: FrameSource, every: int) -> FrameSource:
-    """Every so many frames of each sequence of a source, from its first one on."""
+    """Returns a source of every so many frames of each sequence of a source."""
     if whole("every", every, 1) == 1:
         return source
     begins = np.asarray(source.boundaries)
@@ -152,13 +152,13 @@ def thinned(source: FrameSource, every: int) -> FrameSource:
 
 
 def fingerprint(**fields: Any) -> str:
-    """SHA-256 of named values that JSON can hold, independent of their order."""
+    """Returns the SHA-256 of named values that JSON can hold, in any order."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def generator(*seeds: int) -> np.random.Generator:
-    """A generator to draw uniform doubles from, which every NumPy draws alike."""
+    """Returns a generator of uniform doubles, the same in every NumPy."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
 
 
@@ -211,7 +211,7 @@ class Fit:
     mixed: bool = False
 
     def __post_init__(self):
-        """Refuse (with a UserError) a value that is not accepted."""
+        """Refuses (with a UserError) a value that is not accepted."""
         check_frame_size(self.height, self.width, self.channels)
         one_of("crop", self.crop, CROPS)
         if len(self.offset) != 2:
@@ -233,7 +233,7 @@ class Fit:
 
     @property
     def done(self) -> str:
-        """What is done to the pictures, in words; empty: nothing."""
+        """Returns what is done to the pictures, in words; empty: nothing."""
         own, size = self.original, (self.height, self.width)
         if own is None or (own == size and not self.mixed):
             return ""
@@ -256,7 +256,7 @@ class Fit:
         )
 
     def check(self, height: int, width: int, name: str) -> None:
-        """Refuse a picture, of a size in pixels, that the crop does not lie inside."""
+        """Refuses a picture, of a size in pixels, that the crop does not lie inside."""
         if self.crop in SCALES:
             return
         free_x, free_y = width - self.width, height - self.height
@@ -275,7 +275,7 @@ class Fit:
             )
 
     def __call__(self, picture: np.ndarray, name: str) -> np.ndarray:
-        """Cut or scale a picture uint8 `[h, w, c]` to `[height, width, c]`."""
+        """Cuts or scales a picture uint8 `[h, w, c]` to `[height, width, c]`."""
         height, width = picture.shape[:2]
         self.check(height, width, name)
         if self.crop in SCALES:
@@ -287,7 +287,7 @@ class Fit:
     def frames(
         self, picture: Callable[[int], np.ndarray], name_of: Callable[[int], str]
     ) -> Frames:
-        """The frames of pictures uint8 `[h, w, c]`, which messages call `name_of`."""
+        """Returns frames of pictures uint8 `[h, w, c]`, named by `name_of`."""
         shape = self.height, self.width, self.channels
 
         def frames(start: int, stop: int) -> np.ndarray:
@@ -308,7 +308,7 @@ class Fit:
         /,
         **identity: Any,
     ) -> FrameSource:
-        """The source of what this fit makes of pictures that `identity` tells apart."""
+        """Returns the source of fitted pictures, which `identity` tells apart."""
         size = self.height, self.width, self.channels
         digest = fingerprint(
             size=size, crop=self.crop, offset=tuple(self.offset), **identity
@@ -316,13 +316,13 @@ class Fit:
         return FrameSource(name, *size, length, begins, frames, digest, done=self.done)
 
     def _corner(self, height: int, width: int) -> tuple[int, int]:
-        """Top and left of the crop; floor division as in the published trainer."""
+        """Returns top and left of the crop, by the floor division of the trainer."""
         right, down = self.offset
         return down + (height - self.height) // 2, right + (width - self.width) // 2
 
 
 def resize_antialiased(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear with antialiasing, of uint8 `[h, w, c]`, as Pillow has it.
+    """Scales uint8 `[h, w, c]` bilinearly with antialiasing, as Pillow does.
 
     Without antialiasing a moving picture that is made much smaller flickers.
     """
@@ -334,7 +334,7 @@ def resize_antialiased(picture: np.ndarray, height: int, width: int) -> np.ndarr
 
 
 def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear interpolation between pixel centres, of uint8 `[h, w, c]`; no smoothing.
+    """Scales uint8 `[h, w, c]` bilinearly between pixel centres; no smoothing.
 
     With geometry and 11-bit weights of OpenCV's `cv2.resize`, as published.
     """
@@ -351,7 +351,7 @@ def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def to_channels(picture: np.ndarray, channels: int) -> np.ndarray:
-    """uint8 `[..., c]` as `[..., channels]`: grey by ITU-R 601 luma, RGB by repetition.
+    """Returns `[..., c]` as `[..., channels]`: grey by ITU-R 601, RGB repeated.
 
     c and `channels` are 1 or 3.
     """
@@ -366,7 +366,7 @@ def to_channels(picture: np.ndarray, channels: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _taps(size: int, new_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Left neighbour, right neighbour and integer weight of the right one."""
+    """Returns left neighbour, right neighbour and integer weight of the right one."""
     centre = (np.arange(new_size) + 0.5) * (size / new_size) - 0.5
     centre = np.clip(centre, 0.0, size - 1.0)
     left = np.floor(centre).astype(np.int64)

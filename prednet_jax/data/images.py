@@ -51,7 +51,7 @@ _ORIENTATION = 0x0112  # Exif 2.32, 4.6.4.
 def sequences_below(
     path: str | os.PathLike[str], suffixes: Sequence[str], *, deeper: bool = True
 ) -> dict[str, list[str]]:
-    """The files of some suffixes in a folder, by the folder that they lie in.
+    """Returns the files of some suffixes in a folder, by the folder that they lie in.
 
     In natural order, without hidden names and links to folders.
     """
@@ -71,7 +71,7 @@ def sequences_below(
 
 
 def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> FrameSource:
-    """Open image files, checked and fingerprinted now and decoded when read."""
+    """Opens image files, checked and fingerprinted now and decoded when read."""
     paths: list[str] = []
     begins: tuple[int, ...] = ()
     for sequence in sequences:
@@ -92,7 +92,7 @@ def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> Fram
 
 
 def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSource:
-    """Open a text list of images, or of lists of images (one sequence each).
+    """Opens a text list of images, or of lists of images (one sequence each).
 
     A relative path is searched for in the folder of the list that names it, then in the
     working directory, as in the published script; further words after it do not count.
@@ -120,17 +120,17 @@ def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSour
 
 
 def listed(path: Path, *, allow_outside: bool = False) -> list[str]:
-    """The files that a text list names."""
+    """Returns the files that a text list names."""
     return _listed(str(path), _root(path, allow_outside))
 
 
 def _root(path: Path, allow_outside: bool) -> str | None:
-    """The folder that the files of a list have to lie in."""
+    """Returns the folder that the files of a list have to lie in."""
     return None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that puts frame_9 before frame_10."""
+    """Returns sort key that puts frame_9 before frame_10."""
     parts = re.split(r"(\d+)", name.lower())
     # Text and numbers alternate, so that numbers are compared with numbers. With the
     # name itself at the end no two names are equal.
@@ -175,7 +175,7 @@ def _suffix(name: str) -> str:
 
 
 def _digest_and_size(path: str, fit: Fit) -> tuple[str, tuple[int, int]]:
-    """What identifies a picture that fits; its height and width as shown."""
+    """Returns the digest of a picture that fits, and its height and width."""
     data = _bytes(path)
     height, width, orientation = read_header(data, path)
     fit.check(height, width, path)
@@ -184,7 +184,7 @@ def _digest_and_size(path: str, fit: Fit) -> tuple[str, tuple[int, int]]:
 
 
 def read_header(data: bytes, name: object) -> tuple[int, int, int]:
-    """Height and width as shown, after rotation, and the EXIF orientation, 1 to 8.
+    """Returns height and width, after rotation, and the EXIF orientation, 1 to 8.
 
     Pixels are decoded only if the picture has a channel of transparency.
     """
@@ -210,7 +210,7 @@ def read_header(data: bytes, name: object) -> tuple[int, int, int]:
 
 
 def decode(data: bytes, name: object) -> np.ndarray:
-    """The pixels uint8 `[h, w, 3]` as shown of a file that `read_header` accepts."""
+    """Decodes the pixels uint8 `[h, w, 3]` of a file that `read_header` accepts."""
     from PIL import ImageOps
 
     with _opened(data, name) as image:
@@ -228,7 +228,7 @@ def check_size(width: int, height: int, name: object) -> None:
 
 @contextlib.contextmanager
 def _opened(data: bytes, name: object) -> "Iterator[Image.Image]":
-    """A picture of an accepted size and depth; what is broken is named."""
+    """Opens a picture of an accepted size and depth; names what is broken."""
     from PIL import Image
 
     try:
@@ -268,7 +268,7 @@ def _more_than_8_bits(image: "Image.Image", data: bytes) -> str | None:
 
 
 def _orientation(image: "Image.Image", data: bytes) -> int:
-    """The EXIF orientation, 1 to 8, unless Pillow applies it itself; then 1."""
+    """Returns the EXIF orientation, 1 to 8, unless Pillow applies it itself; then 1."""
     from PIL import Image
 
     if image.format == "TIFF":

@@ -262,7 +262,7 @@ class _Reader:
         raise UserError(f"data={data}: a file of an unknown kind; {accepted}")
 
     def _folder(self, path: Path) -> FrameSource:
-        """A folder of images; else of folders of images, of videos, or of arrays."""
+        """Opens a folder of images; else of such folders, of videos, or of arrays."""
         suffixes = images.IMAGE_SUFFIXES
         pictures = images.sequences_below(path, suffixes, deeper=False)
         if pictures:
@@ -296,7 +296,7 @@ class _Reader:
         return images.open_images(str(path), pictures.values(), self.fit)
 
     def _list(self, path: Path) -> FrameSource:
-        """A list of images, of lists of images, or of videos and arrays."""
+        """Opens a list of images, of lists of images, or of videos and arrays."""
         entries = images.listed(path, allow_outside=self.allow_outside)
         films = [Path(name).suffix.lower() in _FILM_SUFFIXES for name in entries]
         gifs = all(name.lower().endswith(".gif") for name in entries)

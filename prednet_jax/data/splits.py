@@ -50,7 +50,7 @@ def walks(
 def moving(
     stills: digits.Stills, split: str, count: int | None, size: dict
 ) -> FrameSource:
-    """Moving pictures of seeds of their own; every fifth picture is `unseen`."""
+    """Opens moving pictures of other seeds; every fifth picture is `unseen`."""
     count = count or MOVING
     last = HELD_OUT_PICTURES - 1
     unseen = split == "unseen"
@@ -71,7 +71,7 @@ def moving(
 def by_seed(
     opened: Callable[..., FrameSource], split: str, count: int | None, size: dict
 ) -> FrameSource:
-    """The beginnings of sources of other seeds; `in_time` if seeds change nothing."""
+    """Opens the beginnings of other seeds, or `in_time` if seeds change nothing."""
     if split == "unseen":
         raise UserError("split=unseen: expected split train, validation or test")
     first_seed = FIRST_SEED[split]
@@ -88,7 +88,7 @@ def by_seed(
 
 
 def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
-    """Every tenth of the sequences, or where they are few the last tenths of each."""
+    """Divides by tenths of the sequences, or, where they are few, of each."""
     ends = (*source.boundaries[1:], source.length)
     pieces = list(zip(source.boundaries, ends, strict=True))
     low, high = {"validation": (8, 9), "test": (9, 10)}.get(split, (0, 8))
@@ -106,7 +106,7 @@ def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
 
 
 def first(source: FrameSource, split: str, count: int | None) -> FrameSource:
-    """The first sequences of a source that is a split as a whole."""
+    """Returns the first sequences of a source that is a split as a whole."""
     ends = (*source.boundaries[1:], source.length)
     pieces = list(zip(source.boundaries, ends, strict=True))
     return _chosen(source, pieces, split, count)
@@ -140,7 +140,7 @@ def _pieces(
 
 
 def in_memory(source: FrameSource) -> FrameSource:
-    """The same source, whose sequences are read once; a large one stays as it is."""
+    """Returns the same source, whose sequences are read once unless it is large."""
     shape = (source.length, source.height, source.width, source.channels)
     if np.prod(shape, dtype=np.int64) > _KEPT:
         return source

@@ -46,7 +46,7 @@ _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionar
 
 
 def open_video(path: Path, fit: Fit) -> FrameSource:
-    """Open the first track of a video; a rotation that it asks for is not applied."""
+    """Opens the first track of a video; a rotation that it asks for is not applied."""
     name = str(path)
     digest, video = files.digest(path), Video(path, fit)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
@@ -79,7 +79,7 @@ class Video:
         self.read = self.fit.frames(self._picture, lambda _: f"a frame of {path}")
 
     def _at(self, number: int) -> Any:
-        """A frame; of many videos those that were read last stay open."""
+        """Returns a frame; of many videos those that were read last stay open."""
         with _TURN:
             if number < self._next or (self.stamps and number > self._next + _NEAR):
                 self._frames = _numbered(self._path, self.stamps, number)
@@ -92,7 +92,7 @@ class Video:
             return self._decode(number)
 
     def _picture(self, number: int) -> np.ndarray:
-        """A frame, uint8 `[h, w, 3]`."""
+        """Returns a frame, uint8 `[h, w, 3]`."""
         frame = self._at(number)
         channels = frame.format.components
         self.bits = max(self.bits, *(channel.bits for channel in channels))
@@ -131,7 +131,7 @@ class Video:
 
 
 def _index(path: Path) -> tuple[int, list[int]]:
-    """Number of frames, and their presentation times; none if not to be trusted."""
+    """Counts the frames, and returns their times; none if not to be trusted."""
     import av
 
     with _opened(path) as (container, stream):
@@ -156,7 +156,7 @@ def _index(path: Path) -> tuple[int, list[int]]:
 
 
 def _numbered(path: Path, stamps: list[int], start: int) -> Iterator[tuple[int, Any]]:
-    """Decode from frame `start` on (without stamps: from 0), with their numbers."""
+    """Decodes from frame `start` on (without stamps: from 0), with numbers."""
     with _opened(path) as (container, stream):
         if not (start and stamps):
             yield from enumerate(container.decode(stream))
@@ -177,7 +177,7 @@ def _numbered(path: Path, stamps: list[int], start: int) -> Iterator[tuple[int, 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    """The container, and its first video track, to be decoded by one thread."""
+    """Opens the container and its first video track, decoded by one thread."""
     import av
 
     # FFmpeg reads a relative name with a colon as an address.

@@ -85,7 +85,7 @@ class Scene(NamedTuple):
 def open_walk(
     *, height: int, width: int, channels: int = 3, seed: int = 0, varied: bool = False
 ) -> FrameSource:
-    """Open the walk; a varied one shows a `variation` in each scene.
+    """Opens the walk; a varied one shows a `variation` in each scene.
 
     All scenes are one sequence, as in a recording of a head camera. The seed chooses
     photographs, paths and cuts.
@@ -107,7 +107,7 @@ def open_walks(
     photographs: tuple[str, ...],
     varied: bool = False,
 ) -> FrameSource:
-    """Open the first `frames` frames of the walk of each seed, a sequence each.
+    """Opens the first `frames` frames of the walk of each seed, a sequence each.
 
     They show `photographs`, at least three of `PHOTOGRAPHS`, or variations of them.
     """
@@ -132,7 +132,7 @@ def open_walks(
 def _fingerprint(
     kind: str, first: np.ndarray, photographs: tuple[str, ...], **numbers: Any
 ) -> str:
-    """With the first frame, which depends on the smoothing of the installed Pillow."""
+    """Includes the first frame, which depends on the smoothing of Pillow."""
     return fingerprint(
         generator=kind,
         version=VERSION,
@@ -174,7 +174,7 @@ def render(
 
 
 def scene_index(seed: int, index: int) -> int:
-    """The scene that frame `index` belongs to."""
+    """Returns the scene that frame `index` belongs to."""
     k = index // PERIOD
     # The jitter moves a cut by less than half a period, so three scenes are candidates.
     if index >= scene(seed, k + 1).start:
@@ -186,7 +186,7 @@ def scene_index(seed: int, index: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
-    """Draw the parameters of scene k of a walk through so many photographs."""
+    """Draws the parameters of scene k of a walk through so many photographs."""
     draw = generator(seed, 0, k).random(15)
     jitter = round(JITTER * (draw[0] - 0.5)) if k else 0
     shortest = np.array([175.0, 65.0, 200.0, 75.0, 250.0, 30.0])
@@ -204,7 +204,7 @@ def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
 def pose(
     scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where the camera is at frames `t`, `[T]`, from the start of a scene.
+    """Returns where the camera is at frames `t`, `[T]`, from a scene's start.
 
     `photo` is the height and width of the photograph in pixels, `aspect` the width of
     the view over its height. Returns x, y and height of the view, `[T]` in pixels of
@@ -229,7 +229,7 @@ def pose(
 def _view(
     size: tuple[int, int, int], middle: float, name: str, seeds: tuple[int, ...]
 ) -> tuple[tuple[int, int], np.ndarray]:
-    """Height and width of a scene's picture, and it, smoothed, at the scene's scale."""
+    """Returns the size of a scene's picture, and it, smoothed, at the scene's scale."""
     height, width, channels = size
     full = variation(name, channels, *seeds) if seeds else photograph(name, channels)
     rows, cols = full.shape[:2]
@@ -251,7 +251,7 @@ def _render_scene(
     full: tuple[int, int],
     photo: np.ndarray,
 ) -> None:
-    """Render frames of a scene into `out`, uint8 `[T, H, W, C]`."""
+    """Renders frames of a scene into `out`, uint8 `[T, H, W, C]`."""
     _, height, width, _ = out.shape
     rows, cols = photo.shape[:2]
     where = pose(scene, index - scene.start, full, width / height)
@@ -266,7 +266,7 @@ def _render_scene(
 
 
 def _sample(photo: np.ndarray, down: np.ndarray, along: np.ndarray) -> np.ndarray:
-    """Bilinear samples of `photo` `[h, w, c]` at coordinates `[H, W]`, in integers."""
+    """Samples `photo` `[h, w, c]` bilinearly at `[H, W]`, in integers."""
     rows, cols, channels = photo.shape
     one = 1 << _BITS
     y = np.rint(np.clip(down, 0, rows - 1) * one).astype(np.int32)
@@ -289,7 +289,7 @@ def _sample(photo: np.ndarray, down: np.ndarray, along: np.ndarray) -> np.ndarra
 
 @functools.lru_cache(maxsize=64)
 def _lap_order(seed: int, lap: int, count: int) -> np.ndarray:
-    """Order of the photographs in a lap; it never starts with the one shown last."""
+    """Returns the order of a lap; it never starts with the one shown last."""
     order = np.argsort(generator(seed, 1, lap).random(count))
     if lap:
         # The swap below never changes the last of three or more, so that of the lap
@@ -302,13 +302,13 @@ def _lap_order(seed: int, lap: int, count: int) -> np.ndarray:
 
 @functools.cache
 def photograph_bytes(name: str) -> bytes:
-    """The shipped file. `skimage.data` is not used, since it may use the network."""
+    """Reads the shipped file; `skimage.data` may use the network."""
     return shipped_bytes("walk", "skimage", f"data/{name}", "scikit-image>=0.24")
 
 
 @functools.cache
 def photograph(name: str, channels: int) -> np.ndarray:
-    """The whole photograph, uint8 `[h, w, channels]`, with channels 1 or 3."""
+    """Returns the whole photograph, uint8 `[h, w, channels]`, with channels 1 or 3."""
     from PIL import Image
 
     with Image.open(io.BytesIO(photograph_bytes(name))) as image:
@@ -316,7 +316,7 @@ def photograph(name: str, channels: int) -> np.ndarray:
 
 
 def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
-    """A picture of dead leaves, or the photograph varied; uint8 `[h, w, channels]`.
+    """Returns dead leaves, or the photograph varied; uint8 `[h, w, channels]`.
 
     `name` is one of `PHOTOGRAPHS`; the seeds say which variation.
     """

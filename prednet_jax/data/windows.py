@@ -48,7 +48,7 @@ class Schedule(NamedTuple):
     window: int
 
     def after(self, updates: int) -> "Schedule":
-        """The schedule that remains after a number of updates."""
+        """Returns the schedule that remains after a number of updates."""
         return self._replace(start=self.start[updates:], first=self.first[updates:])
 
 
@@ -61,7 +61,7 @@ def schedule(
     batch: int = 1,
     fresh: bool = False,
 ) -> Schedule:
-    """The windows of the first `updates` updates, cycling over the sequences.
+    """Returns the windows of the first `updates` updates, cycling over the sequences.
 
     `boundaries` are the first frames of the sequences of `length` frames, `window` is T
     and `batch` B of the formulas; 0: each update sees one picture of every stream. If
@@ -116,7 +116,7 @@ def never_seen(source: FrameSource, window: int, *, batch: int, drawn: bool) -> 
 
 
 def _places(counts: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sequence that holds entry `index` of all, and its number there."""
+    """Returns the sequence that holds entry `index` of all, and its number there."""
     ends = np.cumsum(counts)
     sequence = np.searchsorted(ends, index, side="right")
     return sequence, index - (ends - counts)[sequence]
@@ -125,7 +125,7 @@ def _places(counts: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _streams(
     length: int, boundaries: Sequence[int], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """First frames `[S, B]` and lengths `[S]` of the sequences of B streams."""
+    """Returns first frames `[S, B]` and lengths `[S]` of the sequences of B streams."""
     whole("batch", count, 1)
     begins: np.ndarray = np.asarray(boundaries, np.int64)
     lengths: np.ndarray = np.diff(begins, append=length)
@@ -156,7 +156,7 @@ def _too_short(window: int, lengths: np.ndarray) -> UserError:
 def chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Read the windows in a background thread, in chunks of K.
+    """Reads the windows in a background thread, in chunks of K.
 
     Yields frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W, C]` of single
     pictures) and first bool `[K]`, True of single pictures.
@@ -165,7 +165,7 @@ def chunks(
 
 
 def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
-    """Yield the items of an iterator that a background thread advances, some ahead."""
+    """Yields the items of an iterator that a background thread advances, some ahead."""
     end: Any = object()
     pool = ThreadPoolExecutor(1, "prefetch")
     try:
@@ -178,7 +178,7 @@ def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
 
 
 def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
-    """SHA-256: where it is equal, so are the frames that every update sees."""
+    """Returns a SHA-256, equal where the frames of every update are equal."""
     digest = hashlib.sha256(f"order 1 {source.fingerprint} {schedule.window} ".encode())
     digest.update(schedule.start.astype("<i8").tobytes())
     digest.update(schedule.first.astype("u1").tobytes())
@@ -188,7 +188,7 @@ def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
 def read_chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The work of `chunks`, without the thread."""
+    """Does the work of `chunks`, without the thread."""
     size, batch = schedule.window + 1, schedule.start.shape[1]
     shape = (source.height, source.width, source.channels)
     # Neighbouring windows share a frame; to decode it twice, a video would seek.

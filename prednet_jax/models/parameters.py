@@ -50,7 +50,7 @@ def _draw_block(sampler: Callable, key: jax.Array, index: int) -> jax.Array:
 
 
 def _library(x: jax.Array) -> ModuleType:
-    """NumPy unless x is traced: JAX would compile a program for each shape."""
+    """Returns NumPy unless x is traced: JAX would compile for each shape."""
     return jnp if isinstance(x, jax.core.Tracer) else np
 
 
@@ -73,7 +73,7 @@ def _zeros(size: int) -> Initializer:
 
 
 def _stacked(parts: list[Initializer]) -> Initializer:
-    """One kernel from independent draws, concatenated along the input channels."""
+    """Makes one kernel of independent draws, along the input channels."""
 
     def init(key: jax.Array) -> jax.Array:
         keys = jax.random.split(key, len(parts))
@@ -85,7 +85,7 @@ def _stacked(parts: list[Initializer]) -> Initializer:
 
 
 def initializers(config: PredNetConfig | AutoencoderConfig) -> Table:
-    """The initialiser of each parameter, `{group: {leaf: initialiser}}`."""
+    """Returns the initialiser of each parameter, `{group: {leaf: initialiser}}`."""
     if isinstance(config, AutoencoderConfig):
         widths = (config.pixels, *config.hidden, config.pixels)
         return {
@@ -152,7 +152,7 @@ class Parameters(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, dict[str, jax.Array]]:
-        """The parameters: `{group: {leaf: array}}`."""
+        """Returns the parameters: `{group: {leaf: array}}`."""
         return {
             name: _Group(leaves, name=name)()
             for name, leaves in initializers(self.config).items()
@@ -167,7 +167,7 @@ def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> di
 def parameter_shapes(
     config: PredNetConfig | AutoencoderConfig,
 ) -> dict[str, dict[str, tuple[int, ...]]]:
-    """The shape of each parameter, `{group: {leaf: shape}}`; draws none."""
+    """Returns the shape of each parameter, `{group: {leaf: shape}}`; draws none."""
     return {
         name: {leaf: initializer.shape for leaf, initializer in leaves.items()}
         for name, leaves in initializers(config).items()
@@ -175,7 +175,7 @@ def parameter_shapes(
 
 
 def first_not_finite(tree: Any) -> str | None:
-    """Name of the first tensor with NaN or infinity (empty: the tree), or None."""
+    """Returns the name of the first tensor with NaN or infinity, or None."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not np.isfinite(np.asarray(leaf)).all():
             return jax.tree_util.keystr(path, simple=True, separator="/")

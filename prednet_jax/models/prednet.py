@@ -32,7 +32,7 @@ LAYOUTS = ("TBHWC", "NTHWC")
 def algorithms(
     config: PredNetConfig, dtype: DTypeLike = jnp.float32, batch: int = 1
 ) -> dict[str, str]:
-    """The algorithm of each convolution in this process, by the convolution's name.
+    """Returns the algorithm of each convolution in this process, by its name.
 
     `batch` sequences are seen together on each device.
     """
@@ -205,7 +205,7 @@ def outputs(
     *,
     extrapolate_from: int | jax.Array | None = None,
 ) -> tuple[dict[str, jax.Array], PredNetState]:
-    """What the network computes, of frames that `check_frames` accepts.
+    """Computes outputs of the network, of frames that `check_frames` accepts.
 
     Arguments are as in `predict`. Returns the outputs by name, and the state after the
     last frame. They are `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the
@@ -238,7 +238,7 @@ def outputs(
 
 
 def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
-    """Field of `StepOutputs` and layer of a map such as `R0`, or a UserError."""
+    """Returns the field of `StepOutputs` and the layer of a map such as `R0`."""
     fields = {"R": "hidden", "A": "target", "Ahat": "prediction", "E": "error"}
     kind = name.rstrip("0123456789")
     layer = name[len(kind) :]

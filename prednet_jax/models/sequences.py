@@ -188,7 +188,7 @@ def rollouts(
 
 @functools.lru_cache(maxsize=8)
 def _rollout_program(config: PredNetConfig, horizons: tuple[int, ...]) -> Callable:
-    """`(params, state, frames) -> (state, predictions)`, compiled."""
+    """Compiles `(params, state, frames) -> (state, predictions)`."""
     wanted = np.array(horizons) - 1
 
     @jax.jit
@@ -222,7 +222,7 @@ def _joined(
 
 @functools.lru_cache(maxsize=32)
 def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
-    """`(params, state, frames, unseen_from) -> (state, maps by name)`, compiled."""
+    """Compiles `(params, state, frames, unseen_from) -> (state, maps by name)`."""
     names = ("prediction", *maps)
 
     @jax.jit

@@ -79,7 +79,7 @@ class StepOutputs(NamedTuple):
 def initial_state(
     config: PredNetConfig, batch: int, dtype: jnp.dtype = jnp.float32
 ) -> PredNetState:
-    """The state before the first frame of a sequence: all zero."""
+    """Returns the state before the first frame of a sequence: all zero."""
 
     def zeros(widths: tuple[int, ...]) -> tuple[jax.Array, ...]:
         return tuple(
@@ -161,7 +161,7 @@ def _top_down(
     state: PredNetState,
     errors: tuple[jax.Array, ...],
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    """Hidden states and cells of every layer, computed from the top down."""
+    """Computes hidden states and cells of every layer, from the top down."""
     hidden, cells = list(state.hidden), list(state.cell)
     for layer in reversed(range(config.layers)):
         name = f"gates_{layer}"
@@ -195,7 +195,7 @@ def lstm(
     peephole: Float[Array, "3 H W R"] | None,
     convolved: Float[Array, "B H W 3R"] | None = None,
 ) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
-    """The elementwise part of the three ConvLSTM cells; the new hidden state and cell.
+    """Returns the new hidden state and cell: the elementwise part of the cells.
 
     With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell.
     With the cell convolved (the PyTorch ports): the same, but of all the cells around.
@@ -265,13 +265,13 @@ def hard_sigmoid(x: jax.Array) -> jax.Array:
 
 
 def clip_above(x: jax.Array, bound: float) -> jax.Array:
-    """min(x, bound); at equality x gets the whole gradient (jnp.minimum halves it)."""
+    """Returns min(x, bound); at equality x gets the whole gradient, not half."""
     return jnp.where(x <= bound, x, jnp.asarray(bound, x.dtype))
 
 
 @jax.custom_vjp
 def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
-    """2x2 maxima; at a tie the first maximum (row-major) gets the whole gradient.
+    """Takes 2x2 maxima; at a tie the first one (row-major) gets the whole gradient.
 
     NaN where one of the four is. The four strided views are compared: the gradient of
     `reduce_window` is nondeterministic on GPUs and slow on CPUs.

@@ -65,7 +65,7 @@ def unroll(
         for name, shape in sorted(convolutions.items(), key=lambda item: item[0])
     )
     together = convolution.frames_per_iteration(convolutions.values(), batch)
-    run = partial(_unroll, body, (static, together))
+    run: Callable[..., Any] = partial(_unroll, body, (static, together))
     kernels = dict(kernels)
     if not rematerialize:
         return run(kernels, others, carry, xs)
@@ -162,7 +162,7 @@ def _unroll_bwd(body, settings, residuals, cotangents):
     filters = {name: size_and_algorithm for name, *size_and_algorithm in settings[0]}
 
     def images(stack: jax.Array) -> jax.Array:
-        """Time and batch as one axis, over which the filter gradient is summed."""
+        """Returns time and batch as one axis, over which gradients are summed."""
         return stack.reshape(-1, *stack.shape[2:])
 
     for names, positions in reads.table:

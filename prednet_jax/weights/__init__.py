@@ -96,7 +96,7 @@ def load(
 def load_task(
     path: str | os.PathLike, *, variant: str | None = None, **frame: Any
 ) -> tuple[Task, dict]:
-    """As `load`, with the network as a task, which may be one of another module.
+    """Reads as `load` does, the network as a task, perhaps of another module.
 
     Parameters of a run have the precision of its training.
     """
@@ -148,7 +148,7 @@ def extrapolation(path: str | os.PathLike) -> int | None:
 
 
 def writer(path: str | os.PathLike) -> Writer:
-    """What writes weights to a path, by its suffix: `save(path, config, params)`."""
+    """Returns the writer of a path, by its suffix: `save(path, config, params)`."""
     suffix = Path(path).suffix
     if suffix not in WRITERS:
         raise UserError(
@@ -159,14 +159,14 @@ def writer(path: str | os.PathLike) -> Writer:
 
 
 def written(path: str | os.PathLike) -> list[Path]:
-    """Every file or directory that the writer of a path makes."""
+    """Returns every file or directory that the writer of a path makes."""
     path = Path(path)
     keras = WRITERS.get(path.suffix) is save_keras
     return [path, path.with_suffix(".json")] if keras else [path]
 
 
 def load_run(folder: Path) -> tuple[Task, dict]:
-    """Network and weights of a run; of an unfinished one, of its newest checkpoint.
+    """Returns network and weights of a run, unfinished: of its newest checkpoint.
 
     Which update that is of is said on stderr. Raises a UserError if the directory is no
     run, has no weights yet, or they are damaged.
@@ -217,7 +217,7 @@ def _newest(folder: Path, task: Task) -> Any:
 
 
 def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
-    """A trained network, ready to predict, and its float32 parameters.
+    """Returns a trained network, ready to predict, and its float32 parameters.
 
     `walk` was trained on walks through photographs; another is `moving_digits`. Raises
     a UserError if there is no such network, or its file is damaged.

@@ -50,7 +50,7 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
 def of_one_network(
     path: str | os.PathLike, stored: Mapping[str, np.ndarray], pattern: re.Pattern
 ) -> dict[str, np.ndarray]:
-    """The arrays of one network, by the part of their names that `pattern` matches.
+    """Returns the arrays of one network, by what `pattern` matches in their names.
 
     Several, told apart by what stands in front, are refused with a UserError, and what
     `check_arrays` refuses.
@@ -71,13 +71,13 @@ def of_one_network(
 def sizes(
     arrays: Mapping[str, np.ndarray], name: str, numbers: Iterable[int], axis: int
 ) -> tuple[int, ...]:
-    """Of an axis of the arrays whose names a text makes of these numbers."""
+    """Returns the sizes of an axis of arrays, whose names a text makes of numbers."""
     return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
 
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
-    """An array that is missing, or of no such network, is said of the file."""
+    """Names the file where an array is missing, or of no such network."""
     try:
         yield
     except (KeyError, ValueError, IndexError) as error:
@@ -86,7 +86,7 @@ def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
 
 
 def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
-    """The float32 parameters of a network; a KeyError where an array is missing.
+    """Returns the float32 parameters; a KeyError where an array is missing.
 
     Raises a UserError if an array has another shape than the network's, or a frame has
     more than `PIXELS`, which the weights of `lotter` leave open.

@@ -84,7 +84,7 @@ def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
 def _views(
     config: PredNetConfig, params: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """The parts of parameters by Chainer's names, in its layout; none is a copy."""
+    """Returns views of the parameters by Chainer's names, in its layout."""
     views: dict[str, np.ndarray] = {}
     for group, leaves in params.items():
         kind, number = group.rsplit("_", 1)

@@ -119,7 +119,7 @@ def read(path: str | os.PathLike, stored: str | None) -> Model:
 
 
 def _layers(model: Any) -> tuple[Any, list[Mapping]]:
-    """The shape of the input, and the options of each layer PredNet."""
+    """Returns the shape of the input, and the options of each layer PredNet."""
     inner, shape, found = model["config"], None, []
     # Before Keras 2.2.3 the configuration of a Sequential model is the list itself.
     for layer in inner if isinstance(inner, list) else inner["layers"]:
@@ -165,7 +165,7 @@ def _read_options(source: str, options: Mapping, shape: Any) -> Model:
 
 
 def _word(value: Any) -> Any:
-    """The name of an activation, which Keras 3 may wrap in a dictionary."""
+    """Returns the name of an activation, which Keras 3 may wrap in a dictionary."""
     if isinstance(value, Mapping):
         value = value.get("config", value)
     return value if isinstance(value, str | bool | None) else repr(value)

@@ -127,7 +127,7 @@ def from_pytorch(
         return weight.transpose(2, 3, 1, 0)
 
     def over_errors(weight: np.ndarray, layer: int) -> np.ndarray:
-        """A kernel over E_l, its halves in our order, for frames in [0, 1]."""
+        """Returns a kernel over E_l, its halves in our order, for frames in [0, 1]."""
         first, second = np.split(kernel(weight), 2, axis=2)
         halves = (second, first) if swapped else (first, second)
         return np.concatenate(halves, axis=2) * np.float32(1 if layer else scale)
@@ -163,7 +163,7 @@ def from_pytorch(
 
 
 def is_pth(path: str | os.PathLike) -> bool:
-    """Whether a file is a zip as `torch.save` writes it."""
+    """Returns whether a file is a zip as `torch.save` writes it."""
     with files.open_binary(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
@@ -173,7 +173,7 @@ def is_pth(path: str | os.PathLike) -> bool:
 
 
 def is_port(path: str | os.PathLike) -> bool:
-    """Whether a path is a port's file, .pth or safetensors, and no network of ours."""
+    """Returns whether a path is a port's .pth or safetensors file, not one of ours."""
     if not os.path.isfile(path):
         return False
     if is_pth(path) or not is_safetensors(path):
@@ -183,7 +183,7 @@ def is_port(path: str | os.PathLike) -> bool:
 
 
 def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The tensors of a .pth file by name; of nested dictionaries joined by dots."""
+    """Reads the tensors of a .pth file by name; nested names are joined by dots."""
     content = files.read_bytes(path)
     try:
         return _tensors(_read_zip(io.BytesIO(content)))
@@ -228,7 +228,7 @@ class _Storage(NamedTuple):
 
 
 def _tensor(storage: _Storage, offset: int, size: tuple, stride: tuple, *_: Any) -> Any:
-    """What torch's `_rebuild_tensor_v2` does: a view of a storage."""
+    """Makes a view of a storage, as torch's `_rebuild_tensor_v2`."""
     numbers = storage.numbers
     sizes = (offset, *size, *stride)
     if len(size) != len(stride) or any(type(n) is not int or n < 0 for n in sizes):
@@ -261,7 +261,7 @@ class _Unpickler(pickle._Unpickler):
         self._read_storage = storage
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few objects that a state dict needs."""
+        """Returns the few objects that a state dict needs."""
         if module in ("torch", "torch.cuda") and name in _STORAGES:
             return _STORAGES[name]
         if (module, name) not in _KNOWN:
@@ -269,7 +269,7 @@ class _Unpickler(pickle._Unpickler):
         return _KNOWN[module, name]
 
     def persistent_load(self, identity: Any) -> _Storage:
-        """A storage by `("storage", type, key, device, count, ...)`."""
+        """Returns a storage by `("storage", type, key, device, count, ...)`."""
         word, dtype, key, _, count, *rest = identity
         known = isinstance(dtype, np.dtype) and type(count) is int and count >= 0
         if word != "storage" or not known or any(rest):
@@ -286,7 +286,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _tensors(tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of nested dictionaries by name; of shared ones under one name."""
+    """Returns the arrays of nested dictionaries by name, shared ones once."""
     arrays: dict[str, np.ndarray] = {}
     waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
     seen: set[int] = set()

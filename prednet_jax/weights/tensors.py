@@ -29,7 +29,7 @@ _ARRAYS = "params"
 
 
 def is_safetensors(path: str | os.PathLike) -> bool:
-    """Whether a file begins as a safetensors file does: eight bytes, then JSON."""
+    """Returns whether a file begins as safetensors: eight bytes, then JSON."""
     with files.open_binary(path) as file:
         start = file.read(9)
         size = os.fstat(file.fileno()).st_size
@@ -53,7 +53,7 @@ def save_safetensors(
 def read_safetensors(
     path: str | os.PathLike,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays of a safetensors file by name, and its metadata, or a UserError."""
+    """Reads the arrays of a safetensors file by name, and its metadata."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
