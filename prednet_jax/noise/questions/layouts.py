@@ -1,0 +1,129 @@
+"""The order of axes in which two frameworks keep the same numbers.
+
+One framework has [batch, channels, height, width] and another has the channels last;
+one merges the axes of heads and features. Such an order is the same for all arrays of
+one number of axes, and `find` chooses it for a whole report. Whatever moves content
+within an axis (channels reversed, halves swapped) is no order of axes.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# An order other than the plain one must be nearer to the numbers by so much, of 1.
+CLEARLY = 0.25
+
+
+class Layout(NamedTuple):
+    """An order of axes for arrays of `theirs` axes there and `ours` here.
+
+    `axes` belong to the array of more axes: `reference.transpose(axes)` if that is the
+    reference, else the axes of ours in the order in which the reference has them.
+    """
+
+    theirs: int
+    ours: int
+    axes: tuple[int, ...]
+
+    def arrange(
+        self, reference: np.ndarray, shape: Sequence[int]
+    ) -> np.ndarray | None:
+        """Returns the reference in the order of axes here; None if it does not fit."""
+        if self.ours < self.theirs:
+            moved = reference.transpose(self.axes)
+            return moved.reshape(shape) if _merges(moved.shape, shape) else None
+        fine = tuple(shape[i] for i in self.axes)
+        same = fine == reference.shape
+        if not (same or self.ours > self.theirs and _merges(fine, reference.shape)):
+            return None
+        return reference.reshape(fine).transpose(np.argsort(self.axes))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether both sides have the same axes in the same order."""
+        return self.ours == self.theirs and self.axes == tuple(range(self.ours))
+
+    def __str__(self) -> str:
+        if self.ours < self.theirs:
+            return f"reference.transpose{self.axes}, then axes merged to {self.ours}"
+        moved = f"reference.transpose{tuple(np.argsort(self.axes).tolist())}"
+        if self.ours == self.theirs:
+            return f"{self.ours} axes: {moved}"
+        return f"reference split into {self.ours} axes, here in the order {self.axes}"
+
+
+def _merges(fine: Sequence[int], coarse: Sequence[int]) -> bool:
+    """Whether each axis of `coarse` is the product of successive axes of `fine`."""
+    sizes = list(fine)
+    for size in coarse:
+        product = 1
+        while sizes and (product < size or sizes[0] == 1):
+            product *= sizes.pop(0)
+        if product != size:
+            return False
+    return not sizes
+
+
+def candidates(theirs: int, ours: int, known: Mapping[int, Layout]) -> list[Layout]:
+    """Returns the orders of axes that may be, the plain one first."""
+    count = max(theirs, ours)
+    plain = tuple(range(count))
+    if count > 6:
+        return [Layout(theirs, ours, plain)]
+    if theirs == ours:
+        every = sorted(itertools.permutations(plain), key=_moved)
+        return [Layout(theirs, ours, axes) for axes in every]
+    # Axes that are merged keep their order, unless that order was found already.
+    every = [plain, (0, 2, 1, *plain[3:])[:count] if count > 2 else plain]
+    if count in known:
+        axes = known[count].axes
+        every.append(axes if ours > theirs else tuple(np.argsort(axes).tolist()))
+    return [Layout(theirs, ours, axes) for axes in dict.fromkeys(every)]
+
+
+def _moved(axes: tuple[int, ...]) -> int:
+    """Returns how many axes stand elsewhere: few moves are the likelier."""
+    kept = 0
+    for count in range(len(axes), 0, -1):
+        if any(list(c) == sorted(c) for c in itertools.combinations(axes, count)):
+            kept = count
+            break
+    return len(axes) - kept
+
+
+def distance(x: np.ndarray, y: np.ndarray) -> float:
+    """Returns the distance of two arrays in units of the larger norm, at most 1."""
+    x, y = np.nan_to_num(x, posinf=0, neginf=0), np.nan_to_num(y, posinf=0, neginf=0)
+    scale = max(np.linalg.norm(x), np.linalg.norm(y))
+    return min(1.0, float(np.linalg.norm(x - y) / scale)) if scale else 0.0
+
+
+def find(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[tuple[int, int], Layout]:
+    """Chooses the orders of axes for pairs of (reference, ours) of one report.
+
+    Of the orders that fit most shapes, the one whose numbers are nearest. The first
+    that fits (fewest axes moved) is left only for one that is clearly nearer, and not
+    for the sake of a single array: in that, a transposed square is a fault.
+    """
+    groups: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
+    for reference, ours in pairs:
+        groups.setdefault((reference.ndim, ours.ndim), []).append((reference, ours))
+    found: dict[tuple[int, int], Layout] = {}
+    for ranks in sorted(groups, key=lambda r: (r[0] != r[1], r)):
+        known = {t: layout for (t, o), layout in found.items() if t == o}
+        fits: list[tuple[int, float, Layout]] = []
+        for layout in candidates(*ranks, known):
+            moved = [(layout.arrange(r, v.shape), v) for r, v in groups[ranks]]
+            near = [distance(r, v) for r, v in moved if r is not None]
+            if near:
+                fits.append((len(near), math.fsum(near) / len(near), layout))
+        most = max((count for count, _, _ in fits), default=0)
+        fits = [fit for fit in fits if fit[0] == most]
+        if fits:
+            best = min(fits, key=lambda fit: fit[1])
+            leaves = most > 1 and best[1] < fits[0][1] - CLEARLY
+            found[ranks] = (best if leaves else fits[0])[2]
+    return found

@@ -1,0 +1,179 @@
+"""A program cut at named values, each computed from the reference's values before it.
+
+A traced call becomes a flat list of nodes: calls are inlined, and a loop whose body
+names values (`jax.ad_checkpoint.checkpoint_name`) is unrolled. Nodes read and write
+numbered values. `Program.values` evaluates it; where `known` holds a value, whatever
+reads that value reads the known one. So a difference upstream does not reach the
+values after it, and each is the result of its own lines alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from prednet_jax.noise import compat
+from prednet_jax.noise.plan import Plan, Step, plan
+from prednet_jax.noise.questions.runs import Call, named_leaves
+from prednet_jax.noise.specs import Identity
+
+_APART = ("scan", "while", "cond", "shard_map", "custom_linear_solve")
+
+
+class Node(NamedTuple):
+    """One operation: `apply(*operands)` returns a list; operands are value numbers.
+
+    `step` is the equation that it stands for.
+    """
+
+    apply: Callable[..., list[Any]]
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    step: Step
+
+
+class Program:
+    """A call as a flat list of nodes.
+
+    Attributes:
+        nodes: the operations in the order of execution.
+        arrays: the arrays of the arguments; `inputs`: the numbers of their values.
+        outputs: `(keys, number)` of each array of the result, keys as in a pytree path.
+        named: the numbers of the values of each `checkpoint_name`, in order.
+        hidden: names inside a branch or a while loop, which cannot be seen.
+        types: shape and dtype of each value.
+    """
+
+    def __init__(self, call: Call) -> None:
+        """Traces and flattens a call."""
+        traced, self.arrays = call.program(), call.pure()[1]
+        self.nodes: list[Node] = []
+        self.named: dict[str, list[int]] = {}
+        self.hidden: set[str] = set()
+        self.types: list[Any] = []
+        self._fixed: dict[int, Any] = {}
+        program = plan(traced.jaxpr, Identity())
+        self.inputs = [self._new(var.aval) for var in program.jaxpr.invars]
+        results = self._flatten(program, self.inputs)
+        paths, _ = jax.tree_util.tree_flatten_with_path(traced.shapes.result())
+        shaped = (k for k, x in paths if isinstance(x, jax.ShapeDtypeStruct))
+        self.outputs = list(zip(shaped, results, strict=False))
+        names = [name for name, x in named_leaves((call.args, call.kwargs))]
+        same = len(names) == len(self.inputs)
+        self._input_names = names if same else list(map(str, self.inputs))
+
+    def values(
+        self, wanted: Iterable[int], arrays: Sequence[Any], known: Mapping[int, Any]
+    ) -> dict[int, Any]:
+        """Returns the wanted values, each computed from the known values before it."""
+        wanted = set(wanted)
+        found = dict(zip(self.inputs, arrays, strict=True))
+        values = self._fixed | found | dict(known)
+        nodes = {id(n) for i in wanted for n in self.segment([i], known)}
+        for node in self.nodes:
+            if id(node) in nodes:
+                operands = [values[i] for i in node.operands]
+                with compat.context(node.step.equation):
+                    results = node.apply(*operands)
+                found |= zip(node.results, results, strict=True)
+                values |= {i: known.get(i, found[i]) for i in node.results}
+        return {i: found[i] if i in found else self._fixed[i] for i in wanted}
+
+    def segment(self, numbers: Sequence[int], known: Iterable[int]) -> list[Node]:
+        """Returns the nodes between the values given and the known ones before."""
+        known, found = set(known), []
+        todo = set(numbers)
+        for node in reversed(self.nodes):
+            if todo.intersection(node.results):
+                found.append(node)
+                todo |= set(node.operands) - known
+        return found[::-1]
+
+    def arguments(self, nodes: Iterable[Node]) -> list[str]:
+        """Returns the names of the arguments that nodes read."""
+        read = {i for node in nodes for i in node.operands}
+        pairs = zip(self._input_names, self.inputs, strict=True)
+        return [name for name, i in pairs if i in read]
+
+    def order(self, numbers: Sequence[int]) -> int:
+        """Returns the position in the program at which values are known."""
+        made = [k for k, n in enumerate(self.nodes) if set(n.results) & set(numbers)]
+        return max(made, default=-1)
+
+    def _new(self, aval: Any) -> int:
+        self.types.append(aval)
+        return len(self.types) - 1
+
+    def _constant(self, value: Any, aval: Any) -> int:
+        number = self._new(aval)
+        plain = hasattr(value, "aval") or not hasattr(aval, "dtype")
+        self._fixed[number] = value if plain else np.asarray(value, aval.dtype)
+        return number
+
+    def _add(self, apply: Callable, operands: Sequence[int], avals: Any, step: Step):
+        results = tuple(map(self._new, avals))
+        self.nodes.append(Node(apply, tuple(operands), results, step))
+        return list(results)
+
+    def _flatten(self, program: Plan, inputs: Sequence[int]) -> list[int]:
+        """Adds the nodes of a program; returns the numbers of its results."""
+        constants = zip(program.jaxpr.constvars, program.consts, strict=True)
+        numbers = {var: self._constant(x, var.aval) for var, x in constants}
+        numbers |= zip(program.jaxpr.invars, inputs, strict=True)
+
+        def read(atom: Any) -> int:
+            literal = compat.is_literal(atom)
+            return self._constant(atom.val, atom.aval) if literal else numbers[atom]
+
+        for step in program.steps:
+            operands = [read(atom) for atom in step.atoms]
+            inner = {
+                s.equation.params["name"]
+                for body in step.bodies.values()
+                for s in body.walk()
+                if s.name == "name"
+            }
+            if step.name not in _APART and len(step.bodies) == 1:
+                results = self._flatten(next(iter(step.bodies.values())), operands)
+            elif step.name == "scan" and inner:
+                results = self._unroll(step, operands)
+            else:
+                self.hidden |= inner
+                avals = [var.aval for var in step.equation.outvars]
+                results = self._add(_applied(step), operands, avals, step)
+            if step.name == "name":
+                self.named.setdefault(step.equation.params["name"], []).extend(results)
+            numbers |= zip(step.equation.outvars, results, strict=True)
+        return [read(atom) for atom in program.jaxpr.outvars]
+
+    def _unroll(self, step: Step, operands: list[int]) -> list[int]:
+        """Adds every step of a scan."""
+        params, (body,) = step.equation.params, step.bodies.values()
+        n_consts, n_carry = compat.scan_counts(params)
+        consts, xs = operands[:n_consts], operands[n_consts + n_carry :]
+        carry = operands[n_consts : n_consts + n_carry]
+        steps = range(params["length"])
+        rows: dict[int, list[int]] = {}
+        for t in reversed(steps) if params["reverse"] else steps:
+            row = [
+                self._add(lambda x, t=t: [x[t]], [x], [var.aval], step)[0]
+                for x, var in zip(xs, body.jaxpr.invars[n_consts + n_carry :])
+            ]
+            out = self._flatten(body, [*consts, *carry, *row])
+            carry, rows[t] = out[:n_carry], out[n_carry:]
+        avals = [var.aval for var in step.equation.outvars[n_carry:]]
+        return carry + [
+            self._add(
+                lambda *parts: [jnp.stack(parts)],
+                [rows[t][i] for t in steps],
+                [aval],
+                step,
+            )[0]
+            for i, aval in enumerate(avals)
+        ]
+
+
+def _applied(step: Step) -> Callable[..., list[Any]]:
+    return lambda *operands: compat.bind(step.equation, *operands)
