@@ -29,6 +29,8 @@ from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import Differences, first_difference
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
+from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
+from prednet_jax.noise.questions.logits import Logits, compare_logits
 from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
@@ -38,6 +40,7 @@ from prednet_jax.noise.questions.tolerance import (
     tolerance_table,
 )
 from prednet_jax.noise.questions.training import Band, Comparison, training
+from prednet_jax.noise.questions.trees import Trees, compare_trees
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
 from prednet_jax.noise.specs import (
     BitFlip,

@@ -16,20 +16,30 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.inject import inject
-from prednet_jax.noise.questions import layouts, runs
+from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import NOISE
+from prednet_jax.noise.questions.hints import array_hint, program_hint
+from prednet_jax.noise.questions.leaves import (
+    as_array,
+    describe_leaves,
+    rms,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.segments import Program
+from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 MARGIN, TWICE = 10.0, 2.0
@@ -38,6 +48,8 @@ FLIPS = 1e-3
 # Elements so many times the median magnitude are judged apart from the others.
 GIANT = 1e4
 NOISY = ("order", "rounding")
+_ORDER = ReductionOrder(granularity="element")
+_NOTHING: Mapping[int, Callable] = MappingProxyType({})
 
 
 class Layer(NamedTuple):
@@ -52,6 +64,7 @@ class Layer(NamedTuple):
         hint: what the numbers show of the cause.
         total: the difference of the whole program, those of earlier layers included.
         lines: the lines between this layer and the layers before.
+        after: the lines of the values that these start from, in which all is well.
         arguments: the arguments that these lines read.
     """
 
@@ -63,8 +76,9 @@ class Layer(NamedTuple):
     rung: str
     hint: str
     total: float | None
-    lines: tuple[str, ...]
-    arguments: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def is_beyond(self) -> bool:
@@ -104,7 +118,7 @@ class Layers(NamedTuple):
             for x in self.layers
         ]
         text = [
-            *runs.table(head, rows, "<>>><><"),
+            *format_table(head, rows, "<>>><><"),
             "difference: of the layer computed from the reference's earlier layers;",
             "in all: of the whole program",
             f"order of axes: {self.layout}",
@@ -118,6 +132,7 @@ class Layers(NamedTuple):
         for i, layer in enumerate(beyond):
             what = "first layer beyond noise" if not i else "another"
             text.append(f"{what}: {layer.name}{': ' * bool(layer.hint)}{layer.hint}")
+            text += [f"  after {line}" for line in layer.after]
             text += [f"  {line}" for line in layer.lines]
             read = ", ".join(layer.arguments)
             text += [f"  which read the arguments {read}"] * bool(read)
@@ -157,10 +172,11 @@ def compare_layers(
     """
     integer("draws", draws, 2)
     theirs = arrays_of("reference", reference)
-    noise = runs.reaching(NOISE if spec is None else spec)
+    noise = NOISE if spec is None else spec
+    with_routines(noise)
 
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Layers:
-        program = Program(runs.Call(fn, args, kwargs))
+        program = Program(BoundCall(fn, args, kwargs))
         marked = _marked(program, theirs)
         pairs = match(list(marked), list(theirs), names or {})
         if not pairs:
@@ -169,14 +185,45 @@ def compare_layers(
                 f"{_some(theirs)}; expected some, or names={{here: there}}"
             )
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
-        judge = _Judge(program, {n: marked[n] for n in order}, noise, key, draws)
-        there = {n: theirs[pairs[n]] for n in order}
-        found = judge.layers(there, pairs)
+        there = {name: theirs[pairs[name]] for name in order}
+        numbers = [i for name in order for i in marked[name]]
+        plain = jax.jit(lambda x: program.values(numbers, x, {}))(program.arrays)
+        parts = {n: [np.asarray(plain[i]) for i in marked[n]] for n in order}
+        ours = {n: x[0] if len(x) == 1 else np.stack(x) for n, x in parts.items()}
+        there, layout = _arranged(ours, there, pairs)
+        known = {
+            i: part
+            for n, r in there.items()
+            for i, part in zip(marked[n], r if len(marked[n]) > 1 else [r], strict=True)
+        }
+        values = _Values(program, known)
+        drawn, ordered = (values.drawn(each, key, draws) for each in (noise, _ORDER))
+        judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in known.items()}
+        # Of the steps of a loop, the first beyond noise or the one nearest to it.
+        worst = {
+            n: max(marked[n], key=lambda i: min(judged[i].over, 1.001)) for n in order
+        }
+        beyond = [i for i in worst.values() if judged[i].over > 1]
+        rungs = values.rungs(beyond, known, key)
+        layers = []
+        for n, i in worst.items():
+            alone = judge(values.plain[i], known[i], ordered[i]).over <= 1
+            rung = rungs.get(i, "order" if alone else "rounding")
+            rung = "identical" if judged[i].difference == 0 else rung
+            is_beyond = rung not in ("identical", *NOISY)
+            hint = values.hint(i, known[i], drawn[i]) if is_beyond else ""
+            if is_beyond and len(marked[n]) > 1:
+                at = f"first at step {marked[n].index(i)}"
+                hint = f"{at}; {hint}" if hint else at
+            total = judge(ours[n], there[n], []).difference
+            difference, expected, ratio, _ = judged[i]
+            layer = Layer(n, pairs[n], difference, expected, ratio, rung, hint, total)
+            layers.append(layer._replace(**values.where(i)))
         rest = tuple(n for n in marked if n not in pairs)
         left = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
         notes = [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
-        return Layers(found, judge.layout, (rest, left), tuple(notes))
+        return Layers(tuple(layers), layout, (rest, left), tuple(notes))
 
     return compare
 
@@ -196,7 +243,7 @@ def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         raise NoiseError(f"{what}: {kind}: expected arrays by name, or an .npz file")
-    arrays = {str(name): runs.array(x) for name, x in given.items()}
+    arrays = {str(name): as_array(x) for name, x in given.items()}
     wrong = [n for n, x in arrays.items() if x.dtype.kind not in "biufcV"]
     if wrong or not arrays:
         found = f"{wrong[0]} is no array of numbers" if wrong else "empty"
@@ -212,39 +259,42 @@ def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _marked(program: Program, theirs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Returns the numbers of the values of each layer, by name."""
-    known = {canonical(name) for name in theirs}
+    known = {"".join(canonical(name)) for name in theirs}
     marked: dict[str, tuple[int, ...]] = {}
     for name, numbers in program.named.items():
-        if len(numbers) == 1 or canonical(name) in known:
+        if len(numbers) == 1 or "".join(canonical(name)) in known:
             marked[name] = tuple(numbers)
         else:
             marked |= {f"{name}/{i}": (n,) for i, n in enumerate(numbers)}
-    outputs = [(_name(keys), (number,)) for keys, number in program.outputs]
+    outputs = [(leaf_name(keys), (number,)) for keys, number in program.outputs]
     # What has a place in a tuple alone is no layer, unless there is nothing else.
     named = [(name, n) for name, n in outputs if canonical(name)[:1] != ("result",)]
-    for name, numbers in named or (outputs if not marked else []):
-        marked.setdefault(name, numbers)
+    for name, number in named or (outputs if not marked else []):
+        marked.setdefault(name, number)
     return marked
 
 
-def _name(keys: Sequence[Any]) -> str:
+def leaf_name(keys: Sequence[Any]) -> str:
     """Returns the name of a leaf of a result: its path without what frameworks add."""
-    parts: list[str] = []
-    for key in keys:
-        part = getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))
-        parts.append(str(part))
+    parts = [
+        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+        for key in keys
+        # Flax NNX wraps an array in a variable.
+        if getattr(key, "name", "") != "value"
+    ]
     start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)
     if start is None:
         return "/".join(["result", *parts])
     # A place in (result, intermediates), and the first of a sown tuple, is no name.
     parts = parts[start:-1] if parts[-1] == "0" else parts[start:]
-    kept = [p for p in parts if p not in ("intermediates", "__call__", "value")]
+    kept = [p for p in parts if p not in ("intermediates", "__call__")]
     return "/".join(kept) or "result"
 
 
 def canonical(name: str) -> tuple[str, ...]:
-    """Returns the words and numbers of a name, without signs and cases."""
-    return tuple(re.findall(r"[a-z]+|\d+", name.lower()))
+    """Returns the parts of a name, of each its letters and digits in lower case."""
+    parts = re.split(r"[./\[\]:~]+", name.lower())
+    return tuple(filter(None, (re.sub(r"[^a-z0-9]", "", part) for part in parts)))
 
 
 def match(
@@ -267,10 +317,7 @@ def match(
         {n: canonical(n) for n in every if n not in taken}
         for every, taken in ((here, names.keys()), (there, set(names.values())))
     )
-    for same in (
-        lambda a, b: a == b,
-        lambda a, b: bool(a and b) and (a[-len(b) :] == b or b[-len(a) :] == a),
-    ):
+    for same in (lambda a, b: "".join(a) == "".join(b), _ends_with):
         fits = {n: [t for t, b in yours.items() if same(a, b)] for n, a in mine.items()}
         taken = [t for several in fits.values() for t in several]
         for name, several in fits.items():
@@ -280,114 +327,108 @@ def match(
     return pairs
 
 
-class _Judge:
-    """The comparison of the marked values of a program with the reference's."""
+def _ends_with(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """Whether one name is the end of the other."""
+    long, short = sorted((a, b), key=len, reverse=True)
+    end = "".join(short)
+    return bool(end) and any("".join(long[i:]) == end for i in range(len(long)))
 
-    def __init__(
-        self,
-        program: Program,
-        marked: dict[str, tuple[int, ...]],
-        spec: NoiseSpec,
-        key: Array,
-        draws: int,
-    ) -> None:
-        self._program, self._marked = program, marked
-        self._spec, self._key, self._draws = spec, key, draws
-        self.layout = ""
 
-    def layers(
-        self, theirs: Mapping[str, np.ndarray], names: Mapping[str, str]
-    ) -> tuple[Layer, ...]:
-        """Returns the judged layers, in order."""
-        plain = self._run({}, list(theirs))
-        ours = {name: np.asarray(x) for name, x in plain.items()}
-        rules = layouts.find([(r, ours[name]) for name, r in theirs.items()])
-        moved = [str(rule) for rule in rules.values() if not rule.is_plain]
-        self.layout = "; ".join(moved) or "the same here and there"
-        there: dict[str, np.ndarray] = {}
-        for name, r in theirs.items():
-            shape = ours[name].shape
-            rule = rules.get((r.ndim, len(shape)))
-            arranged = rule.arrange(r, shape) if rule else None
-            if arranged is None:
-                raise NoiseError(
-                    f"{name} has the shape {shape}, and {names[name]} of the reference "
-                    f"{r.shape}: expected the same, up to the order of axes that the "
-                    f"other layers have ({self.layout}); were both given the same "
-                    "arguments?"
-                )
-            there[name] = arranged
-        self._known = self._values(there)
-        forced = self._run(self._known, list(there))
-        noisy = self._drawn(self._spec, list(there))
-        ordered = self._drawn(runs.reaching(_ORDER), list(there))
-        found = []
-        for name, r in there.items():
-            v = np.asarray(forced[name])
-            judged = judge(v, r, [x[name] for x in noisy])
-            numbers = self._marked[name]
-            lines, arguments = self._where(numbers)
-            rung = "identical" if judged.difference == 0 else "rounding"
-            if judged.over > 1:
-                rung = self._rung(name, v, r)
-            elif rung == "rounding":
-                alone = judge(v, r, [x[name] for x in ordered])
-                rung = "order" if alone.over <= 1 else rung
-            hint = ""
-            total = judge(ours[name], r, [])
-            numbers = judged.difference, judged.expected, judged.ratio, rung, hint
-            layer = Layer(
-                name, names[name], *numbers, total.difference, lines, arguments
+def _arranged(
+    ours: Mapping[str, np.ndarray],
+    theirs: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+) -> tuple[dict[str, np.ndarray], str]:
+    """Returns the reference in the order of axes here, and that order in words."""
+    rules = layouts.find([(r, ours[name]) for name, r in theirs.items()])
+    moved = [str(rule) for rule in rules.values() if not rule.is_plain]
+    layout = "; ".join(moved) or "the same here and there"
+    arranged = {}
+    for name, r in theirs.items():
+        shape = ours[name].shape
+        rule = rules.get((r.ndim, len(shape)))
+        moved_here = rule.arrange(r, shape) if rule else None
+        if moved_here is None:
+            raise NoiseError(
+                f"{name} has the shape {shape}, and {names[name]} of the reference "
+                f"{r.shape}: expected the same, up to the order of axes that the other "
+                f"layers have ({layout}); were both given the same arguments?"
             )
-            found.append(layer)
-        return tuple(found)
-
-    def _values(self, there: Mapping[str, np.ndarray]) -> dict[int, Array]:
-        """Returns the reference's values by number."""
-        known = {}
-        for name, r in there.items():
-            numbers = self._marked[name]
-            for i, part in zip(numbers, r if len(numbers) > 1 else [r], strict=True):
-                known[i] = jax.numpy.asarray(part, self._program.types[i].dtype)
-        return known
-
-    def _function(self, names: Sequence[str]) -> Callable:
-        """Returns the layers as a function of known values and the arguments."""
-
-        def layers(known: dict[int, Array], arrays: Sequence[Array]) -> dict:
-            numbers = [i for name in names for i in self._marked[name]]
-            values = self._program.values(numbers, arrays, known)
-            parts = {n: [values[i] for i in self._marked[n]] for n in names}
-            return {
-                n: x[0] if len(x) == 1 else jax.numpy.stack(x) for n, x in parts.items()
-            }
-
-        return layers
-
-    def _run(self, known: dict[int, Array], names: Sequence[str]) -> dict[str, Any]:
-        function = jax.jit(self._function(names))
-        return jax.device_get(function(known, self._program.arrays))
-
-    def _drawn(self, spec: NoiseSpec, names: Sequence[str]) -> list[dict[str, Any]]:
-        call = runs.Call(None, (self._known, self._program.arrays), {})
-        noisy = inject(self._function(names), spec)
-        return list(call.draw(noisy, self._key, self._draws))
-
-    def _rung(self, name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
-        """Returns what `explain` says of a layer beyond the noise."""
-        if not np.isfinite(ours - theirs).all():
-            return "beyond"
-        ask = explain(self._function([name]), {name: ours}, {name: theirs})
-        return ask(self._key, self._known, self._program.arrays).leaves[0].rung
-
-    def _where(self, numbers: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the lines between values and those known before, and what they read."""
-        nodes = self._program.segment(numbers, self._known)
-        lines = dict.fromkeys(n.step.source for n in nodes if n.step.source)
-        return tuple(lines), tuple(self._program.arguments(nodes))
+        arranged[name] = moved_here
+    return arranged, layout
 
 
-_ORDER = ReductionOrder(granularity="element")
+class _Values:
+    """The values of a program, each computed from the reference's before it."""
+
+    def __init__(self, program: Program, known: Mapping[int, np.ndarray]) -> None:
+        self.program = program
+        types = program.types
+        cast = {i: jax.numpy.asarray(x, types[i].dtype) for i, x in known.items()}
+        self.given = cast, program.arrays
+        self.plain = jax.device_get(jax.jit(self.function(known))(*self.given))
+
+    def function(
+        self, numbers: Iterable[int], changed: Mapping[int, Callable] = _NOTHING
+    ) -> Callable:
+        """Returns some values as a function of the known ones and the arguments."""
+        return lambda known, arrays: self.program.values(
+            numbers, arrays, known, changed
+        )
+
+    def drawn(
+        self, spec: NoiseSpec, key: Array, draws: int
+    ) -> dict[int, list[np.ndarray]]:
+        """Returns the differences that noise makes in each value."""
+        noisy = inject(self.function(self.plain), with_routines(spec))
+        results = list(BoundCall(noisy, self.given, {}).draw(noisy, key, draws))
+        plain = {i: _wide(x) for i, x in self.plain.items()}
+        return {i: [subtract(_wide(x[i]), plain[i]) for x in results] for i in plain}
+
+    def rungs(
+        self, numbers: Sequence[int], theirs: Mapping[int, np.ndarray], key: Array
+    ) -> dict[int, str]:
+        """Returns what `explain` says of values that differ by more than noise."""
+        finite = [i for i in numbers if np.isfinite(theirs[i] - self.plain[i]).all()]
+        found = dict.fromkeys(numbers, "beyond")
+        if finite:
+            ours, other = (
+                {i: side[i] for i in finite} for side in (self.plain, theirs)
+            )
+            found |= explain(self.function(finite), ours, other)(key, *self.given).rung
+        return found
+
+    def hint(self, i: int, theirs: np.ndarray, drawn: Sequence[np.ndarray]) -> str:
+        """Returns what a value, and its lines, show of the cause."""
+        ours = self.plain[i]
+
+        def explains(changed: np.ndarray, part: tuple[slice, ...]) -> bool:
+            cut = [x[part] for x in drawn]
+            return judge(changed[part].astype(ours.dtype), theirs[part], cut).over <= 1
+
+        def evaluate(changed: dict[int, Callable]) -> np.ndarray:
+            return np.asarray(self.function([i], changed)(*self.given)[i])
+
+        nodes = self.program.segment([i], self.given[0])
+        return array_hint(ours, theirs, explains) or program_hint(
+            self.program, nodes, evaluate, explains
+        )
+
+    def where(self, i: int) -> tuple[tuple[str, ...], ...]:
+        """Returns the lines of a value, those before it, and the arguments read."""
+        nodes = self.program.segment([i], self.given[0])
+        read = {i for n in nodes for i in n.operands} & self.given[0].keys()
+        before = [n for n in self.program.nodes if read.intersection(n.results)]
+        lines, after = (
+            dict.fromkeys(n.step.source for n in some if n.step.source)
+            for some in (nodes, before)
+        )
+        elsewhere = tuple(line for line in after if line not in lines)
+        return tuple(lines), elsewhere, tuple(self.program.arguments(nodes))
+
+
+def _wide(x: Any) -> np.ndarray:
+    return wide_leaves(x)[0]
 
 
 class Judged(NamedTuple):
@@ -399,17 +440,20 @@ class Judged(NamedTuple):
     over: float
 
 
-def judge(ours: Any, theirs: Any, noisy: Sequence[Any]) -> Judged:
-    """Compares a value with the reference's, and with what noise makes of it."""
-    epsilon = runs.leaves(ours)[0].epsilon
-    v, r, *drawn = (runs.values(x)[0] for x in (ours, theirs, *noisy))
+def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
+    """Compares a value with the reference's.
+
+    `drawn` are the differences that noise makes, in float64.
+    """
+    epsilon = describe_leaves(ours)[0].epsilon
+    v, r = (wide_leaves(x)[0] for x in (ours, theirs))
     known = np.isfinite(v) & np.isfinite(r)
-    away = runs.difference(v, r)
+    away = subtract(v, r)
     if not np.isfinite(away).all():
         return Judged(None, 0.0, None, math.inf)
     if not epsilon:
         # Of whole numbers the fraction that differs counts.
-        far, *noises = (np.mean(x != v) if v.size else 0.0 for x in (r, *drawn))
+        far, *noises = (np.mean(x != 0) if v.size else 0.0 for x in (away, *drawn))
         over = far / _bound(noises, FLIPS / MARGIN if v.size > 1 else 0.0)
         return _judged(float(far), [*map(float, noises)], 1.0, float(over))
     size = np.abs(np.where(known, r, 0))
@@ -419,12 +463,12 @@ def judge(ours: Any, theirs: Any, noisy: Sequence[Any]) -> Judged:
     for part in (giant, ~giant):
         count = max(1, int(part.sum()))
         floor = epsilon * float(np.max(size * part, initial=0)) / math.sqrt(count)
-        far = runs.rms(away * part)
-        levels = [runs.rms(runs.difference(x, v) * part) for x in drawn]
+        far = rms(away * part)
+        levels = [rms(x * part) for x in drawn]
         scale = math.sqrt(part.size / count)
         over = max(over, far * scale / _bound([x * scale for x in levels], floor))
-    noises = [runs.rms(runs.difference(x, v)) for x in drawn]
-    return _judged(runs.rms(away), noises, runs.rms(size), over)
+    noises = list(map(rms, drawn))
+    return _judged(rms(away), noises, rms(size), over)
 
 
 def _bound(noises: Sequence[float], floor: float) -> float:
@@ -435,6 +479,6 @@ def _bound(noises: Sequence[float], floor: float) -> float:
 
 
 def _judged(far: float, noises: Sequence[float], size: float, over: float) -> Judged:
-    expected = runs.rms(np.array(noises)) / (size or 1.0)
+    expected = rms(np.array(noises)) / (size or 1.0)
     ratio = far / (size or 1.0) / expected if expected else None
     return Judged(far / (size or 1.0), expected, 0.0 if far == 0 else ratio, over)

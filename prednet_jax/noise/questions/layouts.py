@@ -8,7 +8,7 @@ within an axis (channels reversed, halves swapped) is no order of axes.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,24 +22,38 @@ class Layout(NamedTuple):
 
     `axes` belong to the array of more axes: `reference.transpose(axes)` if that is the
     reference, else the axes of ours in the order in which the reference has them.
+    Axes that are merged keep their order.
     """
 
     theirs: int
     ours: int
     axes: tuple[int, ...]
 
-    def arrange(
-        self, reference: np.ndarray, shape: Sequence[int]
-    ) -> np.ndarray | None:
+    def arrange(self, reference: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
         """Returns the reference in the order of axes here; None if it does not fit."""
         if self.ours < self.theirs:
             moved = reference.transpose(self.axes)
-            return moved.reshape(shape) if _merges(moved.shape, shape) else None
-        fine = tuple(shape[i] for i in self.axes)
-        same = fine == reference.shape
-        if not (same or self.ours > self.theirs and _merges(fine, reference.shape)):
+            fits = self._merges(moved.shape, shape)
+            return moved.reshape(shape) if fits else None
+        fine = [shape[i] for i in self.axes]
+        if not self._merges(fine, reference.shape):
             return None
         return reference.reshape(fine).transpose(np.argsort(self.axes))
+
+    def _merges(self, fine: Sequence[int], coarse: Sequence[int]) -> bool:
+        """Whether each axis of `coarse` merges successive axes of `fine`, in order."""
+        if self.ours == self.theirs:
+            return tuple(fine) == tuple(coarse)
+        rest = list(zip(fine, self.axes, strict=True))
+        for size in coarse:
+            product, merged = 1, []
+            while rest and (product < size or rest[0][0] == 1):
+                length, axis = rest.pop(0)
+                product *= length
+                merged += [axis] * (length > 1)
+            if product != size or merged != sorted(merged):
+                return False
+        return not rest
 
     @property
     def is_plain(self) -> bool:
@@ -47,41 +61,20 @@ class Layout(NamedTuple):
         return self.ours == self.theirs and self.axes == tuple(range(self.ours))
 
     def __str__(self) -> str:
-        if self.ours < self.theirs:
-            return f"reference.transpose{self.axes}, then axes merged to {self.ours}"
-        moved = f"reference.transpose{tuple(np.argsort(self.axes).tolist())}"
+        moved = self.axes
+        if self.ours >= self.theirs:
+            moved = tuple(np.argsort(self.axes).tolist())
         if self.ours == self.theirs:
-            return f"{self.ours} axes: {moved}"
-        return f"reference split into {self.ours} axes, here in the order {self.axes}"
+            return f"{self.ours} axes: reference.transpose{moved}"
+        change = "merged" if self.ours < self.theirs else "split"
+        return f"{self.theirs} axes {change} to {self.ours}: {self.axes}"
 
 
-def _merges(fine: Sequence[int], coarse: Sequence[int]) -> bool:
-    """Whether each axis of `coarse` is the product of successive axes of `fine`."""
-    sizes = list(fine)
-    for size in coarse:
-        product = 1
-        while sizes and (product < size or sizes[0] == 1):
-            product *= sizes.pop(0)
-        if product != size:
-            return False
-    return not sizes
-
-
-def candidates(theirs: int, ours: int, known: Mapping[int, Layout]) -> list[Layout]:
-    """Returns the orders of axes that may be, the plain one first."""
-    count = max(theirs, ours)
-    plain = tuple(range(count))
-    if count > 6:
-        return [Layout(theirs, ours, plain)]
-    if theirs == ours:
-        every = sorted(itertools.permutations(plain), key=_moved)
-        return [Layout(theirs, ours, axes) for axes in every]
-    # Axes that are merged keep their order, unless that order was found already.
-    every = [plain, (0, 2, 1, *plain[3:])[:count] if count > 2 else plain]
-    if count in known:
-        axes = known[count].axes
-        every.append(axes if ours > theirs else tuple(np.argsort(axes).tolist()))
-    return [Layout(theirs, ours, axes) for axes in dict.fromkeys(every)]
+def candidates(theirs: int, ours: int) -> list[Layout]:
+    """Returns the orders of axes that may be, those that move few axes first."""
+    plain = tuple(range(max(theirs, ours)))
+    every = itertools.permutations(plain) if len(plain) < 7 else [plain]
+    return [Layout(theirs, ours, axes) for axes in sorted(every, key=_moved)]
 
 
 def _moved(axes: tuple[int, ...]) -> int:
@@ -101,7 +94,9 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
     return min(1.0, float(np.linalg.norm(x - y) / scale)) if scale else 0.0
 
 
-def find(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[tuple[int, int], Layout]:
+def find(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> dict[tuple[int, int], Layout]:
     """Chooses the orders of axes for pairs of (reference, ours) of one report.
 
     Of the orders that fit most shapes, the one whose numbers are nearest. The first
@@ -112,10 +107,9 @@ def find(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[tuple[int, int]
     for reference, ours in pairs:
         groups.setdefault((reference.ndim, ours.ndim), []).append((reference, ours))
     found: dict[tuple[int, int], Layout] = {}
-    for ranks in sorted(groups, key=lambda r: (r[0] != r[1], r)):
-        known = {t: layout for (t, o), layout in found.items() if t == o}
+    for ranks in groups:
         fits: list[tuple[int, float, Layout]] = []
-        for layout in candidates(*ranks, known):
+        for layout in candidates(*ranks):
             moved = [(layout.arrange(r, v.shape), v) for r, v in groups[ranks]]
             near = [distance(r, v) for r, v in moved if r is not None]
             if near:

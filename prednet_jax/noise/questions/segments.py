@@ -8,6 +8,7 @@ values after it, and each is the result of its own lines alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,8 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Plan, Step, plan
-from prednet_jax.noise.questions.runs import Call, named_leaves
+from prednet_jax.noise.questions.leaves import named_leaves
+from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.specs import Identity
 
 _APART = ("scan", "while", "cond", "shard_map", "custom_linear_solve")
@@ -42,18 +44,19 @@ class Program:
         arrays: the arrays of the arguments; `inputs`: the numbers of their values.
         outputs: `(keys, number)` of each array of the result, keys as in a pytree path.
         named: the numbers of the values of each `checkpoint_name`, in order.
+        constants: the values that no argument changes, by number.
         hidden: names inside a branch or a while loop, which cannot be seen.
         types: shape and dtype of each value.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: BoundCall) -> None:
         """Traces and flattens a call."""
         traced, self.arrays = call.program(), call.pure()[1]
         self.nodes: list[Node] = []
         self.named: dict[str, list[int]] = {}
         self.hidden: set[str] = set()
         self.types: list[Any] = []
-        self._fixed: dict[int, Any] = {}
+        self.constants: dict[int, Any] = {}
         program = plan(traced.jaxpr, Identity())
         self.inputs = [self._new(var.aval) for var in program.jaxpr.invars]
         results = self._flatten(program, self.inputs)
@@ -65,21 +68,28 @@ class Program:
         self._input_names = names if same else list(map(str, self.inputs))
 
     def values(
-        self, wanted: Iterable[int], arrays: Sequence[Any], known: Mapping[int, Any]
+        self,
+        wanted: Iterable[int],
+        arrays: Sequence[Any],
+        known: Mapping[int, Any],
+        changed: Mapping[int, Callable] = MappingProxyType({}),
     ) -> dict[int, Any]:
-        """Returns the wanted values, each computed from the known values before it."""
+        """Returns the wanted values, each computed from the known values before it.
+
+        `changed` are functions to apply in the place of those of nodes, by `id`.
+        """
         wanted = set(wanted)
         found = dict(zip(self.inputs, arrays, strict=True))
-        values = self._fixed | found | dict(known)
+        values = self.constants | found | dict(known)
         nodes = {id(n) for i in wanted for n in self.segment([i], known)}
         for node in self.nodes:
             if id(node) in nodes:
                 operands = [values[i] for i in node.operands]
                 with compat.context(node.step.equation):
-                    results = node.apply(*operands)
+                    results = changed.get(id(node), node.apply)(*operands)
                 found |= zip(node.results, results, strict=True)
                 values |= {i: known.get(i, found[i]) for i in node.results}
-        return {i: found[i] if i in found else self._fixed[i] for i in wanted}
+        return {i: found[i] if i in found else self.constants[i] for i in wanted}
 
     def segment(self, numbers: Sequence[int], known: Iterable[int]) -> list[Node]:
         """Returns the nodes between the values given and the known ones before."""
@@ -109,7 +119,7 @@ class Program:
     def _constant(self, value: Any, aval: Any) -> int:
         number = self._new(aval)
         plain = hasattr(value, "aval") or not hasattr(aval, "dtype")
-        self._fixed[number] = value if plain else np.asarray(value, aval.dtype)
+        self.constants[number] = value if plain else np.asarray(value, aval.dtype)
         return number
 
     def _add(self, apply: Callable, operands: Sequence[int], avals: Any, step: Step):
@@ -159,7 +169,9 @@ class Program:
         for t in reversed(steps) if params["reverse"] else steps:
             row = [
                 self._add(lambda x, t=t: [x[t]], [x], [var.aval], step)[0]
-                for x, var in zip(xs, body.jaxpr.invars[n_consts + n_carry :])
+                for x, var in zip(
+                    xs, body.jaxpr.invars[n_consts + n_carry :], strict=True
+                )
             ]
             out = self._flatten(body, [*consts, *carry, *row])
             carry, rows[t] = out[:n_carry], out[n_carry:]

@@ -1,0 +1,254 @@
+"""Two results that are logits or log-probabilities: trainer against sampler.
+
+With la and lb the log-softmax of two results over the vocabulary,
+
+    ratio = exp(la - lb) of a token,    KL = sum exp(la) (la - lb)    at each position,
+
+and the fraction of positions whose most likely token, or set of the most likely k,
+differs. The same measures of pairs of runs under noise say how much is to be expected.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.inject import inject
+from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.first_difference import NOISE
+from prednet_jax.noise.questions.leaves import check_same_structure, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.specs import NoiseSpec
+
+# A measure is beyond noise above so many times its largest value under noise. KL grows
+# with the square of a difference.
+MARGIN = {"ratio": 4.0, "kl": 16.0, "flips": 1.0, "top": 1.0}
+
+
+class Measure(NamedTuple):
+    """A measure of two results, and what noise makes of it.
+
+    Attributes:
+        found: of the two results; for `ratio` the largest of exp(|la - lb|).
+        typical: the median over pairs of noisy runs; `largest`: the largest.
+        beyond: whether `found` is more than noise makes of it.
+    """
+
+    found: float
+    typical: float
+    largest: float
+    beyond: bool
+
+
+class Logits(NamedTuple):
+    """What `compare_logits` found.
+
+    Attributes:
+        ratio: of the probabilities of a token; 1 if they are the same.
+        kl: the mean Kullback-Leibler divergence of a position, in nats.
+        flips: the fraction of positions whose most likely token differs.
+        top: the fraction whose set of the most likely k differs.
+        mean: the mean ratio, lowest and highest.
+        rung: as of `explain`, for the log-probabilities.
+        worst: the position of the largest ratio.
+    """
+
+    ratio: Measure
+    kl: Measure
+    flips: Measure
+    top: Measure
+    mean: tuple[float, float, float]
+    rung: str
+    worst: tuple[int, ...]
+
+    def __str__(self) -> str:
+        named = {
+            "largest ratio of a token": self.ratio,
+            "KL (nats)": self.kl,
+            "most likely token flips": self.flips,
+            "most likely set flips": self.top,
+        }
+        rows = []
+        for name, m in named.items():
+            less = m is self.ratio
+            cells = [f"{'1 + ' * less}{x - less:.3g}" for x in m[:3]]
+            rows.append([name, *cells, "beyond noise" if m.beyond else "noise"])
+        mean, low, high = self.mean
+        return "\n".join(
+            [
+                *format_table(["", "found", "of noise", "at most", ""], rows, "<>>><"),
+                f"ratio: mean {mean:.6g}, from {low:.6g} to {high:.6g}, the furthest "
+                f"from 1 at position {self.worst}",
+                f"cause of the difference: {self.rung}",
+            ]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all that the report holds."""
+        return self._asdict()
+
+
+def compare_logits(
+    fn: Callable,
+    a: Any,
+    b: Any,
+    *,
+    axis: int | None = -1,
+    tokens: Any = None,
+    top: int = 5,
+    spec: NoiseSpec | None = None,
+    draws: int = 8,
+) -> Callable[..., Logits]:
+    """Compares two results that are logits or log-probabilities.
+
+    Args:
+        fn: the computation; its result is one array of logits or log-probabilities.
+        a: one result, such as the trainer's.
+        b: another, such as the sampler's.
+        axis: the axis of the vocabulary. None if the results are log-probabilities of
+            chosen tokens: then there are no flips, and KL is estimated from b's tokens
+            as the mean of r - 1 - log r.
+        tokens: whose ratio is meant, of the shape of the result without `axis`.
+            Defaults to the most likely ones of b.
+        top: how many of the most likely tokens make a set.
+        spec: the noise that is no difference. Defaults to another order of sums and
+            the rounding of the last place.
+        draws: number of noisy runs, 2 or more.
+
+    Returns:
+        `compare(key, *args, **kwargs)`, which returns the `Logits`.
+
+    Raises:
+        NoiseError: as for `inject`; a, b and the result are no arrays of one shape, or
+            a number is NaN.
+    """
+    integer("draws", draws, 2)
+    integer("top", top, 1)
+    check_same_structure("a", a, "b", b)
+    pair = [_checked(name, x, axis) for name, x in (("a", a), ("b", b))]
+    noise = NOISE if spec is None else spec
+
+    def log_probabilities(*args: Any, **kwargs: Any) -> Any:
+        (x,) = jax.tree.leaves(fn(*args, **kwargs))
+        return _log_softmax(x, axis)
+
+    def compare(key: Array, /, *args: Any, **kwargs: Any) -> Logits:
+        call = BoundCall(fn, args, kwargs)
+        plain = call.result()
+        check_same_structure("a", a, "the result", plain)
+        noisy = inject(fn, with_routines(noise))
+        runs = [plain, *call.draw(noisy, key, draws)]
+        logs = [_logs(wide_leaves(x)[0], axis) for x in (a, b, *runs)]
+        chosen = _tokens(tokens, logs[1], axis)
+        pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
+        found, *others = (_measures(x, y, axis, chosen, top) for x, y in pairs)
+        ratios = _ratios(logs[0], logs[1], axis, chosen)
+        far = np.abs(np.log(ratios))
+        dtype = jax.tree.leaves(plain)[0].dtype
+        both = (_log_softmax(jax.numpy.asarray(x, dtype), axis) for x in pair)
+        explained = explain(log_probabilities, *both, draws=draws)(key, *args, **kwargs)
+        measured = {n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN}
+        return Logits(
+            **measured,
+            mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
+            rung=explained.leaves[0].rung,
+            worst=tuple(map(int, np.unravel_index(np.argmax(far), far.shape))),
+        )
+
+    return compare
+
+
+def _log_softmax(x: Any, axis: int | None) -> Any:
+    return x if axis is None else jax.nn.log_softmax(x, axis)
+
+
+def _checked(name: str, result: Any, axis: int | None) -> np.ndarray:
+    """Returns the one array of a result, refusing what has no probabilities."""
+    arrays = wide_leaves(result)
+    one = "one array of logits or log-probabilities"
+    expect(len(arrays) == 1 and not np.iscomplexobj(arrays[0]), name, result, one)
+    (x,) = arrays
+    if axis is not None and not -x.ndim <= axis < x.ndim:
+        raise NoiseError(
+            f"axis={axis}: {name} has {x.ndim} axes: expected one of these, or "
+            "None for log-probabilities of chosen tokens"
+        )
+    wrong = np.isnan(x) | (x == np.inf)
+    if wrong.any():
+        where = tuple(map(int, np.argwhere(wrong)[0]))
+        raise NoiseError(
+            f"{name} is {x[where]} at {where}: expected numbers, or -inf for what "
+            "cannot be; noise.first_nan finds where a NaN comes from"
+        )
+    return x
+
+
+def _logs(x: np.ndarray, axis: int | None) -> np.ndarray:
+    """Returns log-probabilities; of what are such already the same."""
+    if axis is None:
+        return x
+    x = x - x.max(axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis, keepdims=True))
+
+
+def _tokens(tokens: Any, logs: np.ndarray, axis: int | None) -> Any:
+    if axis is None:
+        return None
+    shape = tuple(np.delete(logs.shape, axis))
+    if tokens is None:
+        return logs.argmax(axis)
+    tokens = np.asarray(tokens)
+    size = logs.shape[axis]
+    if tokens.shape != shape or tokens.dtype.kind not in "iu":
+        raise NoiseError(
+            f"tokens have the shape {tokens.shape} and type {tokens.dtype}: expected "
+            f"whole numbers of the shape {shape}"
+        )
+    if ((tokens < 0) | (tokens >= size)).any():
+        raise NoiseError(f"tokens: expected numbers from 0 to {size - 1}")
+    return tokens
+
+
+def _ratios(x: np.ndarray, y: np.ndarray, axis: int | None, tokens: Any) -> np.ndarray:
+    if axis is not None:
+        at = np.expand_dims(tokens, axis)
+        x, y = (np.take_along_axis(z, at, axis).squeeze(axis) for z in (x, y))
+    with np.errstate(invalid="ignore"):
+        return np.exp(np.where(x == y, 0.0, x - y))
+
+
+def _measures(
+    x: np.ndarray, y: np.ndarray, axis: int | None, tokens: Any, top: int
+) -> dict[str, float]:
+    """Returns the measures of two arrays of log-probabilities."""
+    ratios = _ratios(x, y, axis, tokens)
+    far = float(np.exp(np.max(np.abs(np.log(ratios)), initial=0)))
+    if axis is None:
+        kl = float(np.mean(ratios - 1 - np.log(ratios)))
+        return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}
+    with np.errstate(invalid="ignore"):
+        terms = np.where(x == -np.inf, 0.0, np.exp(x) * (x - y))
+    best = [np.sort(np.argsort(-z, axis).take(range(top), axis), axis) for z in (x, y)]
+    return {
+        "ratio": far,
+        "kl": max(0.0, float(terms.sum(axis).mean())),
+        "flips": float(np.mean(x.argmax(axis) != y.argmax(axis))),
+        "top": float(np.mean((best[0] != best[1]).any(axis))),
+    }
+
+
+def _measure(name: str, found: float, noise: Sequence[float]) -> Measure:
+    """Returns a measure beside those of noise."""
+    start = 1.0 if name == "ratio" else 0.0
+    largest = max(noise)
+    # Logarithms of ratios; nothing below the rounding of float64 sums counts.
+    above, most = (
+        np.log(x) if name == "ratio" else x for x in (found, max(noise, default=start))
+    )
+    beyond = bool(above > MARGIN[name] * most + 1e-12)
+    return Measure(found, float(np.median(noise)), largest, beyond)

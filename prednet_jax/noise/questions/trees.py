@@ -1,0 +1,247 @@
+"""Which weights of two frameworks are the same, up to the order of their axes.
+
+Two arrays are paired if they hold the same numbers, whatever their names and axes; of
+several such pairs the one of the most similar names. Weights that one framework keeps
+in one array and another in several (gates, the projections of attention) are paired
+block by block. What is left is paired by shape, nearness and name, and differs.
+"""
+
+import difflib
+import functools
+import itertools
+import os
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from prednet_jax.noise.questions import layouts
+from prednet_jax.noise.questions.hints import array_hint
+from prednet_jax.noise.questions.layers import arrays_of, canonical, leaf_name
+from prednet_jax.noise.questions.leaves import as_array, rms, subtract
+from prednet_jax.noise.questions.tables import format_table
+
+# Of the sorted numbers of equal weights: bfloat16 keeps 8 bits.
+CONTENT = 2.0**-7
+# A weight differs no more than by rounding: in units of the last place of float32.
+ULPS = 4.0 * 2.0**-23
+
+
+class WeightPair(NamedTuple):
+    """Two weights that belong together.
+
+    Attributes:
+        name: here; `reference`: there, with the block if it is a part.
+        rung: `identical`, `rounding`, `bf16`, `fp16` or `beyond`.
+        difference: RMS relative to the reference.
+        layout: the order of axes of the reference here.
+        hint: what the numbers show of the cause of a difference.
+    """
+
+    name: str
+    reference: str
+    rung: str
+    difference: float
+    layout: str
+    hint: str = ""
+
+
+class Trees(NamedTuple):
+    """What `compare_trees` found.
+
+    Attributes:
+        pairs: in the order of the weights here.
+        unmatched: names here, and names of the reference, without a counterpart.
+    """
+
+    pairs: tuple[WeightPair, ...]
+    unmatched: tuple[tuple[str, ...], tuple[str, ...]]
+
+    @property
+    def first(self) -> WeightPair | None:
+        """The first pair that is not equal up to rounding and the order of axes."""
+        equal = ("identical", "rounding")
+        return next((p for p in self.pairs if p.rung not in equal or p.hint), None)
+
+    @property
+    def equal(self) -> bool:
+        """Whether all weights have a counterpart and are equal up to the layout."""
+        return not (self.first or any(self.unmatched))
+
+    def __str__(self) -> str:
+        head = ["here", "reference", "rung", "difference", "order of axes", ""]
+        rows = [
+            [p.name, p.reference, p.rung, p.difference, p.layout, p.hint]
+            for p in self.pairs
+        ]
+        text = format_table(head, rows, "<<<><<") if rows else []
+        for where, names in zip(("here", "there"), self.unmatched, strict=True):
+            text += [f"unmatched {where}: {', '.join(names)}"] * bool(names)
+        equal = "all weights are equal up to the order of axes"
+        text.append(equal if self.equal else "not all weights are equal")
+        return "\n".join(text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all that the report holds."""
+        return self._asdict() | {"equal": self.equal, "first": self.first}
+
+
+def compare_trees(params: Any, reference: Any) -> Trees:
+    """Compares the weights of a port with those of its original.
+
+    Args:
+        params: a pytree of arrays.
+        reference: arrays by name (such as a state_dict as NumPy arrays), an .npz file
+            of them, or a pytree.
+
+    Raises:
+        NoiseError: one of them holds no arrays, or anything but numbers.
+    """
+    here, there = (
+        arrays_of(what, tree if _is_file(tree) else _flat(tree))
+        for what, tree in (("params", params), ("reference", reference))
+    )
+    order = list(here)
+    rest = (dict(here), dict(there))
+    pairs = _equal(*rest)
+    pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
+    pairs += _near(*rest)
+    layouts_of = [_fits(v, r) for _, _, v, r in pairs]
+    usual: dict[tuple[int, int], Counter] = {}
+    for fits in layouts_of:
+        if len(fits) == 1:
+            ranks = fits[0].theirs, fits[0].ours
+            usual.setdefault(ranks, Counter())[fits[0]] += 1
+    judged = [
+        _judged(*pair, fits, usual)
+        for pair, fits in zip(pairs, layouts_of, strict=True)
+    ]
+    place = {name: i for i, name in enumerate(order)}
+    judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
+    return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])))
+
+
+Weights = dict[str, np.ndarray]
+_Found = tuple[str, str, np.ndarray, np.ndarray]
+
+
+def _is_file(tree: Any) -> bool:
+    return isinstance(tree, str | os.PathLike)
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {leaf_name(keys): x for keys, x in leaves}
+
+
+def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether two arrays hold the same numbers in any order."""
+    if x.size != y.size:
+        return False
+    a, b = np.sort(x, axis=None).astype(float), np.sort(y, axis=None).astype(float)
+    least = CONTENT**2 * float(np.max(np.abs(b), initial=0))
+    return bool(np.allclose(a, b, CONTENT, least, equal_nan=True))
+
+
+def _similarity(a: str, b: str) -> float:
+    one, other = ("".join(canonical(name)) for name in (a, b))
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+def _equal(here: Weights, there: Weights) -> list[_Found]:
+    """Takes the pairs with the same content, those of similar names first."""
+    same = [
+        (_similarity(n, t), n, t)
+        for n, v in here.items()
+        for t, r in there.items()
+        if _same_content(v, r) and _fits(v, r)
+    ]
+    found = []
+    for _, n, t in sorted(same, key=lambda x: -x[0]):
+        if n in here and t in there:
+            found.append((n, t, here.pop(n), there.pop(t)))
+    return found
+
+
+def _blocks(small: Weights, large: Weights) -> list[_Found]:
+    """Takes the weights that are a block of a larger one."""
+    found, used = [], set()
+    for n, t in itertools.product(list(small), large):
+        v, r = small.get(n), large[t]
+        count = r.size // v.size if v is not None and v.size else 0
+        if count < 2 or v is None:
+            continue
+        for axis in (i for i, size in enumerate(r.shape) if size % count == 0):
+            for i, block in enumerate(np.split(r, count, axis)):
+                if n in small and _same_content(v, block) and _fits(v, block):
+                    label = f"{t}[block {i} of {count}]"
+                    found.append((n, label, small.pop(n), block))
+                    used.add(t)
+    for t in used:
+        del large[t]
+    return found
+
+
+def _near(here: Weights, there: Weights) -> list[_Found]:
+    """Takes pairs of other content, by shape, nearness and name."""
+    costs = [
+        (min(_distance(v, r, fit) for fit in fits) - _similarity(n, t), n, t)
+        for n, v in here.items()
+        for t, r in there.items()
+        if (fits := _fits(v, r))
+    ]
+    found = []
+    for _, n, t in sorted(costs):
+        if n in here and t in there:
+            found.append((n, t, here.pop(n), there.pop(t)))
+    return found
+
+
+def _fits(v: np.ndarray, r: np.ndarray) -> list[layouts.Layout]:
+    """Returns the orders of axes that fit the shapes of a pair."""
+    every = layouts.candidates(r.ndim, v.ndim)
+    return [fit for fit in every if fit.arrange(r, v.shape) is not None]
+
+
+def _distance(v: np.ndarray, r: np.ndarray, layout: layouts.Layout) -> float:
+    arranged = layout.arrange(r, v.shape)
+    return 1.0 if arranged is None else layouts.distance(arranged, v)
+
+
+def _judged(
+    name: str,
+    reference: str,
+    v: np.ndarray,
+    r: np.ndarray,
+    fits: list[layouts.Layout],
+    usual: Mapping[tuple[int, int], Counter],
+) -> WeightPair:
+    """Returns what two weights are to each other."""
+    known = usual.get((r.ndim, v.ndim), Counter())
+    # The order of axes that other shapes leave no choice about, then the nearest.
+    fits = sorted(fits, key=lambda fit: -known[fit])
+    best = min(fits, key=lambda fit: round(_distance(v, r, fit), 6))
+    moved = best.arrange(r, v.shape)
+    assert moved is not None
+    wide, other = (as_array(x).astype(np.float64) for x in (v, moved))
+    away, size = np.abs(subtract(wide, other)), np.abs(other)
+    rung, hint = "beyond", ""
+    if not away.any():
+        rung = "identical"
+    elif (away <= ULPS * size).all():
+        rung = "rounding"
+    else:
+        for narrow, label in ((jnp.bfloat16, "bf16"), (np.float16, "fp16")):
+            rounded = [x.astype(narrow).astype(np.float64) for x in (wide, other)]
+            if (rounded[0] == other).all() or (rounded[1] == wide).all():
+                rung = label
+    if known and best != known.most_common(1)[0][0] and len(fits) > 1:
+        hint = "transposed: the others have another order of axes"
+    elif rung == "beyond":
+        close = functools.partial(np.allclose, rtol=1e-5, atol=1e-6 * float(size.max()))
+        hint = array_hint(wide, other, lambda x, part: close(x[part], other[part]))
+    layout = "the same" if best.is_plain else str(best)
+    return WeightPair(name, reference, rung, rms(away) / (rms(size) or 1), layout, hint)
