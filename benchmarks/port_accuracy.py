@@ -70,8 +70,7 @@ def judged(network: str, path: Path, fault: str, lines: range) -> dict:
     """Returns one case as a record."""
     start = time.perf_counter()
     report = ask(network, path, fault)
-    about = [*report.lines, *(report.first.after if report.first else ())]
-    found = [int(m[1]) for x in about if (m := re.match(r"ports\.py:(\d+) ", x))]
+    found = [int(m[1]) for x in report.lines if (m := re.match(r"ports\.py:(\d+) ", x))]
     ratios = [x.ratio or 0.0 for x in report.layers if not x.is_beyond]
     return {
         "network": network,
@@ -82,10 +81,7 @@ def judged(network: str, path: Path, fault: str, lines: range) -> dict:
         "rung": report.first.rung if report.first else "",
         "hint": report.first.hint if report.first else "",
         "lines": len(report.lines),
-        "between": [min(found, default=0), max(found, default=0)],
-        "right": bool(found) and min(found) <= lines.start <= max(found)
-        if fault
-        else report.first is None,
+        "right": bool(set(found) & set(lines)) if fault else report.first is None,
         "ratio": max(ratios, default=0.0),
         "seconds": round(time.perf_counter() - start, 1),
     }

@@ -32,15 +32,15 @@ def mlp(w, x, fault=""):
         # fault: gelu
         h = jax.nn.gelu(h, approximate=fault == "gelu")
         layers[f"act{i}"] = h
-        h = h @ w[f"down{i}.weight"].T
+        bias = 0.0 if fault == "missing bias" and i else w[f"down{i}.bias"]
         # fault: missing bias
-        h = h if fault == "missing bias" and i else h + w[f"down{i}.bias"]
+        h = h @ w[f"down{i}.weight"].T + bias
         layers[f"down{i}"] = h
         # fault: missing residual
-        x = h if fault == "missing residual" else x + h
+        x = h + (0.0 if fault == "missing residual" else x)
     square = w["square.weight"]
-    # fault: transposed square
     square = square if fault == "transposed square" else square.T
+    # fault: transposed square
     x = layers["square"] = x @ square + w["square.bias"]
     x = layers["head"] = x @ w["head.weight"].T + w["head.bias"]
     axis = 0 if fault == "softmax axis" else -1
@@ -136,7 +136,7 @@ def attention(w, x, fault=""):
     k, v = name(rotary(split(k)), "rotary_k"), split(dense("value", x))
     scores = jnp.einsum("bthd,bshd->bhts", q, k)
     # fault: score scale
-    scores = scores if fault == "score scale" else scores / 8**0.5
+    scores = scores / (1.0 if fault == "score scale" else 8**0.5)
     past = jnp.tril(jnp.ones((time, time), bool), -1 if fault == "mask" else 0)
     # fault: mask
     scores = name(jnp.where(past, scores, -1e9), "scores")
@@ -161,8 +161,9 @@ def lstm(w, tokens, fault=""):
         h, c = state
         gates = x @ w["cell.weight_ih"].T + h @ w["cell.weight_hh"].T
         gates = gates + w["cell.bias_ih"]
+        second = 0.0 if fault == "missing second bias" else w["cell.bias_hh"]
         # fault: missing second bias
-        gates = gates if fault == "missing second bias" else gates + w["cell.bias_hh"]
+        gates = gates + second
         i, f, g, o = jnp.split(gates, 4, -1)
         if fault == "gate order":
             # fault: gate order
@@ -402,8 +403,8 @@ def vit(w, x, fault=""):
     both = h @ w["attention.in_proj_weight"].T + w["attention.in_proj_bias"]
     q, k, v = (y.reshape(*y.shape[:2], 3, 8) for y in jnp.split(both, 3, -1))
     if fault == "key and value swapped":
-        # fault: key and value swapped
         k, v = v, k
+    # fault: key and value swapped
     h = jax.nn.dot_product_attention(q, k, v)
     h = h.reshape(*h.shape[:2], 24)
     h = name(
@@ -415,7 +416,7 @@ def vit(w, x, fault=""):
     h = name(jax.nn.gelu(h, approximate=fault != "exact gelu"), "gelu")
     h = dense("fc2", h)
     # fault: layer scale
-    h = h if fault == "layer scale" else h * w["scale"]
+    h = h * (1.0 if fault == "layer scale" else w["scale"])
     x = name(x + h, "encoded")
     # fault: mean for token
     x = x.mean(1) if fault == "mean for token" else x[:, 0]

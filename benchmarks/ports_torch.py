@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import silu
 
 
 def record(model, *inputs):
@@ -130,7 +130,7 @@ class Attention(nn.Module):
 
 
 class Lstm(nn.Module):
-    """An embedding, an LSTM cell over ten steps and a linear head."""
+    """An embedding, an LSTM cell over five steps and a linear head."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,7 @@ class Lstm(nn.Module):
 
     @staticmethod
     def inputs():
-        return (torch.randint(0, 20, (4, 10)),)
+        return (torch.randint(0, 20, (4, 5)),)
 
 
 class Gru(nn.Module):
@@ -181,7 +181,7 @@ class Gru(nn.Module):
 
     @staticmethod
     def inputs():
-        return (torch.randn(3, 4, 20),)
+        return (torch.randn(3, 4, 10),)
 
 
 class Unet(nn.Module):
@@ -260,7 +260,7 @@ class Llama(nn.Module):
         mixed = torch.einsum("bhts,bshd->bthd", weights, v)
         x = self.residual(x + self.o(self.mixed(mixed.reshape(batch, time, 32))))
         h = self.norm2(x)
-        return self.logits(x + self.down(self.gated(F.silu(self.gate(h)) * self.up(h))))
+        return self.logits(x + self.down(self.gated(silu(self.gate(h)) * self.up(h))))
 
     @staticmethod
     def inputs():

@@ -138,6 +138,7 @@ def _first_difference(asked: Asked) -> Any:
     return asked.drawn(noise.first_difference, known, spec=asked.spec)
 
 
+<<<<<<< HEAD
 def _training(asked: Asked) -> Any:
     """Prints the band of a training, or compares recorded losses with it."""
     given, name = asked.call.result(), asked.options.function
@@ -176,6 +177,28 @@ def _cancellations(asked: Asked) -> Any:
     return asked.of(noise.cancellations, **options)
 
 
+def _compare_layers(asked: Asked) -> Any:
+    pairs = [part.split("=") for part in (asked.options.names or "").split(",") if part]
+    if any(len(pair) != 2 for pair in pairs):
+        raise NoiseError(
+            f"--names={asked.options.names}: expected names here and there, as in "
+            "Dense_0=fc1,Dense_1=fc2"
+        )
+    about = {"names": dict(pairs), "spec": asked.spec}
+    return asked.drawn(noise.compare_layers, asked.options.reference, **about)
+
+
+def _compare_trees(asked: Asked) -> Any:
+    return noise.compare_trees(asked.call.result(), asked.options.reference)
+
+
+def _compare_logits(asked: Asked) -> Any:
+    shapes = asked.call.program().shapes.result()
+    pair = (_result(n, getattr(asked.options, n), shapes) for n in ("a", "b"))
+    return asked.drawn(noise.compare_logits, *pair, spec=asked.spec)
+>>>>>>> 33c6e0ba (Compares a port with its original layer by layer, their weights, and two results that are logits)
+
+
 def _audit(asked: Asked) -> Any:
     options = {name: getattr(asked.options, name) for name in OF_AUDIT.split()}
     return asked.of(noise.audit, **options)
@@ -204,6 +227,8 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "margin": (0.02, "relative change of the final loss that counts as none"),
     "output": (..., "FILE.npz that it writes"),
     "recording": (..., "FILE.npz that record wrote"),
+    "reference": (..., "FILE.npz, arrays of the original by name"),
+    "names": (None, "names here and there that differ, as in Dense_0=fc1,Dense_1=fc2"),
     "mesh": (
         ...,
         "sizes of the axes, as in data=64 or 'data=8;model=2'; a table of data=1,8,64",
@@ -244,6 +269,21 @@ COMMANDS: Mapping[str, Command] = {
         _first_difference,
         "where a run here first differs from a recorded one",
         *(_ELSEWHERE, 8, "recording"),
+    ),
+    "compare_layers": Command(
+        _compare_layers,
+        "which layer of a port first differs from the original's by more than noise",
+        *(_ELSEWHERE, 8, "reference names"),
+    ),
+    "compare_trees": Command(
+        _compare_trees,
+        "which weights, as the function returns them, are those of a reference",
+        flags="reference",
+    ),
+    "compare_logits": Command(
+        _compare_logits,
+        "ratios, KL and flips of two results that are logits, and of noise",
+        *(_ELSEWHERE, 8, "a b"),
     ),
     "invariance": Command(
         _invariance,

@@ -185,6 +185,14 @@ def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager
 def source(equation: Equation, jaxpr: Any) -> str:
     """The user's line that made an equation, as "file.py:12 in function"; "" for none.
 
+    See `sources`.
+    """
+    return next(sources(equation, jaxpr), "")
+
+
+def sources(equation: Equation, jaxpr: Any) -> Iterator[str]:
+    """Yields the user's lines that were running when an equation was made, last first.
+
     Frames outside of the function that the open `jaxpr` was traced from do not count:
     JAX keeps what it traced, and they may be another caller's.
     """
@@ -193,10 +201,9 @@ def source(equation: Equation, jaxpr: Any) -> str:
         if is_users(code.co_filename):
             frame = source_info_util.raw_frame_to_frame(code, position)
             name = code.co_qualname.rsplit(".", 1)[-1]
-            return f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
+            yield f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
         if traced.endswith(f" at {code.co_filename}:{code.co_firstlineno}"):
-            break
-    return ""
+            return
 
 
 def is_written_by(equation: Equation, function: str) -> bool:

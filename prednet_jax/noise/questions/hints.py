@@ -1,21 +1,32 @@
 """What the numbers of two arrays show of the cause of their difference.
 
 `array_hint` tries what would turn one array into the other: its content in another
-order, a factor, an offset. `program_hint` evaluates the lines of a layer again with
-one equation changed: another epsilon, another GELU, a transposed square matrix. A hint
-is given only where nothing but noise is left.
+order, a factor, an offset; `fitted_hint` one for each element of an axis.
+`program_hint` evaluates the lines of a layer again with one equation changed: another
+epsilon, another GELU, a transposed square matrix. A hint is given only where nothing
+but noise is left. `widened` is the program without its narrow formats.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
 from jax import numpy as jnp
 
+from prednet_jax.noise import compat
 from prednet_jax.noise.questions.segments import Node, Program
 
+NAMES = ("", "fp16", "bf16", "fp8")
+# Formats narrower than float32, by the name of their rung.
+NARROW = {
+    np.dtype(np.float16): "fp16",
+    np.dtype(jnp.bfloat16): "bf16",
+    **{np.dtype(getattr(jnp, n)): "fp8" for n in ("float8_e4m3fn", "float8_e5m2")},
+}
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 # Blocks of an axis, such as gates, whose orders are tried; longest axis split in two.
 BLOCKS, LONGEST = (2, 3, 4), 4096
@@ -41,10 +52,23 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
         inner = (*[slice(None)] * axis, slice(1, None) if step > 0 else slice(-1))
         if ours.shape[axis] > 3 and explains(np.roll(ours, step, axis), inner):
             return f"shifted by one along axis {axis}"
+    return fitted_hint(ours, theirs, explains, (None,))
+
+
+def fitted_hint(
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    explains: Callable,
+    axes: Iterable[int | None],
+) -> str:
+    """Returns the factor or offset, of all or of an axis, that gives the reference."""
     with np.errstate(all="ignore"):
-        for text, changed in _fitted(ours.astype(float), theirs.astype(float)):
-            if explains(changed, whole):
-                return text
+        for axis in axes:
+            for text, changed in _fitted(
+                ours.astype(float), theirs.astype(float), axis
+            ):
+                if explains(changed, (slice(None),)):
+                    return text
     return ""
 
 
@@ -72,27 +96,25 @@ def _reordered(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
             yield f"axes {i} and {j} transposed", x.swapaxes(i, j)
 
 
-def _fitted(x: np.ndarray, r: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _fitted(
+    x: np.ndarray, r: np.ndarray, axis: int | None
+) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the array with a factor or an offset that is fitted to the reference."""
     size = np.abs(r)
     usual = size <= 1e4 * np.median(size)
     x0, r0 = np.where(usual, x, 0), np.where(usual, r, 0)
-    for axis in (None, *range(x.ndim)):
-        others = tuple(i for i in range(x.ndim) if i != axis)
-        count = np.sum(usual, others, keepdims=True)
-        if axis is not None and (x.shape[axis] < 2 or count.min() < FITTED):
-            continue
-        factor = np.sum(x0 * r0, others, keepdims=True) / np.sum(
-            x0 * x0, others, keepdims=True
-        )
-        offset = np.sum(r0 - x0, others, keepdims=True) / count
-        one = axis is None
-        text = f"a constant factor of {factor.flat[0]:.6g}"
-        text = text if one else f"a factor for each element of axis {axis}"
-        yield text, np.where(usual, x * factor, x)
-        text = f"an offset of {offset.flat[0]:.6g}"
-        text = text if one else f"an offset for each element of axis {axis} (a bias?)"
-        yield text, np.where(usual, x + offset, x)
+    others = tuple(i for i in range(x.ndim) if i != axis)
+    count = np.sum(usual, others, keepdims=True)
+    if axis is not None and (x.shape[axis] < 2 or count.min() < FITTED):
+        return
+    factor = np.sum(x0 * r0, others, keepdims=True)
+    factor = factor / np.sum(x0 * x0, others, keepdims=True)
+    offset = np.sum(r0 - x0, others, keepdims=True) / count
+    one, each = axis is None, f"for each element of axis {axis}"
+    text = f"a constant factor of {factor.flat[0]:.6g}" if one else f"a factor {each}"
+    yield text, np.where(usual, x * factor, x)
+    text = f"an offset of {offset.flat[0]:.6g}" if one else f"an offset {each}"
+    yield text + " (a bias?)" * (not one), np.where(usual, x + offset, x)
 
 
 def program_hint(
@@ -110,8 +132,41 @@ def program_hint(
         for text, apply in _changes(program, node):
             changed = evaluate({id(node): apply})
             if explains(changed, whole):
-                return f"{text}, at {node.step.source}" if node.step.source else text
+                return f"{text}, at {node.sources[0]}" if node.sources else text
     return ""
+
+
+def widened(nodes: Iterable[Node]) -> tuple[str, dict[int, Callable]]:
+    """Returns the narrowest format of nodes, and functions that compute in float32.
+
+    The format is "" where all is as wide as float32.
+    """
+    changed: dict[int, Callable] = {}
+    formats = set()
+    for node in nodes:
+        narrow = {var.aval.dtype for var in node.step.equation.outvars} & NARROW.keys()
+        if narrow:
+            formats |= narrow
+            changed[id(node)] = functools.partial(_wide, node.step.equation)
+    name = max((NARROW[x] for x in formats), default="", key=NAMES.index)
+    return name, changed
+
+
+def _wide(equation: Any, *operands: Any) -> list[Any]:
+    """Returns what an equation gives in float32."""
+    wide = [
+        x.astype(np.float32) if getattr(x, "dtype", None) in NARROW else x
+        for x in operands
+    ]
+    params = {
+        name: np.dtype(np.float32) if _is_narrow(value) else value
+        for name, value in equation.params.items()
+    }
+    return compat.bind(equation.replace(params=params), *wide)
+
+
+def _is_narrow(value: Any) -> bool:
+    return isinstance(value, np.dtype) and value in NARROW
 
 
 def _changes(program: Program, node: Node) -> Iterator[tuple[str, Callable]]:

@@ -6,13 +6,15 @@ the value under noise,
 
     d = rms(v - r),     e_k = rms(v_k - v),    k = 1 .. draws,
 
-and the difference is beyond noise if d > max(MARGIN q(e, f), TWICE max(e, f)) and
-`explain` does not say otherwise: q is the upper quartile over the draws and f a floor,
-one element moved by an ulp. Elements far above all others (a mask of -1e9) are judged
-on their own. docs/noise/ports.md shows the use.
+and the difference is beyond noise if d > max(L q(e, f), W max(e, f)), as in
+`distances`, and `explain` does not say otherwise: q is the upper quartile over the
+draws and f a floor, one element moved by an ulp. Elements far above all others (a mask
+of -1e9) are judged on their own. docs/noise/ports.md shows the use.
 """
 
 import difflib
+import functools
+import itertools
 import math
 import os
 import re
@@ -24,12 +26,17 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import NOISE
-from prednet_jax.noise.questions.hints import array_hint, program_hint
+from prednet_jax.noise.questions.first_difference import FLIPS, MARGIN, NOISE, TWICE
+from prednet_jax.noise.questions.hints import (
+    array_hint,
+    fitted_hint,
+    program_hint,
+    widened,
+)
 from prednet_jax.noise.questions.leaves import (
     as_array,
     describe_leaves,
@@ -38,15 +45,14 @@ from prednet_jax.noise.questions.leaves import (
     wide_leaves,
 )
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
-from prednet_jax.noise.questions.segments import Program
+from prednet_jax.noise.questions.segments import Program, key_text
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
-MARGIN, TWICE = 10.0, 2.0
-# Of a discrete value, the fraction of elements that any noise may flip.
-FLIPS = 1e-3
-# Elements so many times the median magnitude are judged apart from the others.
-GIANT = 1e4
+# Elements so many times the small ones (5 %) are judged apart from the others.
+GIANT = 1e6
+# A layer is too narrow if it is so many times nearer to the reference in float32.
+NARROWER = 8.0
 NOISY = ("order", "rounding")
 _ORDER = ReductionOrder(granularity="element")
 _NOTHING: Mapping[int, Callable] = MappingProxyType({})
@@ -135,7 +141,7 @@ class Layers(NamedTuple):
             text += [f"  after {line}" for line in layer.after]
             text += [f"  {line}" for line in layer.lines]
             read = ", ".join(layer.arguments)
-            text += [f"  which read the arguments {read}"] * bool(read)
+            text += [f"  which read {read}"] * bool(read)
         return "\n".join(text)
 
     def to_json(self) -> dict[str, Any]:
@@ -178,11 +184,18 @@ def compare_layers(
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Layers:
         program = Program(BoundCall(fn, args, kwargs))
         marked = _marked(program, theirs)
+        if not marked:
+            raise NoiseError(
+                "the function names no layer: expected one that returns a mapping, or "
+                "marks values with jax.ad_checkpoint.checkpoint_name"
+            )
         pairs = match(list(marked), list(theirs), names or {})
         if not pairs:
+            near = max(itertools.product(marked, theirs), key=_likeness)
             raise NoiseError(
                 f"no name in common: here {_some(marked)}; in the reference "
-                f"{_some(theirs)}; expected some, or names={{here: there}}"
+                f"{_some(theirs)}; expected some, or names={{here: there}}, such as "
+                f"names={dict([near])}"
             )
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
         there = {name: theirs[pairs[name]] for name in order}
@@ -203,22 +216,19 @@ def compare_layers(
         worst = {
             n: max(marked[n], key=lambda i: min(judged[i].over, 1.001)) for n in order
         }
-        beyond = [i for i in worst.values() if judged[i].over > 1]
-        rungs = values.rungs(beyond, known, key)
+        rungs = values.rungs([i for i in worst.values() if judged[i].over > 1], key)
         layers = []
         for n, i in worst.items():
             alone = judge(values.plain[i], known[i], ordered[i]).over <= 1
-            rung = rungs.get(i, "order" if alone else "rounding")
+            hint, rung = "", "order" if alone else "rounding"
             rung = "identical" if judged[i].difference == 0 else rung
-            is_beyond = rung not in ("identical", *NOISY)
-            hint = values.hint(i, known[i], drawn[i]) if is_beyond else ""
-            if is_beyond and len(marked[n]) > 1:
-                at = f"first at step {marked[n].index(i)}"
-                hint = f"{at}; {hint}" if hint else at
+            rung = rungs.get(i) or values.too_narrow(i) or rung
+            if rung not in ("identical", *NOISY):
+                several = f"first at step {marked[n].index(i)}" * (len(marked[n]) > 1)
+                hint = "; ".join(filter(None, [several, values.hint(i, drawn[i])]))
             total = judge(ours[n], there[n], []).difference
-            difference, expected, ratio, _ = judged[i]
-            layer = Layer(n, pairs[n], difference, expected, ratio, rung, hint, total)
-            layers.append(layer._replace(**values.where(i)))
+            found = *judged[i][:3], rung, hint, total
+            layers.append(Layer(n, pairs[n], *found, *values.where(i)))
         rest = tuple(n for n in marked if n not in pairs)
         left = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
@@ -251,6 +261,10 @@ def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _likeness(pair: tuple[str, str]) -> float:
+    return difflib.SequenceMatcher(None, *pair).ratio()
+
+
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
     names = list(names)
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
@@ -276,12 +290,8 @@ def _marked(program: Program, theirs: Mapping[str, Any]) -> dict[str, tuple[int,
 
 def leaf_name(keys: Sequence[Any]) -> str:
     """Returns the name of a leaf of a result: its path without what frameworks add."""
-    parts = [
-        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
-        for key in keys
-        # Flax NNX wraps an array in a variable.
-        if getattr(key, "name", "") != "value"
-    ]
+    # Flax NNX wraps an array in a variable with a value.
+    parts = [key_text(key) for key in keys if getattr(key, "name", "") != "value"]
     start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)
     if start is None:
         return "/".join(["result", *parts])
@@ -341,20 +351,19 @@ def _arranged(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Returns the reference in the order of axes here, and that order in words."""
     rules = layouts.find([(r, ours[name]) for name, r in theirs.items()])
-    moved = [str(rule) for rule in rules.values() if not rule.is_plain]
+    moved = {str(rule): 0 for rule in rules if rule and not rule.is_plain}
     layout = "; ".join(moved) or "the same here and there"
     arranged = {}
-    for name, r in theirs.items():
+    for (name, r), rule in zip(theirs.items(), rules, strict=True):
         shape = ours[name].shape
-        rule = rules.get((r.ndim, len(shape)))
-        moved_here = rule.arrange(r, shape) if rule else None
-        if moved_here is None:
+        there = rule.arrange(r, shape) if rule else None
+        if there is None:
             raise NoiseError(
                 f"{name} has the shape {shape}, and {names[name]} of the reference "
-                f"{r.shape}: expected the same, up to the order of axes that the other "
-                f"layers have ({layout}); were both given the same arguments?"
+                f"{r.shape}: expected the same, up to the order of axes (other layers: "
+                f"{layout}); were both given the same arguments?"
             )
-        arranged[name] = moved_here
+        arranged[name] = there
     return arranged, layout
 
 
@@ -362,11 +371,15 @@ class _Values:
     """The values of a program, each computed from the reference's before it."""
 
     def __init__(self, program: Program, known: Mapping[int, np.ndarray]) -> None:
-        self.program = program
+        self.program, self.known = program, known
         types = program.types
         cast = {i: jax.numpy.asarray(x, types[i].dtype) for i, x in known.items()}
         self.given = cast, program.arrays
         self.plain = jax.device_get(jax.jit(self.function(known))(*self.given))
+        # Lines that are running whatever layer is computed.
+        segments = [program.segment([i], known) for i in known]
+        every = ({x for n in nodes for x in n.sources} for nodes in segments if nodes)
+        self.shared: set[str] = set.intersection(*every) if len(known) > 1 else set()
 
     def function(
         self, numbers: Iterable[int], changed: Mapping[int, Callable] = _NOTHING
@@ -385,44 +398,62 @@ class _Values:
         plain = {i: _wide(x) for i, x in self.plain.items()}
         return {i: [subtract(_wide(x[i]), plain[i]) for x in results] for i in plain}
 
-    def rungs(
-        self, numbers: Sequence[int], theirs: Mapping[int, np.ndarray], key: Array
-    ) -> dict[int, str]:
+    def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:
         """Returns what `explain` says of values that differ by more than noise."""
-        finite = [i for i in numbers if np.isfinite(theirs[i] - self.plain[i]).all()]
+        away = {i: self.known[i] - self.plain[i] for i in numbers}
+        finite = [i for i in numbers if np.isfinite(away[i]).all()]
         found = dict.fromkeys(numbers, "beyond")
         if finite:
-            ours, other = (
-                {i: side[i] for i in finite} for side in (self.plain, theirs)
-            )
-            found |= explain(self.function(finite), ours, other)(key, *self.given).rung
+            pair = ({i: side[i] for i in finite} for side in (self.plain, self.known))
+            found |= explain(self.function(finite), *pair)(key, *self.given).rung
         return found
 
-    def hint(self, i: int, theirs: np.ndarray, drawn: Sequence[np.ndarray]) -> str:
+    def too_narrow(self, i: int) -> str:
+        """Returns the format of a value that the reference has in float32, or ""."""
+        format_, changed = widened(self.program.segment([i], self.known))
+        narrow, theirs = _wide(self.plain[i]), _wide(self.known[i])
+        away = rms(subtract(narrow, theirs))
+        if not format_ or away == 0:
+            return ""
+        try:
+            wide = _wide(self._evaluate(i, changed))
+        except (TypeError, ValueError):
+            return ""  # An equation whose types cannot be changed.
+        return format_ if NARROWER * rms(subtract(wide, theirs)) < away else ""
+
+    def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
         """Returns what a value, and its lines, show of the cause."""
-        ours = self.plain[i]
+        ours, theirs = self.plain[i], self.known[i]
 
         def explains(changed: np.ndarray, part: tuple[slice, ...]) -> bool:
             cut = [x[part] for x in drawn]
             return judge(changed[part].astype(ours.dtype), theirs[part], cut).over <= 1
 
-        def evaluate(changed: dict[int, Callable]) -> np.ndarray:
-            return np.asarray(self.function([i], changed)(*self.given)[i])
-
-        nodes = self.program.segment([i], self.given[0])
-        return array_hint(ours, theirs, explains) or program_hint(
-            self.program, nodes, evaluate, explains
+        nodes = self.program.segment([i], self.known)
+        evaluate = functools.partial(self._evaluate, i)
+        return (
+            array_hint(ours, theirs, explains)
+            or program_hint(self.program, nodes, evaluate, explains)
+            or fitted_hint(ours, theirs, explains, range(ours.ndim))
         )
+
+    def _evaluate(self, i: int, changed: Mapping[int, Callable]) -> np.ndarray:
+        return np.asarray(self.function([i], changed)(*self.given)[i])
 
     def where(self, i: int) -> tuple[tuple[str, ...], ...]:
-        """Returns the lines of a value, those before it, and the arguments read."""
-        nodes = self.program.segment([i], self.given[0])
-        read = {i for n in nodes for i in n.operands} & self.given[0].keys()
+        """Returns the lines of a value, those before it, and the arguments read.
+
+        Lines that call those functions are among them, unless they call all layers.
+        """
+        nodes = self.program.segment([i], self.known)
+        read = {i for n in nodes for i in n.operands} & self.known.keys()
         before = [n for n in self.program.nodes if read.intersection(n.results)]
         lines, after = (
-            dict.fromkeys(n.step.source for n in some if n.step.source)
+            dict.fromkeys(n.sources[0] for n in some if n.sources)
             for some in (nodes, before)
         )
+        callers = (line for n in nodes for line in n.sources[1:])
+        lines |= dict.fromkeys(line for line in callers if line not in self.shared)
         elsewhere = tuple(line for line in after if line not in lines)
         return tuple(lines), elsewhere, tuple(self.program.arguments(nodes))
 
@@ -457,7 +488,8 @@ def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
         over = far / _bound(noises, FLIPS / MARGIN if v.size > 1 else 0.0)
         return _judged(float(far), [*map(float, noises)], 1.0, float(over))
     size = np.abs(np.where(known, r, 0))
-    typical = float(np.median(size[size > 0])) if (size > 0).any() else 0.0
+    # A mask may be most of an array.
+    typical = float(np.quantile(size[size > 0], 0.05)) if (size > 0).any() else 0.0
     giant = size > GIANT * typical
     over = 0.0
     for part in (giant, ~giant):

@@ -94,30 +94,39 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
     return min(1.0, float(np.linalg.norm(x - y) / scale)) if scale else 0.0
 
 
-def find(
-    pairs: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> dict[tuple[int, int], Layout]:
-    """Chooses the orders of axes for pairs of (reference, ours) of one report.
+def find(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Layout | None]:
+    """Chooses an order of axes for each pair of (reference, ours) of one report.
 
-    Of the orders that fit most shapes, the one whose numbers are nearest. The first
-    that fits (fewest axes moved) is left only for one that is clearly nearer, and not
-    for the sake of a single array: in that, a transposed square is a fault.
+    All pairs of the same numbers of axes share one: of the orders that fit most shapes
+    the one whose numbers are nearest. The first that fits (fewest axes moved) is left
+    only for one that is clearly nearer, and not for the sake of a single array: in
+    that, a transposed square is a fault. Pairs whose shapes do not fit it (queries with
+    the heads elsewhere, among matrices of attention) share another. None: none fits.
     """
-    groups: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = {}
-    for reference, ours in pairs:
-        groups.setdefault((reference.ndim, ours.ndim), []).append((reference, ours))
-    found: dict[tuple[int, int], Layout] = {}
-    for ranks in groups:
-        fits: list[tuple[int, float, Layout]] = []
-        for layout in candidates(*ranks):
-            moved = [(layout.arrange(r, v.shape), v) for r, v in groups[ranks]]
-            near = [distance(r, v) for r, v in moved if r is not None]
-            if near:
-                fits.append((len(near), math.fsum(near) / len(near), layout))
-        most = max((count for count, _, _ in fits), default=0)
-        fits = [fit for fit in fits if fit[0] == most]
-        if fits:
-            best = min(fits, key=lambda fit: fit[1])
-            leaves = most > 1 and best[1] < fits[0][1] - CLEARLY
-            found[ranks] = (best if leaves else fits[0])[2]
+    found: list[Layout | None] = [None] * len(pairs)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, (reference, ours) in enumerate(pairs):
+        groups.setdefault((reference.ndim, ours.ndim), []).append(i)
+    for ranks, rest in groups.items():
+        while rest:
+            fits = []
+            for layout in candidates(*ranks):
+                near = {
+                    i: distance(moved, pairs[i][1])
+                    for i in rest
+                    if (moved := layout.arrange(pairs[i][0], pairs[i][1].shape))
+                    is not None
+                }
+                fits += [(layout, near)] * bool(near)
+            most = max((len(near) for _, near in fits), default=0)
+            fits = [fit for fit in fits if len(fit[1]) == most]
+            if not fits:
+                break
+            means = [math.fsum(near.values()) / most for _, near in fits]
+            best = int(np.argmin(means))
+            clear = most > 1 and means[best] < means[0] - CLEARLY
+            layout, near = fits[best if clear else 0]
+            for i in near:
+                found[i] = layout
+            rest = [i for i in rest if i not in near]
     return found

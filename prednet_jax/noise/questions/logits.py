@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax import Array
 
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.inject import inject
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import check_same_structure, wide_leaves

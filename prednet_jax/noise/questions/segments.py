@@ -7,7 +7,7 @@ reads that value reads the known one. So a difference upstream does not reach th
 values after it, and each is the result of its own lines alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Plan, Step, plan
-from prednet_jax.noise.questions.leaves import named_leaves
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.specs import Identity
 
@@ -27,13 +26,15 @@ _APART = ("scan", "while", "cond", "shard_map", "custom_linear_solve")
 class Node(NamedTuple):
     """One operation: `apply(*operands)` returns a list; operands are value numbers.
 
-    `step` is the equation that it stands for.
+    `step` is the equation that it stands for, and `sources` are the user's lines that
+    made it, callers last.
     """
 
     apply: Callable[..., list[Any]]
     operands: tuple[int, ...]
     results: tuple[int, ...]
     step: Step
+    sources: tuple[str, ...]
 
 
 class Program:
@@ -63,7 +64,8 @@ class Program:
         paths, _ = jax.tree_util.tree_flatten_with_path(traced.shapes.result())
         shaped = (k for k, x in paths if isinstance(x, jax.ShapeDtypeStruct))
         self.outputs = list(zip(shaped, results, strict=False))
-        names = [name for name, x in named_leaves((call.args, call.kwargs))]
+        given = jax.tree_util.tree_flatten_with_path((tuple(call.args), call.kwargs))
+        names = [_argument(*map(key_text, keys)) for keys, _ in given[0]]
         same = len(names) == len(self.inputs)
         self._input_names = names if same else list(map(str, self.inputs))
 
@@ -124,7 +126,8 @@ class Program:
 
     def _add(self, apply: Callable, operands: Sequence[int], avals: Any, step: Step):
         results = tuple(map(self._new, avals))
-        self.nodes.append(Node(apply, tuple(operands), results, step))
+        sources = tuple(dict.fromkeys(_sources(step)))
+        self.nodes.append(Node(apply, tuple(operands), results, step, sources))
         return list(results)
 
     def _flatten(self, program: Plan, inputs: Sequence[int]) -> list[int]:
@@ -185,6 +188,27 @@ class Program:
             )[0]
             for i, aval in enumerate(avals)
         ]
+
+
+def key_text(key: Any) -> str:
+    """Returns a key of a pytree path as text."""
+    for kind in ("key", "name", "idx"):
+        if hasattr(key, kind):
+            return str(getattr(key, kind))
+    return str(key)
+
+
+def _argument(kind: str, name: str, *rest: str) -> str:
+    """Returns a name for a leaf of (args, kwargs)."""
+    return "/".join([f"argument {name}" if kind == "0" else name, *rest])
+
+
+def _sources(step: Step | None) -> Iterator[str]:
+    """Yields the lines of a step and of the calls around it."""
+    while step is not None:
+        jaxpr, around = step.within
+        yield from compat.sources(step.equation, jaxpr)
+        step = around
 
 
 def _applied(step: Step) -> Callable[..., list[Any]]:

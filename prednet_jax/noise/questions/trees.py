@@ -19,7 +19,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise.questions import layouts
-from prednet_jax.noise.questions.hints import array_hint
+from prednet_jax.noise.questions.hints import array_hint, fitted_hint
 from prednet_jax.noise.questions.layers import arrays_of, canonical, leaf_name
 from prednet_jax.noise.questions.leaves import as_array, rms, subtract
 from prednet_jax.noise.questions.tables import format_table
@@ -242,6 +242,11 @@ def _judged(
         hint = "transposed: the others have another order of axes"
     elif rung == "beyond":
         close = functools.partial(np.allclose, rtol=1e-5, atol=1e-6 * float(size.max()))
-        hint = array_hint(wide, other, lambda x, part: close(x[part], other[part]))
+
+        def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
+            return bool(close(x[part], other[part]))
+
+        hint = array_hint(wide, other, explains)
+        hint = hint or fitted_hint(wide, other, explains, range(wide.ndim))
     layout = "the same" if best.is_plain else str(best)
     return WeightPair(name, reference, rung, rms(away) / (rms(size) or 1), layout, hint)

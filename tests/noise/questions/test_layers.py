@@ -1,0 +1,385 @@
+"""compare_layers: recorded PyTorch models, other namings, layouts, hints, refusals."""
+
+import re
+
+import equinox as eqx
+import haiku as hk
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax import numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from benchmarks import port_accuracy
+from prednet_jax import noise
+from tests.processes import ROOT
+
+KEY = jax.random.key(0)
+RECORDED = ROOT / "tests" / "golden" / "ports"
+rng = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def reference_of(fn, *args):
+    return {name: np.asarray(x) for name, x in fn(*args).items()}
+
+
+# Networks that PyTorch 2.13.0 recorded, and the faults that are planted here.
+@pytest.mark.parametrize(
+    ("network", "fault", "first"),
+    [
+        ("mlp", "gelu", "act0"),
+        ("cnn", "", None),
+        ("attention", "bfloat16", "mixed"),
+        pytest.param("lstm", "gate order", "memory", marks=pytest.mark.slow),
+        pytest.param("unet", "", None, marks=pytest.mark.slow),
+        pytest.param("llama", "rms epsilon", "norm1", marks=pytest.mark.slow),
+        pytest.param("vit", "positions shifted", "tokens", marks=pytest.mark.slow),
+        pytest.param("gru", "update gate", "hidden", marks=pytest.mark.slow),
+    ],
+)
+def test_a_recorded_pytorch_model(network, fault, first):
+    report = port_accuracy.ask(network, RECORDED / f"{network}_0.npz", fault)
+    assert (report.first and report.first.name) == first
+    (lines,) = [x for name, x in port_accuracy.planted()[network] if name == fault] or [
+        range(0)
+    ]
+    found = {int(re.match(r"ports\.py:(\d+) in ", x)[1]) for x in report.lines}
+    assert bool(found & set(lines)) == bool(fault)
+
+
+def block(w, x):
+    h = x @ w
+    h = jax.nn.gelu(h)
+    return {"up": x @ w, "act": h, "down": h @ w.T}
+
+
+def wrong(w, x):
+    up = x @ w
+    act = jax.nn.gelu(up, approximate=False)
+    return {"up": up, "act": act, "down": act @ w.T * 1.01}
+
+
+def test_each_layer_is_judged_alone_and_both_faults_are_found():
+    w, x = normal(8, 12), normal(5, 8)
+    report = noise.compare_layers(wrong, reference_of(block, w, x))(KEY, w, x)
+    assert [layer.is_beyond for layer in report.layers] == [False, True, True]
+    up, act, down = report.layers
+    assert up.rung in ("identical", "order", "rounding")
+    assert report.first is act
+    assert act.hint.startswith("another GELU: exact here, by tanh there")
+    assert [line.split(" in ")[1] for line in act.lines] == ["wrong"]
+    assert report.lines == act.lines
+    assert down.hint == "a constant factor of 0.990099"
+    assert down.difference == pytest.approx(0.0099, rel=0.02)
+    assert act.ratio > 100
+    assert "first layer beyond noise: act" in str(report)
+    assert "which read argument 0" in str(report)
+    assert report.to_json()["first"] is act
+
+
+def test_no_alarm_for_another_order_of_sums():
+    w, x = normal(64, 64) / 8, normal(32, 64)
+
+    def deep(w, x):
+        layers = {}
+        for i in range(3):
+            x = layers[f"h{i}"] = jnp.tanh(x @ w)
+        return layers
+
+    noisy = noise.inject(deep, noise.parse("reduction_order:granularity=element+ulp"))
+    reference = reference_of(lambda *args: noisy(jax.random.key(7), *args), w, x)
+    report = noise.compare_layers(deep, reference)(KEY, w, x)
+    assert report.first is None
+    assert report.lines == ()
+    assert all(0 < layer.ratio < 4 for layer in report.layers)
+
+
+class Linen(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Dense(8, name="fc1")(x))
+        self.sow("intermediates", "act", x)
+        return nn.Dense(3, name="fc2")(x)
+
+
+class Nnx(nnx.Module):
+    def __init__(self):
+        self.fc1 = nnx.Linear(6, 8, rngs=nnx.Rngs(0))
+        self.fc2 = nnx.Linear(8, 3, rngs=nnx.Rngs(1))
+
+    def __call__(self, x):
+        for name in ("fc1", "fc2"):
+            x = getattr(self, name)(x)
+            self.sow(nnx.Intermediate, name, x)
+        return x
+
+
+def from_linen():
+    model, x = Linen(), normal(4, 6)
+    params = model.init(KEY, x)
+
+    def fn(params, x):
+        return model.apply(
+            params, x, capture_intermediates=True, mutable=["intermediates"]
+        )
+
+    found = fn(params, x)[1]["intermediates"]
+    reference = {n: found[n]["__call__"][0] for n in ("fc1", "fc2")}
+    return fn, reference | {"act": found["act"][0]}, (params, x)
+
+
+def from_nnx():
+    model, x = Nnx(), normal(4, 6)
+
+    def fn(model, x):
+        return nnx.capture(model, nnx.Intermediate)(x)
+
+    return fn, {"net.fc1": model.fc1(x), "net.fc2": model.fc2(model.fc1(x))}, (model, x)
+
+
+def from_haiku():
+    def forward(x):
+        h = hk.Linear(8, name="fc1")(x)
+        return {"net/~/fc1": h, "net/~/fc2": hk.Linear(3, name="fc2")(h)}
+
+    model, x = hk.without_apply_rng(hk.transform(forward)), normal(4, 6)
+    params = model.init(KEY, x)
+    found = model.apply(params, x)
+    reference = {"net.fc1": found["net/~/fc1"], "net.fc2": found["net/~/fc2"]}
+    return model.apply, reference, (params, x)
+
+
+def from_equinox():
+    model, x = eqx.nn.MLP(6, 3, 8, 1, key=KEY), normal(4, 6)
+    arrays, static = eqx.partition(model, eqx.is_array)
+
+    def fn(arrays, x):
+        model = eqx.combine(arrays, static)
+        h = jax.vmap(model.layers[0])(x)
+        return {".layers[0]": h, ".layers[1]": jax.vmap(model.layers[1])(h)}
+
+    found = fn(arrays, x)
+    reference = {"layers.0": found[".layers[0]"], "layers.1": found[".layers[1]"]}
+    return fn, reference, (arrays, x)
+
+
+@pytest.mark.parametrize("make", [from_linen, from_nnx, from_haiku, from_equinox])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_names_of_every_library(make):
+    fn, reference, args = make()
+    last = list(reference)[-1 if make is not from_linen else 1]
+    with jax.numpy_dtype_promotion("standard"):
+        report = noise.compare_layers(fn, reference)(KEY, *args)
+        assert report.first is None
+        assert len(report.layers) == len(reference)
+        assert report.unmatched[1] == ()
+        wrong = {**reference, last: np.asarray(reference[last]) * np.float32(1.001)}
+        report = noise.compare_layers(fn, wrong)(KEY, *args)
+    assert report.first.reference == last
+    assert report.first.hint == "a constant factor of 1.001"
+
+
+def recurrent(w, xs):
+    def step(h, x):
+        h = checkpoint_name(jnp.tanh(w @ h + x), "h")
+        return h, 2 * h
+
+    return jax.lax.scan(step, jnp.zeros(4), xs)[1]
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_a_name_in_a_loop_has_a_value_for_each_step(stacked):
+    w, xs = normal(4, 4), normal(6, 4)
+    states = np.asarray(recurrent(w, xs)) / 2
+    # What a fault at step 3 does to all later steps.
+    h = states[2]
+    for t in range(3, 6):
+        h = np.tanh(w @ h + xs[t]) * (np.float32(1.001) if t == 3 else 1)
+        states[t] = h
+    reference = {f"h.{t}": state for t, state in enumerate(states)}
+    reference = {"h": states} if stacked else reference
+    report = noise.compare_layers(recurrent, reference)(KEY, w, xs)
+    first = report.first
+    assert first.name == ("h" if stacked else "h/3")
+    assert "a constant factor of 1.001" in first.hint
+    assert ("first at step 3" in first.hint) == stacked
+    assert [x.name for x in report.layers if x.is_beyond] == [first.name]
+    assert any(line.endswith(" in step") for line in report.lines)
+
+
+def convolutions(x, k, extra=None):
+    layers = {}
+    for i in range(2):
+        x = layers[f"conv{i}"] = jax.lax.conv_general_dilated(
+            x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+    return layers
+
+
+def test_one_order_of_axes_is_found_for_all_layers_and_printed():
+    x, k = normal(2, 6, 6, 6), normal(3, 3, 6, 6) / 7
+    there = {n: v.transpose(0, 3, 1, 2) for n, v in convolutions(x, k).items()}
+    report = noise.compare_layers(convolutions, there)(KEY, x, k)
+    assert report.first is None
+    assert report.layout == "4 axes: reference.transpose(0, 2, 3, 1)"
+    assert report.layout in str(report)
+    # In one layer alone, with all axes alike, it is a fault.
+    there["conv1"] = np.asarray(there["conv1"]).swapaxes(2, 3)
+    report = noise.compare_layers(convolutions, there)(KEY, x, k)
+    assert report.first.name == "conv1"
+    assert report.first.hint == (
+        "the same numbers in another order: axes 1 and 2 transposed"
+    )
+
+
+def test_merged_heads_are_found():
+    x = normal(2, 5, 12)
+
+    def heads(x):
+        q = 2 * x.reshape(2, 5, 3, 4).swapaxes(1, 2)
+        return {"q": q, "k": 3 * q}
+
+    there = {"q": 2 * x, "k": 6 * x}
+    report = noise.compare_layers(heads, there)(KEY, x)
+    assert report.first is None
+    assert report.layout == "3 axes split to 4: (0, 2, 1, 3)"
+
+
+CHANGES = {
+    "reversed along axis 2": lambda v: v[..., ::-1],
+    "halves of axis 2 swapped": lambda v: np.roll(v, 4, 2),
+    "4 blocks (gates) of axis 2 swapped": lambda v: v[..., [0, 1, 4, 5, 2, 3, 6, 7]],
+    "axis 2 interleaved, 2 by 4": lambda v: v[..., [0, 2, 4, 6, 1, 3, 5, 7]],
+    "axes 0 and 1 transposed": lambda v: v.swapaxes(0, 1),
+    "shifted by one along axis 1": lambda v: np.concatenate(
+        [0 * v[:, :1], v[:, :-1]], 1
+    ),
+    "a constant factor of 1.25": lambda v: v * np.float32(1.25),
+    "an offset of 0.5": lambda v: v + np.float32(0.5),
+    "an offset for each element of axis 2": lambda v: v + np.arange(8, dtype="f4"),
+    "a factor for each element of axis 2": lambda v: v * np.arange(1, 9, dtype="f4"),
+    "NaN or infinite in the reference alone, in 1 of 288": lambda v: np.where(
+        np.arange(v.size).reshape(v.shape) == 3, np.float32(np.nan), v
+    ),
+}
+
+
+@pytest.mark.parametrize("hint", CHANGES)
+def test_what_the_numbers_show_is_a_hint_and_never_equality(hint):
+    x = normal(6, 6, 8)
+    other = normal(4, 6, 8)
+
+    def layer(x, other):
+        return {"y": 3 * x, "z": 3 * other}
+
+    there = reference_of(layer, x, other)
+    there["y"] = CHANGES[hint](there["y"])
+    report = noise.compare_layers(layer, there)(KEY, x, other)
+    assert report.first.name == "y"
+    assert report.first.rung == "beyond"
+    assert hint in report.first.hint
+
+
+def normalise(x, w, eps):
+    h = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + eps)
+    return {"y": h @ w}
+
+
+def test_hints_that_the_lines_show():
+    x, w = normal(5, 8) / 10, normal(8, 8)
+    there = reference_of(normalise, x, w, 1e-5)
+    report = noise.compare_layers(lambda x, w: normalise(x, w, 1e-3), there)(KEY, x, w)
+    assert report.first.hint.startswith("another epsilon: 0.001 here, 1e-05 there, at ")
+    report = noise.compare_layers(lambda x, w: normalise(x, w.T, 1e-5), there)(
+        KEY, x, w
+    )
+    assert report.first.hint.startswith("a transposed square matrix, at ")
+
+
+def test_a_large_mask_hides_nothing():
+    x = normal(6, 6)
+    mask = np.tril(np.ones((6, 6), bool))
+
+    def scores(x, factor=2.0):
+        return {"scores": jnp.where(mask, factor * x, -1e9)}
+
+    there = reference_of(scores, x, 2.0001)
+    report = noise.compare_layers(scores, there)(KEY, x)
+    assert report.first.hint == "a constant factor of 1.00005"
+
+
+def call_site(x):
+    def scaled(x, factor):
+        return jnp.sin(factor * x)
+
+    first = scaled(x, 2.0)
+    second = scaled(first, 3.0)  # Here is the fault.
+    return {"first": first, "second": second}
+
+
+def test_lines_that_call_a_shared_function_are_named():
+    x = normal(4, 4)
+    there = {"first": np.sin(2 * x), "second": np.sin(3.1 * np.sin(2 * x))}
+    report = noise.compare_layers(call_site, there)(KEY, x)
+    assert [line.split(" in ")[1] for line in report.lines] == ["scaled", "call_site"]
+
+
+def test_unmatched_names_are_listed_and_others_can_be_given():
+    w, x = normal(8, 12), normal(5, 8)
+    there = reference_of(block, w, x)
+    there["mlp.activation"] = there.pop("act")
+    report = noise.compare_layers(block, there)(KEY, w, x)
+    assert report.unmatched == (("act",), ("mlp.activation",))
+    assert "unmatched there: mlp.activation" in str(report)
+    names = {"act": "mlp.activation"}
+    report = noise.compare_layers(block, there, names=names)(KEY, w, x)
+    assert report.unmatched == ((), ())
+    assert report.first is None
+
+
+def test_a_file_of_the_reference(tmp_path):
+    w, x = normal(8, 12), normal(5, 8)
+    np.savez(tmp_path / "reference.npz", **reference_of(block, w, x))
+    report = noise.compare_layers(block, tmp_path / "reference.npz")(KEY, w, x)
+    assert len(report.layers) == 3
+
+
+@pytest.mark.parametrize(
+    ("reference", "names", "message"),
+    [
+        ({}, None, "reference: empty: expected arrays by name"),
+        ("absent.npz", None, "absent.npz: expected a file of arrays as numpy.savez"),
+        ([1], None, "reference: list: expected arrays by name, or an .npz file"),
+        ({"a": np.array(["x"])}, None, "a is no array of numbers"),
+        (
+            {"a": np.ones(3)},
+            None,
+            "no name in common: here act, down, up; in the ref.* such as names=",
+        ),
+        ({"up": np.ones(3)}, {"upp": "up"}, "'upp' is not here: .* nearest is 'up'"),
+        ({"up": np.ones(3)}, {"up": "u"}, "'u' is not in the reference: expected one"),
+        ({"up": np.ones((5, 11))}, None, r"up has the shape \(5, 12\), and up of the"),
+    ],
+)
+def test_what_is_refused(reference, names, message):
+    w, x = normal(8, 12), normal(5, 8)
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.compare_layers(block, reference, names=names)(KEY, w, x)
+
+
+def test_names_inside_a_branch_are_said_not_to_be_seen():
+    def fn(x):
+        def body(x):
+            return checkpoint_name(x + 1, "inner")
+
+        return {"y": jax.lax.cond(x[0] > 0, body, lambda x: x, x)}
+
+    x = np.ones(3, np.float32)
+    report = noise.compare_layers(fn, {"y": x + 1})(KEY, x)
+    assert report.notes == ("not seen, inside a branch or a while loop: inner",)

@@ -1,0 +1,124 @@
+"""compare_logits: ratios, KL and flips against those of noise."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from prednet_jax import noise
+
+KEY = jax.random.key(0)
+rng = np.random.default_rng(1)
+X = rng.standard_normal((2, 6, 16)).astype(np.float32)
+W = rng.standard_normal((16, 30)).astype(np.float32)
+
+
+def logits(w, x):
+    return jnp.tanh(x) @ w
+
+
+def chosen(w, x):
+    return jax.nn.log_softmax(logits(w, x))[..., 3]
+
+
+PLAIN = np.asarray(logits(W, X))
+ORDER = noise.inject(logits, noise.ReductionOrder(granularity="element"))
+BF16 = noise.inject(logits, noise.ReducedPrecision("bf16"))
+
+
+def test_what_noise_makes_is_noise():
+    report = noise.compare_logits(logits, ORDER(jax.random.key(5), W, X), PLAIN)(
+        KEY, W, X
+    )
+    assert not any(m.beyond for m in (report.ratio, report.kl, report.flips))
+    assert 1 < report.ratio.found < 1 + 1e-5
+    assert 0 < report.kl.typical < 1e-9
+    assert report.rung in ("order", "rounding")
+
+
+def test_bfloat16_is_beyond_and_named():
+    report = noise.compare_logits(logits, BF16(KEY, W, X), PLAIN)(KEY, W, X)
+    assert report.ratio.beyond
+    assert report.kl.beyond
+    assert report.rung == "bf16"
+    la, lb = (jax.nn.log_softmax(x) for x in (BF16(KEY, W, X), PLAIN))
+    best = jnp.argmax(lb, -1)[..., None]
+    ratios = jnp.exp(jnp.take_along_axis(la - lb, best, -1))
+    low, high = float(ratios.min()), float(ratios.max())
+    assert report.ratio.found == pytest.approx(max(high, 1 / low), rel=1e-5)
+    assert report.mean[1:] == pytest.approx((low, high), rel=1e-5)
+    kl = jnp.mean(jnp.sum(jnp.exp(la) * (la - lb), -1))
+    assert report.kl.found == pytest.approx(float(kl), rel=1e-2)
+    assert "cause of the difference: bf16" in str(report)
+
+
+def test_flips_of_the_most_likely_token():
+    swapped = PLAIN.copy()
+    swapped[0, 0] = np.roll(PLAIN[0, 0], 1)
+    report = noise.compare_logits(logits, swapped, PLAIN)(KEY, W, X)
+    assert report.flips.found == pytest.approx(1 / 12)
+    assert report.flips.beyond
+    assert report.top.found == pytest.approx(1 / 12)
+    assert report.worst == (0, 0)
+
+
+def test_log_probabilities_are_logits_of_themselves():
+    other = PLAIN * np.float32(1.01)
+    pairs = [
+        (other, PLAIN),
+        tuple(np.asarray(jax.nn.log_softmax(x)) for x in (other, PLAIN)),
+    ]
+    first, second = (noise.compare_logits(logits, *p)(KEY, W, X) for p in pairs)
+    assert first.ratio.found == pytest.approx(second.ratio.found, rel=1e-4)
+    assert first.kl.found == pytest.approx(second.kl.found, rel=1e-3)
+
+
+def test_log_probabilities_of_chosen_tokens():
+    plain = np.asarray(chosen(W, X))
+    report = noise.compare_logits(chosen, plain + np.float32(0.01), plain, axis=None)(
+        KEY, W, X
+    )
+    assert report.ratio.found == pytest.approx(np.exp(0.01), rel=1e-4)
+    assert report.ratio.beyond
+    assert report.kl.found == pytest.approx(np.expm1(0.01) - 0.01, rel=1e-2)
+    tokens = np.full((2, 6), 3)
+    other = PLAIN.copy()
+    other[1, 2, 3] += 0.01
+    report = noise.compare_logits(logits, other, PLAIN, tokens=tokens)(KEY, W, X)
+    assert report.worst == (1, 2)
+
+
+def test_what_cannot_be_is_minus_infinity_on_both_sides():
+    mask = np.where(np.arange(30) == 4, -np.inf, 0).astype(np.float32)
+
+    def masked(w, x):
+        return logits(w, x) + mask
+
+    report = noise.compare_logits(masked, PLAIN + mask, PLAIN + mask)(KEY, W, X)
+    assert report.ratio.found == 1
+    assert report.kl.found == 0
+
+
+BROKEN = PLAIN.copy()
+BROKEN[1, 2, 3] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("a", "options", "message"),
+    [
+        (BROKEN, {}, r"a is nan at \(1, 2, 3\): expected numbers, or -inf"),
+        (PLAIN[0], {}, "expected the same"),
+        ({"x": PLAIN}, {}, "expected the same"),
+        (PLAIN, {"axis": 3}, "axis=3: a has 3 axes: expected one of these, or None"),
+        (PLAIN, {"top": 0}, "top=0"),
+        (PLAIN, {"tokens": np.ones((2, 6))}, "tokens have the shape .* whole numbers"),
+        (
+            PLAIN,
+            {"tokens": np.full((2, 6), 30)},
+            "tokens: expected numbers from 0 to 29",
+        ),
+    ],
+)
+def test_what_is_refused(a, options, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.compare_logits(logits, a, PLAIN, **options)(KEY, W, X)

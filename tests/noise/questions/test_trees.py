@@ -1,0 +1,118 @@
+"""compare_trees: which weights are the same, up to layout."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from benchmarks.port_accuracy import load
+from prednet_jax import noise
+from tests.processes import ROOT
+
+RECORDED = ROOT / "tests" / "golden" / "ports"
+
+
+@pytest.fixture
+def weights():
+    return load(RECORDED / "vit_0.npz")[1]
+
+
+def ported(w):
+    query, key, value = (
+        x.T.reshape(24, 3, 8) for x in np.split(w["attention.in_proj_weight"], 3)
+    )
+    biases = np.split(w["attention.in_proj_bias"], 3)
+    tree = {
+        "patches": {"kernel": w["patches.weight"].transpose(2, 3, 1, 0)},
+        "attention": {
+            "query": {"kernel": query, "bias": biases[0].reshape(3, 8)},
+            "key": {"kernel": key, "bias": biases[1].reshape(3, 8)},
+            "value": {"kernel": value, "bias": biases[2].reshape(3, 8)},
+            "out": {"kernel": w["attention.out_proj.weight"].T},
+        },
+        "cls": w["cls"],
+        "positions": w["positions"],
+        "layer_scale": w["scale"],
+    }
+    tree["patches"]["bias"] = w["patches.bias"]
+    tree["attention"]["out"]["bias"] = w["attention.out_proj.bias"]
+    for name in ("norm1", "norm2"):
+        tree[name] = {"scale": w[f"{name}.weight"], "bias": w[f"{name}.bias"]}
+    for name in ("fc1", "fc2", "head"):
+        tree[name] = {"kernel": w[f"{name}.weight"].T, "bias": w[f"{name}.bias"]}
+    return tree
+
+
+def test_a_whole_port_is_equal_up_to_layout(weights):
+    report = noise.compare_trees(ported(weights), weights)
+    assert report.equal
+    assert report.first is None
+    assert {p.rung for p in report.pairs} == {"identical"}
+    pairs = {p.name: p.reference for p in report.pairs}
+    assert pairs["patches/kernel"] == "patches.weight"
+    assert pairs["attention/key/kernel"] == "attention.in_proj_weight[block 1 of 3]"
+    assert pairs["norm2/scale"] == "norm2.weight"
+    layouts = {p.name: p.layout for p in report.pairs}
+    assert layouts["patches/kernel"] == "4 axes: reference.transpose(2, 3, 1, 0)"
+    assert str(report).endswith("all weights are equal up to the order of axes")
+
+
+FAULTS = {
+    "transposed: the others have": ("attention", "out", lambda x: x.T),
+    "a constant factor of 0.5": ("fc1", "kernel", lambda x: 2 * x),
+    "reversed along axis 0": ("fc2", "bias", lambda x: x[::-1]),
+}
+
+
+@pytest.mark.parametrize("hint", FAULTS)
+def test_a_wrong_weight_is_named_with_a_hint(weights, hint):
+    tree = ported(weights)
+    *path, change = FAULTS[hint]
+    branch = tree[path[0]]
+    branch = branch if path[1] in branch and path[0] != "attention" else branch["out"]
+    leaf = "kernel" if path[0] == "attention" else path[1]
+    branch[leaf] = change(branch[leaf])
+    report = noise.compare_trees(tree, weights)
+    assert not report.equal
+    assert hint in report.first.hint
+    assert report.first.name.startswith(path[0])
+
+
+def test_rounded_weights_have_their_format(weights):
+    tree = ported(weights)
+    tree["head"]["kernel"] = jnp.asarray(tree["head"]["kernel"], jnp.bfloat16)
+    tree["fc1"]["kernel"] = tree["fc1"]["kernel"].astype(np.float16)
+    tree["fc2"]["kernel"] = tree["fc2"]["kernel"] * np.float32(1 + 1e-7)
+    rungs = {p.name: p.rung for p in noise.compare_trees(tree, weights).pairs}
+    found = [rungs[f"{name}/kernel"] for name in ("head", "fc1", "fc2", "patches")]
+    assert found == ["bf16", "fp16", "rounding", "identical"]
+
+
+def test_other_weights_of_a_name_are_paired_and_differ(weights):
+    tree = ported(weights)
+    tree["fc1"]["kernel"] = np.random.default_rng(5).standard_normal((24, 48))
+    del tree["cls"]
+    report = noise.compare_trees(tree, weights)
+    assert report.first.reference == "fc1.weight"
+    assert report.first.rung == "beyond"
+    assert report.unmatched == ((), ("cls",))
+    assert "unmatched there: cls" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("params", "reference", "message"),
+    [
+        ({}, {"a": np.ones(2)}, "params: empty"),
+        ({"a": np.ones(2)}, {}, "reference: empty"),
+        ({"a": np.ones(2)}, "absent.npz", "expected a file of arrays"),
+    ],
+)
+def test_what_is_refused(params, reference, message):
+    with pytest.raises(noise.NoiseError, match=message):
+        noise.compare_trees(params, reference)
+
+
+def test_a_pytree_against_a_pytree():
+    tree = {"a": jax.numpy.arange(6.0).reshape(2, 3), "b": [np.ones(3), np.zeros(2)]}
+    report = noise.compare_trees(tree, jax.tree.map(np.asarray, tree))
+    assert report.equal
