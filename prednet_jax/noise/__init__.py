@@ -28,9 +28,9 @@ from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.first_difference import Differences, first_difference
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
-from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
 from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
 from prednet_jax.noise.questions.logits import Logits, compare_logits
+from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
 from prednet_jax.noise.questions.recording import Recording, load_recording, record
 from prednet_jax.noise.questions.tolerance import (
     Tolerance,
