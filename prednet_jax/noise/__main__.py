@@ -138,7 +138,6 @@ def _first_difference(asked: Asked) -> Any:
     return asked.drawn(noise.first_difference, known, spec=asked.spec)
 
 
-<<<<<<< HEAD
 def _training(asked: Asked) -> Any:
     """Prints the band of a training, or compares recorded losses with it."""
     given, name = asked.call.result(), asked.options.function
@@ -196,7 +195,6 @@ def _compare_logits(asked: Asked) -> Any:
     shapes = asked.call.program().shapes.result()
     pair = (_result(n, getattr(asked.options, n), shapes) for n in ("a", "b"))
     return asked.drawn(noise.compare_logits, *pair, spec=asked.spec)
->>>>>>> 33c6e0ba (Compares a port with its original layer by layer, their weights, and two results that are logits)
 
 
 def _audit(asked: Asked) -> Any:

@@ -29,8 +29,13 @@ from jax import Array
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, integer
 from prednet_jax.noise.questions import layouts
+from prednet_jax.noise.questions.distances import (
+    FLIPS,
+    RATIO_LIMIT,
+    WORST_DRAW_FACTOR,
+)
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import FLIPS, MARGIN, NOISE, TWICE
+from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.hints import (
     array_hint,
     fitted_hint,
@@ -485,7 +490,7 @@ def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
     if not epsilon:
         # Of whole numbers the fraction that differs counts.
         far, *noises = (np.mean(x != 0) if v.size else 0.0 for x in (away, *drawn))
-        over = far / _bound(noises, FLIPS / MARGIN if v.size > 1 else 0.0)
+        over = far / _bound(noises, FLIPS / RATIO_LIMIT if v.size > 1 else 0.0)
         return _judged(float(far), [*map(float, noises)], 1.0, float(over))
     size = np.abs(np.where(known, r, 0))
     # A mask may be most of an array.
@@ -507,7 +512,7 @@ def _bound(noises: Sequence[float], floor: float) -> float:
     """Returns the difference that noise does not exceed."""
     levels = np.maximum(noises or [0.0], floor or np.finfo(float).tiny)
     quartile = float(np.quantile(levels, 0.75, method="lower"))
-    return max(MARGIN * quartile, TWICE * float(levels.max()))
+    return max(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * float(levels.max()))
 
 
 def _judged(far: float, noises: Sequence[float], size: float, over: float) -> Judged:
