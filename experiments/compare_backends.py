@@ -1,25 +1,31 @@
-"""Repeats the published study on this machine, and says what comes of its claims.
+"""Repeats the published study on this machine in minutes, and reports its claims.
 
-    python experiments/compare_backends.py --workdir=results/compare
+    python experiments/compare_backends.py                  # five minutes
+    python experiments/compare_backends.py --minutes=15     # more seeds, more updates
+    python experiments/compare_backends.py --seeds=8 --updates=3000 --arms=ulp,gpu_order
 
 Every arm trains on the same weights and data, in a process of its own
-(`experiments/train.py`). Without --seeds and --first_seed the seeds are fresh, so that
-every run is new evidence; they are recorded. Where the setting is that of the study,
-the claims stand beside what was published and where such a repetition should fall.
+(`experiments/train.py`). Without --seeds, --updates and --arms a short measurement of
+this machine's speed and the records of the study decide how many seeds and updates fit
+into --minutes, and which size can show most; the decision is printed first. Seeds are
+fresh unless --first_seed or --seeds is given, so that every run is new evidence.
 
-Writes verdict.json, report.html and one directory per run, in place of what an earlier
-comparison left. What an interrupted comparison finished is kept: runs of the same
-flags, source, versions and device.
+Writes verdict.json, report.html and one directory per run into --workdir, in place of
+what an earlier comparison left. A comparison that was interrupted continues: it keeps
+its seeds, its size and the runs that had finished.
 """
 
 import contextlib
 import importlib
+import math
 import secrets
 import shlex
 import shutil
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import _cli
@@ -27,7 +33,14 @@ import _flags
 from absl import flags
 
 from prednet_jax import data, errors, files, process, records, report, runs, tasks
-from prednet_jax.runs import comparison, executor
+from prednet_jax.runs import (
+    budget,
+    comparison,
+    executor,
+    progress,
+    published,
+    shortened,
+)
 from prednet_jax.saddles import symmetric
 from prednet_jax.training import keeping
 from prednet_jax.weights import pretrained
@@ -37,101 +50,258 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from study import again
 
 FLAGS = flags.FLAGS
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 _flags.define_setup_flags(
-    models=list(tasks.NAMED), updates=again.PART.updates, workdir="results/compare"
+    models=list(tasks.NAMED), updates=published.RUNGS[-1], workdir="results/compare"
+)
+flags.DEFINE_float(
+    "minutes",
+    5.0,
+    "Wall minutes that the comparison may take. They decide the number of seeds and "
+    "updates, so they cannot be combined with --seeds, --updates or --arms.",
 )
 flags.DEFINE_list(
     "arms",
     None,
     f"Of {', '.join(runs.NAMES)}, where a spec is one of train.py --noise. "
-    "Arms beside float32 and reduction_order, which are always run. Default: another "
-    "fixed order and stale targets, for networks that see windows. Arms that need "
-    "a GPU, or more processors than there are, are skipped with the reason printed.",
+    "Arms in addition to float32 and reduction_order, which are always run. Default: "
+    "another fixed order and stale targets, for networks that see windows. Arms that "
+    "need a GPU, or more processors than there are, are skipped with the reason.",
 )
-# The seeds of comparisons that name their number only; and where fresh ones are kept
-# until the verdict, so that one that was interrupted goes on with them.
+# The first seed, where only their number is given, and their number.
 FIRST_SEED, FEW = 3000, 3
-SEEDS = "seeds.json"
+#: Where the plan of a comparison is kept until its verdict.
+PLAN = "plan.json"
 flags.DEFINE_integer(
     "first_seed",
     None,
     f"The first root seed. Default: {FIRST_SEED} with --seeds, else a fresh one.",
 )
 flags.DEFINE_integer(
-    "seeds", None, f"Number of seeds: first_seed, first_seed + 1, ... Default: {FEW}."
+    "seeds",
+    None,
+    "Number of seeds: first_seed, first_seed + 1, ... Default: as --minutes allow, "
+    f"{FEW} with --updates, --arms or another network.",
 )
 flags.DEFINE_float(
     "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
 )
 flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.", 1)
+flags.DEFINE_integer(
+    "threads", 1, "Processors of each training, 1 as in the study; 0: all.", 0
+)
+flags.DEFINE_bool("tables", False, "Print the tables of contrasts too.")
+# Flags that decide the size of a comparison; with one of them there is no budget.
+_SIZES = ("seeds", "updates", "image_updates", "arms", "last")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a comparison repeats; kept on the disk until there is a verdict.
+
+    Attributes:
+        first_seed: the first root seed.
+        rung: seeds, updates, and the parts that are given up.
+        minutes: what it was chosen for; None: the flags decided.
+        closing: seconds that judging the runs and the report take.
+    """
+
+    first_seed: int
+    rung: budget.Rung
+    minutes: float | None = None
+    closing: float = 0.0
+
+    def write(self, root: Path) -> None:
+        """Keeps the plan in the directory of the comparison."""
+        records.write_json(root / PLAN, asdict(self))
+
+    @classmethod
+    def read(cls, root: Path) -> "Plan | None":
+        """Reads the plan of an interrupted comparison; None: there is none."""
+        if not (root / PLAN).is_file():
+            return None
+        stored = records.read_json(root / PLAN)
+        try:
+            rung = stored.pop("rung")
+            without = tuple(rung.pop("without"))
+            return cls(**stored, rung=budget.Rung(**rung, without=without))
+        except (AttributeError, KeyError, TypeError):
+            raise files.FileError(
+                f"{root / PLAN}: not the plan of a comparison; remove it to begin anew"
+            ) from None
 
 
 def main() -> None:
-    """Checks, runs, judges, reports."""
+    """Checks, plans, runs, judges, reports."""
     # What draws the report is missed now, and not after the trainings.
     importlib.import_module("prednet_jax.report.page")
     process.prepare()
-    started = time.perf_counter()
+    started = time.monotonic()
+    root = Path(FLAGS.workdir)
     if FLAGS.arms == []:
         raise errors.UserError(
             f"--arms=: expected at least one of {', '.join(runs.NAMES)}"
         )
-    first_seed, seeds = _seeds(Path(FLAGS.workdir) / SEEDS)
-    design = runs.Design(
-        script=_script("train.py"),
-        arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
-        seeds=seeds,
-        first_seed=first_seed,
-        margin=FLAGS.margin,
-        **_flags.setup(),
+    errors.expect(
+        0.5 <= FLAGS.minutes < math.inf, "--minutes", FLAGS.minutes, "0.5 or more"
     )
+    design = make_design(_plan_of_flags())
     runs.check(design)
     files.check_unlocked(design.root)
-    jobs = design.runs()
-    for name, reason in design.skipped:
-        print(f"skipped {name}: {reason}")
-    missing, reasons = runs.kept(jobs)
     if FLAGS.dry_run:
-        for job in jobs:
-            print(job.shown)
+        _list_jobs(design)
         return
-    if line := runs.said(reasons):
-        print(line)
-    print(f"{len(missing)} processes")
-    with files.hold(design.root):
-        runs.clear(design.root, jobs)
-        if _fresh():
-            records.write_json(design.root / SEEDS, [first_seed, seeds])
-        # Noisy ones take longest: first, so that no core waits for the last one.
-        missing.sort(key=lambda job: "noise" not in job.chosen)
-        with saddle_runs(design) as saddle:
-            execute(missing)
-            rows = saddle()
-        folder = RESULTS / "study"
-        others = [again.saddle_claim(rows, folder, design.margin)] if rows else []
-        study = again.published(design, folder)
-        verdict = comparison.judge(design, study, others)
-        verdict["design"]["command"] = shlex.join(["python", *sys.argv])
-        verdict["design"]["flags"] = _cli.chosen_flags()
-        verdict["seconds"] = time.perf_counter() - started
-        show_learned(design)
-        publish(design.root, verdict)
+    with progress.Reporter() as reporter:
+        reporter.line(_purpose(design, timed()))
+        with files.hold(design.root):
+            plan = _plan(reporter, started)
+            design = make_design(plan)
+            deadline = None
+            if plan.minutes:
+                deadline = started + 60 * plan.minutes - plan.closing
+            design, saddle = train(reporter, design, plan, deadline)
+            reporter.stage("judging the runs and drawing the report")
+            verdict = judge(design, saddle)
+            verdict["design"] |= _size_record(plan, design, saddle)
+            verdict["seconds"] = time.monotonic() - started
+            show_learned(design)
+            records.write_json(root / report.VERDICT, verdict)
+            page = report.build(root)
+            (root / PLAN).unlink(missing_ok=True)
+    if FLAGS.tables:
+        print(f"\n{report.text_table(verdict)}")
+    print(f"\nFinished after {verdict['seconds'] / 60:.1f} minutes. Report: {page}\n")
+    print(report.claim_lines(verdict))
 
 
-def _seeds(begun: Path) -> tuple[int, int]:
-    """The first seed and their number; those of an unfinished comparison are kept."""
-    if not _fresh():
-        first = FIRST_SEED if FLAGS.first_seed is None else FLAGS.first_seed
-        return first, FEW if FLAGS.seeds is None else FLAGS.seeds
-    if begun.is_file():
-        first, seeds = records.read_json(begun)
-        return int(first), int(seeds)
-    return secrets.randbelow(2**31), FEW
+def timed() -> bool:
+    """Whether --minutes decide the size: no flag does, in the setting of the study."""
+    given = [name for name in _SIZES if FLAGS[name].present]
+    design = make_design(_plan_of_flags())
+    other = [
+        difference
+        for task in design.tasks
+        if task.name == "prednet"
+        for difference in published.load().other_setting(design, task)
+    ]
+    if "prednet" not in [task.name for task in design.tasks]:
+        other = ["no PredNet"]
+    if FLAGS["minutes"].present and given:
+        raise errors.UserError(
+            f"--minutes={FLAGS.minutes:g} with --{given[0]}: --minutes choose the size "
+            "of the comparison; remove one of the two"
+        )
+    if FLAGS["minutes"].present and other:
+        raise errors.UserError(
+            f"--minutes={FLAGS.minutes:g} needs the setting of the study, and this is "
+            f"{', '.join(other)}; give --seeds and --updates instead"
+        )
+    return not given and not other
 
 
-def _fresh() -> bool:
-    return FLAGS.first_seed is None and FLAGS.seeds is None
+def _purpose(design: runs.Design, by_minutes: bool) -> str:
+    """Returns what the comparison will do, for how long, and why."""
+    networks = " and ".join(task.name for task in design.tasks)
+    size = f"{design.seeds} seeds, {design.updates} updates"
+    if by_minutes:
+        size = f"about {FLAGS.minutes:g} minutes"
+    return (
+        f"Trains {networks} several times from the same initial weights, with sums "
+        "added in different orders and with the mistake of the published script, to "
+        f"see what changes the loss ({size}; {FLAGS.jobs} processes at a time). Runs "
+        f"are kept in {design.root}."
+    )
+
+
+def _plan_of_flags() -> Plan:
+    """The plan that the flags alone describe."""
+    first = FIRST_SEED if FLAGS.first_seed is None else FLAGS.first_seed
+    if FLAGS.first_seed is None and FLAGS.seeds is None:
+        first = secrets.randbelow(2**31)
+    seeds = FEW if FLAGS.seeds is None else FLAGS.seeds
+    return Plan(first, budget.Rung(seeds=seeds, updates=FLAGS.updates))
+
+
+def _plan(reporter: progress.Reporter, started: float) -> Plan:
+    """The plan of an interrupted comparison, or a new one; it is kept and printed."""
+    root = Path(FLAGS.workdir)
+    by_minutes, kept = timed(), Plan.read(root)
+    chosen = FLAGS["minutes"].present
+    fresh = FLAGS.first_seed is None and FLAGS.seeds is None
+    plan = _plan_of_flags()
+    if kept and by_minutes:
+        same = kept.minutes == FLAGS.minutes or (kept.minutes and not chosen)
+    else:
+        same = kept and kept.minutes is None and kept.rung == plan.rung
+    if kept and same and fresh:
+        reporter.line(f"Continues the comparison that was interrupted: {_size(kept)}.")
+        return kept
+    if (root / report.VERDICT).is_file() and fresh:
+        reporter.line(
+            f"An earlier comparison is in {root}. This one has other seeds, so it is "
+            "new evidence; its report replaces the earlier one."
+        )
+    if by_minutes:
+        speed = measure(reporter, make_design(plan))
+        left = 60 * FLAGS.minutes - (time.monotonic() - started)
+        choice = budget.choose(left, speed, FLAGS.jobs)
+        plan = Plan(plan.first_seed, choice.rung, FLAGS.minutes, speed.closing)
+        reporter.line(_reasons(choice, speed))
+    reporter.line(f"Size: {_size(plan)}.")
+    root.mkdir(parents=True, exist_ok=True)
+    plan.write(root)
+    return plan
+
+
+def _size(plan: Plan) -> str:
+    rung, first = plan.rung, plan.first_seed
+    last = first + rung.seeds - 1
+    seeds = f"seed {first}" if rung.seeds == 1 else f"seeds {first} to {last}"
+    return f"{seeds}, {rung.updates} updates each"
+
+
+def _reasons(choice: budget.Choice, speed: budget.Speed) -> str:
+    """Returns what was chosen and why, with what is given up."""
+    rung = choice.rung
+    effect, higher, total = published.load().rungs[rung.updates].stale_effect()
+    text = (
+        f"An update takes {1e3 * budget.COSTS['float32'][1] * speed.updates:.0f} ms "
+        f"here. Chosen: {_counts(rung)}, about {choice.seconds / 60:.1f} minutes more. "
+        f"In the study's records the weights have separated by then in "
+        f"{rung.chance:.0%} of such repetitions, without which nothing can be said "
+        f"about noise, and stale targets had raised the loss in {higher} of {total} "
+        f"seeds ({effect:+.0%})."
+    )
+    if choice.others:
+        others = ", ".join(f"{_counts(o)} {o.chance:.0%}" for o in choice.others)
+        text += f" Other sizes that fit: {others}."
+    if rung.without:
+        parts = "; ".join(budget.GIVEN_UP[name] for name in rung.without)
+        text += f" Given up for want of time: {parts}. More --minutes include it."
+    if not choice.fits:
+        text += " This is the smallest size, and it may take longer than was asked for."
+    return text
+
+
+def _counts(rung: budget.Rung) -> str:
+    return f"{rung.seeds} seed{'s' * (rung.seeds > 1)} of {rung.updates} updates"
+
+
+def make_design(plan: Plan) -> runs.Design:
+    """The design of a plan, with the flags that every plan shares."""
+    setup, rung = _flags.setup(), plan.rung
+    if "autoencoder" in rung.without:
+        setup["tasks"] = tuple(t for t in setup["tasks"] if t.name != "autoencoder")
+    return runs.Design(
+        script=_script("train.py"),
+        arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
+        without=rung.without,
+        seeds=rung.seeds,
+        first_seed=plan.first_seed,
+        margin=FLAGS.margin,
+        threads=FLAGS.threads or None,
+        keep_every=published.RUNGS[0] if plan.minutes else 0,
+        **setup | {"updates": rung.updates},
+    )
 
 
 def _script(name: str) -> str:
@@ -141,55 +311,313 @@ def _script(name: str) -> str:
     return str(path)
 
 
-def execute(jobs: list[runs.Job]) -> None:
-    """Runs jobs to their end; the first that fails ends the comparison."""
+def _list_jobs(design: runs.Design) -> None:
+    for name, reason in design.skipped:
+        print(f"skipped {name}: {reason}")
+    for job in design.runs():
+        print(job.shown)
 
-    def line(ended: runs.Ended) -> str:
+
+def measure(reporter: progress.Reporter, design: runs.Design) -> budget.Speed:
+    """Times the two programs that every size needs, both at the same time.
+
+    They are compiled for the comparison too: it finds them in the cache on disk.
+    """
+    names = ("float32", "reduction_order")
+    reporter.stage(
+        f"measuring how fast this machine is ({' and '.join(names)}: compile, and "
+        f"{budget.MEASURED_UPDATES} updates)"
+    )
+    folder = design.root / "measurement"
+    shutil.rmtree(folder, ignore_errors=True)
+    design = replace(
+        design,
+        root=folder,
+        arms=(),
+        tasks=tuple(task for task in design.tasks if task.name == "prednet"),
+        seeds=1,
+        updates=budget.MEASURED_UPDATES,
+        keep_every=0,
+    )
+    jobs = [
+        replace(job, flags=tuple(f for f in job.flags if "--examples" not in f))
+        for job in design.runs()
+        if not job.draw
+    ]
+    for ended in executor.execute(jobs, processes=FLAGS.jobs):
         if ended.error is not None:
             raise ended.error
-        arm = ended.job.arm
-        draw = f", draw {ended.job.draw}" if arm.draws > 1 else ""
-        return f"{ended.job.model} {arm.name}{draw}: {arm.meaning}"
+    seconds = {}
+    for job in jobs:
+        taken = records.read_run(job.run_folder(job.seeds[0])).metrics["seconds"]
+        # The first update includes compiling.
+        seconds[job.arm.name] = float(taken[0]), statistics.median(taken[1:])
+    shutil.rmtree(folder)
+    return budget.Speed.measured(seconds)
 
-    runs.follow(runs.execute(jobs, processes=FLAGS.jobs), len(jobs), 0, line)
 
+@dataclass(frozen=True)
+class Saddle:
+    """The trainings from an exact saddle, in one process; their rows are `runs.csv`."""
 
-@contextlib.contextmanager
-def saddle_runs(design: runs.Design) -> Iterator[Callable[[], list]]:
-    """Trains PredNet from an exact saddle beside the other processes; one seed.
+    folder: Path
+    arms: tuple[str, ...]
+    updates: int
+    seed: int
 
-    The trainings are as long as the others, in whole parts. Yields a function that
-    waits and returns their rows; none if the comparison is not about PredNet.
-    """
-    if "prednet" not in [task.name for task in design.tasks]:
-        yield list
-        return
-    folder = design.root / "saddle"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    launch = executor.Launch(
-        script=_script("symmetric_start.py"),
-        arguments=(
+    @property
+    def script(self) -> executor.Script:
+        """The process; it keeps the trainings that have finished."""
+        arguments = (
             "--programs=symmetric",
-            f"--arms={','.join(again.SADDLE_ARMS)}",
+            f"--arms={','.join(self.arms)}",
             "--deltas=0",
-            f"--seeds={design.first_seed}",
-            f"--updates={-(-design.updates // symmetric.BINS) * symmetric.BINS}",
-            f"--workdir={folder}",
-        ),
-        environment=records.environment() | {"JAX_PLATFORMS": "cpu"},
+            f"--seeds={self.seed}",
+            f"--updates={self.updates}",
+            f"--workdir={self.folder}",
+        )
+        return executor.Script(
+            name="the training from an exact saddle",
+            launch=executor.Launch(
+                script=_script("symmetric_start.py"),
+                arguments=arguments,
+                environment=records.environment() | {"JAX_PLATFORMS": "cpu"},
+                threads=1,
+            ),
+            log=self.folder / executor.LOG,
+        )
+
+    def rows(self) -> list[symmetric.Row]:
+        """The rows of its trainings; none unless all have finished."""
+        path = self.folder / "runs.csv"
+        rows = symmetric.read(path) if path.exists() else []
+        return rows if len(rows) == len(self.arms) else []
+
+    def state(self) -> progress.State:
+        """How far it is, as its log has it."""
+        path = self.folder / executor.LOG
+        text = path.read_text(errors="replace") if path.exists() else ""
+        lines = [line for line in text.splitlines() if ": update " in line]
+        if self.rows() or not lines:
+            return progress.State(float(bool(self.rows())))
+        done = sum(f"update {self.updates} of" in line for line in lines)
+        part = int(lines[-1].split(": update ")[1].split()[0]) / self.updates
+        share = (done + part * (part < 1)) / len(self.arms)
+        return progress.State(min(share, 1.0), lines[-1])
+
+
+def _saddle(design: runs.Design, plan: Plan) -> Saddle | None:
+    """The trainings from a saddle that belong to a plan; its folder is prepared."""
+    arms, updates = plan.rung.saddle_arms, plan.rung.saddle_updates
+    if not plan.minutes:
+        updates = max(design.updates, symmetric.BINS)
+    if not arms or "prednet" not in [task.name for task in design.tasks]:
+        return None
+    saddle = Saddle(design.root / "saddle", arms, updates, plan.first_seed)
+    about = {**asdict(saddle), "folder": "", "source": runs.source(_script("train.py"))}
+    about = {"plan": {**about, "arms": list(arms)}, "versions": records.versions()}
+    made_by = saddle.folder / "made_by.json"
+    if not made_by.exists() or records.read_json(made_by) != about:
+        shutil.rmtree(saddle.folder, ignore_errors=True)
+        saddle.folder.mkdir(parents=True)
+        records.write_json(made_by, about)
+    return saddle
+
+
+def train(
+    reporter: progress.Reporter,
+    design: runs.Design,
+    plan: Plan,
+    deadline: float | None,
+) -> tuple[runs.Design, Saddle | None]:
+    """Runs what is missing; returns the design and the saddle that were reached.
+
+    Where the time does not suffice, that is a smaller design.
+    """
+    for name, reason in design.skipped:
+        reporter.line(f"skipped {name}: {reason}")
+    jobs = design.runs()
+    missing, reasons = runs.kept(jobs)
+    if line := runs.said(reasons):
+        reporter.line(line)
+    runs.clear(design.root, jobs)
+    saddle = _saddle(design, plan)
+    # What every claim needs is first; of the rest, what takes longest.
+    order = {"float32": 0, "reduction_order": 1, "stale_targets": 2}
+    first = [job for job in missing if job.model == "prednet" and job.arm.name in order]
+    first.sort(key=lambda job: (order[job.arm.name], job.draw))
+    queue: list[runs.Job | executor.Script] = [*first]
+    if saddle is not None and not saddle.rows():
+        queue.append(saddle.script)
+    queue += sorted(
+        (job for job in missing if job not in first),
+        key=lambda job: (not job.task.windowed, "noise" not in job.chosen),
     )
-    log = folder / executor.LOG
-    with executor.started(launch, log) as child:
+    works: list[tuple[float, progress.Work]] = [
+        (_cost(job), progress.Training(job)) for job in jobs
+    ]
+    if saddle is not None:
+        each = [budget.COSTS[f"saddle {arm}"][1] for arm in saddle.arms]
+        works.append((sum(each) * saddle.updates, saddle))
+    needed = [job for job in jobs if job.model == "prednet" and job.arm.name in order]
+    stop = threading.Event()
+    watch = _Watch(reporter, needed, stop, deadline)
+    reporter.line(f"{len(queue)} processes, {FLAGS.jobs} at a time")
+    reporter.follow(works, watch)
+    begun = time.monotonic()
+    running = executor.execute(queue, processes=FLAGS.jobs, stop=stop)
+    with contextlib.closing(running):
+        for number, ended in enumerate(running, 1):
+            if ended.error is not None and not stop.is_set():
+                raise ended.error
+            if ended.error is None:
+                passed = progress.clock(time.monotonic() - begun)
+                reporter.line(f"[{number}/{len(queue)}] {_ended(ended)} ({passed})")
+    if not stop.is_set():
+        return design, saddle
+    reporter.stage("cutting the runs that the time did not suffice for")
+    return shorten(reporter, design, needed, saddle)
 
-        def rows() -> list:
-            if status := child.wait():
-                raise runs.ProcessError(
-                    f"the trainings from a saddle ended with status {status}; see {log}"
-                )
-            return symmetric.read(folder / "runs.csv")
 
-        yield rows
+def _cost(job: runs.Job) -> float:
+    name = job.arm.name if job.task.windowed else "autoencoder"
+    _, update = budget.COSTS.get(name, budget.COSTS["reduction_order"])
+    return update * job.updates * len(job.seeds)
+
+
+def _ended(ended: runs.Ended) -> str:
+    if isinstance(ended.job, executor.Script):
+        return f"finished: {ended.job.name}"
+    arm, job = ended.job.arm, ended.job
+    draw = f", draw {job.draw}" if arm.draws > 1 else ""
+    return f"finished: {job.model} {arm.name}{draw} ({arm.meaning})"
+
+
+class _Watch:
+    """Prints the first finding when the runs have it, and stops them in time."""
+
+    def __init__(
+        self,
+        reporter: progress.Reporter,
+        needed: list[runs.Job],
+        stop: threading.Event,
+        deadline: float | None,
+    ):
+        self._reporter, self._needed, self._stop = reporter, needed, stop
+        self._deadline, self._late = deadline, False
+        self._stale = {job.arm.name: job for job in needed if not job.draw}
+        self._found = not {"float32", "stale_targets"} <= set(self._stale)
+
+    def __call__(self) -> None:
+        """Looks at the files of the runs."""
+        if not self._found:
+            self._first_finding()
+        if self._deadline is None or self._stop.is_set():
+            return
+        if time.monotonic() < self._deadline:
+            return
+        if shortened.largest_rung(self._needed, published.RUNGS) is not None:
+            self._stop.set()
+        elif not self._late:
+            self._late = True
+            self._reporter.line(
+                f"The {FLAGS.minutes:g} minutes are over, and the runs have not made "
+                f"{published.RUNGS[0]} updates yet: this machine is slower than it "
+                "was when it was measured. They continue until they have."
+            )
+
+    def _first_finding(self) -> None:
+        losses = [
+            progress.early_loss(self._stale[name])
+            for name in ("stale_targets", "float32")
+        ]
+        if None in losses:
+            return
+        self._found = True
+        stale, control = losses
+        change = (
+            f"{abs(stale / control - 1):.0%} {'higher' if stale > control else 'lower'}"
+        )
+        seed = self._stale["float32"].seeds[0]
+        self._reporter.line(
+            f"First finding: after {progress.FIRST_FINDING} updates of seed {seed} the "
+            f"loss is {change} with stale targets, the mistake of the published "
+            "script, than with true ones."
+        )
+
+
+def shorten(
+    reporter: progress.Reporter,
+    design: runs.Design,
+    needed: list[runs.Job],
+    saddle: Saddle | None,
+) -> tuple[runs.Design, Saddle | None]:
+    """The largest design that the runs have reached; their rest is cut off."""
+    rung = shortened.largest_rung(needed, published.RUNGS)
+    assert rung is not None
+    seeds = range(design.first_seed, design.first_seed + rung.seeds)
+    lost: list[str] = []
+    tasks_left, without = list(design.tasks), list(design.without)
+    for job in design.runs():
+        updates = rung.updates if job.task.windowed else job.updates
+        if all(shortened.reached(job, seed) >= updates for seed in seeds):
+            for seed in seeds:
+                shortened.shorten(job, seed, updates)
+        elif job.task.windowed:
+            without.append(job.arm.name)
+            lost.append(f"{job.model} {job.arm.name}")
+        elif job.task in tasks_left:
+            tasks_left.remove(job.task)
+            lost.append(job.model)
+    if saddle is not None and not saddle.rows():
+        saddle = None
+        lost.append("the start on an exact saddle")
+    text = f"The time is over: what is judged is {_counts(rung)}"
+    reporter.line(f"{text}, without {', '.join(lost)}." if lost else f"{text}.")
+    design = replace(
+        design,
+        tasks=tuple(tasks_left),
+        without=tuple(dict.fromkeys(without)),
+        seeds=rung.seeds,
+        updates=rung.updates,
+    )
+    return design, saddle
+
+
+def judge(design: runs.Design, saddle: Saddle | None) -> dict:
+    """The verdict about the runs on disk, next to the published study."""
+    study = published.load()
+    others = []
+    if saddle is not None and (rows := saddle.rows()):
+        others.append(study.saddle_claim(rows, design.margin))
+    verdict = comparison.judge(design, study.losses(design), others)
+    verdict["design"]["command"] = shlex.join(["python", *sys.argv])
+    verdict["design"]["flags"] = _cli.chosen_flags()
+    return verdict
+
+
+def _size_record(plan: Plan, design: runs.Design, saddle: Saddle | None) -> dict:
+    """What was planned and reached, for the verdict's design."""
+    study = published.load()
+    differs = {
+        task.name: study.other_setting(design, task)
+        for task in design.tasks
+        if task.windowed
+    }
+    if design.updates not in study.rungs:
+        for reasons in differs.values():
+            reasons.append(f"{design.updates} updates instead of 1000, 2000 or 3000")
+    return {
+        "minutes": plan.minutes,
+        "planned_updates": plan.rung.updates,
+        "updates": {task.name: design.updates_of(task) for task in design.tasks},
+        "window": design.window,
+        "networks": {task.name: task.network() for task in design.tasks},
+        "data": {task.name: design.data_of(task) for task in design.tasks},
+        "given_up": [budget.GIVEN_UP[n] for n in plan.rung.without],
+        "saddle_updates": saddle.updates if saddle else None,
+        "differs_from_study": differs,
+    }
 
 
 def show_learned(design: runs.Design) -> None:
@@ -207,16 +635,6 @@ def show_learned(design: runs.Design) -> None:
             source = data.open_source("walk", **tasks.frame_size(task), seed=seed)
             count = len(files.read_npz(path)["frames"])
             keeping.write_examples(place, task, params, source, count)
-
-
-def publish(root: Path, verdict: dict) -> None:
-    """Writes the verdict and the report, prints the table."""
-    records.write_json(root / report.VERDICT, verdict)
-    page = report.build(root)
-    (root / SEEDS).unlink(missing_ok=True)
-    print(f"\n{report.text_table(verdict)}\n")
-    print(f"{verdict['seconds'] / 60:.1f} minutes; report: {page}\n")
-    print(report.claim_lines(verdict))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ their programs, arms or seeds differ.
 """
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def main() -> None:
     left = [run for run in asked if tuple(run) not in done]
     print(f"{len(asked)} runs, {len(asked) - len(left)} of them finished", flush=True)
     for run in left:
-        row = symmetric.measure(run, design)
+        row = symmetric.measure(run, design, functools.partial(_show, run, design))
         commit = records.git_commit(Path(__file__).parent)
         store.add_row(table, {**row, "git_commit": commit})
         print(
@@ -62,6 +63,16 @@ def main() -> None:
             flush=True,
         )
     print(table)
+
+
+def _show(run: symmetric.Run, design: Design, update: int, loss: float) -> None:
+    """Prints now and then how far a run is."""
+    if update % 50 == 0:
+        print(
+            f"saddle {run.arm} seed {run.seed}: update {update} of {design.updates}, "
+            f"loss {loss:.5f}",
+            flush=True,
+        )
 
 
 def write_manifest(folder: Path, design: Design) -> None:

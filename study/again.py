@@ -1,72 +1,107 @@
-"""What `make compare` repeats of the study: part C, and the saddle of part A."""
+"""Writes what `make compare` needs of the study, as one file in the package.
 
-from collections.abc import Sequence
+    python -c "from study import again; again.write()"
+
+`runs/published.json` holds the setting of part C, its losses and distances after the
+updates of each rung, and the losses of part A's runs from an exact saddle. A test
+compares the file with the records.
+"""
+
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from prednet_jax import records, runs, statistics
+from prednet_jax import records
+from prednet_jax.runs import published
 from prednet_jax.saddles import symmetric
-from prednet_jax.saddles.symmetric import Row
 from study import judgement, seed_records
-from study.parts import ANSWER, CONTROL
+from study.parts import ANSWER as PART
+from study.seed_records import BIN
 
-#: The part that `make compare` repeats.
-PART = ANSWER
-#: The runs of part A that are repeated: float32, a fresh order at every call, and one
-#: order for the whole run. Twins have different orders.
-SADDLE_ARMS = (CONTROL, "tile", "run")
-_TWINS = "order_between_twins"
-
-
-def published(design: runs.Design, folder: Path) -> dict[str, statistics.Arms]:
-    """The losses of the study, by networks that a comparison trains as the study does.
-
-    `folder` has the study's records. Nothing: another setting, or an unfinished part.
-    """
-    setting = (PART.network, PART.data, PART.window, PART.updates, PART.updates // 5)
-    sizes = design.window, design.updates
-    same = []
-    for task in design.tasks:
-        network, of_task = getattr(task, "config", None), design.data_of(task)
-        if setting == (network, of_task, *sizes, design.metric_updates(task)):
-            same.append(task.name)
-    made = seed_records.finished(PART, folder / PART.name)
-    if not same or len(made) < len(PART.seeds):
-        return {}
-    found = seed_records.read(PART, folder / PART.name)
-    return dict.fromkeys(same, judgement.losses(found, judgement.PRIMARY))
+RESULTS = Path(__file__).parents[1] / "results" / "study"
+#: The arms of part C that a comparison repeats.
+ARMS = (
+    *("float32", "reduction_order", "reduction_order_run", "convolution_im2col"),
+    "stale_targets",
+)
 
 
-def saddle_claim(
-    rows: Sequence[Row], folder: Path, margin: float = statistics.MARGIN_FRACTION
-) -> statistics.Claim:
-    """The claim about an exact saddle, against float32, which stays on it.
+def write(folder: Path = RESULTS) -> None:
+    """Writes the file of the package from the records of the study in a folder."""
+    records.write_json(published.PATH, summary(folder))
 
-    `rows` are runs of `SADDLE_ARMS` from a symmetric start; `folder` has the study.
-    """
-    left = all(
-        row.equal if row.arm == CONTROL else row.separated_at <= row.updates
-        for row in rows
-    )
-    study = [
-        row
-        for row in symmetric.read(folder / "A" / "runs.csv")
-        if (row.program, row.delta) == ("symmetric", 0) and row.arm in SADDLE_ARMS
-    ]
+
+def summary(folder: Path = RESULTS) -> dict[str, Any]:
+    """Returns the content of the file, from the records of the study in a folder."""
+    network = {
+        name: value
+        for name, value in vars(PART.network).items()
+        if name in ("channels", "height", "width", "variant")
+    }
     theory = records.read_json(folder / "A" / "theory.json")
-    return statistics.saddle_claim(
-        judgement.MODEL,
-        statistics.effect(_losses(rows), margin),
-        left,
-        _losses(study) if study[0].updates == rows[0].updates else None,
-        float(np.median([seed["orders"] for seed in theory["seeds"]])),
-    )
+    return {
+        "setting": {
+            **network,
+            "data": PART.data,
+            "window": PART.window,
+            "last": published.LAST,
+            "seeds": [PART.seeds[0], PART.seeds[-1]],
+        },
+        "rungs": {str(rung): _rung(folder, rung) for rung in published.RUNGS},
+        "saddle": {
+            "losses": {str(n): _saddle(folder, n) for n in published.SADDLE_UPDATES},
+            "orders_away": float(np.median([s["orders"] for s in theory["seeds"]])),
+        },
+    }
 
 
-def _losses(rows: Sequence[Row]) -> statistics.Redraws:
-    arms: dict[str, dict[str, list[float]]] = {CONTROL: {}, _TWINS: {}}
-    for row in sorted(rows, key=lambda row: SADDLE_ARMS.index(row.arm)):
-        name = CONTROL if row.arm == CONTROL else _TWINS
-        arms[name].setdefault(str(row.seed), []).append(row.loss)
-    return statistics.gather(arms, _TWINS, CONTROL)
+def _rung(folder: Path, updates: int) -> dict[str, Any]:
+    """Returns losses and distances of part C after so many updates."""
+    seeds = seed_records.read(PART, folder / PART.name)
+    if updates == PART.updates:
+        found = judgement.losses(seeds, judgement.PRIMARY)
+        losses = {arm: dict(found[arm]) for arm in ARMS}
+    else:
+        losses = {arm: {} for arm in ARMS}
+        for seed in seeds:
+            table = folder / PART.name / f"seed_{seed.seed}.csv"
+            for (arm, _), loss in _last_fifths(table, updates).items():
+                losses[arm].setdefault(str(seed.seed), []).append(float(f"{loss:.6g}"))
+    distance = {
+        str(seed.seed): next(
+            float(f"{run.distance_over_travelled[str(updates)]:.4g}")
+            for run in seed.runs
+            if run.arm == "reduction_order"
+        )
+        for seed in seeds
+    }
+    return {"losses": losses, "distance_over_travelled": distance}
+
+
+def _last_fifths(table: Path, updates: int) -> dict[tuple[str, str], float]:
+    """Returns the mean loss of the last fifth of so many updates, by arm and draw."""
+    curves: dict[tuple[str, str], list[float]] = {}
+    for row in records.read_csv(table):
+        first, last = updates - updates // 5, int(row["update"])
+        if row["arm"] in ARMS and first + BIN <= last <= updates:
+            curve = curves.setdefault((row["arm"], row["draw"]), [])
+            curve.append(float(row["last_frame_loss"]))
+    return {name: float(np.mean(curve)) for name, curve in curves.items()}
+
+
+def _saddle(folder: Path, updates: int) -> dict[str, dict[str, float]]:
+    """Returns the mean loss of the last fifth of so many updates, by arm and seed."""
+    losses: dict[str, dict[str, float]] = {arm: {} for arm in published.SADDLE_ARMS}
+    for row in records.read_csv(folder / "A" / "runs.csv"):
+        if row["program"] != "symmetric" or float(row["delta"]) != 0:
+            continue
+        width = int(row["updates"]) // symmetric.BINS
+        stop = updates // width
+        bins = [
+            float(row[f"loss_{number:02d}"])
+            for number in range(stop - stop // 5 + 1, stop + 1)
+        ]
+        if row["arm"] in losses:
+            losses[row["arm"]][row["seed"]] = float(f"{np.mean(bins):.6g}")
+    return losses

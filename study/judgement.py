@@ -144,7 +144,7 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
             details["status"] += "; confirmed by its controls"
     return describe(seeds, part.endpoint, answered) | {
         "verdict": {MODEL: details["verdict"]},
-        "claims": [claim.as_dict() for claim in claims],
+        "claims": [claim.to_json() for claim in claims],
         "details": {MODEL: details},
     }
 

@@ -11,7 +11,7 @@ PACKAGE = ROOT / "prednet_jax"
 LAYERS = [
     {"errors"},
     {"files"},
-    {"config", "optimizers", "records"},
+    {"config", "optimizers", "records", "verdict"},
     {"process"},
     {"models", "noise", "data", "curvature", "statistics"},
     {"objectives", "pytest_plugin"},
@@ -24,7 +24,7 @@ LAYERS = [
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
-REPORT_SEES = {"report", "records", "errors", "files"}
+REPORT_SEES = {"report", "records", "errors", "files", "verdict"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {"compat", "control_flow", "logical_mesh", "registry", "worker"}
 DATA_LIBRARIES = (

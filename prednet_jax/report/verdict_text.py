@@ -9,14 +9,11 @@ from prednet_jax.report import numbers
 from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.results import Record, contrasts, identical, label, relative
+from prednet_jax.verdict import Answer, Claim, Estimate, Kind, claims_from_json
 
 WIDTH = 100
-_ANSWERS = {
-    "noise lowers the loss": "yes, it lowers it",
-    "noise raises the loss": "yes, it raises it",
-    "no effect within the margin": "no",
-    "same bits": "no, same bits",
-}
+#: Below this distance of the weights, over the distance trained, runs say nothing.
+_SEPARATED = 0.1
 
 
 def display_name(model: str) -> str:
@@ -38,7 +35,7 @@ def text_table(verdict: Record) -> str:
 
 def _text_of_model(verdict: Record, model: str, word: str) -> str:
     chosen = contrasts(verdict, model)
-    lines = [f"{model}, these seeds alone: {word}"]
+    lines = [f"{model}, by the rule for these seeds: {word}"]
     if chosen:
         first = chosen[0]
         lines.append(
@@ -98,51 +95,85 @@ def difference(contrast: Record) -> str:
 
 
 def claim_lines(verdict: Record) -> str:
-    """The claims of a verdict for the terminal, a sentence each."""
+    """Returns the claims of a verdict for the terminal, a paragraph each."""
     sentences = claim_sentences(verdict)
     wrapped = (textwrap.wrap(s, WIDTH, break_on_hyphens=False) for s in sentences)
-    return "\n".join(line for lines in wrapped for line in lines)
+    return "\n\n".join("\n".join(lines) for lines in wrapped)
 
 
 def claim_sentences(verdict: Record) -> list[str]:
-    """Each claim with its answer, what was measured, predicted and published."""
-    together = {(c["claim"], c["model"]): c for c in verdict.get("together") or ()}
-    checks = verdict.get("manipulation") or {}
-    sentences = []
-    for claim in verdict.get("claims") or ():
-        name, model = claim["claim"], claim["model"]
-        check = checks.get(model) or {}
-        sentences.append(_sentence(claim, together.get((name, model)), check))
-    return sentences
-
-
-def _sentence(claim: Record, together: Record | None, check: Record) -> str:
-    answer = _ANSWERS.get(claim["answer"], claim["answer"])
-    said = f"{claim['model']}: {claim['claim']}"
-    apart = check.get("distance_over_travelled", 1.0)
-    about_order = claim["claim"].startswith("random order")
-    if about_order and answer == "cannot tell" and apart < 0.1:
-        return (
-            f"{said}: not in this length, {_three(claim)}; the runs are "
-            f"{significant(apart, 1)} of the way apart, too little to say more"
-        )
-    said += f": {answer}"
-    if not claim["estimate"]:
-        return said
-    if claim.get("predicted") is None:
-        few = None in (claim["low"], claim["high"])
-        note = " (too few seeds for an interval)" * few
-        return f"{said}, {_three(claim)}{note}"
-    ends = " to ".join(signed_percent(end) for end in claim["predicted"])
-    said += f", {_three(claim)} here, predicted {ends}"
-    said += "" if claim["holds"] else ", outside, as one honest run in 14 is"
-    others = {"published": claim.get("published"), "together": together}
-    known = [
-        f"{name} {_three(record)}"
-        for name, record in others.items()
-        if record is not None
+    """Returns each claim in sentences: its answer, what was measured and published."""
+    return [
+        f"{_answer(claim)} {_numbers(claim)}" for claim in claims_from_json(verdict)
     ]
-    return f"{said} ({'; '.join(known)})" if known else said
+
+
+def _answer(claim: Claim) -> str:
+    """Returns what a claim amounts to, as one sentence."""
+    name = display_name(claim.model)
+    if claim.kind is Kind.STALE:
+        return {
+            Answer.YES: f"{name}: the mistake of the published script (stale targets) "
+            "raises the loss.",
+            Answer.NO: f"{name}: the mistake of the published script (stale targets) "
+            "lowers the loss.",
+        }.get(
+            claim.answer,
+            f"{name}: these runs cannot tell whether the mistake of the published "
+            "script (stale targets) raises the loss.",
+        )
+    if claim.kind is Kind.SADDLE:
+        said = {
+            Answer.YES: "a training that starts on an exact saddle leaves it once sums "
+            "are added in an order that differs between its identical units; the "
+            "ordinary float32 program stays",
+            Answer.NO: "a training that starts on an exact saddle does not leave it to "
+            "a lower loss, whatever the order of its sums",
+        }.get(claim.answer, "these runs are too short to leave an exact saddle")
+        remark = f" ({claim.remark})" if claim.remark else ""
+        return f"{name}: {said}{remark}."
+    cause = {
+        Kind.NOISE: "adding sums in a random order",
+        Kind.GPU: "a GPU's own noise",
+        Kind.FLOAT32: "float32's own order of sums",
+    }[claim.kind]
+    said = {
+        Answer.LOWERS: f"{cause} lowers the loss",
+        Answer.RAISES: f"{cause} raises the loss",
+        Answer.NO_EFFECT: f"{cause} makes no difference to the loss beyond the margin",
+        Answer.SAME_BITS: f"{cause} changes no bit of the weights",
+        Answer.YES: f"{cause} changes the loss",
+        Answer.NO: f"{cause} makes no difference to the loss beyond the margin",
+    }.get(claim.answer, f"these runs cannot tell whether {cause} changes the loss")
+    short = claim.distance is not None and claim.distance < _SEPARATED
+    if claim.answer is Answer.CANNOT_TELL and short:
+        said += (
+            ", because they are too short: their final weights differ by only "
+            f"{_share(claim.distance)} of the distance that training moved them"
+        )
+    return f"{name}: {said}."
+
+
+def _share(distance: float | None) -> str:
+    """Returns a share in percent, with one digit."""
+    return f"{significant(100 * (distance or 0), 1)} %"
+
+
+def _numbers(claim: Claim) -> str:
+    """Returns the numbers of a claim: here, published, predicted."""
+    said = f"Here the change of the loss is {_three(claim.found)}."
+    if claim.answer is Answer.SAME_BITS:
+        said = "Here the losses are equal."
+    if claim.published is None:
+        return said
+    said += f" The study published {_three(claim.published)}"
+    if claim.predicted is None:
+        return f"{said}."
+    low, high = (signed_percent(end) for end in claim.predicted)
+    said += f", which predicts {low} % to {high} % for a repetition of this size"
+    if not claim.holds:
+        said += "; this one lies outside, as 1 honest repetition in 14 does"
+    return f"{said}."
 
 
 def signed_percent(fraction: float) -> str:
@@ -152,12 +183,12 @@ def signed_percent(fraction: float) -> str:
     return f"{value:+.{places}f}" if round(value, places) else "0.0"
 
 
-def _three(record: Record) -> str:
-    """An estimate with its interval, in percent."""
-    said = f"{signed_percent(record['estimate'])} %"
-    if None in (record["low"], record["high"]):
+def _three(found: Estimate) -> str:
+    """Returns an estimate with its interval, in percent."""
+    said = f"{signed_percent(found.estimate)} %"
+    if found.low is None or found.high is None:
         return said
-    low, high = signed_percent(record["low"]), signed_percent(record["high"])
+    low, high = signed_percent(found.low), signed_percent(found.high)
     return f"{said} [{low}, {high}]"
 
 

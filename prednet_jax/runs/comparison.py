@@ -229,7 +229,7 @@ def judge(
         for name, judged in networks.items()
         for claim in judged.claims(answers[name], (study or {}).get(name))
     ] + list(others)
-    together = [claim.together() for claim in claims]
+    together = [claim.together_to_json() for claim in claims]
     contrasts = []
     for name, judged in networks.items():
         of_log = f"log of the {design.metric_name(judged.task)}"
@@ -240,7 +240,7 @@ def judge(
         "contrasts": contrasts,
         "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
         "details": {n: details(of, networks[n].runs) for n, of in answers.items()},
-        "claims": [claim.as_dict() for claim in claims],
+        "claims": [claim.to_json() for claim in claims],
         "together": [row for row in together if row is not None],
         "losses": {name: judged.losses for name, judged in networks.items()},
         "manipulation": {

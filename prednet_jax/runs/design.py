@@ -91,19 +91,25 @@ class Design(Setup):
     Attributes:
         arms: names of arms; `ALWAYS` are added in front. None: those of
             `own_arms` for each network.
+        without: names of arms that are left out.
         first_seed: the first root seed.
         seeds: number of seeds: first_seed, first_seed + 1, ...
+        threads: processors of each training; None: all. Arms may have their own.
+        keep_every: updates between checkpoints that are kept; 0: only the last one.
         margin: margin of equivalence, as a fraction of the control's mean metric.
     """
 
     arms: tuple[str, ...] | None = ()
+    without: tuple[str, ...] = ()
     first_seed: int = 3000
     seeds: int = 8
+    threads: int | None = None
+    keep_every: int = 0
     margin: float = statistics.MARGIN_FRACTION
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("seeds", self.seeds, 2)
+        whole("seeds", self.seeds, 1)
         whole("first_seed", self.first_seed, 0, 2**32 - self.seeds)
         open_unit("margin", self.margin)
         _ = self.chosen
@@ -116,13 +122,17 @@ class Design(Setup):
 
     def arms_of(self, task: Task) -> tuple[Arm, ...]:
         """The arms of a network, the control first."""
-        names = own_arms(task) if self.arms is None else self.arms
+        chosen = own_arms(task) if self.arms is None else self.arms
+        names = [name for name in chosen if name not in self.without]
         return tuple(dict.fromkeys((*ALWAYS, *map(arms.arm, names))))
 
     @cached_property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """Arms that cannot run here, with the reason."""
-        reasons = ((arm.name, lacking(arm, arm.threads)) for arm in self.chosen)
+        threads = self.threads
+        reasons = (
+            (arm.name, lacking(arm, arm.threads or threads)) for arm in self.chosen
+        )
         return tuple((name, reason) for name, reason in reasons if reason)
 
     def runs(self) -> list[Job]:
@@ -141,7 +151,15 @@ class Design(Setup):
         folder = self.root / "runs" / task.name / arm.name
         if draw:
             folder /= f"draw_{draw}"
-        examples = ("--examples=6",) if arm.examples and not draw else ()
+        own: tuple[str, ...] = ()
+        if arm.examples and not draw:
+            own += ("--examples=6",)
+        if self.keep_every and task.windowed:
+            own += (f"--checkpoint_every={self.keep_every}",)
+        threads = arm.threads
+        if self.threads and not threads and not arm.gpu:
+            threads = self.threads
+            own += (f"--threads={threads}",)
         return Job(
             task=task,
             arm=arm,
@@ -149,8 +167,8 @@ class Design(Setup):
             seeds=seeds,
             folder=folder,
             script=self.script,
-            flags=(*self.flags(task, draw), *examples, *arm.flags),
-            threads=arm.threads,
+            flags=(*self.flags(task, draw), *own, *arm.flags),
+            threads=threads,
         )
 
     def metric_updates(self, task: Task) -> int:

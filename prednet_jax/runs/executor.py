@@ -46,7 +46,7 @@ class Ended:
     It is a UserError if the process refused its flags or files (status 2).
     """
 
-    job: Job
+    job: "Job | Script"
     error: Exception | None = None
 
 
@@ -64,28 +64,69 @@ class Launch:
     threads: int | None = None
 
 
-def execute(jobs: Iterable[Job], *, processes: int) -> Running:
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A process that is not a job, and runs in turn with jobs.
+
+    Attributes:
+        name: name in messages.
+        launch: how it is started.
+        log: file to which its output is appended.
+    """
+
+    name: str
+    launch: Launch
+    log: Path
+
+    def run(self, stop: threading.Event) -> Exception | None:
+        """Runs the process to its end, or until `stop`; returns its error."""
+        with started(self.launch, self.log) as child:
+            while child.poll() is None and not stop.wait(_LOOK):
+                pass
+        if stop.is_set():
+            return ProcessError("stopped")
+        if child.returncode == 0:
+            return None
+        return ProcessError(
+            f"{self.name} ended with status {child.returncode}; see {self.log}"
+        )
+
+
+def execute(
+    jobs: Iterable[Job | Script],
+    *,
+    processes: int,
+    stop: threading.Event | None = None,
+) -> Running:
     """Runs jobs, some `processes` at a time; `log.txt` in their folders is the output.
 
     Jobs on a GPU run after all others and one at a time, since each takes all of its
-    memory. The children end when the iterator is closed or this process ends.
+    memory. The children end when the iterator is closed or this process ends, and when
+    `stop` is set, which ends the jobs with a ProcessError.
     """
     jobs = list(jobs)
-    on_gpu = [job for job in jobs if job.arm.gpu]
-    on_cpu = [job for job in jobs if not job.arm.gpu]
+    stop = stop or threading.Event()
+    on_gpu = [job for job in jobs if isinstance(job, Job) and job.arm.gpu]
+    on_cpu = [job for job in jobs if job not in on_gpu]
     for some, at_a_time in ((on_cpu, processes), (on_gpu, 1)):
-        stop = threading.Event()
         pool = concurrent.futures.ThreadPoolExecutor(at_a_time)
+        ended = False
         try:
             futures = [pool.submit(_run, job, stop) for job in some]
             for future in concurrent.futures.as_completed(futures):
                 yield future.result()
+            ended = True
         finally:
-            stop.set()
+            if not ended:
+                stop.set()
             pool.shutdown(cancel_futures=True)
 
 
-def _run(job: Job, stop: threading.Event) -> Ended:
+def _run(job: Job | Script, stop: threading.Event) -> Ended:
+    if stop.is_set():
+        return Ended(job, ProcessError("stopped"))
+    if isinstance(job, Script):
+        return Ended(job, job.run(stop))
     missing: Job | None = job
     while missing is not None:
         make_room(missing)

@@ -103,8 +103,12 @@ def runs(
     ]
 
 
-def measure(run: Run, design: Design) -> dict[str, Any]:
+def measure(
+    run: Run, design: Design, see: Callable[[int, float], None] = lambda *_: None
+) -> dict[str, Any]:
     """Makes one run, on the embedded walk of its seed, and returns its row.
+
+    `see` is called with the number of each update and its loss.
 
     `separated_at` and `unequal_at` are the first updates with an asymmetry above
     `SEPARATED` and with any difference in bits (None: never), `final_loss` the mean of
@@ -123,6 +127,7 @@ def measure(run: Run, design: Design) -> dict[str, Any]:
         params = after.params
         away, count = _compare(design)(params)
         values.append((record.loss, float(away), int(count)))
+        see(record.update, record.loss)
     losses, asymmetries, counts = np.array(values).T
     edges = [round(part * len(losses) / BINS) for part in range(BINS + 1)]
     means = np.array([losses[i:j].mean() for i, j in itertools.pairwise(edges)])

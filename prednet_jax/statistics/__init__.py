@@ -5,7 +5,6 @@ One exact test gives p-values, intervals, equivalence. `redraws` states the rule
 """
 
 from prednet_jax.statistics.claims import Answered as Answered
-from prednet_jax.statistics.claims import Claim as Claim
 from prednet_jax.statistics.claims import Manipulation as Manipulation
 from prednet_jax.statistics.claims import ask as ask
 from prednet_jax.statistics.claims import beside as beside
@@ -27,6 +26,7 @@ from prednet_jax.statistics.contrasts import margin_from_losses as margin_from_l
 from prednet_jax.statistics.contrasts import match as match
 from prednet_jax.statistics.contrasts import paired as paired
 from prednet_jax.statistics.redraws import FIXED_ORDERS as FIXED_ORDERS
+from prednet_jax.statistics.redraws import SEPARATED as SEPARATED
 from prednet_jax.statistics.redraws import Effect as Effect
 from prednet_jax.statistics.redraws import Redraws as Redraws
 from prednet_jax.statistics.redraws import answer as answer
@@ -35,3 +35,6 @@ from prednet_jax.statistics.redraws import fixed_orders as fixed_orders
 from prednet_jax.statistics.redraws import gather as gather
 from prednet_jax.statistics.scatter import predicted as predicted
 from prednet_jax.statistics.scatter import redraw_interval as redraw_interval
+from prednet_jax.verdict import Answer as Answer
+from prednet_jax.verdict import Claim as Claim
+from prednet_jax.verdict import Kind as Kind

@@ -8,7 +8,7 @@ runs at hand and of a published study that they repeat (None: of none).
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from prednet_jax.statistics import redraws, scatter
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms, finite
 from prednet_jax.statistics.redraws import Effect, Redraws
+from prednet_jax.verdict import Answer, Claim, Kind
 
 
 class Manipulation(NamedTuple):
@@ -54,7 +55,7 @@ class Answered:
     check: Manipulation | None
 
     @property
-    def answer(self) -> str:
+    def answer(self) -> Answer:
         """One of the four answers of `redraws`."""
         distance = None if self.check is None else self.check.distance_over_travelled
         return redraws.answer(self.effect, distance)
@@ -106,44 +107,6 @@ class Answered:
         }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One line of `claims` in verdict.json; numbers are relative changes of the loss.
-
-    Attributes:
-        answer: an answer of `redraws`, or a short word such as `yes`. Where a study is
-            repeated, it rests on the seeds of both.
-        estimate: the effect in the runs at hand, with the 95 % interval `low` to
-            `high`; None: too few seeds for one.
-        published: the same three of the published study; None: there is none.
-        predicted: where a repetition of this size should fall (None: unknown), and
-            `holds` whether the estimate lies there.
-        both: the effect over the seeds of the study and of the repetition.
-    """
-
-    claim: str
-    model: str
-    answer: str = ""
-    estimate: float | None
-    low: float | None
-    high: float | None
-    published: Mapping[str, float | None] | None = None
-    predicted: tuple[float, float] | None = None
-    holds: bool | None = None
-    both: Effect | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """A JSON object for `claims`."""
-        return {name: value for name, value in vars(self).items() if name != "both"}
-
-    def together(self) -> dict[str, Any] | None:
-        """A JSON object for `together`; None: nothing was repeated."""
-        if self.both is None:
-            return None
-        about = {"claim": self.claim, "model": self.model}
-        return {**about, "seeds": self.both.contrast.n, **self.both.three}
-
-
 def ask(
     model: str,
     arms: Arms,
@@ -171,13 +134,14 @@ def verdict(answers: Sequence[Answered]) -> str:
 def noise_claim(answered: Answered, study: Arms | None = None) -> Claim:
     """The claim about a noise; runs whose losses are all equal have the `same bits`."""
     effect, arm = answered.effect, answered.treatment
-    name = "a GPU's own noise" if arm == "gpu" else "random order of sums"
+    kind = Kind.GPU if arm == "gpu" else Kind.NOISE
     runs = _gathered(study, arm, answered.control)
-    claim = _claim(f"{name} changes the loss", answered.model, effect, runs)
-    answer = dataclasses.replace(answered, effect=claim.both or effect).answer
+    claim, both = _claim(kind, answered.model, effect, runs)
+    answer = dataclasses.replace(answered, effect=both).answer
     if effect.contrast.max_abs_difference == effect.runs.scatter == 0:
-        answer = "same bits"
-    return dataclasses.replace(claim, answer=answer)
+        answer = Answer.SAME_BITS
+    distance = answered.check and answered.check.distance_over_travelled
+    return dataclasses.replace(claim, answer=answer, distance=distance)
 
 
 def stale_claim(
@@ -190,10 +154,10 @@ def stale_claim(
     """The claim that the mistake of the published script, in `arm`, raises the loss."""
     effect = redraws.effect(redraws.gather(arms, arm), margin)
     runs = _gathered(study, arm, redraws.FIXED_ORDERS)
-    claim = _claim("stale targets raise the loss", model, effect, runs)
-    both, answer = claim.both or effect, "cannot tell"
+    claim, both = _claim(Kind.STALE, model, effect, runs)
+    answer = Answer.CANNOT_TELL
     if both.contrast.p_value < both.contrast.alpha:
-        answer = "yes" if both.estimate > 0 else "no"
+        answer = Answer.YES if both.estimate > 0 else Answer.NO
     return dataclasses.replace(claim, answer=answer)
 
 
@@ -202,13 +166,13 @@ def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Cl
     others = [*redraws.fixed_orders(arms), "reduction_order"]
     others = [name for name in others if name != "float32" and name in arms]
     effect = redraws.effect(redraws.gather(arms, "float32", others), margin)
-    answer = "cannot tell"
+    answer = Answer.CANNOT_TELL
     if effect.contrast.tost_p < effect.contrast.alpha:
-        answer = "no"
+        answer = Answer.NO
     elif effect.low > margin or effect.high < -margin:
-        answer = "yes"
-    name = "float32's own order changes the loss against all other orders"
-    return dataclasses.replace(_claim(name, model, effect), answer=answer)
+        answer = Answer.YES
+    claim, _ = _claim(Kind.FLOAT32, model, effect)
+    return dataclasses.replace(claim, answer=answer)
 
 
 def saddle_claim(
@@ -221,41 +185,51 @@ def saddle_claim(
     the same runs of the published study (None: of another length), and `away` the
     orders of magnitude between ordinary weights and such a saddle.
     """
-    name = (
-        "an order of sums that differs between twins leaves an exact saddle (ordinary "
-        f"weights are {away:.0f} orders of magnitude away from one)"
-    )
-    answer = "cannot tell" if study is None else "no"
+    remark = f"ordinary weights are {away:.0f} orders of magnitude away from one"
+    answer = Answer.CANNOT_TELL if study is None else Answer.NO
     if left and effect.estimate < -effect.margin:
-        answer = "yes"
-    return dataclasses.replace(_claim(name, model, effect, study), answer=answer)
+        answer = Answer.YES
+    claim, _ = _claim(Kind.SADDLE, model, effect, study)
+    return dataclasses.replace(claim, answer=answer, remark=remark)
 
 
 def _claim(
-    name: str, model: str, effect: Effect, study: Redraws | None = None
-) -> Claim:
-    """A claim without its answer, beside what a study found and what it predicts."""
-    found = Claim(claim=name, model=model, **effect.three)
+    kind: Kind, model: str, effect: Effect, study: Redraws | None = None
+) -> tuple[Claim, Effect]:
+    """A claim without its answer, and the effect on which the answer rests.
+
+    That is the effect over the seeds of both, where there is a study.
+    """
+    found = Claim(
+        kind=kind,
+        model=model,
+        answer=Answer.CANNOT_TELL,
+        found=effect.measured,
+    )
     if study is None:
-        return found
+        return found, effect
     mine = effect.runs
     sizes = {"treatment": len(mine.treatment[0]), "control": len(mine.control[0])}
     low, high = scatter.predicted(study, seeds=len(mine.seeds), **sizes)
     # A seed that both have counts as one of the repetition.
     new = [i for i, seed in enumerate(study.seeds) if seed not in mine.seeds]
-    both = Redraws(
-        seeds=(*(study.seeds[i] for i in new), *mine.seeds),
-        treatment=(*(study.treatment[i] for i in new), *mine.treatment),
-        control=(*(study.control[i] for i in new), *mine.control),
-        excluded=(*study.excluded, *mine.excluded),
+    both = redraws.effect(
+        Redraws(
+            seeds=(*(study.seeds[i] for i in new), *mine.seeds),
+            treatment=(*(study.treatment[i] for i in new), *mine.treatment),
+            control=(*(study.control[i] for i in new), *mine.control),
+            excluded=(*study.excluded, *mine.excluded),
+        ),
+        effect.margin,
     )
-    return dataclasses.replace(
+    claim = dataclasses.replace(
         found,
-        published=redraws.effect(study, effect.margin).three,
+        published=redraws.effect(study, effect.margin).measured,
         predicted=(low, high),
         holds=low <= effect.estimate <= high,
-        both=redraws.effect(both, effect.margin),
+        together=both.measured,
     )
+    return claim, both
 
 
 def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | None:

@@ -30,6 +30,7 @@ from prednet_jax.statistics.contrasts import (
     seed_order,
 )
 from prednet_jax.statistics.sign_flip import Floats
+from prednet_jax.verdict import Answer, Estimate
 
 #: Name of the control group in place of an arm's.
 FIXED_ORDERS = "fixed_orders"
@@ -37,8 +38,8 @@ _FIXED = re.compile(r"float32|convolution_\w+|reduction_order_run|gpu_order")
 #: Smallest distance between two runs, over the distance travelled, that counts as
 #: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.
 SEPARATED = 0.1
-LOWERS, RAISES = "noise lowers the loss", "noise raises the loss"
-NO_EFFECT, CANNOT_TELL = "no effect within the margin", "cannot tell"
+LOWERS, RAISES = Answer.LOWERS, Answer.RAISES
+NO_EFFECT, CANNOT_TELL = Answer.NO_EFFECT, Answer.CANNOT_TELL
 _WORDS = {LOWERS: "supported", RAISES: "refuted", NO_EFFECT: "refuted"}
 
 
@@ -165,6 +166,11 @@ class Effect:
         low, high = _known(self.low, self.high)
         return {"estimate": self.estimate, "low": low, "high": high}
 
+    @property
+    def measured(self) -> Estimate:
+        """The estimate with its interval and the number of seeds."""
+        return Estimate(**self.three, seeds=self.contrast.n)
+
     def as_dict(self) -> dict[str, Any]:
         """A JSON object, with the 90 % interval of the equivalence test and `raw`.
 
@@ -206,7 +212,7 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
     return Effect(runs=runs, contrast=contrast, margin=margin)
 
 
-def answer(found: Effect, separation: float | None) -> str:
+def answer(found: Effect, separation: float | None) -> Answer:
     """The answer about a noise, as study/pages/rule.md defines it.
 
     `separation` is the distance between runs of the two groups over the distance

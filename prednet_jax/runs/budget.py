@@ -1,0 +1,200 @@
+"""Chooses how much of the study a comparison repeats in a given number of minutes.
+
+A *rung* is a number of seeds and of updates. What it can show is known from the records
+of the study before it is run (`published`); what it costs follows from a short
+measurement of this machine: the two programs that every rung needs are compiled, for
+use in the comparison too, and make a few updates, both at the same time.
+
+    python benchmarks/compare_costs.py
+
+measured `COSTS`, on one processor of an AMD EPYC, where an update of the reference
+program took 0.21 s.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prednet_jax.runs import published
+
+#: Seconds to compile, and seconds of an update, of each training.
+COSTS: Mapping[str, tuple[float, float]] = {
+    "float32": (9.9, 0.0143),
+    "reduction_order": (15.5, 0.0215),
+    "stale_targets": (7.7, 0.0144),
+    "convolution_im2col": (10.0, 0.0161),
+    "saddle float32": (8.2, 0.0103),
+    "saddle tile": (13.9, 0.0157),
+    "saddle run": (17.0, 0.0154),
+    "autoencoder": (1.9, 0.0020),
+}
+#: Seconds to start a process, and to judge the runs and draw the report.
+STARTING, CLOSING = 4.0, 12.0
+#: Updates of each program that are timed.
+MEASURED_UPDATES = 40
+#: What may be given up, in this order, where the time does not suffice for all.
+GIVEN_UP: Mapping[str, str] = {
+    "saddle_run": "the start on a saddle under an order that is fixed for the run",
+    "saddle": "the start on an exact saddle",
+    "convolution_im2col": "a second fixed order of sums to compare with",
+    "autoencoder": "the autoencoder",
+}
+#: Giving up a part has to raise the chance of an answer by at least this much.
+WORTH_OF_A_PART = 0.1
+#: Chances that differ by less than this count as equal: then more training decides.
+EQUAL_CHANCE = 0.05
+#: Share of the time that a plan may fill; the rest absorbs what was not foreseen.
+FILLED = 0.92
+MOST_SEEDS = 40
+_DRAWS, _IMAGE_UPDATES = 2, 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How long things take here, over what they took on the machine of `COSTS`.
+
+    Attributes:
+        compiling: factor of the seconds to compile and to start a process.
+        updates: factor of the seconds of an update.
+    """
+
+    compiling: float = 1.0
+    updates: float = 1.0
+
+    @classmethod
+    def measured(cls, seconds: Mapping[str, tuple[float, float]]) -> "Speed":
+        """Returns the speed from seconds to compile and of an update, by training."""
+        compiling, updates = zip(
+            *(
+                (mine[0] / COSTS[name][0], mine[1] / COSTS[name][1])
+                for name, mine in seconds.items()
+            ),
+            strict=True,
+        )
+        return cls(compiling=max(compiling), updates=sum(updates) / len(updates))
+
+    @property
+    def closing(self) -> float:
+        """Seconds to judge the runs and to draw the report."""
+        return CLOSING * self.updates
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """A size of the comparison: its seeds, its updates, and parts that are given up."""
+
+    seeds: int
+    updates: int
+    without: tuple[str, ...] = ()
+
+    @property
+    def saddle_updates(self) -> int:
+        """Updates of the runs from a saddle; by then twins have left it."""
+        long = self.updates >= published.RUNGS[-1]
+        return published.SADDLE_UPDATES[-1 if long else -2]
+
+    @property
+    def saddle_arms(self) -> tuple[str, ...]:
+        """Arms of the runs from a saddle; none if the saddle is given up."""
+        if "saddle" in self.without:
+            return ()
+        arms = published.SADDLE_ARMS
+        return arms[:2] if "saddle_run" in self.without else arms
+
+    @property
+    def chance(self) -> float:
+        """The chance that its random orders separate from the fixed ones."""
+        return published.load().rungs[self.updates].chance_to_separate(self.seeds)
+
+    def processes(self, speed: Speed) -> list[float]:
+        """Returns the seconds of each process, in the order in which they start."""
+        made = self.seeds * self.updates
+
+        def process(name: str, updates: float, *, compiled: bool = False) -> float:
+            compiling, update = COSTS[name]
+            compiling *= 0 if compiled else speed.compiling
+            starting = STARTING * speed.updates
+            return starting + compiling + updates * update * speed.updates
+
+        found = [process("float32", made, compiled=True)]
+        # The measurement has compiled these two.
+        found += [process("reduction_order", made, compiled=True)] * _DRAWS
+        found.append(process("stale_targets", made))
+        if self.saddle_arms:
+            found.append(
+                sum(
+                    process(f"saddle {arm}", self.saddle_updates)
+                    for arm in self.saddle_arms
+                )
+            )
+        if "convolution_im2col" not in self.without:
+            found.append(process("convolution_im2col", made))
+        if "autoencoder" not in self.without:
+            each = process("autoencoder", self.seeds * _IMAGE_UPDATES)
+            found += [each] * (_DRAWS + 2)
+        return found
+
+    def seconds(self, speed: Speed, processes: int) -> float:
+        """Returns the wall seconds of the comparison on so many processors."""
+        return makespan(self.processes(speed), processes) + speed.closing
+
+
+def makespan(works: Iterable[float], processes: int) -> float:
+    """Returns when the last work ends; each starts when a processor is free."""
+    free = [0.0] * processes
+    for work in works:
+        heapq.heappush(free, heapq.heappop(free) + work)
+    return max(free)
+
+
+def ladder() -> Iterator[Rung]:
+    """Yields every rung, with all parts first."""
+    parts = tuple(GIVEN_UP)
+    for count in range(len(parts) + 1):
+        for updates in published.RUNGS:
+            for seeds in range(1, MOST_SEEDS + 1):
+                yield Rung(seeds=seeds, updates=updates, without=parts[:count])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The rung that was chosen, and how long it takes.
+
+    Attributes:
+        rung: the rung.
+        seconds: its expected wall seconds.
+        fits: whether it is expected to end in time; the smallest rung may not.
+        others: the affordable rungs with the same parts, that were not chosen.
+    """
+
+    rung: Rung
+    seconds: float
+    fits: bool
+    others: tuple[Rung, ...] = field(default=())
+
+
+def choose(seconds: float, speed: Speed, processes: int) -> Choice:
+    """Chooses the rung for so many wall seconds.
+
+    Of the rungs that fit, the one whose random orders most likely separate from the
+    fixed ones, since otherwise nothing can be said about noise. A part that is given up
+    counts as `WORTH_OF_A_PART`. Of nearly equal ones, the one with the most training.
+    """
+    rungs = {rung: rung.seconds(speed, processes) for rung in ladder()}
+    fitting = [rung for rung, cost in rungs.items() if cost <= FILLED * seconds]
+    if not fitting:
+        least = min(rungs, key=lambda rung: rungs[rung])
+        return Choice(rung=least, seconds=rungs[least], fits=False)
+    worth = {r: r.chance - WORTH_OF_A_PART * len(r.without) for r in fitting}
+    best = max(worth.values())
+    equal = [rung for rung in fitting if worth[rung] > best - EQUAL_CHANCE]
+    chosen = max(equal, key=lambda r: (-len(r.without), r.seeds * r.updates, r.updates))
+    # For every number of updates, the largest of the others.
+    others = {r.updates: r for r in fitting if r.without == chosen.without}
+    others.pop(chosen.updates, None)
+    return Choice(
+        rung=chosen,
+        seconds=rungs[chosen],
+        fits=True,
+        others=tuple(others.values()),
+    )

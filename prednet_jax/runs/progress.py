@@ -1,0 +1,182 @@
+"""Shows how far the trainings of a comparison are, while they run in other processes.
+
+Everything is read from the files that the trainings write. A terminal gets a bar;
+a file gets a line at least every `PAUSE` seconds, whatever the comparison does.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tqdm import tqdm
+
+from prednet_jax import records
+from prednet_jax.runs.jobs import Job
+
+#: Seconds between two lines.
+PAUSE = 8.0
+# Bytes at the end of a file that are read, and updates whose mean loss is shown.
+_TAIL, _RECENT = 1 << 14, 50
+# From this share on the time that is left is known well enough to be printed.
+_SHARE_FOR_TIME = 0.05
+#: Updates after which the first finding is read, and the updates that it averages.
+FIRST_FINDING, AVERAGED = 500, 100
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a process is: its share, from 0 to 1, and one phrase (empty: waiting)."""
+
+    share: float
+    text: str = ""
+
+
+class Work(Protocol):
+    """Something that runs in a process and can report how far it is."""
+
+    def state(self) -> State:
+        """Returns how far it is."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """The trainings of a job."""
+
+    job: Job
+
+    def state(self) -> State:
+        """Returns how far it is, with the mean loss of the last updates."""
+        made, latest = 0, ""
+        for seed in self.job.seeds:
+            rows = last_rows(self.job.run_folder(seed))
+            if not rows:
+                break
+            update = int(rows[-1]["update"])
+            made += update
+            draw = f" draw {self.job.draw}" if self.job.draw else ""
+            latest = (
+                f"{self.job.model} {self.job.arm.name}{draw} seed {seed}: update "
+                f"{update} of {self.job.updates}, loss {mean_loss(rows):.5f}"
+            )
+        share = made / (self.job.updates * len(self.job.seeds))
+        return State(share, latest if share < 1 else "")
+
+
+def last_rows(folder: Path) -> list[dict[str, float]]:
+    """Returns the last rows of a run's metrics; none if it has not begun."""
+    try:
+        with open(folder / records.METRICS, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    # The first line of a tail and the last one may be torn.
+    whole = lines[1 if size > _TAIL else 0 : -1]
+    return [json.loads(line) for line in whole]
+
+
+def mean_loss(rows: Sequence[dict[str, float]]) -> float:
+    """Returns the mean loss of the last updates; NaN if one is not finite."""
+    losses = [row["last_frame_loss"] for row in rows[-_RECENT:]]
+    finite = None not in losses
+    return sum(losses) / len(losses) if finite else float("nan")
+
+
+def early_loss(job: Job) -> float | None:
+    """Returns the loss of a job's first seed around `FIRST_FINDING`, or None."""
+    path = job.run_folder(job.seeds[0]) / records.METRICS
+    if not path.exists():
+        return None
+    lines = records.metrics_lines(path)[FIRST_FINDING - AVERAGED : FIRST_FINDING]
+    losses = [json.loads(line)["last_frame_loss"] for line in lines]
+    return sum(losses) / AVERAGED if len(losses) == AVERAGED else None
+
+
+class Reporter:
+    """Prints lines, and how far everything is in between; a context manager."""
+
+    def __init__(self, *, every: float = PAUSE):
+        self._stage, self._following = "starting", 0.0
+        self._works: list[tuple[float, Work]] = []
+        self._watch: Callable[[], object] = lambda: None
+        self._every, self._begun = every, time.monotonic()
+        self._said, self._ended = time.monotonic(), threading.Event()
+        self._terminal = sys.stdout.isatty()
+        self._bar: tqdm | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Reporter":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._bar is not None:
+            self._bar.close()
+
+    def line(self, text: str) -> None:
+        """Prints a line at once."""
+        if self._bar is not None:
+            tqdm.write(text, file=sys.stdout)
+        else:
+            print(text, flush=True)
+        self._said = time.monotonic()
+
+    def stage(self, text: str) -> None:
+        """Begins another stage, without trainings to watch."""
+        self._works, self._stage = [], text
+        self._watch = lambda: None
+
+    def follow(
+        self,
+        works: Sequence[tuple[float, Work]],
+        watch: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Follows works, each with its expected seconds; `watch` is called often."""
+        self._works, self._watch = list(works), watch
+        self._following = time.monotonic()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.5):
+            # A file may be half written, or removed, while it is read.
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                self._watch()
+                if self._terminal:
+                    self._draw()
+                elif time.monotonic() - self._said > self._every:
+                    self.line(self._status())
+
+    def _status(self) -> str:
+        passed = time.monotonic() - self._begun
+        states = [(cost, work.state()) for cost, work in self._works]
+        if not states:
+            return f"[{clock(passed)}] {self._stage}"
+        total = sum(cost for cost, _ in states)
+        share = sum(cost * state.share for cost, state in states) / total
+        end = ""
+        if share > _SHARE_FOR_TIME:
+            pace = (time.monotonic() - self._following) / share
+            end = f", {clock(pace * (1 - share))} left"
+        running = "; ".join(state.text for _, state in states if state.text)
+        return f"[{clock(passed)}, {share:.0%} done{end}] {running or 'starting'}"
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=0, bar_format="{desc}", dynamic_ncols=True, leave=False
+            )
+        self._bar.set_description_str(self._status())
+
+
+def clock(seconds: float) -> str:
+    """Returns minutes and seconds, such as 3:07."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,80 @@
+"""Takes runs at an earlier update, where the time did not suffice for all of them.
+
+A run's first updates do not depend on how many follow, so a run that is cut after an
+update of which it has a checkpoint is the run that ends there.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+
+from prednet_jax import data, records, tasks
+from prednet_jax.files import FileError
+from prednet_jax.runs import budget, store
+from prednet_jax.runs.jobs import END, FILES, Job, facts, seal
+from prednet_jax.training import checkpoints, loop
+
+
+def reached(job: Job, seed: int) -> int:
+    """Returns the last update of a run whose weights are on the disk; 0 if none is."""
+    folder = job.run_folder(seed)
+    if store.state(folder, facts(job, seed), FILES) == "kept":
+        return job.updates
+    return max((u for u in checkpoints.updates(folder) if u <= job.updates), default=0)
+
+
+def largest_rung(needed: Sequence[Job], rungs: Sequence[int]) -> budget.Rung | None:
+    """Returns the best rung that all needed jobs have reached; None: none yet."""
+    found = []
+    for updates in rungs:
+        seeds = 0
+        for seed in needed[0].seeds:
+            if any(reached(job, seed) < updates for job in needed):
+                break
+            seeds += 1
+        if seeds:
+            found.append(budget.Rung(seeds=seeds, updates=updates))
+    return max(found, key=lambda rung: (rung.chance, rung.updates), default=None)
+
+
+def shorten(job: Job, seed: int, updates: int) -> None:
+    """Cuts a run after an update, and writes its receipt as a run of that length.
+
+    Raises a FileError if the run has no checkpoint of that update.
+    """
+    if job.updates == updates:
+        return
+    folder = job.run_folder(seed)
+    lines = records.metrics_lines(folder / records.METRICS)
+    if len(lines) < updates:
+        raise FileError(f"{folder}: {len(lines)} updates; expected at least {updates}")
+    like = loop.initial_params(job.task, seed)
+    params = checkpoints.restore(folder, updates, like)
+    flags = dict(job.chosen)
+    source = data.open_source(flags["data"], **tasks.frame_size(job.task), seed=seed)
+    schedule = loop.frame_schedule(
+        job.task, source, window=int(flags["window"]), updates=updates
+    )
+    manifest = records.read_json(folder / records.MANIFEST) | {
+        "updates": updates,
+        "data_order_sha256": data.order_fingerprint(source, schedule),
+        "shortened_from": job.updates,
+        END: records.fingerprint(params),
+    }
+    records.write_bytes(folder / records.METRICS, "".join(lines[:updates]).encode())
+    records.write_tree(folder / records.WEIGHTS, params)
+    records.write_json(folder / records.MANIFEST, manifest)
+    (folder / records.EXAMPLES).unlink(missing_ok=True)
+    for later in checkpoints.updates(folder):
+        if later > updates:
+            shutil.rmtree(folder / checkpoints.FOLDER / str(later))
+    seal(of_length(job, updates).of(seed), seed)
+
+
+def of_length(job: Job, updates: int) -> Job:
+    """Returns the job with another number of updates."""
+    flags = (
+        f"--updates={updates}" if flag.startswith("--updates=") else flag
+        for flag in job.flags
+    )
+    return replace(job, flags=tuple(flags))
