@@ -47,7 +47,6 @@ from prednet_jax.weights import pretrained
 
 # Until the package has a summary of the study of its own.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
-from study import again
 
 FLAGS = flags.FLAGS
 _flags.define_setup_flags(

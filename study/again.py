@@ -7,6 +7,7 @@ updates of each rung, and the losses of part A's runs from an exact saddle. A te
 compares the file with the records.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ ARMS = (
 
 def write(folder: Path = RESULTS) -> None:
     """Writes the file of the package from the records of the study in a folder."""
-    records.write_json(published.PATH, summary(folder))
+    text = json.dumps(summary(folder), separators=(",", ":"))
+    records.write_bytes(published.PATH, f"{text}\n".encode())
 
 
 def summary(folder: Path = RESULTS) -> dict[str, Any]:
     """Returns the content of the file, from the records of the study in a folder."""
     network = {
-        name: value
+        name: list(value) if isinstance(value, tuple) else value
         for name, value in vars(PART.network).items()
         if name in ("channels", "height", "width", "variant")
     }
