@@ -147,7 +147,7 @@ def main() -> None:
     runs.check(design)
     files.check_unlocked(design.root)
     if FLAGS.dry_run:
-        _list_jobs(design)
+        _list_jobs(make_design(_kept_plan() or _plan_of_flags()))
         return
     with progress.Reporter() as reporter:
         reporter.line(_purpose(design, timed()))
@@ -214,32 +214,42 @@ def _purpose(design: runs.Design, by_minutes: bool) -> str:
 def _plan_of_flags() -> Plan:
     """The plan that the flags alone describe."""
     first = FIRST_SEED if FLAGS.first_seed is None else FLAGS.first_seed
-    if FLAGS.first_seed is None and FLAGS.seeds is None:
+    if _fresh():
         first = secrets.randbelow(2**31)
     seeds = FEW if FLAGS.seeds is None else FLAGS.seeds
     return Plan(first, budget.Rung(seeds=seeds, updates=FLAGS.updates))
 
 
+def _fresh() -> bool:
+    return FLAGS.first_seed is None and FLAGS.seeds is None
+
+
+def _kept_plan() -> Plan | None:
+    """The plan of an interrupted comparison that the flags ask for again; or None."""
+    kept = Plan.read(Path(FLAGS.workdir))
+    if kept is None or not _fresh():
+        return None
+    if timed():
+        asked = FLAGS.minutes if FLAGS["minutes"].present else kept.minutes
+        same = kept.minutes is not None and kept.minutes == asked
+    else:
+        same = kept.minutes is None and kept.rung == _plan_of_flags().rung
+    return kept if same else None
+
+
 def _plan(reporter: progress.Reporter, started: float) -> Plan:
     """The plan of an interrupted comparison, or a new one; it is kept and printed."""
     root = Path(FLAGS.workdir)
-    by_minutes, kept = timed(), Plan.read(root)
-    chosen = FLAGS["minutes"].present
-    fresh = FLAGS.first_seed is None and FLAGS.seeds is None
-    plan = _plan_of_flags()
-    if kept and by_minutes:
-        same = kept.minutes == FLAGS.minutes or (kept.minutes and not chosen)
-    else:
-        same = kept and kept.minutes is None and kept.rung == plan.rung
-    if kept and same and fresh:
+    if kept := _kept_plan():
         reporter.line(f"Continues the comparison that was interrupted: {_size(kept)}.")
         return kept
+    plan, fresh = _plan_of_flags(), _fresh()
     if (root / report.VERDICT).is_file() and fresh:
         reporter.line(
             f"An earlier comparison is in {root}. This one has other seeds, so it is "
             "new evidence; its report replaces the earlier one."
         )
-    if by_minutes:
+    if timed():
         speed = measure(reporter, make_design(plan))
         left = 60 * FLAGS.minutes - (time.monotonic() - started)
         choice = budget.choose(left, speed, FLAGS.jobs)

@@ -65,11 +65,12 @@ def _rung(folder: Path, updates: int) -> dict[str, Any]:
         found = judgement.losses(seeds, judgement.PRIMARY)
         losses = {arm: dict(found[arm]) for arm in ARMS}
     else:
-        losses = {arm: {} for arm in ARMS}
+        by_arm: dict[str, dict[str, list[float]]] = {arm: {} for arm in ARMS}
         for seed in seeds:
             table = folder / PART.name / f"seed_{seed.seed}.csv"
             for (arm, _), loss in _last_fifths(table, updates).items():
-                losses[arm].setdefault(str(seed.seed), []).append(float(f"{loss:.6g}"))
+                by_arm[arm].setdefault(str(seed.seed), []).append(float(f"{loss:.6g}"))
+        losses = dict(by_arm)
     distance = {
         str(seed.seed): next(
             float(f"{run.distance_over_travelled[str(updates)]:.4g}")

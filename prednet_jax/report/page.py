@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from prednet_jax.report import charts, figures, numbers, strips, verdict_text
 from prednet_jax.report.results import CONTROL, Results, identical, label, relative
+from prednet_jax.verdict import claims_from_json
 
 # Colours that the page's style sheet has in a light and a dark shade.
 _SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {
@@ -61,7 +62,10 @@ def page(results: Results) -> str:
     return environment.get_template("report.html").render(
         results=results,
         verdict=results.verdict,
+        claims=claims_from_json(results.verdict),
         sentences=verdict_text.claim_sentences(results.verdict),
+        settings=_settings(results),
+        unpublished=verdict_text.unpublished(results.verdict),
         dots=_dots(results),
         models=[_model(results, model) for model in results.models],
         label=label,
@@ -73,6 +77,36 @@ def page(results: Results) -> str:
         script=Markup(script()),
         policy=policy(),
     )
+
+
+def _settings(results: Results) -> list[tuple[str, str]]:
+    """Returns the settings of a comparison by name, for the top of the page."""
+    design, rows = results.section("design"), []
+    if seeds := design.get("seeds"):
+        ends = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+        rows.append(("Seeds", f"{len(seeds)}: {ends}"))
+
+    def recorded(name: str, model: str) -> Any:
+        return (design.get(name) or {}).get(model)
+
+    for model in results.models:
+        network = recorded("networks", model) or {}
+        parts = {
+            "pixels": [network.get("height"), network.get("width")],
+            "channels": network.get("channels"),
+            "updates": recorded("updates", model),
+            "data": recorded("data", model),
+            "arms": len(results.arms(model)),
+        }
+        said = [
+            f"{name} {' x '.join(map(str, x)) if isinstance(x, list) else x}"
+            for name, x in parts.items()
+            if x and x != [None, None]
+        ]
+        rows.append((verdict_text.display_name(model), ", ".join(said)))
+    if given_up := design.get("given_up"):
+        rows.append(("Given up for want of time", "; ".join(given_up)))
+    return rows
 
 
 def _dots(results: Results) -> dict[str, Any] | None:
@@ -118,7 +152,10 @@ def _model(results: Results, model: str) -> dict[str, Any]:
         picture = base64.b64encode(strips.strip(frames, None)).decode()
         drawn["frames"] = {
             "picture": f"data:image/png;base64,{picture}",
-            "caption": f"{name}. MSE: median over the frames, pixels in [0, 1].",
+            "caption": (
+                f"{name}. MSE: median over the frames of the mean squared error, "
+                "pixels in [0, 1]."
+            ),
         }
     return drawn | {
         "id": model,

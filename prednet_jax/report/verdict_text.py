@@ -108,6 +108,21 @@ def claim_sentences(verdict: Record) -> list[str]:
     ]
 
 
+def unpublished(verdict: Record) -> list[str]:
+    """Returns why claims have no published numbers, a sentence each."""
+    differs = (verdict.get("design") or {}).get("differs_from_study") or {}
+    reasons = []
+    for claim in claims_from_json(verdict):
+        if claim.published is not None:
+            continue
+        name = display_name(claim.model)
+        why = "the study published no numbers that this comparison repeats"
+        if others := differs.get(claim.model):
+            why = f"this comparison has {', '.join(others)}"
+        reasons.append(f"Nothing is published or predicted for {name}: {why}.")
+    return list(dict.fromkeys(reasons))
+
+
 def _answer(claim: Claim) -> str:
     """Returns what a claim amounts to, as one sentence."""
     name = display_name(claim.model)
@@ -140,10 +155,10 @@ def _answer(claim: Claim) -> str:
     said = {
         Answer.LOWERS: f"{cause} lowers the loss",
         Answer.RAISES: f"{cause} raises the loss",
-        Answer.NO_EFFECT: f"{cause} makes no difference to the loss beyond the margin",
-        Answer.SAME_BITS: f"{cause} changes no bit of the weights",
+        Answer.NO_EFFECT: f"{cause} has no effect on the loss within the margin",
+        Answer.SAME_BITS: f"{cause} leaves the same bits",
         Answer.YES: f"{cause} changes the loss",
-        Answer.NO: f"{cause} makes no difference to the loss beyond the margin",
+        Answer.NO: f"{cause} has no effect on the loss within the margin",
     }.get(claim.answer, f"these runs cannot tell whether {cause} changes the loss")
     short = claim.distance is not None and claim.distance < _SEPARATED
     if claim.answer is Answer.CANNOT_TELL and short:

@@ -18,6 +18,7 @@ from typing import Protocol
 from tqdm import tqdm
 
 from prednet_jax import records
+from prednet_jax.runs.executor import LOG
 from prednet_jax.runs.jobs import Job
 
 #: Seconds between two lines.
@@ -66,6 +67,8 @@ class Training:
                 f"{update} of {self.job.updates}, loss {mean_loss(rows):.5f}"
             )
         share = made / (self.job.updates * len(self.job.seeds))
+        if not latest and (self.job.folder / LOG).exists():
+            latest = f"{self.job.model} {self.job.arm.name}: compiling"
         return State(share, latest if share < 1 else "")
 
 

@@ -42,9 +42,10 @@ def shorten(job: Job, seed: int, updates: int) -> None:
 
     Raises a FileError if the run has no checkpoint of that update.
     """
-    if job.updates == updates:
-        return
     folder = job.run_folder(seed)
+    whole = store.state(folder, facts(job, seed), FILES) == "kept"
+    if whole and job.updates == updates:
+        return
     lines = records.metrics_lines(folder / records.METRICS)
     if len(lines) < updates:
         raise FileError(f"{folder}: {len(lines)} updates; expected at least {updates}")
@@ -58,7 +59,7 @@ def shorten(job: Job, seed: int, updates: int) -> None:
     manifest = records.read_json(folder / records.MANIFEST) | {
         "updates": updates,
         "data_order_sha256": data.order_fingerprint(source, schedule),
-        "shortened_from": job.updates,
+        **({"shortened_from": job.updates} if job.updates > updates else {}),
         END: records.fingerprint(params),
     }
     records.write_bytes(folder / records.METRICS, "".join(lines[:updates]).encode())

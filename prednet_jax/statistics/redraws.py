@@ -14,7 +14,7 @@ the exact sign-flip test over the seeds (`sign_flip`).
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,11 @@ _FIXED = re.compile(r"float32|convolution_\w+|reduction_order_run|gpu_order")
 SEPARATED = 0.1
 LOWERS, RAISES = Answer.LOWERS, Answer.RAISES
 NO_EFFECT, CANNOT_TELL = Answer.NO_EFFECT, Answer.CANNOT_TELL
-_WORDS = {LOWERS: "supported", RAISES: "refuted", NO_EFFECT: "refuted"}
+_WORDS: Mapping[str, str] = {
+    LOWERS: "supported",
+    RAISES: "refuted",
+    NO_EFFECT: "refuted",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

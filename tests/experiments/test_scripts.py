@@ -172,8 +172,28 @@ def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
     assert first != other
     assert dry("--seeds=2") == ["3000", "3001"]
     assert dry("--first_seed=7") == ["7", "8", "9"]
-    records.write_json(tmp_path / "seeds.json", [5, 3])
+    rung = {"seeds": 3, "updates": 1000, "without": ["saddle"]}
+    plan = {"first_seed": 5, "rung": rung, "minutes": 5.0}
+    records.write_json(tmp_path / "plan.json", plan)
     assert dry() == ["5", "6", "7"]
+    assert dry("--minutes=5") == ["5", "6", "7"]
+    assert dry("--minutes=4") != ["5", "6", "7"]
+    assert dry("--seeds=2") == ["3000", "3001"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--minutes=0",), "--minutes=0.0: expected 0.5 or more"),
+        (("--minutes=3", "--seeds=2"), "--minutes=3 with --seeds: "),
+        (("--minutes=3", "--window=9"), "window 9 instead of 10; give --seeds and"),
+    ],
+)
+def test_minutes_that_cannot_decide_the_size_are_refused(
+    refused, tmp_path, flags, message
+):
+    refused(message, "compare_backends.py", f"--workdir={tmp_path}/out", *flags)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
+from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.report import numbers, results, verdict_text
 
@@ -143,8 +144,8 @@ def test_text_table_names_every_contrast_and_fits(verdict):
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     assert text.isascii()
-    assert "prednet, these seeds alone: refuted" in lines
-    assert "autoencoder, these seeds alone: inconclusive" in lines
+    assert "prednet, by the rule for these seeds: refuted" in lines
+    assert "autoencoder, by the rule for these seeds: inconclusive" in lines
     for one in verdict["contrasts"]:
         rows = [line for line in lines if line.split()[:1] == [one["treatment"]]]
         # A row in each model.
@@ -159,15 +160,6 @@ def test_text_table_names_every_contrast_and_fits(verdict):
 
 
 def test_claims_and_a_repetition_in_sentences():
-    claim = {"claim": "noise helps", "model": "prednet", "answer": "cannot tell"}
-    measured = claim | {"estimate": 0.0123, "low": -0.01, "high": 0.05}
-    few = claim | {"estimate": 0.0123, "low": None, "high": None}
-    same = claim | {"answer": "same bits", "estimate": 0, "low": None, "high": None}
-    assert report.claim_lines({"claims": [measured, few, same]}).splitlines() == [
-        "prednet: noise helps: cannot tell, +1.2 % [-1.0, +5.0]",
-        "prednet: noise helps: cannot tell, +1.2 % (too few seeds for an interval)",
-        "prednet: noise helps: no, same bits",
-    ]
     stale = {
         "claim": "stale targets raise the loss",
         "model": "prednet",
@@ -186,31 +178,52 @@ def test_claims_and_a_repetition_in_sentences():
         "predicted": [-0.0002, 0.049],
         "holds": False,
     }
-    both = {"claim": noise["claim"], "model": "prednet"}
-    both |= {"seeds": 43, "estimate": 0.004, "low": -0.002, "high": 0.011}
-    verdict = {"claims": [stale, noise], "together": [both]}
-    assert verdict_text.claim_sentences(verdict) == [
-        "prednet: stale targets raise the loss: yes, +212 % here, predicted +136 to "
-        "+305 (published +206 % [+185, +228])",
-        "prednet: random order of sums changes the loss: no, +6.0 % here, predicted "
-        "0.0 to +4.9, outside, as one honest run in 14 is (published +206 % [+185, "
-        "+228]; together +0.4 % [-0.2, +1.1])",
+    assert verdict_text.claim_sentences({"claims": [stale, noise]}) == [
+        "PredNet: the mistake of the published script (stale targets) raises the loss. "
+        "Here the change of the loss is +212 %. The study published +206 % [+185, "
+        "+228], which predicts +136 % to +305 % for a repetition of this size.",
+        "PredNet: adding sums in a random order has no effect on the loss within the "
+        "margin. Here the change of the loss is +6.0 %. The study published +206 % "
+        "[+185, +228], which predicts 0.0 % to +4.9 % for a repetition of this size; "
+        "this one lies outside, as 1 honest repetition in 14 does.",
     ]
-    unsure = dict.fromkeys(("predicted", "published", "holds"))
-    unsure |= {"answer": "cannot tell", "estimate": 2e-7}
-    verdict["claims"] = [noise | unsure]
-    verdict["manipulation"] = {"prednet": {"distance_over_travelled": 3.1e-6}}
-    assert verdict_text.claim_sentences(verdict) == [
-        "prednet: random order of sums changes the loss: not in this length, 0.0 %; "
-        "the runs are 3e-06 of the way apart, too little to say more"
-    ]
+    lines = report.claim_lines({"claims": [stale, noise]}).splitlines()
+    assert max(map(len, lines)) <= 100
+
+
+def test_each_answer_has_its_sentence_and_what_it_rests_on():
+    claim = {
+        "claim": "random order of sums changes the loss",
+        "model": "prednet",
+        "answer": "cannot tell",
+        **{"estimate": 2e-7, "low": None, "high": None},
+    }
+    claim |= dict.fromkeys(("published", "predicted", "holds"))
+    checks = {"prednet": {"distance_over_travelled": 3.1e-6}}
+    verdict = {"claims": [claim], "manipulation": checks}
+    (said,) = verdict_text.claim_sentences(verdict)
+    assert said.startswith("PredNet: these runs cannot tell whether")
+    assert "too short" in said
+    assert "0.0003 %" in said
+    (why,) = verdict_text.unpublished(verdict)
+    assert "no numbers" in why
+    verdict["design"] = {"differs_from_study": {"prednet": ["window 9 instead of 10"]}}
+    (why,) = verdict_text.unpublished(verdict)
+    assert "window 9 instead of 10" in why
+
+    claim |= {"model": "autoencoder", "answer": "same bits", "estimate": 0}
+    (said,) = verdict_text.claim_sentences({"claims": [claim]})
+    assert said.endswith("leaves the same bits. Here the losses are equal.")
+    claim["answer"] = "perhaps"
+    with pytest.raises(UserError, match="perhaps"):
+        verdict_text.claim_sentences({"claims": [claim]})
 
 
 def test_the_report_is_written_anew(forked, verdict, tmp_path):
     verdict["contrasts"] = verdict["contrasts"][:2]
     (tmp_path / "verdict.json").write_text(json.dumps(verdict))
     done = forked("report.py", f"--directory={tmp_path}")
-    assert "prednet, these seeds alone: refuted" in done.stdout
+    assert "prednet, by the rule for these seeds: refuted" in done.stdout
     assert done.stdout.splitlines()[-1] == str(tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size > 10_000
 

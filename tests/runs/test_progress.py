@@ -1,0 +1,121 @@
+import time
+
+import pytest
+
+from prednet_jax import data, process, records, runs, tasks
+from prednet_jax.config import PredNetConfig
+from prednet_jax.files import FileError
+from prednet_jax.runs import progress, shortened
+from prednet_jax.training import recipe as recipes
+from prednet_jax.training import runs as trainings
+
+TINY = tasks.of(PredNetConfig(channels=(3, 4), height=8, width=12))
+
+
+def job(root, updates=4, arm="float32"):
+    design = runs.Design(
+        root=root,
+        script="train.py",
+        tasks=(TINY,),
+        arms=("stale_targets",),
+        first_seed=7,
+        seeds=1,
+        window=3,
+        updates=max(updates, 5),
+        keep_every=2,
+    )
+    (found,) = (job for job in design.runs() if job.arm.name == arm)
+    return shortened.of_length(found, updates)
+
+
+def trained(job):
+    """The run of a job, in this process."""
+    asked = recipes.Recipe(
+        task=TINY,
+        open_source=lambda seed: data.open_source(
+            "walk", **tasks.frame_size(TINY), seed=seed
+        ),
+        updates=job.updates,
+        window=3,
+        dtype=process.set_precision("float32"),
+        checkpoint_every=2,
+    )
+    trainings.train(asked, {7: job.run_folder(7)})
+    return records.read_run(job.run_folder(7))
+
+
+def test_a_run_that_is_cut_is_the_run_that_ends_there(tmp_path):
+    long, short = job(tmp_path / "long", 6), job(tmp_path / "short", 4)
+    trained(long)
+    expected = trained(short)
+    assert shortened.reached(long, 7) == 6
+    # A run whose process was stopped after its last update has no receipt yet.
+    (short.run_folder(7) / records.WEIGHTS).unlink()
+    shortened.shorten(short, 7, 4)
+    assert runs.kept([short])[0] == []
+    with pytest.raises(FileError, match="no such checkpoint"):
+        shortened.shorten(long, 7, 3)
+    shortened.shorten(long, 7, 4)
+    found = records.read_run(long.run_folder(7))
+    same = ("final_params_sha256", "data_order_sha256", "initial_params_sha256")
+    for name in same:
+        assert found.manifest[name] == expected.manifest[name], name
+    assert found.manifest["shortened_from"] == 6
+    assert list(found.metrics["loss"]) == list(expected.metrics["loss"])
+    assert runs.kept([shortened.of_length(long, 4)])[0] == []
+    assert runs.kept([long])[0] != []
+
+
+def test_the_largest_size_that_every_needed_run_has_reached(tmp_path, monkeypatch):
+    reached = {"a": [3000, 3000, 1000], "b": [3000, 2000, 0]}
+    monkeypatch.setattr(
+        shortened, "reached", lambda job, seed: reached[job.name][seed - 7]
+    )
+
+    class Named:
+        seeds = (7, 8, 9)
+
+        def __init__(self, name):
+            self.name = name
+
+    needed = [Named("a"), Named("b")]
+    rung = shortened.largest_rung(needed, (1000, 2000, 3000))
+    assert (rung.seeds, rung.updates) == (2, 2000)
+    reached["b"] = [900, 0, 0]
+    assert shortened.largest_rung(needed, (1000, 2000, 3000)) is None
+
+
+def written(job, losses):
+    folder = job.run_folder(7)
+    folder.mkdir(parents=True)
+    writer = records.MetricsWriter(folder)
+    for update, loss in enumerate(losses, 1):
+        writer.write(update=update, last_frame_loss=loss)
+    writer.close()
+
+
+def test_a_state_has_the_update_and_the_mean_of_the_last_losses(tmp_path):
+    one = job(tmp_path, updates=4000)
+    training = progress.Training(one)
+    assert training.state() == progress.State(0.0)
+    written(one, [0.5] * 1950 + [0.25] * 50)
+    state = training.state()
+    assert state.share == 0.5
+    assert state.text == "prednet float32 seed 7: update 2000 of 4000, loss 0.25000"
+    assert progress.early_loss(one) == 0.5
+    assert progress.early_loss(job(tmp_path, arm="stale_targets")) is None
+
+
+def test_a_file_gets_a_line_also_when_nothing_happens(capsys):
+    class Half:
+        def state(self):
+            return progress.State(0.5, "half way")
+
+    with progress.Reporter(every=0.6) as reporter:
+        reporter.stage("judging")
+        time.sleep(1.5)
+        reporter.follow([(1.0, Half())])
+        time.sleep(1.5)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.endswith("] judging") for line in lines)
+    assert any("50% done" in line and line.endswith("half way") for line in lines)
