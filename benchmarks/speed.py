@@ -68,7 +68,12 @@ class TimedStep:
 
 
 def prepare_step(
-    config: PredNetConfig, window: int, batch: int, noise: str, precision: str
+    config: PredNetConfig,
+    window: int,
+    batch: int,
+    noise: str,
+    precision: str,
+    rematerialize: bool = False,
 ) -> TimedStep:
     """Compiles one training window as `train.py` does it; frames on the device."""
     process.split_cpu(replicas.most_devices(1, batch, process.available_threads()))
@@ -84,13 +89,14 @@ def prepare_step(
     shape = (window + 1, batch, config.height, config.width, config.channels[0])
     drawn = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     first, key = np.bool_(False), keys.stream(0, "noise")
+    method = Method(rematerialize=rematerialize)
     if batch == 1:
-        update = truncated.make_step(config, optimizer, noise=injected)
+        update = truncated.make_step(config, optimizer, method, noise=injected)
         program = truncated.jit_update(update)
         inputs = jax.device_put((drawn, first, key))
     else:
         program = replicas.compile_update(
-            network, optimizer, Method(), injected, layout, "map"
+            network, optimizer, method, injected, layout, "map"
         )
         state = layout.place_states([state])
         inputs = (
@@ -101,6 +107,7 @@ def prepare_step(
     compiled, (compiling, _) = timed(lambda: program.lower(state, *inputs).compile())
     facts = {
         "compile_seconds": float(compiling),
+        "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
         "parameters": parameters,
         "shape": [config.height, config.width, *config.channels],
         "window": window,
@@ -122,6 +129,7 @@ def step(
     noise: str,
     precision: str,
     torch_python: str | None,
+    rematerialize: bool,
 ) -> dict[str, Any]:
     """Returns the median seconds of one training window, and what it was.
 
@@ -130,7 +138,7 @@ def step(
     """
     sizes = config, window, batch, repeats
     peers = [_peer(torch_python, *sizes)] if torch_python else []
-    prepared = prepare_step(config, window, batch, noise, precision)
+    prepared = prepare_step(config, window, batch, noise, precision, rematerialize)
     seconds = prepared.seconds(repeats)
     compared: dict[str, Any] = {}
     if torch_python:

@@ -30,6 +30,9 @@ flags.DEFINE_integer("window", 10, "Frames per window.", 2)
 flags.DEFINE_integer("batch", 1, "Number of sequences trained together.", 1)
 flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.", 1)
 flags.DEFINE_string("noise", "none", "Noise spec of the suites `step` and `foreign`.")
+flags.DEFINE_bool(
+    "rematerialize", False, "Compute frames again in the backward pass, for memory."
+)
 flags.DEFINE_integer("threads", 0, "Number of processors to use, enforced; 0: all.")
 flags.DEFINE_string("torch_python", None, "A Python with PyTorch: `step` times it too.")
 flags.DEFINE_list(
@@ -53,7 +56,10 @@ def main() -> None:
     values = _cli.chosen_flags() | {"config": _flags.prednet_config()}
     taken = inspect.signature(run).parameters
     known = {*taken, *(_flags.PREDNET if "config" in taken else ())}
-    of_some = ("batch", "networks", "noise", "precision", "torch_python", "window")
+    of_some = (
+        *("batch", "networks", "noise", "precision", "rematerialize"),
+        *("torch_python", "window"),
+    )
     for name in (*of_some, *_flags.PREDNET):
         if FLAGS[name].present and name not in known:
             raise UserError(f"--{name}: expected none with --suite={FLAGS.suite}")
