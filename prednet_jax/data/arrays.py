@@ -270,9 +270,13 @@ def _value(group: Any, name: str) -> Any:
 
 def _strings(node: Any) -> list[str]:
     """Reads a list of strings of hickle: one array, or an array for each."""
+    import h5py
+
     if hasattr(node, "keys"):
         values = (_value(node, name) for name in sorted(node, key=natural_key))
         return ["".join(_strings(value)) for value in values]
+    if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
+        return _strings(node.file[node[()]])  # hickle 5 stores an object once.
     if node.nbytes > _CHUNK:
         raise UserError(f"sources of {node.nbytes} bytes; expected at most {_CHUNK}")
     return [

@@ -8,6 +8,7 @@ becomes of more than 8 bits a channel and of transparency.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import weakref
@@ -41,6 +42,8 @@ _CHECKED = 32
 _NEAR = 64
 # Videos that are being decoded: each has a file open, and frames in memory.
 _MOST_RUNNING = 32
+# Frames a second from which on a film is said to have more than KITTI's ten.
+_FAST = 20
 _TURN = threading.Lock()
 _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionary()
 
@@ -52,8 +55,14 @@ def open_video(path: Path, fit: Fit) -> FrameSource:
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
         errors.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
-    return video.fit.source(
+    source = video.fit.source(
         name, video.length, (0,), video.read, reader="video", file=digest
+    )
+    if not video.rate or video.rate < _FAST:
+        return source
+    rate = f"{video.rate:.3g} frames a second (--every=N reads every Nth)"
+    return dataclasses.replace(
+        source, done="; ".join(filter(None, (source.done, rate)))
     )
 
 
@@ -66,7 +75,7 @@ class Video:
         self._path, self.bits = path, 0
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
-            self.length, self.stamps = _index(path)
+            self.length, self.stamps, self.rate = _index(path)
         except self._errors as error:
             raise UserError(
                 f"data={path}: not a readable video "
@@ -130,8 +139,8 @@ class Video:
         )
 
 
-def _index(path: Path) -> tuple[int, list[int]]:
-    """Counts the frames, and returns their times; none if not to be trusted."""
+def _index(path: Path) -> tuple[int, list[int], float | None]:
+    """Counts the frames, and returns their times, if to be trusted, and the rate."""
     import av
 
     with _opened(path) as (container, stream):
@@ -140,11 +149,12 @@ def _index(path: Path) -> tuple[int, list[int]]:
             for packet in container.demux(stream)
             if packet.size and not packet.is_discard
         ]
+        rate = stream.average_rate and float(stream.average_rate)
     if not stamps:
         raise UserError(f"data={path}: the video holds no frames")
     count = len(stamps)
     if None in stamps:
-        return count, []
+        return count, [], rate
     stamps.sort()
     head: list[int | None] = []
     # A broken frame is reported when it is read; here it only ends the comparison.
@@ -152,7 +162,7 @@ def _index(path: Path) -> tuple[int, list[int]]:
         for frame in itertools.islice(container.decode(stream), _CHECKED):
             head.append(frame.pts)
     agree = head and head == stamps[: len(head)] and len(set(stamps)) == count
-    return count, stamps if agree else []
+    return count, stamps if agree else [], rate
 
 
 def _numbered(path: Path, stamps: list[int], start: int) -> Iterator[tuple[int, Any]]:

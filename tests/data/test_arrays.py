@@ -6,6 +6,7 @@ import pytest
 
 from prednet_jax.data import open_source, open_split
 from prednet_jax.errors import UserError
+from tests.processes import ROOT
 
 SIZE = {"height": 6, "width": 8}
 RNG = np.random.default_rng(0)
@@ -30,10 +31,13 @@ def hickle(path, value, version):
             strings = np.array(value, object)
             file.create_dataset(root, data=strings, dtype=h5py.special_dtype(vlen=str))
         else:
-            group = file.create_group(root)
+            group, written = file.create_group(root), {}
             for i, text in enumerate(value):
-                characters = np.frombuffer(text.encode(), "S1")[None]
-                group.create_dataset(f"data{i}", data=characters)
+                content = written.get(text)
+                if content is None:
+                    content = np.frombuffer(text.encode(), "S1")[None]
+                node = group.create_dataset(f"data{i}", data=content)
+                written.setdefault(text, node.ref)
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
@@ -58,6 +62,15 @@ def test_hkl_of_kitti_with_its_sources(tmp_path, version, capsys):
     for split, length in (("train", 10), ("validation", 4)):
         part = open_split(str(tmp_path), split, **SIZE, channels=3)
         assert part.length == length
+
+
+@pytest.mark.parametrize("version", ["3.4.9", "4.0.4", "5.0.3"])
+def test_hkl_that_hickle_itself_wrote(version):
+    path = ROOT / "tests" / "golden" / "hickle" / version / "X_train.hkl"
+    source = open_source(str(path), height=4, width=5)
+    expected = np.random.default_rng(0).integers(0, 256, (6, 4, 5, 3), np.uint8)
+    np.testing.assert_array_equal(source.read(0, 6), expected)
+    assert source.boundaries == (0, 3)
 
 
 def test_no_hkl_is_refused(tmp_path):

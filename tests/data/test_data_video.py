@@ -175,3 +175,14 @@ def test_a_playlist_opens_no_other_file(videos, tmp_path):
         path.write_text(text.format(videos["mpeg4.avi"]))
         with pytest.raises(UserError, match="not a readable video"):
             open_source(str(path), **SIZE)
+
+
+def test_a_fast_film_is_said(videos):
+    """Its frames hardly differ, and copying the last one is hard to beat."""
+    source = open_source(str(videos["mpeg4.avi"]), height=HEIGHT, width=WIDTH)
+    assert source.done == "25 frames a second (--every=N reads every Nth)"
+    smaller = open_source(str(videos["mpeg4.avi"]), height=8, width=8)
+    assert ", scaled to 8x8" in smaller.done
+    assert smaller.done.endswith("; 25 frames a second (--every=N reads every Nth)")
+    slower = open_source(str(videos["mpeg4.avi"]), height=HEIGHT, width=WIDTH, every=3)
+    assert numbers(slower.read(0, 4)) == [0, 3, 6, 9]
