@@ -155,8 +155,21 @@ def _training(asked: Asked) -> Any:
 
 
 def _curves(asked: Asked) -> Any:
-    pair = (_only_array(n, getattr(asked.options, n)) for n in ("a", "b"))
     options = asked.options
+    if options.function is None:
+        files = {name: getattr(options, name) for name in ("a", "b")}
+        if None in files.values():
+            raise NoiseError(
+                "curves: expected --a and --b, or a function that gives both"
+            )
+        pair: Any = [_only_array(name, file) for name, file in files.items()]
+    else:
+        pair = asked.call.result()
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise NoiseError(
+            f"{options.function}: expected a function that gives two sets of curves "
+            f"(a, b), not {type(pair).__name__}"
+        )
     return noise.curves(*pair, paired=options.paired, margin=options.margin)
 
 
@@ -313,7 +326,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "audit": Command(_audit, "what on a GPU will vary; needs no GPU", flags=OF_AUDIT),
 }
-# Questions that run no function: of a folder of tests, and of recorded curves.
+# Of a folder of tests, which runs no function; of recorded curves, which needs none.
 _OF_FOLDER, _OF_FILES = "tolerances", "curves"
 
 
@@ -334,10 +347,9 @@ def _parser() -> _Parser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.about, allow_abbrev=False)
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
-        if name != _OF_FILES:
-            subparser.add_argument("function", metavar=about)
-        runs = name not in (_OF_FOLDER, _OF_FILES)
-        own: dict[str, Any] = {"args": None} if runs else {}
+        needed = {} if name == _OF_FILES else {"nargs": None}
+        subparser.add_argument("function", metavar=about, **({"nargs": "?"} | needed))
+        own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
         own |= {"noise": command.noise} if command.noise else {}
         own |= {"draws": command.draws, "seed": 0} if command.draws else {}
         for flag in (*own, *command.flags.split()):
@@ -351,7 +363,7 @@ def _parser() -> _Parser:
                 f"--{flag}",
                 type=type(default) if said else str,
                 default=default if said else None,
-                required=default is ...,
+                required=default is ... and name != _OF_FILES,
                 help=f"{about}; default {default}" if said else about,
             )
         subparser.add_argument("--json", action="store_true", help="one JSON object")
@@ -374,7 +386,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # What the user's code prints is no part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             call = BoundCall(kept.compare, (), {})
-            if options.command not in (_OF_FOLDER, _OF_FILES):
+            if options.command != _OF_FOLDER and options.function is not None:
                 call = _call(options.function, options.args)
             answer = COMMANDS[options.command].ask(Asked(call, spec, options))
     except NoiseError as error:
@@ -383,9 +395,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     shown, data = answer if isinstance(answer, Answer) else (answer, answer)
     if options.json:
-        head = {"command": options.command}
-        if "function" in options:
-            head["function"] = options.function
+        head = {"command": options.command, "function": options.function}
         if options.command != "audit":
             head["noise"] = text
         print(json.dumps(head | plain_data(data), allow_nan=False))

@@ -33,6 +33,17 @@ def model(params, x):
     return {"out": {"y": x @ params["Dense_0"]["kernel"]}}
 
 
+def task(x):
+    def step(w, batch):
+        return w - 0.1 * w * jnp.sum(batch), jnp.sum((w * batch) ** 2)
+
+    return step, x[0], list(x)
+
+
+def both(x):
+    return abs(x) + 1, abs(x) + 1.5
+
+
 class Model:
     def apply(x):
         return x
@@ -56,6 +67,7 @@ def folder(tmp_path, monkeypatch):
     np.savez("folders.npz", **{"params/Dense_0": w, "params/Dense_0/kernel": w})
     np.savez("out.npz", **{"out/y": x @ w})
     np.savez("texts.npz", np.array(["a"]))
+    np.savez("four.npz", np.ones(4))
     np.savez("a.npz", np.float32(0.1), np.zeros(4, np.int32))
     (tmp_path / "broken.npz").write_text("no archive")
     (tmp_path / "empty.npz").write_text("")
@@ -90,6 +102,12 @@ def test_as_a_process_in_the_current_directory(folder):
         ("devices {}:loss --args=positional.npz --mesh=data=2", "not modelled"),
         ("devices {}:loss --args=positional.npz --mesh=data=1,2", "norm of the rest"),
         ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
+        ("first_nan {}:named --args=one.npz", "no equation makes"),
+        ("nan_rate {}:named --args=one.npz", "0 of 2 runs under noise"),
+        ("cancellations {}:named --args=one.npz", "sums; error of the result"),
+        ("training {}:task --args=one.npz", "half width"),
+        ("training {}:task --args=one.npz --losses=four.npz", "beyond: loss is first"),
+        ("curves {}:both --args=one.npz", "cannot tell: p"),
         (
             "first_difference {}:other --args=one.npz --recording=r.npz",
             "{}.py:19 in other",
@@ -106,7 +124,9 @@ def test_text_and_json(folder, capsys, command, expected):
         asked(capsys, "record", f"{folder}:named", "--args=one.npz", "--output=r.npz")
     argv = command.format(folder).split()
     argv += ["--specs=data;-"] * (argv[0] == "devices")
-    argv += ["--draws=2"] * (argv[0] not in ("coverage", "record"))
+    few = "4" if argv[0] == "training" else "2"
+    without = "coverage", "record", "first_nan", "curves"
+    argv += [f"--draws={few}"] * (argv[0] not in without)
     status, text, _ = asked(capsys, *argv)
     assert status == 0
     assert expected.format(folder) in text
@@ -141,6 +161,11 @@ def test_text_and_json(folder, capsys, command, expected):
         ("devices {one} --mesh=data", "--mesh=data: expected sizes"),
         ("devices {one} --mesh=data=2;data=3 --specs=data", "sizes of axes, each once"),
         ("devices {one} --mesh=data=2 --specs=data --draws=1", "draws=1: expected"),
+        ("training {one}", "expected a function that gives (step, state, batches)"),
+        ("training {one} --losses=x", "(step, state, batches), as noise.training"),
+        ("curves --a=one.npz", "curves: expected --a and --b"),
+        ("curves --a=one.npz --b=a.npz", "--b=a.npz: 2 arrays: expected one"),
+        ("curves --a=one.npz --b=one.npz --margin=2", "margin=2.0: expected a number"),
         ("localize {one} --draws=0", "--draws=0: expected an int"),
         ("digits {one} --seed=99999999999999999999", "--seed=99999"),
         ("explain {one} --a=one.npz --b=one.npz --noise=ulp", "ulp: explain takes"),

@@ -19,7 +19,15 @@ EXPECTED = {
     "invariance": r"one row at a time +differ .* beyond ",
     "devices": r"'w2': '(order|rounding)'\}\)\n.* \{'w1': 'beyond', 'w2': 'beyond'",
     "first_difference": r"beyond noise: none(?s:.*)first: mul .*:9 in block",
-    "localize": r"localize\.py:9 in loss",
+    "localize": r"(?s)localize\.py:9 in loss.*\nsub localize\.py:9 in loss \d\d",
+    "nan": (
+        r"log, step 3 of its loops \[nan\.py:11 in body\]: 1 element of -1\n(?s:.*)"
+        r"runs under noise(?s:.*)sqrt \[nan\.py:20 in spread\]"
+    ),
+    "trainings": (
+        r"(?s)half width.*\nnoise: loss.*\nbeyond: loss is first at update 1:"
+        r".*\nnoise: p .*\ncannot tell: p"
+    ),
     "nnx": (
         r"bf16 a(?s:.*)mixed rows: False\nfirst: add nnx\.py:\d+ in __call__"
         r"(?s:.*) 64 .* (order|rounding) +0"

@@ -241,7 +241,7 @@ def _digits_lost(clean: Array, noisy: Array, size: Array) -> Array:
     value = jnp.where(clean == 0, 0, jnp.abs(clean))
     ratio = jnp.where(known, size, 1) / jnp.where(known, value, 1)
     each = jnp.minimum(jnp.log10(ratio), most)
-    count = jnp.maximum(jnp.sum(known), 1)
+    count = jnp.maximum(jnp.sum(known, dtype=np.float32), 1)
     mean = jnp.sum(jnp.where(known, 10 ** (each / 2), 0)) / count
     return jnp.stack(
         [2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=known)]
