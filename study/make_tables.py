@@ -8,7 +8,6 @@ anything had: then a document and its records disagreed.
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +106,8 @@ def learned_ratios() -> dict[str, dict[str, float]]:
     return ratios
 
 
-def passages(readme: str) -> dict[str, str]:
-    """Passages of README.md for pages of docs/, with links as they are from there."""
-    made = {}
-    for name in ("finding", "examples"):
-        passage = readme.partition(f"<!-- {name} -->")[2]
-        passage = passage.partition(f"<!-- end of the {name} -->")[0]
-        to_docs = re.sub(r"\]\((?!https?:|#|docs/)", "](../", passage)
-        made[f"readme-{name}"] = to_docs.replace("](docs/", "](")
-    return made
-
-
 def pages() -> list[Path]:
-    """The documents that may have marks; first the README, which others quote."""
+    """The documents that may have marks."""
     made = [p for p in (ROOT / "docs").rglob("*.md") if not GENERATED & {*p.parts}]
     return [ROOT / "README.md", *sorted(made), *sorted((ROOT / "study").rglob("*.md"))]
 
@@ -160,8 +148,6 @@ def command(args: argparse.Namespace) -> bool:
             new = documents.fill(old, made)
         except errors.UserError as error:
             raise errors.UserError(f"{path.relative_to(ROOT)}: {error}") from None
-        if path.name == "README.md" and path.parent == ROOT:
-            made |= passages(new)
         if new != old:
             records.write_bytes(path, new.encode())
             changed.append(path)

@@ -18,7 +18,7 @@ import prednet_jax
 from study import __main__ as study
 from tests.processes import ROOT
 
-PAGES = ("models", "from_keras", "data", "own_network", "training")
+PAGES = ("quickstart", "models", "from_keras", "data", "own_network", "training")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -30,6 +30,27 @@ def test_examples_of_a_page_run(page, capsys):
     for number, block in enumerate(blocks, 1):
         # Each block stands alone: a reader copies one.
         exec(compile(block, f"{page}, block {number}", "exec"), {})
+
+
+def test_the_readme_is_one_screen():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 110
+    assert "\nmake compare " in text
+    assert "\nmake test " in text
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)", "", prose)
+    assert len(re.findall(r"\d[\d.,]*", prose)) <= 8
+
+
+def test_the_readme_prints_what_it_says(capsys):
+    text = (ROOT / "README.md").read_text()
+    example = _BLOCK.findall(text)[1]
+    exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    said = re.search(r"^prints\n\n```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+    for answer in (printed, said):
+        (result,) = re.findall(r"^result .*$", answer, re.MULTILINE)
+        assert "bf16" in result.split()
 
 
 @pytest.mark.parametrize("notebook", ["encoding"])

@@ -25,7 +25,6 @@ def test_tables_numbers_and_figures_are_those_of_the_records():
     made = make_tables.tables(parts, verdicts) | study_tables.values(
         make_tables.STUDY, parts, verdicts
     )
-    made |= make_tables.passages((make_tables.ROOT / "README.md").read_text())
     for path in make_tables.pages():
         assert documents.fill(path.read_text(), made) == path.read_text(), path
     for path, content in make_tables.figures(parts, verdicts).items():
