@@ -380,7 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = getattr(options, "noise", "none")
     try:
         if "draws" in options:
-            integer("--draws", options.draws, 1)
+            integer("--draws", options.draws, 1, 1 << 20)
             integer("--seed", options.seed, -(2**63), 2**63 - 1)
         spec = noise.parse(text)
         # What the user's code prints is no part of the answer.
@@ -404,6 +404,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+# JAX has no such types.
+_TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
+    np.dtype(np.float64),
+    np.dtype(np.complex128),
+}
+
+
 def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arrays of --flag=file: by position, and those by name, nested."""
     try:
@@ -415,7 +422,7 @@ def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
             f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
         ) from None
     for name, array in arrays.items():
-        if array.dtype.kind not in "biufc":
+        if array.dtype.kind not in "biufc" or array.dtype in _TOO_WIDE:
             raise NoiseError(
                 f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
                 "save bfloat16 as float32 and convert it in the function"

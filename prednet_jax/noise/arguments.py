@@ -202,6 +202,22 @@ def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
     return Static(tree, values, kinds, definition), arrays + states, objects
 
 
+def array_paths(arguments: Any) -> tuple[list[str], list[str]]:
+    """Returns the paths of the arrays of `split`: plain ones, then those in objects."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_mutable)
+    named = [(jax.tree_util.keystr(path), x) for path, x in leaves]
+    plain = [path for path, x in named if not is_mutable(x) and _is_array(x)]
+    objects = [(path, x) for path, x in named if is_mutable(x)]
+    if not objects:
+        return plain, []
+    _, state = sys.modules["flax.nnx"].split([x for _, x in objects])
+    inside = [path for path, _ in jax.tree_util.tree_flatten_with_path(state)[0]]
+    # The first key is the number of the object.
+    numbers = [getattr(path[0], "key", getattr(path[0], "idx", 0)) for path in inside]
+    paths = zip(numbers, inside, strict=True)
+    return plain, [objects[n][0] + jax.tree_util.keystr(path[1:]) for n, path in paths]
+
+
 def pure(
     fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Outcome], list[Any]]:

@@ -27,6 +27,8 @@ def choice(name: str, value: object, accepted: Sequence[str]) -> None:
 def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
     """Refuses what is no Python integer from `low` to `high`; None: no upper bound."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if high is None and is_integer and value >= 1 << 63:
+        high = (1 << 63) - 1
     inside = is_integer and low <= value and (high is None or value <= high)
     bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
     expect(inside, name, value, f"an integer {bounds}")

@@ -86,10 +86,12 @@ class Evaluation:
         """Evaluates steps one after another; `values`, by variable, grows."""
         for step in steps:
             operands = [self.read(values, atom) for atom in step.atoms]
-            first = registry.higher_order(step.name) is None
-            evaluate = self.first_order if first else self.higher_order
+            rule = registry.higher_order(step.name)
+            evaluate = self.first_order if rule is None else self.higher_order
+            # Derivative rules outlive the trace and hold a call: no values in it.
+            own = drawn if rule is None or rule.inlined else _NOTHING
             with compat.context(step.equation):
-                results = evaluate(Call(step, drawn, self), words, operands)
+                results = evaluate(Call(step, own, self), words, operands)
                 results = self.after(step, words, operands, results)
             given = zip(step.equation.outvars, results, step.held, strict=True)
             for var, x, hold in given:
@@ -293,13 +295,16 @@ def _ordered(
     # Indices of a scatter are integers, and none of these.
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
+    # The function outlives the trace, and must not hold values of it.
+    ahead = drawn is not None
+
     def added(source: Any, *operands: Array) -> Array:
         if cut.total is not None:
             total = cut.total(source, salt, *operands)
             return lax.convert_element_type(total, dtype)
         initial, sums = cut.split(*operands)
         orders = source
-        if drawn is None:
+        if not ahead:
             grid = permutations.tile_grid(sums[0].shape, spec.granularity, spec.tile)
             orders = permutations.draw_orders(source, grid, cut.pieces, salt)
         total = permutations.randomly_ordered_sum(

@@ -20,6 +20,8 @@ from prednet_jax.noise.errors import NoiseError
 SITES = ("computation", "gradient", "weights")
 FORMATS = ("tf32", "bf16", "fp16")
 MAX_PARTIALS = 64
+MAX_PARTS = 32
+_SEVERAL = f"at most {MAX_PARTS} noises"
 
 
 def option(default: Any, check: Callable[..., None], **accepted: Any) -> Any:
@@ -270,6 +272,11 @@ class Composition(NoiseSpec):
         for kind, expected in (alone | orders).items():
             same = [spec for spec in specs if isinstance(spec, kind)]
             errors.expect(len(same) < 2, "specs", same, expected)
+        errors.expect(len(specs) <= MAX_PARTS, "specs", len(specs), _SEVERAL)
+        for spec in specs:
+            same = [spec] * specs.count(spec)
+            drawn_twice = len(same) > 1 and spec.site == "computation"
+            errors.expect(not drawn_twice, "specs", same, "no noise twice")
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:

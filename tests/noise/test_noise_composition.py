@@ -323,3 +323,15 @@ def test_what_is_asked_for_in_vain_is_said():
         # A primitive that a function happens not to hold is no slip.
         quiet = noise.inject(layer, noise.UlpPerturbation(primitives=("erf",)))
         np.testing.assert_array_equal(quiet(KEYS[0], X), jax.jit(layer)(X))
+
+
+def test_nothing_of_a_trace_outlives_it():
+    """Derivative rules held its values, and JAX's check of leaks did not return."""
+
+    def fn(x):
+        steps = lax.scan(lambda c, row: (c + jnp.sum(row), c), 0.0, x)[0]
+        return jnp.sum(jax.nn.relu(x @ x.T)) + steps + jax.checkpoint(jnp.sum)(x)
+
+    noisy = noise.inject(jax.grad(fn), noise.parse("reduction_order+ulp"))
+    with jax.checking_leaks():
+        noisy(jax.random.key(0), jnp.ones((8, 16)))

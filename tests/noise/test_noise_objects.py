@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optimistix as optx
 import pytest
 from flax import linen, nnx
 
@@ -247,3 +248,16 @@ def test_program(make):
     a, b = (np.concatenate([x.ravel() for x in numbers(t)]) for t in (plain, noisy))
     assert 0 < np.linalg.norm(a - b) <= 1e-3 * np.linalg.norm(a)
     assert noise.coverage(fn, SHORT)(*args).perturbed
+
+
+def test_noise_enters_the_linear_solver_of_a_newton_method():
+    """It is a primitive of Lineax, inside a while loop of Optimistix."""
+
+    def root(a):
+        solver = optx.Newton(rtol=1e-4, atol=1e-4)
+        start = 2 * jnp.ones_like(a)
+        return optx.root_find(lambda y, a: y**2 - a, solver, start, args=a).value
+
+    a = jnp.linspace(1.0, 3.0, 3)
+    noisy = noise.inject(root, noise.UlpPerturbation())(jax.random.key(0), a)
+    np.testing.assert_allclose(noisy, jnp.sqrt(a), rtol=1e-3)

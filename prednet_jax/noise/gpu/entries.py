@@ -5,7 +5,7 @@ PTX. Source of what XLA does: openxla/xla, xla/service/gpu and xla/backends/gpu/
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from prednet_jax.noise.plan import Step
 # From the worst on.
 VARIES = ("call", "compilation", "device", "no")
 KINDS = ("atomic", "library", "collective", "reduced_precision", "reduction")
+KINDS += ("arithmetic",)
 
 
 class Entry(NamedTuple):
@@ -63,11 +64,15 @@ def entries_of(
             continue
         text = compiled.ptx.get(kernel, "")
         unseen.pop(kernel, None)
+        inside = list(program.inside(instruction))
+        opcodes = {x.opcode for x in inside if _FLOAT.search(x.type)}
         trees = cache(partial(_trees, program, instruction, launch, text))
         atomics = _ATOMIC.findall(text)
         explained = False
-        for each in program.inside(instruction):
+        for each in inside:
             place = _where(program, each, instruction, steps)
+            if detail := _arithmetic(each, opcodes, text):
+                entries.append(Entry("arithmetic", *place, "device", detail, kernel))
             if each.opcode == "scatter" and atomics:
                 explained = True
                 combines = _combines(program, each)
@@ -87,6 +92,8 @@ def entries_of(
     for kernel, text in unseen.items():
         if atomics := _ATOMIC.findall(text):
             entries.append(_atomic(atomics, None, ("", ""), kernel))
+    if not any(e.varies == "device" for e in entries):
+        entries += _denormals(program, compiled, steps)
     order = {x: i for i, x in enumerate((*VARIES, *KINDS))}
     return tuple(
         sorted(dict.fromkeys(entries), key=lambda e: (order[e.varies], order[e.kind]))
@@ -402,6 +409,57 @@ def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> En
     if sums:
         detail += "; NCCL's algorithm fixes the order, by devices and message size"
     return Entry("collective", *place, "device" if sums else "no", detail, each.name)
+
+
+# Functions of which each platform has its own: the last bits differ.
+_FUNCTIONS = frozenset(
+    (  # noqa: SIM905
+        "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf exponential "
+        "exponential-minus-one log log-plus-one logistic power rsqrt sine sinh tan "
+        "tanh"
+    ).split()
+)
+_FUSED = re.compile(r"\bfma\.rn(?:\.ftz)?\.(?:f32|f64|f16|bf16)")
+_APPROXIMATE = re.compile(r"\b(?:div\.(?:full|approx)|(?:sqrt|rcp)\.approx)[\w.]*")
+
+
+def _arithmetic(
+    each: hlo.Instruction, opcodes: Collection[str], text: str
+) -> str | None:
+    """Returns why a single operation has other bits elsewhere, if it has."""
+    if not _FLOAT.search(each.type):
+        return None
+    if each.opcode in _FUNCTIONS:
+        return f"{each.opcode}: each platform computes it in its own way"
+    approximate = _APPROXIMATE.search(text)
+    if each.opcode in ("divide", "sqrt") and approximate:
+        return f"{each.opcode}: {approximate[0]} is not correctly rounded"
+    if each.opcode in ("add", "subtract") and "multiply" in opcodes:
+        here, elsewhere = (
+            ("once", "twice") if _FUSED.search(text) else ("twice", "once")
+        )
+        return (
+            f"{each.opcode} and multiply: rounded {here} here, and {elsewhere} by "
+            "compilers that treat fused multiply-adds otherwise"
+        )
+    return None
+
+
+def _denormals(
+    program: hlo.Program, compiled: Compiled, steps: Sequence[Step]
+) -> Iterator[Entry]:
+    """Yields the first operation on floats: whether tiny results survive differs."""
+    for launch in compiled.launches:
+        around = program.instructions.get(launch.instruction)
+        for each in program.inside(around) if around is not None else ():
+            if each.opcode in _ROUNDING and _FLOAT.search(each.type):
+                place = _where(program, each, around, steps)
+                detail = (
+                    "numbers below the smallest normal one (1.2e-38 in float32) are "
+                    "kept on a GPU; XLA on a CPU makes them 0"
+                )
+                yield Entry("arithmetic", *place, "device", detail, launch.kernel)
+                return
 
 
 def _reduced(

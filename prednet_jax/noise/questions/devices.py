@@ -267,10 +267,17 @@ def _traced(
                 program = trace(True)
             except NoiseError:
                 raise NoiseError(
-                    f"{str(error).splitlines()[0]}: expected out_sharding there, or "
-                    "the body of a shard_map that averages its results (lax.pmean)"
+                    f"{str(error).splitlines()[0]}: expected out_sharding there, "
+                    "jax.reshard(x, PartitionSpec()) of its operands before, or the "
+                    "body of a shard_map that averages its results (lax.pmean)"
                 ) from error
         except ValueError as error:
+            said = str(error).splitlines()[0]
+            if "replicated" in said or "unsharded" in said:
+                raise NoiseError(
+                    f"{said}: expected jax.reshard(x, PartitionSpec()) of what is read "
+                    "along an axis that is spread over devices"
+                ) from error
             if "should match the mesh passed to shard_map" not in str(error):
                 raise
             raise NoiseError(

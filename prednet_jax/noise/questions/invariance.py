@@ -173,6 +173,13 @@ class _Given(NamedTuple):
             ) from error
 
 
+def _on_one_device(x: Any) -> Any:
+    """Returns an array without the sharding that its type may have."""
+    if not isinstance(x, jax.Array) or jax.typeof(x).sharding.mesh.empty:
+        return x
+    return jnp.asarray(np.asarray(x))
+
+
 def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
     """The call, refusing batches without a common axis 0."""
     for i in batch:
@@ -188,6 +195,7 @@ def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
         is_batch += [i in batch] * (len(inside) - len(taken_apart(objects)[1]))
     args, kwargs = call.arguments()
     pure, arrays = BoundCall(call.fn, args, kwargs).pure()
+    arrays = [_on_one_device(x) for x in arrays]
     is_batch += [False] * (len(arrays) - len(is_batch))
     shapes = [np.shape(x) for x in itertools.compress(arrays, is_batch)]
     sizes = {shape[:1] for shape in shapes}

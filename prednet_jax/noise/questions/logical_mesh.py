@@ -7,10 +7,12 @@
   what devices say to each other. What a device does alone between two collectives runs
   in a loop over the devices (`DeviceByDevice`), with the shapes that a real one would
   see: hence the same kernels and bits, and the memory of one device at a time;
-- a contraction over an axis that JAX's types say is sharded (explicit axes) becomes
-  such a `shard_map`: the partial sum of each shard, then a psum. Where one operand
-  alone is sharded so, it is gathered if it is no larger than the result, as XLA's
-  partitioner does it (seen in compiled programs);
+- a product, a sum or a function of an array that JAX's types say is sharded (explicit
+  axes) becomes such a `shard_map`: each device computes its own rows, by another
+  program than that of the whole array; over a contracted axis the partial sum of each
+  shard, then a psum. Where one operand alone is sharded along a contracted axis, it is
+  gathered if it is no larger than the result, as XLA's partitioner does it (seen in
+  compiled programs);
 - what only moves data (`reshard`, constraints) becomes a copy.
 
 Equations keep their places and so their paths; noise is drawn as on real devices.
@@ -18,7 +20,7 @@ Equations keep their places and so their paths; noise is drawn as on real device
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +105,10 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
     params = {k: _unsharded(v, sizes) for k, v in params.items()}
     primitive = _PLAIN.get(name, equation.primitive)
     plain = equation.replace(primitive=primitive, params=params, ctx=context)
-    return _sum_of_shards(plain, over, sizes) if any(over) else plain
+    own = _own_rows(equation, {a for dims in over for n in dims.values() for a in n})
+    if not any(over) and not any(own.values()):
+        return plain
+    return _by_shards(plain, over, own, sizes)
 
 
 def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
@@ -159,30 +164,115 @@ def _spec(aval: Any) -> list[tuple[str, ...]]:
     return axis_names(spec, len(getattr(aval, "shape", ())))
 
 
-def _sum_of_shards(
-    equation: compat.Equation, over: list[dict[int, Any]], sizes: Mapping[str, int]
+# Functions of one number that a processor computes for several numbers at a time, and
+# for the rest of a row in another way.
+_FUNCTIONS = frozenset(
+    (  # noqa: SIM905
+        "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc "
+        "exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh"
+    ).split()
+)
+
+
+def _own_rows(
+    equation: compat.Equation, contracted: Collection[str]
+) -> dict[int, tuple[str, ...]]:
+    """Returns the mesh axes of each axis of the result of which devices have rows."""
+    if equation.primitive.name not in {*_TIED, *_FUNCTIONS}:
+        return {}
+    names = enumerate(_spec(equation.outvars[0].aval))
+    return {d: n for d, n in names if n and not set(n) & set(contracted)}
+
+
+def _ties(equation: compat.Equation) -> list[tuple[int, int, int]]:
+    """Returns which axis of which operand is which axis of the result."""
+    name = equation.primitive.name
+    if name in _TIED:
+        return _TIED[name](equation)
+    return [
+        (i, d, d)
+        for i, atom in enumerate(equation.invars)
+        for d in range(len(getattr(atom.aval, "shape", ())))
+    ]
+
+
+def _ties_of_dot(equation: compat.Equation) -> list[tuple[int, int, int]]:
+    contracted, batch = equation.params["dimension_numbers"]
+    ties = [(i, d, o) for i in (0, 1) for o, d in enumerate(batch[i])]
+    free = [
+        (i, d)
+        for i in (0, 1)
+        for d in range(len(equation.invars[i].aval.shape))
+        if d not in (*contracted[i], *batch[i])
+    ]
+    return ties + [(i, d, len(batch[0]) + o) for o, (i, d) in enumerate(free)]
+
+
+def _ties_of_convolution(equation: compat.Equation) -> list[tuple[int, int, int]]:
+    numbers, params = equation.params["dimension_numbers"], equation.params
+    if params["feature_group_count"] * params["batch_group_count"] > 1:
+        return []
+    rows = (0, numbers.lhs_spec[0], numbers.out_spec[0])
+    return [rows, (1, numbers.rhs_spec[0], numbers.out_spec[1])]
+
+
+def _ties_of_sum(equation: compat.Equation) -> list[tuple[int, int, int]]:
+    shape = equation.invars[0].aval.shape
+    kept = [d for d in range(len(shape)) if d not in equation.params["axes"]]
+    return [(0, d, o) for o, d in enumerate(kept)]
+
+
+_TIED: Mapping[str, Callable[[compat.Equation], list[tuple[int, int, int]]]] = {
+    "dot_general": _ties_of_dot,
+    "conv_general_dilated": _ties_of_convolution,
+    "reduce_sum": _ties_of_sum,
+}
+
+
+def _by_shards(
+    equation: compat.Equation,
+    over: list[dict[int, Any]],
+    own: Mapping[int, tuple[str, ...]],
+    sizes: Mapping[str, int],
 ) -> compat.Equation:
-    """A contraction over sharded axes as partial sums and a psum, in a shard_map."""
-    named = (a for dims in over for names in dims.values() for a in names)
-    axes = tuple(dict.fromkeys(named))
+    """Returns an equation as what each device computes, in a shard_map.
+
+    Args:
+        equation: a product, a sum or a function, without shardings.
+        over: for each operand the mesh axes of its axes that are summed over, by a psum
+            of the partial sums.
+        own: the mesh axes of the axes of the result of which each device has its rows.
+        sizes: of the mesh.
+    """
+    summed = tuple(dict.fromkeys(a for x in over for n in x.values() for a in n))
+    over = [dict(dims) for dims in over] or [{} for _ in equation.invars]
+    tied = {o for _, _, o in _ties(equation)}
+    own = {o: names for o, names in own.items() if o in tied}
+    for i, d, o in _ties(equation):
+        if o in own:
+            over[i][d] = own[o]
+    axes = tuple(dict.fromkeys([*summed, *(a for n in own.values() for a in n)]))
     specs, shapes = [], []
     for atom, dims in zip(equation.invars, over, strict=True):
-        shape = list(atom.aval.shape)
+        shape = list(getattr(atom.aval, "shape", ()))
         for d, names in dims.items():
             shape[d] //= math.prod(sizes[a] for a in names)
         specs.append(PartitionSpec(*(dims.get(d) for d in range(len(shape)))))
         shapes.append(jax.ShapeDtypeStruct(shape, atom.aval.dtype))
 
     def local(*operands: Array) -> list[Array]:
-        return [lax.psum(x, axes) for x in compat.bind(equation, *operands)]
+        results = compat.bind(equation, *operands)
+        return [lax.psum(x, summed) for x in results] if summed else results
 
     environment = [(a, sizes[a]) for a in axes]
     with jax.sharding.use_abstract_mesh(_NO_MESH):
         inside = jax.make_jaxpr(local, axis_env=environment)(*shapes)
+    result = equation.outvars[0].aval
+    rows = PartitionSpec(*(own.get(d) for d in range(len(result.shape))))
     params = {
         "mesh": LogicalMesh(dict(environment)),
         "in_specs": tuple(specs),
-        "out_specs": (PartitionSpec(),) * len(equation.outvars),
+        "out_specs": (rows,) * len(equation.outvars),
         "jaxpr": compat.open_jaxpr(inside)[0],
         "newly_manual_axes": frozenset(axes),
         "check_vma": False,

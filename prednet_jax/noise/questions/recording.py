@@ -22,6 +22,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import files, random_bits
 from prednet_jax.noise._inject import evaluate, traced
+from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import (
@@ -146,6 +147,7 @@ def load_recording(path: Any) -> Recording:
                 for name, value in fact.items():
                     own[name] = tuple(value) if isinstance(value, list) else value
                 equations.append(Recorded(**own))
+                _check(equations)
         return Recording(about["function"], about["machine"], tuple(equations))
     except Exception as error:
         # NumPy, zipfile, zlib and JSON each have their own.
@@ -156,6 +158,24 @@ def load_recording(path: Any) -> Recording:
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "
             f"writes it ({why})"
         ) from None
+
+
+def _check(equations: Sequence[Recorded]) -> None:
+    """Refuses arrays of the last equation that `record` does not write."""
+    one = equations[-1]
+    n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
+    shapes = {"steps": (n, len(one.starts)), "values": (n, width)}
+    kinds = {"steps": "iu", "hashes": "u", "unbounded": "iu"}
+    for name in _ARRAYS:
+        array = getattr(one, name)
+        fits = array.shape == shapes.get(name, (n,))
+        if not fits or array.dtype.kind not in kinds.get(name, "f"):
+            raise ValueError(f"it is damaged: {one.path} has other {name}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"it is damaged: {one.path} has {name} that are no number")
+    before = range(len(equations) - 1)
+    if not all(isinstance(i, int) and i in before for i in one.operands):
+        raise ValueError(f"it is damaged: {one.path} is computed of later values")
 
 
 def record(fn: Callable) -> Callable[..., Recording]:
@@ -211,14 +231,16 @@ class Watch(Watched):
             self._numbers.clear()
             self._left.clear()
             program = traced(pure, arrays)
-            names = _names("argument", (args, kwargs), len(arrays))
-            for name, x in zip(names, arrays, strict=True):
-                self._note(name, "argument", x)
+            plain, inside = array_paths((args, kwargs))
+            for path, x in zip([*plain, *inside], arrays, strict=True):
+                self._note(f"argument{path}", "argument", x)
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
                 self._note(f"constant {i}", "constant", jnp.asarray(x))
             outcome = evaluate(spec or Identity(), key, program, arrays, hooks=self)
             out = jax.tree.leaves(outcome)
-            names = _names("result", program.shapes.result(), len(out))
+            of_result = program.shapes.result()
+            states = [f"result, the state of argument{path}" for path in inside]
+            names = _names("result", of_result, len(out) - len(states)) + states
             for name, x in zip(names, out, strict=True):
                 self._note(name, "result", x, sources=self._sources(x))
 

@@ -266,6 +266,17 @@ def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
     return {"": traced}
 
 
+def _implementation(equation: compat.Equation) -> dict[str, Any]:
+    """Returns the program by which a primitive of Equinox is evaluated."""
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+
+    def evaluate(*operands: Any) -> Any:
+        return equation.primitive.impl(*operands, **equation.params)
+
+    with compat.settings(equation):
+        return {"": jax.make_jaxpr(evaluate)(*shapes)}
+
+
 _CUSTOM = HigherOrder(_custom, lambda e: {"": e.params["call_jaxpr"]}, joins=True)
 _REMAT = HigherOrder(_remat)
 _JIT = HigherOrder(_jit, inlined=True, joins=True)
@@ -291,6 +302,8 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
+        # Of Lineax.
+        "linear_solve": HigherOrder(_custom, _implementation),
         "custom_linear_solve": HigherOrder(
             _solve, lambda e: {"[solve]": e.params["jaxprs"].solve}
         ),

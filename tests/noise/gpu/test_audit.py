@@ -356,3 +356,25 @@ def test_the_page_prints_what_it_shows(compiler, capsys):
     with jax.numpy_dtype_promotion("standard"):  # as a user has it
         exec(compile(code, "audit.py", "exec"), {"__name__": "audit"})
     assert capsys.readouterr().out == shown
+
+
+SINGLE = {
+    "exp": (lambda x: jnp.exp(x), "exponential: each platform"),
+    "sin": (lambda x: jnp.sin(x), "sine: each platform"),
+    "fused": (lambda x: x * 1.1 + 0.3, "by compilers that treat fused"),
+    "tiny": (lambda x: x * 1e-30, "below the smallest normal"),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_single_operations_differ_between_devices(report, name):
+    """Exact they are not: `the same bits everywhere` was said of all of them."""
+    fn, detail = SINGLE[name]
+    found = report(fn)(S(64))
+    assert found.varies == "device"
+    assert detail in found.entries[0].detail
+
+
+def test_copies_and_integers_have_the_same_bits_everywhere(report):
+    assert report(lambda x: jnp.maximum(x, 0.0)[::-1])(S(64)).varies == "no"
+    assert report(lambda x: x * 2 + 1)(S(64, dtype="int32")).varies == "no"

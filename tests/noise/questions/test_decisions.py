@@ -57,6 +57,39 @@ def test_every_kind_of_decision():
     assert all(report[primitive].flipped > 0.1 for primitive in kinds)
 
 
+BITS = {
+    "signbit": lambda x: jnp.signbit(x),
+    "copysign": lambda x: jnp.copysign(1.0, x),
+    "exponent": lambda x: jnp.frexp(x + 1.0)[1],
+    "remainder": lambda x: jnp.mod(x + 1.0, 1.0),
+    "pooled": lambda x: jax.grad(
+        lambda x: jnp.sum(
+            lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID")
+        )
+    )(x + jnp.zeros((4, 8))),
+}
+
+
+@pytest.mark.parametrize("kind", BITS)
+def test_bits_and_choices_of_floats_are_decisions(kind):
+    """A sum that is zero but for its rounding has any sign."""
+
+    def fn(x):
+        tied = jnp.sum(x, 1, keepdims=True) - jnp.sum(x[:, ::-1], 1, keepdims=True)
+        return BITS[kind](tied)
+
+    x = jax.random.normal(jax.random.key(3), (4, 300))
+    assert max(d.flipped for d in noise.decisions(fn, ORDER, draws=6)(KEY, x)) > 0
+
+
+def test_bits_that_become_a_float_again_decide_nothing():
+    def fn(x):
+        bits = lax.bitcast_convert_type(x, jnp.int32)
+        return lax.bitcast_convert_type(bits ^ 1, jnp.float32)
+
+    assert len(noise.decisions(fn, ORDER, draws=1)(KEY, X)) == 0
+
+
 def test_continuous_functions_decide_nothing():
     def fn(x, w):
         return jnp.sum(jnp.clip(jnp.maximum(x @ w, 0.0), -1.0, 1.0))
@@ -142,6 +175,8 @@ def test_what_answers_no_labels_is_refused():
         (lambda x: x[:, :1], np.zeros(6, int), r"is float32\[6, 1\], with labels"),
         (lambda x: x, np.zeros((6, 4)), r"labels of type float64 and shape \(6, 4\)"),
         (lambda x: jnp.log(x.at[2].set(-1.0)), np.zeros(6, int), "of example 2 hold"),
+        (lambda x: x[:, :3], np.full(6, 3), r"labels\[0\]=3: expected classes from 0"),
+        (lambda x: x[:, :3], np.full(6, -1), r"labels\[0\]=-1: expected classes"),
     ):
         with pytest.raises(noise.NoiseError, match=message):
             noise.decisions(fn, ORDER, draws=1, labels=labels)(KEY, jnp.abs(X))

@@ -427,3 +427,19 @@ def test_explicit_shardings(found):
     assert len(found["explicit"]) == 12
     for name, right in found["explicit"].items():
         assert right == [True, True, True], name
+
+
+def test_each_device_computes_its_own_rows():
+    """Another program than that of the whole batch, and so other bits."""
+    w, x = terms(96, 96), terms(64, 96)
+
+    def layer(w, x):
+        return jnp.tanh(x @ w)
+
+    specs = (P(), P("data"))
+    over = noise.devices(layer, mesh={"data": 64}, in_specs=specs)(KEY, w, x)
+    alone = [jax.jit(layer)(w, rows) for rows in np.split(x, 64)]
+    np.testing.assert_array_equal(over, np.concatenate(alone))
+    several = {"data": (1, 64)}
+    table = noise.devices_table(layer, mesh=several, in_specs=specs)(KEY, w, x)
+    assert [row.rung for row in table.rows] == ["identical", "order"]

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 
 from benchmarks.noise_programs import line_of
@@ -336,3 +337,59 @@ def test_another_formula_inside_a_loop_is_no_alarm():
     report = compare(here, noise.record(recorded)(X, W), X, W)
     assert report == (), report
     assert report.parted
+
+
+def test_arrays_of_objects_have_their_own_names():
+    """A mean that differs was blamed on the scale, a dropout key on the input."""
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(16, rngs=rngs)
+            self.drop = nnx.Dropout(0.5, rngs=rngs)
+            self.out = nnx.Linear(16, 4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(self.drop(self.norm(x)))
+
+    def call(net, x):
+        return net(x)
+
+    def other(change):
+        net = Net(nnx.Rngs(0))
+        change(net)
+        return net
+
+    def mean(net):
+        net.norm.mean[...] = net.norm.mean[...] + 1.0
+
+    def kernel(net):
+        net.out.kernel[...] = net.out.kernel[...] * 1.5
+
+    known = noise.record(call)(other(lambda net: None), X)
+    for change, name in ((mean, "mean"), (kernel, "kernel")):
+        report = compare(call, known, other(change), X)
+        assert report[0].primitive == "argument"
+        assert name in report[0].path
+    report = compare(call, known, other(lambda net: None), X + 1)
+    assert report[0].path == "argument[0][1]"
+
+
+DAMAGED = {
+    "hashes": lambda x: x[:0],
+    "values": lambda x: x[:, :-1],
+    "steps": lambda x: x.astype(float),
+    "norms": lambda x: x * np.nan,
+    "largest": lambda x: x[None],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_file_with_one_damaged_array_is_refused(name, recording, tmp_path):
+    file = tmp_path / "run.npz"
+    recording.save(file)
+    with np.load(file) as held:
+        arrays = dict(held)
+    arrays[f"3/{name}"] = DAMAGED[name](arrays[f"3/{name}"])
+    np.savez(file, **arrays)
+    with pytest.raises(noise.NoiseError, match="it is damaged"):
+        noise.load_recording(file)
