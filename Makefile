@@ -43,7 +43,6 @@ GPU_WHEELS := $(VENV)/gpu-audit/.installed
 gpu-wheels: $(GPU_WHEELS)
 
 $(GPU_WHEELS): $(STAMP)
-	rm -rf $(@D)
 	$(BIN)/python -m prednet_jax.noise audit --install
 	@touch $@
 

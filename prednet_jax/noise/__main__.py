@@ -19,6 +19,7 @@ import inspect
 import itertools
 import json
 import math
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,7 +31,7 @@ from jax.sharding import PartitionSpec
 
 import prednet_jax.noise as noise
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.gpu.compilation import TIME_LIMIT
+from prednet_jax.noise.gpu.compilation import TIME_LIMIT, install
 from prednet_jax.noise.questions import kept
 from prednet_jax.noise.questions.leaves import named_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
@@ -211,6 +212,9 @@ def _compare_logits(asked: Asked) -> Any:
 
 
 def _audit(asked: Asked) -> Any:
+    if asked.options.install:
+        folder = install()
+        return Answer(f"XLA's CUDA compiler is in {folder}", {"folder": str(folder)})
     options = {name: getattr(asked.options, name) for name in OF_AUDIT.split()}
     return asked.of(noise.audit, **options)
 
@@ -230,6 +234,8 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
     "devices": (1, "number of GPUs"),
     "deterministic": (False, "under --xla_gpu_deterministic_ops=true"),
     "time_limit": (TIME_LIMIT, "seconds that each compilation may take"),
+    "install": (False, "install the compiler instead, for the JAX that is here"),
+    "loop_limit": (100, "a loop may take so many times its steps without noise"),
     "a": (..., "FILE.npz, one result, or curves [n, T]"),
     "b": (..., "FILE.npz, the other"),
     "losses": (None, "FILE.npz, losses [T] to compare with the band"),
@@ -324,7 +330,9 @@ COMMANDS: Mapping[str, Command] = {
     "cancellations": Command(
         _cancellations, "which subtractions and sums lose digits", _ELSEWHERE, 4
     ),
-    "audit": Command(_audit, "what on a GPU will vary; needs no GPU", flags=OF_AUDIT),
+    "audit": Command(
+        _audit, "what on a GPU will vary; needs no GPU", flags=f"{OF_AUDIT} install"
+    ),
 }
 # Of a folder of tests, which runs no function; of recorded curves, which needs none.
 _OF_FOLDER, _OF_FILES = "tolerances", "curves"
@@ -347,11 +355,13 @@ def _parser() -> _Parser:
     for name, command in COMMANDS.items():
         subparser = commands.add_parser(name, help=command.about, allow_abbrev=False)
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
-        needed = {} if name == _OF_FILES else {"nargs": None}
-        subparser.add_argument("function", metavar=about, **({"nargs": "?"} | needed))
+        optional = name == _OF_FILES or "install" in command.flags.split()
+        needed = {"nargs": "?"} if optional else {}
+        subparser.add_argument("function", metavar=about, **needed)
         own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
         own |= {"noise": command.noise} if command.noise else {}
         own |= {"draws": command.draws, "seed": 0} if command.draws else {}
+        own |= {"loop_limit": 100} if command.draws else {}
         for flag in (*own, *command.flags.split()):
             default, about = FLAGS[flag]
             default = own.get(flag, default)
@@ -388,7 +398,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             call = BoundCall(kept.compare, (), {})
             if options.command != _OF_FOLDER and options.function is not None:
                 call = _call(options.function, options.args)
-            answer = COMMANDS[options.command].ask(Asked(call, spec, options))
+            elif options.command == "audit" and not options.install:
+                raise NoiseError("audit: expected MODULE:FUNCTION, or --install")
+            with noise.loop_limit(getattr(options, "loop_limit", 100)):
+                answer = COMMANDS[options.command].ask(Asked(call, spec, options))
     except NoiseError as error:
         one_line = " ".join(str(error).split())
         print(f"python -m prednet_jax.noise: {one_line}", file=sys.stderr)
@@ -558,4 +571,6 @@ def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], 
 
 
 if __name__ == "__main__":
+    # Python's own handler would wait for the end of a program that runs.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

@@ -273,10 +273,6 @@ class Composition(NoiseSpec):
             same = [spec for spec in specs if isinstance(spec, kind)]
             errors.expect(len(same) < 2, "specs", same, expected)
         errors.expect(len(specs) <= MAX_PARTS, "specs", len(specs), _SEVERAL)
-        for spec in specs:
-            same = [spec] * specs.count(spec)
-            drawn_twice = len(same) > 1 and spec.site == "computation"
-            errors.expect(not drawn_twice, "specs", same, "no noise twice")
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:

@@ -1,5 +1,11 @@
 """Loops that end without noise, and never under it."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,6 +13,7 @@ from jax import lax
 
 from benchmarks.noise_programs import line_of
 from prednet_jax import noise
+from tests.processes import ROOT
 
 KEY, ULP = jax.random.key(0), noise.UlpPerturbation()
 A = jnp.linspace(1.0, 3.0, 8)
@@ -80,3 +87,24 @@ def test_loops_that_end_are_left_alone():
     noisy = noise.inject(counted, ULP)
     assert "debug_callback" not in str(jax.make_jaxpr(noisy)(KEY, A, 3))
     assert "debug_callback" in str(jax.make_jaxpr(noise.inject(root, ULP))(KEY, A))
+
+
+def test_an_interrupt_ends_a_command(tmp_path):
+    """While a compiled program runs, Python's own handler does not."""
+    (tmp_path / "model.py").write_text(
+        "import jax\n"
+        "def endless():\n"
+        "    step = lambda x: x + 1e-30\n"
+        "    loop = lambda x: jax.lax.while_loop(lambda x: x > 0, step, x)\n"
+        "    return jax.jit(loop)(1.0)\n"
+    )
+    command = [sys.executable, "-m", "prednet_jax.noise", "record", "model:endless"]
+    with subprocess.Popen(
+        [*command, "--output=run.npz"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as child:
+        time.sleep(15)
+        assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        assert child.wait(10) == -signal.SIGINT

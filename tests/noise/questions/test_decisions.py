@@ -66,7 +66,7 @@ BITS = {
         lambda x: jnp.sum(
             lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID")
         )
-    )(x + jnp.zeros((4, 8))),
+    )(x + jnp.zeros((6, 8)) * x),
 }
 
 
@@ -74,12 +74,13 @@ BITS = {
 def test_bits_and_choices_of_floats_are_decisions(kind):
     """A sum that is zero but for its rounding has any sign."""
 
-    def fn(x):
-        tied = jnp.sum(x, 1, keepdims=True) - jnp.sum(x[:, ::-1], 1, keepdims=True)
-        return BITS[kind](tied)
+    def fn(x, w):
+        h = x @ w
+        return BITS[kind](h[:, :1] - h[:, 1:2])
 
-    x = jax.random.normal(jax.random.key(3), (4, 300))
-    assert max(d.flipped for d in noise.decisions(fn, ORDER, draws=6)(KEY, x)) > 0
+    ulp = noise.UlpPerturbation()
+    report = noise.decisions(fn, ulp, draws=6)(KEY, X, TIED)
+    assert max(d.flipped for d in report) > 0
 
 
 def test_bits_that_become_a_float_again_decide_nothing():
