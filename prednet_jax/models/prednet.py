@@ -210,7 +210,8 @@ def outputs(
     Arguments are as in `predict`. Returns the outputs by name, and the state after the
     last frame. They are `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the
     mean of each E_l, `[T, B, L]`; and maps of one layer, `[T, B, H_l, W_l, .]`, named
-    by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
+    by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`. What a map at index
+    t has seen is in `sequences.units`, with `align="frame"`; an error has seen frame t.
     """
     frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
     if state is None:

@@ -110,7 +110,8 @@ def predict_sequence(
     as in `units`, of which `maps` are returned too.
 
     Returns predictions, shaped as the frames, as of `prednet.predict`; and by name the
-    maps `[T, H_l, W_l, .]`, or `[T, B, H_l, W_l, .]`.
+    maps `[T, H_l, W_l, .]`, or `[T, B, H_l, W_l, .]`, at the times of `units` with
+    `align="frame"`.
     """
     shown = np.asarray(frames)
     single = shown.ndim == 4

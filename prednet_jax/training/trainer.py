@@ -38,7 +38,8 @@ class Evaluation(NamedTuple):
     Attributes:
         loss: mean over all predicted frames of the MSE.
         copy_last_frame_loss: the same of copying the frame before; None for images.
-        frame_losses: `[T - 1]`, MSE of the prediction of frame i + 1 (`[T]` of images).
+        frame_losses: `[T - 1]`, MSE of the prediction of frame i + 1, which has seen
+            frames up to i (`[T]` of images).
     """
 
     loss: float
