@@ -12,7 +12,7 @@ frame t of a piece is also a start: frame t + h is predicted from the frames up 
 
 --output writes the scores as JSON, with the command, the weights' SHA-256 and the
 versions. --horizons also writes a figure of the same name, .png. docs/benchmarks.md has
-the protocols of the literature. On one core the first command takes 30 seconds.
+the protocols of the literature. The first command takes ten seconds of one core.
 """
 
 import os

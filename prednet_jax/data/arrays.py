@@ -5,25 +5,21 @@ H rows and W columns, such as THWC, NTCHW or TNHW; without C the frames are grey
 array without a layout is read where its shape has one meaning, and a line says which.
 Frames are uint8, or fractions of white from 0 to 1, which are rounded to uint8.
 
-Several sequences are an axis N; or `boundaries`, the indices of their first frames, in
-an .npz; or a file of sources next to an .hkl, such as `sources_train.hkl` next to
-`X_train.hkl`: one name a frame, and a sequence for each run of one name, as in
-process_kitti.py and data_utils.py of coxlab/prednet. An .npz is read, the others are
-mapped.
-
-An .hkl is HDF5. Its root holds one array, `data_0` (hickle 2 and 3) or `data` (4, 5).
+Several sequences are an axis N, or `boundaries`, the indices of their first frames, in
+an .npz, or a file of sources next to an .hkl (`data.hickle`). An .npz is read, the
+others are mapped.
 """
 
 import hashlib
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prednet_jax import errors, files
+from prednet_jax.data import hickle
 from prednet_jax.data.frames import Fit, FrameSource
-from prednet_jax.data.images import check_size, natural_key
+from prednet_jax.data.images import check_size
 from prednet_jax.errors import UserError
 
 ARRAY_SUFFIXES = (".hkl", ".npy", ".npz")
@@ -33,8 +29,6 @@ _ACCEPTED = (
 )
 # Bytes that are looked at together.
 _CHUNK = 2**26
-# The largest part that HDF5 decompresses at once.
-_MOST_OF_A_CHUNK = 2**30
 # The test set of Moving MNIST as it is published (Srivastava et al. 2015).
 _MOVING_MNIST = "mnist_test_seq.npy", (20, 10000, 64, 64)
 
@@ -86,7 +80,7 @@ class Film:
         digest = hashlib.sha256()
         rows = max(1, _CHUNK // max(1, array.nbytes // len(array)))
         for start in range(0, len(array), rows):
-            part = array[start : start + rows]
+            part = self._read(slice(start, start + rows))
             if self._fractions and not np.all((part >= 0) & (part <= 1)):
                 axis = "frames" if self._layout[0] == "T" else f"axis {self._layout[0]}"
                 raise UserError(
@@ -108,11 +102,21 @@ class Film:
             name, self._total, self._boundaries, frames, reader="npz", **identity
         )
 
+    def _read(self, place: Any) -> np.ndarray:
+        """Reads a part of the array."""
+        try:
+            return self._array[place]
+        except files.BROKEN as error:
+            raise UserError(
+                f"data={self._path}: a part of its array is broken "
+                f"({files.reason(error)}); expected a whole file"
+            ) from None
+
     def _frame(self, index: int) -> np.ndarray:
         """Returns a frame uint8 `[H, W, C]`."""
         place = dict(zip("NT", divmod(index, self._size["T"]), strict=True))
         chosen = (place.get(axis, slice(None)) for axis in self._layout)
-        picture = self._array[tuple(chosen)]
+        picture = self._read(tuple(chosen))
         axes = [axis for axis in self._layout if axis not in place]
         if "C" not in axes:
             picture, axes = picture[..., None], [*axes, "C"]
@@ -179,7 +183,7 @@ def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
     """Returns the array, and the first frames of its sequences if told."""
     kind = files.kind(path)
     if kind == "hdf5" or path.suffix.lower() == ".hkl":
-        return _load_hickle(path)
+        return hickle.load(path)
     try:
         if kind == "npy":
             return np.load(path, mmap_mode="r", allow_pickle=False), None
@@ -206,80 +210,3 @@ def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
             f"{list(boundaries.shape)}; accepted are integers of shape [sequences]"
         )
     return frames, tuple(boundaries.tolist())
-
-
-def _load_hickle(path: Path) -> tuple[Any, tuple[int, ...] | None]:
-    array = _root(path)
-    if not hasattr(array, "dtype") or array.ndim < 3 or array.dtype.kind not in "uif":
-        raise UserError(
-            f"data={path}: an .hkl that holds no frames; expected one array, such as "
-            "the X_train.hkl of process_kitti.py"
-        )
-    chunk = math.prod(array.chunks or (1,)) * array.dtype.itemsize
-    if array.is_virtual or array.external or chunk > _MOST_OF_A_CHUNK:
-        raise UserError(
-            f"data={path}: its array lies in another file, or in parts of more than "
-            f"{_MOST_OF_A_CHUNK} bytes; expected an array as hickle writes it"
-        )
-    stem = path.stem
-    sources = path.with_name(f"sources_{stem.removeprefix('X_')}{path.suffix}")
-    if not sources.is_file() or sources == path:
-        return array, None
-    try:
-        names = _strings(_root(sources))
-    except (UserError, *files.BROKEN) as error:
-        raise UserError(
-            f"data={path}: {sources.name} next to it is no list of sources "
-            f"({files.reason(error)}); expected one name a frame"
-        ) from None
-    if array.ndim != 4 or len(names) != len(array):
-        raise UserError(
-            f"data={path}: an array of shape {list(array.shape)}, and {sources.name} "
-            f"next to it names {len(names)} sources; expected one source a frame"
-        )
-    changes = np.flatnonzero(np.array(names[1:]) != np.array(names[:-1])) + 1
-    errors.say(
-        f"data={path}: {len(changes) + 1} sequences, as {sources.name} next to it tells"
-    )
-    return array, (0, *changes.tolist())
-
-
-def _root(path: Path) -> Any:
-    """Returns the array, or the group of values, that an .hkl holds."""
-    import h5py
-
-    try:
-        # It stays open: frames are read when they are asked for.
-        file = h5py.File(path, "r")
-        return _value(file, "data_0" if "data_0" in file else "data")
-    except (*files.BROKEN, KeyError) as error:
-        raise UserError(
-            f"data={path}: not a readable .hkl ({files.reason(error)}); expected HDF5 "
-            "of hickle with one array, data_0 or data"
-        ) from None
-
-
-def _value(group: Any, name: str) -> Any:
-    """Returns a member of a group; a link could lead to another file."""
-    import h5py
-
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise KeyError(f"{name} is no array of its own")
-    return group[name]
-
-
-def _strings(node: Any) -> list[str]:
-    """Reads a list of strings of hickle: one array, or an array for each."""
-    import h5py
-
-    if hasattr(node, "keys"):
-        values = (_value(node, name) for name in sorted(node, key=natural_key))
-        return ["".join(_strings(value)) for value in values]
-    if h5py.check_ref_dtype(node.dtype) is h5py.Reference:
-        return _strings(node.file[node[()]])  # hickle 5 stores an object once.
-    if node.nbytes > _CHUNK:
-        raise UserError(f"sources of {node.nbytes} bytes; expected at most {_CHUNK}")
-    return [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        for value in np.ravel(node[()]).tolist()
-    ]

@@ -87,6 +87,9 @@ def test_no_hkl_is_refused(tmp_path):
     with h5py.File(tmp_path / "X_a.hkl", "w") as file:
         file["data_0"] = h5py.ExternalLink("other.hkl", "data_0")
     refused("not a readable")
+    with h5py.File(tmp_path / "X_a.hkl", "w") as file:
+        file.create_dataset("data", (10**9, 6, 8, 3), np.uint8, chunks=(1, 6, 8, 3))
+    refused("its array lies in another file, or is not stored as a whole")
     hickle(tmp_path / "X_a.hkl", FLAT, 4)
     hickle(tmp_path / "sources_a.hkl", ["a", "b"], 4)
     refused("sources_a.hkl next to it names 2 sources; expected one source a frame")

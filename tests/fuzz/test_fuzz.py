@@ -117,6 +117,7 @@ LISTS = st.builds(
     st.sampled_from(["\n", "\r\n", "\r", "\0"]),
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"]),
 )
+HKL = ROOT / "tests" / "golden" / "hickle" / "4.0.4" / "X_train.hkl"
 FRAMES = saved(frames=np.stack([PIXELS] * 3), boundaries=np.array([0, 2]))
 EXIF = b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0"
 FORMATS = [
@@ -150,6 +151,7 @@ TREES = st.sets(NAMES, min_size=1, max_size=4).map(
 FILES = {
     "list.txt": (250, LISTS, opened),
     "frames.npz": (150, edited([FRAMES]), opened),
+    "frames.hkl": (60, edited([HKL.read_bytes()]), opened),
     "picture": (200, edited(FORMATS), decoded),
     "bytes.model": (40, edited([CHAINER.read_bytes()]), loaded),
     "arrays.model": (10, NETWORK_ARRAYS, loaded),
