@@ -20,7 +20,6 @@ from absl import flags
 
 from prednet_jax import errors, process, tasks
 from prednet_jax.report import documents
-from prednet_jax.report.document_tables import CURVATURE
 from prednet_jax.saddles import curvature_probe
 
 FLAGS = flags.FLAGS
@@ -73,8 +72,8 @@ def main() -> None:
         ):
             rows.append(row)
             print(f"measured: {task.name}, update {row['update']}", flush=True)
-    cells = documents.rows(pd.json_normalize(rows), CURVATURE)
-    print(documents.columns(cells, right=range(1, len(CURVATURE))))
+    cells = documents.rows(pd.json_normalize(rows), curvature_probe.COLUMNS)
+    print(documents.columns(cells, right=range(1, len(curvature_probe.COLUMNS))))
     print("Negative curvature that was not found proves nothing.")
     path = Path(FLAGS.workdir) / "probe_curvature.json"
     _cli.write(path, {"rows": rows})

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from prednet_jax import errors, records
-from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents
 from prednet_jax.report.figures import seeds
+from study import document_tables as make
 from study import figures as study_figures
 from study import tables as study_tables
 from study.chainer import tables as chainer_tables

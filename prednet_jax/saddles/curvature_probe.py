@@ -6,7 +6,7 @@ windows distributed evenly over the frames of the run, each from the zero state.
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -23,6 +23,20 @@ from prednet_jax.tasks import Adam, Task, frame_size
 from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
+#: The columns of its table, as `report.documents.rows` takes them.
+COLUMNS: Mapping[str, str | Callable[[Mapping[str, Any]], str]] = {
+    "network": "{model}",
+    "update": "{update}",
+    "loss": "{loss:sig}",
+    "lowest, raw": "{raw.lowest:sig}",
+    "highest, raw": "{raw.highest:sig}",
+    "lowest, Adam": "{preconditioned.lowest:sig}",
+    "highest, Adam": "{preconditioned.highest:sig}",
+    "negative": lambda row: (
+        "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
+    ),
+    "noise for one update": "{escape.noise_for_one_update:sig2}",
+}
 B1, B2 = 0.9, 0.999
 Row = dict[str, Any]
 

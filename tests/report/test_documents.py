@@ -1,10 +1,9 @@
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
-from scipy import stats
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import document_tables, documents
+from prednet_jax.report import documents
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
@@ -68,17 +67,3 @@ def test_markdown():
     ]
     plain = documents.markdown(pd.DataFrame({"a: b": [1], "c": [None]}))
     assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
-
-
-def test_the_mean_of_the_seeds_has_students_interval():
-    found = {"peer": 9.0, "walk-64": 0.7, "walk-b-0": 0.4, "walk-b-1": 0.5}
-    splits = ("validation", "test", "unseen")
-    ratios = {n: dict.fromkeys(splits, x) for n, x in found.items()}
-    text = document_tables.learned_seeds(ratios)
-    low, high = stats.t.interval(0.95, 1, 0.45, 0.05)
-    mean = f"0.450 [{low:.3f}, {high:.3f}]"
-    assert text.splitlines()[2:] == [
-        "| peer | 1 | 9.000 | 9.000 | 9.000 |",
-        "| walk-64 | 1 | 0.700 | 0.700 | 0.700 |",
-        f"| walk-b | 2 | {mean} | {mean} | {mean} |",
-    ]

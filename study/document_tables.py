@@ -11,6 +11,7 @@ from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING
 from prednet_jax.report.results import Record, contrasts
 from prednet_jax.report.verdict_text import text_row
+from prednet_jax.saddles import curvature_probe
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
 #: trace and compile. Set before it was measured.
@@ -68,24 +69,9 @@ def saddles(record: Record) -> str:
     return _with_command(markdown(shown), record)
 
 
-CURVATURE = {
-    "network": "{model}",
-    "update": "{update}",
-    "loss": "{loss:sig}",
-    "lowest, raw": "{raw.lowest:sig}",
-    "highest, raw": "{raw.highest:sig}",
-    "lowest, Adam": "{preconditioned.lowest:sig}",
-    "highest, Adam": "{preconditioned.highest:sig}",
-    "negative": lambda row: (
-        "proved" if row["preconditioned.negative_curvature_proved"] else "not found"
-    ),
-    "noise for one update": "{escape.noise_for_one_update:sig2}",
-}
-
-
 def curvature(record: Record) -> str:
     """Curvature at each stop of a training, from `experiments/probe_curvature.py`."""
-    table = markdown(pd.json_normalize(record["rows"]), CURVATURE)
+    table = markdown(pd.json_normalize(record["rows"]), curvature_probe.COLUMNS)
     return _with_command(table, record)
 
 
