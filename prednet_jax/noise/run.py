@@ -295,24 +295,34 @@ def _ordered(
     # Indices of a scatter are integers, and none of these.
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
-    # The function outlives the trace, and must not hold values of it.
-    ahead = drawn is not None
-
+    # The function outlives the trace, and must not hold values of it: they are arguments.
     def added(source: Any, *operands: Array) -> Array:
+        state, drawn = source
         if cut.total is not None:
-            total = cut.total(source, salt, *operands)
+            total = cut.total(state, salt, *operands)
             return lax.convert_element_type(total, dtype)
         initial, sums = cut.split(*operands)
-        orders = source
-        if not ahead:
-            grid = permutations.tile_grid(sums[0].shape, spec.granularity, spec.tile)
-            orders = permutations.draw_orders(source, grid, cut.pieces, salt)
-        total = permutations.randomly_ordered_sum(
-            orders, sums, spec.tile, initial, narrow
-        )
+
+        def ordered_sum(orders: Sequence[Array] | None, *number: int) -> Array:
+            if orders is None:
+                grid = permutations.tile_grid(
+                    sums[0].shape, spec.granularity, spec.tile
+                )
+                draw = (*salt, *number)
+                orders = permutations.draw_orders(state, grid, cut.pieces, draw)
+            return permutations.randomly_ordered_sum(
+                orders, sums, spec.tile, initial, narrow
+            )
+
+        total = ordered_sum(drawn)
+        if spec.chain == "terms" and cut.terms > cut.pieces:
+            # Two drawn orders differ by sqrt(2) times the error of one.
+            scale = np.asarray(math.sqrt(cut.terms / cut.pieces / 2), total.dtype)
+            longer = total + scale * (total - ordered_sum(None, 1))
+            total = jnp.where(jnp.isfinite(longer), longer, total)
         return lax.convert_element_type(total, dtype)
 
-    source = words.of(spec.schedule) if drawn is None else drawn
+    source = words.of(spec.schedule), drawn
     return _replaced(step, added, source, operands)
 
 

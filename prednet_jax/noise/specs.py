@@ -89,6 +89,11 @@ class ReductionOrder(NoiseSpec):
         collectives: order of sums over devices: `"ring"`, `"tree"`, `"sequential"`,
             `"random"`; `order.collectives` has the sources. None: psum over at most 64
             devices is drawn and kept in float32; others have XLA's order.
+        chain: how many additions the error of a sum is scaled to. `"pieces"`: those
+            that are made. `"terms"`: all terms added one after another, as a loop or
+            another library does; the difference of two drawn orders grows with the
+            square root of terms over pieces (N. Higham and T. Mary, SIAM J. Sci.
+            Comput. 41, 2019), and sums that are exact in every order stay exact.
     """
 
     alone: ClassVar[bool] = True
@@ -103,6 +108,7 @@ class ReductionOrder(NoiseSpec):
     shortest: int = integer(256, 1, 1 << 30)
     accumulate: str = choice("float32", "float32", "operand")
     collectives: str | None = choice(None, "random", "ring", "tree", "sequential")
+    chain: str = choice("pieces", "pieces", "terms")
 
 
 @dataclass(frozen=True)
@@ -281,6 +287,15 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
     if not flat:
         return Identity()
     return flat[0] if len(flat) == 1 else Composition(tuple(flat))
+
+
+def default() -> NoiseSpec:
+    """Returns the noise of the questions about another device or compilation.
+
+    Sums are added in another order, drawn for each element, and every result moves by
+    up to one unit in the last place.
+    """
+    return compose(ReductionOrder(granularity="element"), UlpPerturbation())
 
 
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
