@@ -22,7 +22,7 @@ from benchmarks import planted
 from benchmarks.noise_programs import HELD_OUT, LATER, PRODUCTS, SEEN
 from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
-from prednet_jax.noise.questions.explain import NEARER, ladder, place
+from prednet_jax.noise.questions.explain import CLOSER_FACTOR, ladder, place
 from prednet_jax.noise.questions.first_difference import NOISE, against
 from prednet_jax.noise.questions.leaves import (
     rms,
@@ -221,7 +221,7 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
         ):
             far = [np.linalg.norm(np.asarray(x, np.float64) - truth) for x in (a, b)]
             expected = "a" if far[0] < far[1] else "b"
-            if max(far) < NEARER * min(far):
+            if max(far) < CLOSER_FACTOR * min(far):
                 expected = "neither"
             closer = place(rungs, a, b, reference).closer
             score.add(closer == expected, name, expected, str(closer))

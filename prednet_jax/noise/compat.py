@@ -90,6 +90,44 @@ def bind(equation: Equation, *operands: Any) -> list[Any]:
     return list(out) if equation.primitive.multiple_results else [out]
 
 
+def evaluate(jaxpr: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Evaluates a closed jaxpr; its equations keep their lines and scopes."""
+    return list(core.jaxpr_as_fun(jaxpr)(*arrays))
+
+
+_HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+
+
+def is_highest(precision: Any) -> bool:
+    """Returns whether the precision of a product is the highest of both operands."""
+    return precision in (jax.lax.Precision.HIGHEST, _HIGHEST)
+
+
+def highest_of(equation: Equation) -> Equation:
+    """Returns an equation with the highest precision in it and in programs inside."""
+
+    def rewritten(value: Any) -> Any:
+        if is_jaxpr(value):
+            return with_highest_precision(value)
+        if isinstance(value, tuple | list):
+            return (
+                type(value)(map(rewritten, value)) if sub_jaxprs({"": value}) else value
+            )
+        return value
+
+    params = {name: rewritten(value) for name, value in equation.params.items()}
+    if "precision" in params:
+        params["precision"] = _HIGHEST
+    return equation.replace(params=params)
+
+
+def with_highest_precision(jaxpr: Any) -> Any:
+    """Returns a jaxpr, open or closed, whose products have the highest precision."""
+    if getattr(jaxpr, "jaxpr", jaxpr) is not jaxpr:
+        return jaxpr.replace(jaxpr=with_highest_precision(jaxpr.jaxpr))
+    return jaxpr.replace(eqns=list(map(highest_of, jaxpr.eqns)))
+
+
 def donated(jaxpr: Any) -> tuple[int, ...]:
     """Positions of the arguments that a program donates to a compiled call."""
     opened, _ = open_jaxpr(jaxpr)

@@ -18,7 +18,7 @@ from prednet_jax.noise import errors
 from prednet_jax.noise.errors import NoiseError
 
 SITES = ("computation", "gradient", "weights")
-FORMATS = ("tf32", "bf16", "fp16")
+FORMATS = ("tf32", "bf16", "fp16", "fp8")
 MAX_PARTIALS = 64
 MAX_PARTS = 32
 _SEVERAL = f"at most {MAX_PARTS} noises"
@@ -214,8 +214,8 @@ class ReducedPrecision(NoiseSpec):
     """Round the operands of dot and conv to a narrower format, as tensor cores do.
 
     Attributes:
-        format: `"tf32"` (8 exponent bits, 10 mantissa bits), `"bf16"` (8, 7) or
-            `"fp16"` (5, 10).
+        format: `"tf32"` (8 exponent bits, 10 mantissa bits), `"bf16"` (8, 7),
+            `"fp16"` (5, 10) or `"fp8"` (4, 3; saturates at 448).
     """
 
     alone: ClassVar[bool] = True

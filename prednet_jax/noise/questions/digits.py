@@ -1,12 +1,14 @@
 """How many decimal digits of a result are significant.
 
-docs/noise/digits.md has D(p), the digits that an element has with probability p, and
-its source (Sohier et al., ACM TOMS 47(2), 2021). Since the standard deviation of n runs
-is an estimate, with confidence c the digits are at least
+docs/noise/digits.md defines D(p), the digits that an element has with probability p,
+and names its source (Sohier et al., ACM TOMS 47(2), 2021). The standard deviation s of
+n runs is an estimate. With confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
-An element that is infinite in some runs alone has none.
+What the program rounds on its own (`own_rounding`) is the same in every run. Its effect
+d is added to the error: sqrt((z s)^2 + d^2). An element that is infinite in only some
+of the runs has no digits.
 """
 
 import math
@@ -20,22 +22,26 @@ from jax import Array
 from prednet_jax.noise import quantiles
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import expect, integer
-from prednet_jax.noise.questions.leaves import (
-    describe_leaves,
-    rms,
-)
+from prednet_jax.noise.questions.leaves import describe_leaves, rms
+from prednet_jax.noise.questions.own_rounding import own_rounding
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
+    FiniteRuns,
     computation_part,
     reach_notes,
     sample_moments,
     unreached_leaves,
     with_routines,
 )
-from prednet_jax.noise.questions.tables import (
-    format_table,
+from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.specs import (
+    FixedOrder,
+    NoiseSpec,
+    ReducedPrecision,
+    default,
+    parts,
 )
-from prednet_jax.noise.specs import FixedOrder, NoiseSpec, ReducedPrecision, parts
+from prednet_jax.noise.text import format
 
 
 class DigitsRow(NamedTuple):
@@ -67,12 +73,15 @@ class DigitsTable(NamedTuple):
     Attributes:
         rows: one per leaf that has elements.
         elements: what `digits` returns.
-        notes: what noise did not reach, and library routines.
+        noise: text of the noise.
+        notes: what noise did not reach, library routines, and what the program rounds
+            on its own.
     """
 
     rows: tuple[DigitsRow, ...]
     draws: int
     elements: Any
+    noise: str = ""
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -84,10 +93,12 @@ class DigitsTable(NamedTuple):
             leaf = f"{r.path} {r.dtype}{list(r.shape)}"
             rows.append((leaf, *known, f"{r.precision:.1f}"))
         last = (
-            f"{self.draws} draws; assured: of the whole leaf, in {ASSURED:.0%} of "
-            f"runs, with {ASSURED:.0%} confidence, if errors are normal"
+            f"{self.draws} draws of {self.noise}",
+            f"assured: of the whole leaf, in {ASSURED:.0%} of runs, with {ASSURED:.0%} "
+            "confidence, if errors are normal",
         )
-        return "\n".join([*format_table(head, rows, "<>>>><"), last, *self.notes])
+        lines = *format_table(head, rows, "<>>>><"), *last, *self.notes
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Numbers and texts; without `elements`."""
@@ -99,12 +110,14 @@ class DigitsTable(NamedTuple):
 ASSURED = 0.95
 
 
-def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., Any]:
-    """Significant decimal digits of every element of the result of `fn`: D(0.5).
+def digits(
+    fn: Callable, spec: NoiseSpec | None = None, *, draws: int = 16
+) -> Callable[..., Any]:
+    """Returns a function that counts the significant decimal digits of `fn`: D(0.5).
 
     Args:
         fn: as for `inject`.
-        spec: the noise, such as `parse("reduction_order+stochastic_rounding")`.
+        spec: the noise. Defaults to `specs.default()`.
         draws: number of runs, 2 or more.
 
     Returns:
@@ -122,10 +135,14 @@ def digits(fn: Callable, spec: NoiseSpec, *, draws: int = 16) -> Callable[..., A
 
 
 def digits_table(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16
+    fn: Callable, spec: NoiseSpec | None = None, *, draws: int = 16
 ) -> Callable[..., DigitsTable]:
-    """As `digits`, and a row for each leaf: `print(digits_table(fn, spec)(key, x))`."""
+    """Returns a function that makes a table with a row for each leaf of the result.
+
+    The arguments are those of `digits`; `print(digits_table(fn)(key, x))`.
+    """
     integer("draws", draws, 2)
+    spec = default() if spec is None else spec
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
         not isinstance(part, ReducedPrecision | FixedOrder)
@@ -133,33 +150,42 @@ def digits_table(
         for part in parts(computation_part(spec))
     )
     expect(any(differ), "spec", spec, each)
-    spec = with_routines(spec)
+    text, spec = format(spec), with_routines(spec)
     noisy = inject(fn, spec)
     # How far D(0.95) with confidence lies below D(0.5).
     z, cautious = quantiles.two_sided(0.5), quantiles.two_sided(1 - ASSURED)
-    caution = math.log10(cautious / z * quantiles.spread_bound(draws, ASSURED))
+    caution = cautious / z * quantiles.spread_bound(draws, ASSURED)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
-        call = BoundCall(fn, args, kwargs)
-        tree, means, spreads = sample_moments(call.draw(noisy, key, draws))
+        own = own_rounding(BoundCall(fn, args, kwargs))
+        call = own.call
+        drawn = call.draw(noisy if call.fn is fn else inject(call.fn, spec), key, draws)
+        seen = FiniteRuns()
+        tree, means, spreads = sample_moments(seen.counted(drawn))
         reaches = call.reaches(spec)
-        columns = describe_leaves(tree), means, spreads, unreached_leaves(tree, reaches)
+        described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
+        effects = own.total() or [np.zeros(x.shape) for x in means]
+        columns = described, means, spreads, effects, blind
         every, rows = [], []
-        for leaf, mean, spread, blind in zip(*columns, strict=True):
-            elements = _digits(mean, z * spread, leaf.precision, blind)
+        for leaf, mean, spread, effect, unknown in zip(*columns, strict=True):
+            error = np.hypot(z * spread, np.abs(effect))
+            elements = _digits(mean, error, leaf.precision, unknown)
             every.append(elements)
             if not elements.size:
                 continue
             # An infinite mean is no size to measure the others by.
             size = rms(np.where(np.isinf(mean), 0, mean))
-            error = z * rms(spread)
-            whole = float(_digits(size, error, leaf.precision, blind))
-            assured = float(_digits(size, error * 10**caution, leaf.precision, blind))
+            whole, assured = (
+                float(_digits(size, error, leaf.precision, unknown))
+                for factor in (1.0, caution)
+                for error in [math.hypot(factor * z * rms(spread), rms(effect))]
+            )
             median = float(np.median(elements))
             numbers = float(elements.min()), median, whole, assured
-            rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind))
+            rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not unknown))
         elements = jax.tree.unflatten(jax.tree.structure(tree), every)
-        return DigitsTable(tuple(rows), draws, elements, reach_notes(reaches))
+        notes = (*own.notes, *seen.notes(described), *reach_notes(reaches))
+        return DigitsTable(tuple(rows), draws, elements, text, notes)
 
     return measure
 

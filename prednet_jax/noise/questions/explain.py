@@ -1,8 +1,8 @@
-"""What makes two results of one computation differ: a ladder of causes.
+"""What makes two results of one computation differ: a list of causes (rungs).
 
-Each rung is measured: the function is run under that noise, and the differences that it
-makes are compared with the one observed, d = a - b, leaf by leaf. docs/noise/explain.md
-says which difference is on which rung, and which of the two results is right.
+Each cause is measured: the function is run under that noise, and the differences that
+it makes are compared with the observed difference d = a - b, leaf by leaf.
+docs/noise/explain.md lists the causes, and says which of the two results is right.
 
 Between *order and rounding* a difference is given to the nearer in the plane of (log10
 RMS, fraction of elements that differ), in units of the spread of the samples:
@@ -14,52 +14,75 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
+from jax import numpy as jnp
 
 from prednet_jax.noise import specs
 from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise._inject import inject
+from prednet_jax.noise._inject import evaluate, inject, traced
 from prednet_jax.noise.errors import integer
+from prednet_jax.noise.plan import plan
+from prednet_jax.noise.questions.elements import ElementNoise, decides
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
     Leaf,
     Result,
     check_same_structure,
+    describe_leaves,
     equal_elements,
     rms,
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
     reach_notes,
     with_routines,
 )
 from prednet_jax.noise.questions.signs import NOTE, Signs, signs
-from prednet_jax.noise.questions.tables import (
-    format_cell,
-    format_table,
-)
+from prednet_jax.noise.questions.tables import format_cell, format_table
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rounding import steps
+from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
+from prednet_jax.noise.run import Call, Evaluation, typed
 
-RUNGS = ("identical", "order", "rounding", "tf32", "bf16", "beyond")
+# Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
+RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
+    "order": (specs.ReductionOrder(granularity="element"),),
+    "rounding": (specs.StochasticRounding(), specs.UlpPerturbation()),
+}
+# All terms of a sum added one after another; tried where the others are too small.
+CHAIN = specs.ReductionOrder(granularity="element", chain="terms")
+LONG_CHAIN = "a longer chain of additions"
+FORMATS = ("tf32", "fp16", "bf16", "fp8")
+RUNGS = ("identical", *RANDOM, CASTS, *FORMATS, "beyond")
 NOT_MODELLED = (
     "not modelled: algebraic rewrites by the compiler, collectives that the "
     "partitioner inserts, other algorithms of a library"
 )
-# Of order and rounding, in units of the largest RMS or element seen.
-MARGIN = 4.0
-# Of TF32 and bfloat16: size, and |cosine| in leaves of so many elements or more.
-WITHIN = (1 / 8, 4.0)
+# Limit of order and rounding, in units of the largest RMS or element seen.
+RATIO_LIMIT = 4.0
+# Range of the size of a format's effect, and how many times the effect on elements that
+# are alike one element may differ.
+FORMAT_RATIO_RANGE = (1 / 8, 4.0)
+ELEMENT_RATIO = 16.0
+# Least |cosine| with the effect: by chance it is about one over the root of the number
+# of elements, or of weights behind them. Where `CHANCE` times that is no cosine, the
+# difference has to be the effect itself, up to its share `REPEATED`.
 PATTERN = 0.2
-PATTERN_SIZE = 32
-# How much further the other is; float64's own error, of the larger distance.
-NEARER = 1.1
-KNOWN = 0.05
+CHANCE = 3.0
+REPEATED = 0.25
+# Effects whose sizes differ by less are not told apart; the first of them is named.
+SAME_EFFECT = 0.05
+# How much further the other result is; float64's own error, of the larger distance.
+CLOSER_FACTOR = 1.1
+FLOAT64_ERROR_LIMIT = 0.05
 
 
 class ExplainedLeaf(NamedTuple):
@@ -169,7 +192,7 @@ def explain(
 
 
 def place(
-    rungs: Ladder, a: Any, b: Any, truth: Exact | None = None, note: str = ""
+    rungs: NoiseReference, a: Any, b: Any, truth: Exact | None = None, note: str = ""
 ) -> Explanation:
     """The difference of two results on a ladder; errors as for `explain`."""
     check_same_structure("a", a, "b", b)
@@ -177,11 +200,7 @@ def place(
     leaves = []
     pair = (rungs.signs.settled(wide_leaves(x)) for x in (a, b))
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        is_plain = any(
-            equal_elements(v, p[i]).all() for v in (x, y) for p in rungs.plain
-        )
-        effects = {name: effect[i] for name, effect in rungs.formats.items()}
-        placed = _place(leaf, x, y, rungs.clouds[i], effects, is_plain)
+        placed = _classify_leaf(leaf, x, y, rungs, i)
         if truth is not None:
             placed = _judged(placed, leaf, (x, y), truth.values[i], truth.errors[i])
         if rungs.signs.is_free[i]:
@@ -210,7 +229,7 @@ class Change(NamedTuple):
     rung: str
 
 
-def changed(rungs: Ladder, a: Any, b: Any) -> Change:
+def changed(rungs: NoiseReference, a: Any, b: Any) -> Change:
     """What a result is beside another; `identical` if every bit is the same."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     if all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs):
@@ -235,13 +254,13 @@ def _judged(
     # As JSON has it, no number is infinite.
     first, second = (d / size if math.isfinite(d) else None for d in far)
     closer, reason = "neither", one.reason
-    if not math.isfinite(error) or error > KNOWN * max(far):
+    if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
         if one.rung != "identical":
             more = (
                 f"float64 is no better, it errs by {format_cell(error / size)} itself"
             )
             reason = "; ".join(filter(None, [reason, more]))
-    elif max(far) >= NEARER * min(far) < math.inf and max(far) > 0:
+    elif max(far) >= CLOSER_FACTOR * min(far) < math.inf and max(far) > 0:
         closer = "a" if far[0] < far[1] else "b"
     ulps = None
     if leaf.epsilon and first is not None and second is not None:
@@ -251,49 +270,117 @@ def _judged(
     )
 
 
-def _place(
+def _classify_leaf(
     leaf: Leaf,
     x: np.ndarray,
     y: np.ndarray,
-    clouds: list[Cloud],
-    formats: dict[str, np.ndarray],
-    is_plain: bool,
+    reference: NoiseReference,
+    i: int,
 ) -> ExplainedLeaf:
+    """Returns what the difference of leaf number `i` of two results is."""
+    noise, clouds = reference.elements[i], reference.clouds[i]
+    is_plain = any(
+        equal_elements(v, p[i]).all() for v in (x, y) for p in reference.plain
+    )
     difference = subtract(x, y)
+    broken = ~np.isfinite(difference)
+    effects = {name: effect[i] for name, effect in reference.effects.items()}
+    reasons: list[str] = []
+    least = "identical"
+    if broken.any():
+        least = _cause_of_broken(broken, noise, effects)
+        share = f"NaN or infinite in one of the two alone: {_count(broken)}"
+        if least != "beyond":
+            share += f"; {least} alone does that in runs here"
+        reasons.append(share)
+        difference = np.where(broken, 0, difference)
     now = sample(difference)
     far = float(now[0])
     seen = {
-        rung: [x for c in clouds if c.rung == rung for x in c.samples[:, 0]]
+        rung: [v for c in clouds if c.rung == rung for v in c.samples[:, 0]]
         for rung in RANDOM
     }
     scales = {rung: float(np.median(v)) for rung, v in seen.items() if v}
-    scales |= {name: rms(formats[name]) for name in formats}
+    scales |= {name: rms(effect) for name, effect in effects.items()}
     # A format that overflows here makes no difference to compare with.
     scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
-    ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, *FORMATS))
+    ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, CASTS, *FORMATS))
     size = rms(np.where(np.isfinite(y), y, 0))
     relative = far / size if size else 0.0
 
     def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:
+        rung = max(rung, least, key=RUNGS.index)
         plausible = tuple(dict.fromkeys((rung, *others)))
-        return ExplainedLeaf(leaf.path, rung, far, relative, ratios, plausible, reason)
+        words = "; ".join(filter(None, [*reasons, reason]))
+        found = ExplainedLeaf(leaf.path, rung, far, relative, ratios, plausible, words)
+        if broken.any():
+            found = found._replace(difference=None, relative=None)
+        return found
 
-    if not math.isfinite(far):
-        broken = placed("beyond", reason="finite in one of the two alone")
-        return broken._replace(difference=None, relative=None)
     ratios |= {name: far / scale for name, scale in scales.items()}
-    if far == 0:
-        return placed("identical")
-    near = [c for c in clouds if np.all(now[:2] <= MARGIN * c.samples.max(0)[:2])]
-    if near:
+    if far == 0 or least == "beyond":
+        return placed(least)
+    outside, unknown = noise.outside(difference, RATIO_LIMIT, reference.flips)
+    if unknown:
+        reasons.append(f"{unknown} elements that are zero in all runs: not resolved")
+    near = [c for c in clouds if c.holds(now)]
+    if near and not outside:
         overlap = [rung for rung, v in seen.items() if v and min(v) <= far <= max(v)]
         return placed(_nearest(now, near, is_plain), *overlap)
-    sized = [n for n in formats if WITHIN[0] <= (ratios[n] or 0.0) <= WITHIN[1]]
-    alike = [name for name in sized if _same_pattern(difference, formats[name])]
+    for name, cloud, elements in reference.wider(i):
+        if (
+            cloud.holds(now)
+            and not elements.outside(difference, RATIO_LIMIT, reference.flips)[0]
+        ):
+            return placed(cloud.rung, reason=name)
+    low, high = FORMAT_RATIO_RANGE
+    sized = [n for n in effects if low <= (ratios[n] or 0.0) <= high]
+    count = min(difference.size, reference.weights)
+    alike = [
+        name
+        for name in sized
+        if _same_pattern(difference, effects[name], count)
+        and noise.within_effect(difference, effects[name], ELEMENT_RATIO)
+    ]
     if alike:
-        return placed(min(alike, key=lambda name: abs(math.log(far / scales[name]))))
-    other = f"of the size of {' and '.join(sized)}, in another pattern"
-    return placed("beyond", reason=other if sized else _between(ratios))
+        away = {name: abs(math.log(far / scales[name])) for name in alike}
+        best = min(away.values())
+        return placed(*(n for n in alike if away[n] <= best + SAME_EFFECT))
+    if near:
+        more = f"{outside} of {leaf_size(leaf)} elements differ by more than their own"
+        return placed("beyond", reason=f"{more} noise")
+    if not sized:
+        return placed("beyond", reason=_between(ratios))
+    other = f"of the size of {' and '.join(sized)}, "
+    if count <= CHANCE**2:
+        few = "one number has" if count == 1 else f"{count} numbers have"
+        return placed(
+            "beyond",
+            reason=f"{other}{few} no pattern: ask with the outputs before the mean",
+        )
+    return placed("beyond", reason=f"{other}in another pattern")
+
+
+def leaf_size(leaf: Leaf) -> int:
+    """Returns the number of elements of a leaf."""
+    return math.prod(leaf.shape)
+
+
+def _count(where: np.ndarray) -> str:
+    return f"{np.count_nonzero(where)} of {where.size} elements"
+
+
+def _cause_of_broken(
+    broken: np.ndarray, noise: ElementNoise, effects: dict[str, np.ndarray]
+) -> str:
+    """Returns which rung makes NaN and infinities where two results have them."""
+    share = float(np.mean(broken))
+    if share <= RATIO_LIMIT * float(np.mean(noise.broken)):
+        return "rounding"
+    for name, effect in effects.items():
+        if not np.any(broken & np.isfinite(effect)):
+            return name
+    return "beyond"
 
 
 def _between(ratios: dict[str, float | None]) -> str:
@@ -317,25 +404,30 @@ def _nearest(now: np.ndarray, clouds: list[Cloud], is_plain: bool) -> str:
     return clouds[int(np.argmin(far))].rung
 
 
-def _same_pattern(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two differences are alike but for their size."""
-    least = PATTERN * np.linalg.norm(x) * np.linalg.norm(y)
-    return x.size < PATTERN_SIZE or bool(abs(np.vdot(x, y)) >= least)
+def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:
+    """Returns whether a difference has the pattern of a format's effect.
 
-
-# Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
-RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
-    "order": (specs.ReductionOrder(granularity="element"),),
-    "rounding": (specs.StochasticRounding(), specs.UlpPerturbation()),
-}
-FORMATS = ("tf32", "bf16")
+    Args:
+        x: the difference.
+        effect: what the format does.
+        count: number of elements, or of weights behind them if there are fewer. By
+            chance the cosine of unrelated patterns is about one over its root.
+    """
+    least = max(PATTERN, CHANCE / math.sqrt(count))
+    if least >= 1:
+        nearest = min(rms(subtract(x, effect)), rms(subtract(x, -effect)))
+        return nearest <= REPEATED * rms(effect)
+    size = np.linalg.norm(x) * np.linalg.norm(effect)
+    return bool(abs(np.vdot(x, effect)) >= least * size)
 
 
 class Cloud(NamedTuple):
     """Differences that one noise makes in one leaf, those that are not zero.
 
-    A `sample` in each row: `single` of noisy runs from the plain one, `pairs` of two
-    noisy runs.
+    Attributes:
+        rung: the cause that they stand for.
+        single: [n, 3], a `sample` for each difference of a noisy run from the plain.
+        pairs: [m, 3], for each difference of two noisy runs.
     """
 
     rung: str
@@ -344,84 +436,179 @@ class Cloud(NamedTuple):
 
     @property
     def samples(self) -> np.ndarray:
-        """Of both kinds."""
+        """Both kinds, [n + m, 3]."""
         return np.concatenate([self.single, self.pairs])
 
+    def holds(self, now: np.ndarray) -> bool:
+        """Returns whether RMS and largest element of a sample are within the limit."""
+        return bool(np.all(now[:2] <= RATIO_LIMIT * self.samples.max(0)[:2]))
 
-class Ladder(NamedTuple):
-    """What each rung does to a function at its arguments, measured once.
+
+class NoiseReference:
+    """What each cause does to a function at its arguments, measured once.
 
     Attributes:
-        tree: the result without noise; `plain`: as arrays, compiled and not.
+        tree: the result without noise, at the highest precision.
+        plain: the same as arrays, compiled and not, and as this device computes it.
         signs: what makes results comparable that depend on signs of vectors.
         clouds: differences under random noises, for each leaf.
-        formats: the difference that each narrower format makes, leaf by leaf.
-        notes: what no noise reached, and library routines.
+        elements: their noise for each element, for each leaf.
+        effects: the difference that each format and the function's casts make, leaf by
+            leaf.
+        weights: the fewest operands of any product: what a pattern can depend on.
+        flips: whether the function takes discrete decisions.
+        notes: what no noise reached, library routines, and what the device rounds.
     """
 
-    tree: Any
-    plain: tuple[Result, Result]
-    signs: Signs
-    clouds: list[list[Cloud]]
-    formats: dict[str, Result]
-    draws: int
-    notes: tuple[str, ...] = ()
+    def __init__(self, call: BoundCall, key: Array, *, draws: int) -> None:
+        self.draws, self._key = draws, key
+        own = own_rounding(call)
+        compiled = inject(own.call.fn, specs.UlpPerturbation(), only=())
+        self.tree = own.call._replace(fn=compiled).result(key)
+        clean = wide_leaves(self.tree)
+        self.signs: Signs = signs(own.call, clean)
+        if any(self.signs.is_free):
+            own = own_rounding(call, self.signs.settled)
+        self._call, self._own, self._clean = call, own, clean
+        program = call.program()
+        steps = list(plan(program.jaxpr, specs.Identity()).walk())
+        self.flips = any(map(decides, steps))
+        products = [s for s in steps if s.name in MATRIX_PRODUCTS]
+        sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
+        self.weights: int = min(sizes, default=1 << 62)
+        self.effects: dict[str, Result] = {}
+        if products:
+            self.effects |= _format_effects(own.call, self._values, key)
+        self.effects |= own.effects
+        self.plain = [clean, self._values(call.result())]
+        if own.products:
+            self.plain.append(
+                list(map(np.add, clean, own.total() or [np.zeros(())] * len(clean)))
+            )
+        self._wider: dict[str, list[tuple[Cloud | None, ElementNoise]]] = {}
+        self.clouds: list[list[Cloud]] = [[] for _ in clean]
+        self.elements = self._element_noise()
+        for rung, spec in [(r, s) for r, noises in RANDOM.items() for s in noises]:
+            found = self._sampled(rung, spec, own.call, self.elements)
+            for clouds, cloud in zip(self.clouds, found, strict=True):
+                if cloud is not None:
+                    clouds.append(cloud)
+        every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
+        reached = call.reaches(with_routines(every))
+        self.notes = (*own.notes, *reach_notes(reached))
 
+    def _values(self, result: Any) -> Result:
+        return self.signs.settled(wide_leaves(result))
 
-def ladder(call: BoundCall, key: Array, *, draws: int) -> Ladder:
-    """Runs a call under the noise of every rung; `draws` as for `explain`."""
-    compiled = inject(call.fn, specs.UlpPerturbation(), only=())
-    tree = call._replace(fn=compiled).result(key)
-    clean = wide_leaves(tree)
-    free = signs(call, clean)
+    def _element_noise(self) -> list[ElementNoise]:
+        described = zip(self._clean, describe_leaves(self.tree), strict=True)
+        return [ElementNoise(x, leaf.epsilon) for x, leaf in described]
 
-    def values(result: Any) -> Result:
-        return free.settled(wide_leaves(result))
+    def wider(self, i: int) -> Iterator[tuple[str, Cloud, ElementNoise]]:
+        """Yields causes that are tried where the others are too small for leaf `i`.
 
-    every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
-    formats = {}
-    for name in FORMATS:
-        spec = specs.ReducedPrecision(name)
-        if _acts(spec, call):
-            result = call._replace(fn=inject(call.fn, spec)).result(key)
-            formats[name] = list(map(subtract, values(result), clean))
-    plain = clean, values(call.result())
-    clouds = _clouds(call, values, clean, key, draws)
-    notes = reach_notes(call.reaches(with_routines(every)))
-    return Ladder(tree, plain, free, clouds, formats, draws, notes)
+        Each has the words for it, the cloud of the leaf and the noise of its elements.
+        """
+        causes: list[tuple[str, specs.NoiseSpec, BoundCall, str]]
+        causes = [("order", CHAIN, self._own.call, LONG_CHAIN)]
+        for name in self._own.effects.keys() - {CASTS}:
+            words = f"two runs that both multiply in {name} on this device"
+            causes.append((name, specs.default(), self._call, words))
+        for rung, spec, call, words in causes:
+            if words not in self._wider:
+                elements = self._element_noise()
+                clouds = self._sampled(rung, spec, call, elements)
+                self._wider[words] = list(zip(clouds, elements, strict=True))
+            cloud, noise = self._wider[words][i]
+            if cloud is not None:
+                yield words, cloud, noise
 
-
-def _acts(spec: specs.NoiseSpec, call: BoundCall) -> bool:
-    return bool(coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed)
-
-
-def _clouds(
-    call: BoundCall, values: Callable, clean: Result, key: Array, draws: int
-) -> list[list[Cloud]]:
-    """The clouds of every leaf, one for each noise that acts on the function."""
-    clouds: list[list[Cloud]] = [[] for _ in clean]
-    for rung, spec in [(rung, s) for rung, noises in RANDOM.items() for s in noises]:
+    def _sampled(
+        self,
+        rung: str,
+        spec: specs.NoiseSpec,
+        call: BoundCall,
+        elements: list[ElementNoise],
+    ) -> list[Cloud | None]:
+        """Returns the cloud of every leaf under one noise; None where nothing moves."""
         spec = with_routines(spec)
-        if not _acts(spec, call):
-            continue
-        single: list[list[np.ndarray]] = [[] for _ in clean]
-        pairs: list[list[np.ndarray]] = [[] for _ in clean]
-        before = None
-        for result in call.draw(inject(call.fn, spec), key, draws):
-            now = values(result)
+        empty: list[Cloud | None] = [None] * len(self._clean)
+        if not coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed:
+            return empty
+        single: list[list[np.ndarray]] = [[] for _ in empty]
+        pairs: list[list[np.ndarray]] = [[] for _ in empty]
+        clean, before = self._clean, None
+        if call.fn is not self._own.call.fn:
+            clean = self.plain[-1]
+        for result in call.draw(inject(call.fn, spec), self._key, self.draws):
+            now = self._values(result)
+            for x, y, noise in zip(now, clean, elements, strict=True):
+                noise.see(subtract(x, y))
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, of_leaf in zip(now, others or [], samples, strict=False):
                     drawn = sample(subtract(x, y))
                     of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
             before = now
-        for cloud, *samples in zip(clouds, single, pairs, strict=True):
-            if any(samples):
-                cloud.append(Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples)))
-    return clouds
+        return [
+            Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples))
+            if any(samples)
+            else None
+            for samples in zip(single, pairs, strict=True)
+        ]
+
+
+class _RoundedOperands(Evaluation):
+    """An evaluation in which operands of products have the format number `which`.
+
+    The number is known at run time, so that all formats share one compiled program.
+    """
+
+    def __init__(self, which: Array) -> None:
+        super().__init__()
+        self.which = which
+
+    def first_order(self, call: Call, words: Words, operands: list) -> list:
+        """Rounds the operands of products."""
+        if call.step.name in MATRIX_PRODUCTS:
+            given = typed(call.step, operands)
+            operands = list(map(self._rounded, given))
+        return super().first_order(call, words, operands)
+
+    def _rounded(self, x: Any) -> Any:
+        if jnp.issubdtype(x.dtype, jnp.complexfloating):
+            return x
+        x = jnp.asarray(x)
+        return lax.select_n(self.which, *(steps.to_format(name, x) for name in FORMATS))
+
+
+def _format_effects(
+    call: BoundCall, values: Callable[[Any], Result], key: Array
+) -> dict[str, Result]:
+    """Returns the difference that each format of operands makes in each leaf."""
+    pure, arrays = call.pure()
+
+    @jax.jit
+    def run(which: Array, *arrays: Array) -> Any:
+        hooks = _RoundedOperands(which)
+        return evaluate(
+            specs.Identity(), key, traced(pure, arrays), arrays, hooks=hooks
+        )
+
+    plain = values(jax.jit(pure)(*arrays).result())
+    effects = {}
+    for i, name in enumerate(FORMATS):
+        given = values(jax.device_get(run(jnp.int32(i), *arrays)).result())
+        effects[name] = list(map(subtract, given, plain))
+    return {name: x for name, x in effects.items() if any(map(np.any, x))}
+
+
+def ladder(call: BoundCall, key: Array, *, draws: int) -> NoiseReference:
+    """Returns what each cause does to a call; `draws` as for `explain`."""
+    return NoiseReference(call, key, draws=draws)
 
 
 def sample(difference: np.ndarray) -> np.ndarray:
-    """Of a difference the RMS, the largest element, the fraction that differs: [3]."""
+    """Returns RMS, largest element and fraction that differs of a difference, [3]."""
     largest = float(np.max(np.abs(difference), initial=0))
     fraction = np.count_nonzero(difference) / max(1, difference.size)
     return np.array([rms(difference), largest, fraction])

@@ -11,7 +11,9 @@ not act on.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,9 +26,12 @@ from prednet_jax.noise._inject import Traced, traced
 from prednet_jax.noise.arguments import pure, split
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions.leaves import Result, subtract, wide_leaves
+from prednet_jax.noise.questions.leaves import Leaf, Result, subtract, wide_leaves
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
 from prednet_jax.noise.specs import Elementwise, NoiseSpec, StochasticRounding
+
+# Seconds after which a tool reports how far it is.
+_SILENCE = 60.0
 
 
 class BoundCall(NamedTuple):
@@ -56,13 +61,21 @@ class BoundCall(NamedTuple):
     def draw(self, noisy: Callable, key: Array, draws: int) -> Iterator[Any]:
         """Yields results under noise, each a pytree of NumPy arrays.
 
+        Progress is written to the standard error once a minute.
+
         Args:
             noisy: `inject(fn, spec)`.
             key: from which the key of each draw is split.
             draws: number of results.
         """
-        for one in random_bits.split(key, draws):
+        start = shown = time.monotonic()
+        for i, one in enumerate(random_bits.split(key, draws)):
             yield jax.device_get(self._replace(fn=noisy).result(one))
+            now = time.monotonic()
+            if now - shown > _SILENCE:
+                shown = now
+                done = f"{i + 1} of {draws} noisy runs in {now - start:.0f} s"
+                print(done, file=sys.stderr, flush=True)
 
     def pure(self) -> tuple[Callable, list[Any]]:
         """Returns the call as a function of arrays alone, and these arrays.
@@ -149,6 +162,37 @@ def reach_notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
         more = f", and {len(named) - 4} more" if len(named) > 4 else ""
         lines += [f"{what}: {', '.join(named[:4])}{more}"] * bool(named)
     return tuple(lines)
+
+
+class FiniteRuns:
+    """Counts in how many runs each element of a result is a finite number."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self._finite: list[np.ndarray] = []
+
+    def counted(self, results: Iterable[Any]) -> Iterator[Any]:
+        """Yields the results, and counts them."""
+        for result in results:
+            finite = [np.isfinite(x).astype(int) for x in wide_leaves(result)]
+            pairs = zip(self._finite or finite, finite, strict=True)
+            self._finite = [x + y for x, y in pairs] if self.runs else finite
+            self.runs += 1
+            yield result
+
+    def notes(self, described: Sequence[Leaf]) -> tuple[str, ...]:
+        """Returns a line for each leaf that is finite in only some of the runs."""
+        lines = []
+        for leaf, finite in zip(described, self._finite, strict=True):
+            some = (finite > 0) & (finite < self.runs)
+            if some.any():
+                runs = self.runs - int(finite[some].min())
+                lines.append(
+                    f"{leaf.path}: noise alone makes {np.count_nonzero(some)} of "
+                    f"{some.size} elements NaN or infinite, in up to {runs} of "
+                    f"{self.runs} runs"
+                )
+        return tuple(lines)
 
 
 def sample_moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:

@@ -40,7 +40,7 @@ from prednet_jax.noise.rounding.error_free import (
 Draw = Callable[[int], Array]
 
 # Exponent and mantissa bits of the narrower formats of tensor cores.
-FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10)}
+FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
 # Ranges of at most this many integers are drawn by a 16-bit multiplication, whose
 # probabilities are off by less than 2^-12; others by a remainder, off by 2^-11 at most.
 _FEW = 16
@@ -206,11 +206,16 @@ def to_format(name: str, x: Array) -> Array:
 
     `fp16` is IEEE binary16 with its range: magnitudes of 65520 and more become
     infinite, as the hardware's conversion makes them, and those below 2^-14 are rounded
-    to multiples of 2^-24. `tf32` and `bf16` have the range of float32. A type with no
-    more bits than the format is left as it is.
+    to multiples of 2^-24. `tf32` and `bf16` have the range of float32. `fp8` is E4M3
+    (float8_e4m3fn): magnitudes above its largest number, 448, become 448, as scaled
+    conversions make them. A type with no more bits than the format is left as it is.
     """
     if not is_wider(x.dtype, name):
         return x
+    if name == "fp8":
+        largest = np.asarray(448, x.dtype)
+        narrow = lax.clamp(-largest, x, largest).astype(jnp.float8_e4m3fn)
+        return lax.convert_element_type(narrow, x.dtype)
     exponent, mantissa = FORMATS[name]
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
     out = lax.reduce_precision(wide, exponent, mantissa)

@@ -1,0 +1,125 @@
+"""The noise that each element of a leaf has, pooled over elements that are alike.
+
+A leaf often has elements of very different noise: the gradient of one feature may be a
+thousand times smaller than the gradient of another. A difference is therefore judged by
+the largest deviation that noise made in elements of the same decade of noise (RMS over
+the runs), never by the largest of the whole leaf.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from prednet_jax.noise.plan import Step
+
+# Elements that noise never moved may differ by so many units in the last place.
+_QUIET = 1.0
+# Primitives that decide something of floats although their results are floats.
+_STEPS = frozenset({"floor", "ceil", "round", "sign", "select_and_scatter_add"})
+_DECIDING = _STEPS | frozenset({"gt", "lt", "ge", "le", "eq", "argmax", "argmin"})
+_DECIDING |= frozenset({"sort", "top_k"})
+# Where decisions may flip, a share of the elements of a decade has to be outside.
+_SHARE = 0.05
+
+
+def decides(step: Step) -> bool:
+    """Returns whether a step takes a discrete decision about floating-point numbers."""
+    atoms = step.equation.invars
+    kinds = (np.dtype(getattr(a.aval, "dtype", bool)).kind for a in atoms)
+    return step.name in _DECIDING and any(kind not in "biu" for kind in kinds)
+
+
+class ElementNoise:
+    """Deviations of the elements of one leaf, over runs under noise.
+
+    Attributes:
+        runs: number of runs.
+        broken: bool, shape of the leaf: elements that a run made NaN or infinite, or
+            finite where they are not without noise.
+    """
+
+    def __init__(self, clean: np.ndarray, epsilon: float) -> None:
+        self.runs = 0
+        self.broken = np.zeros(clean.shape, bool)
+        self._finite = np.isfinite(clean)
+        self._grid = _QUIET * epsilon * np.abs(np.where(self._finite, clean, 0))
+        self._squares = np.zeros(clean.shape)
+        self._largest = np.zeros(clean.shape)
+
+    def see(self, deviation: np.ndarray) -> None:
+        """Adds the deviation of one run from the result without noise."""
+        self.runs += 1
+        size = np.abs(deviation)
+        finite = np.isfinite(size)
+        self.broken |= ~finite
+        size = np.where(finite, size, 0)
+        self._squares += size**2
+        self._largest = np.maximum(self._largest, size)
+
+    def limits(self) -> np.ndarray:
+        """Returns for each element the largest deviation of those that are alike.
+
+        Elements without any noise have the distance to the next number of their type.
+        """
+        return np.maximum(self._pooled(self._largest), self._grid)
+
+    def within_effect(
+        self, difference: np.ndarray, effect: np.ndarray, factor: float
+    ) -> bool:
+        """Returns whether every element differs by no more than a format makes it.
+
+        Args:
+            difference: of the shape of the leaf.
+            effect: what the format does to each element. Elements that are alike have
+                the largest of their effects.
+            factor: how many times that an element may differ.
+        """
+        allowed = self._pooled(np.abs(effect)) + self.limits()
+        return not np.any(np.abs(difference) > factor * allowed)
+
+    def _pooled(self, values: np.ndarray) -> np.ndarray:
+        """Returns for each element the largest value of those of the same decade."""
+        level = np.sqrt(self._squares / max(self.runs, 1))
+        moved = level > 0
+        decade = np.full(level.shape, -1)
+        decade[moved] = np.floor(np.log10(level[moved])).astype(int)
+        decade -= decade.min(initial=0) if moved.any() else -1
+        # Those that never moved are a class of their own.
+        decade = np.where(moved, decade + 1, 0)
+        largest = np.zeros(int(decade.max(initial=0)) + 1)
+        np.maximum.at(largest, decade, np.where(np.isfinite(values), values, 0))
+        return largest[decade]
+
+    def outside(
+        self, difference: np.ndarray, margin: float, flips: bool
+    ) -> tuple[int, int]:
+        """Returns how many elements differ by more than noise, and are not resolved.
+
+        Args:
+            difference: finite, of the shape of the leaf.
+            margin: how many times the limit of an element it may reach.
+            flips: whether the function takes decisions. Then elements of a decade
+                count only if more than a few of them are outside.
+
+        Returns:
+            The number of elements outside, and the number of elements that are zero
+            without noise and in every run: their own noise is not known.
+        """
+        size, limits = np.abs(difference), self.limits()
+        unknown = limits == 0
+        far = (size > margin * limits) & ~unknown
+        count = int(np.count_nonzero(far))
+        if flips and count <= _SHARE * max(1, int(np.count_nonzero(~unknown))):
+            count = 0
+        return count, int(np.count_nonzero(unknown & (size > 0)))
+
+
+def small_elements(expected: np.ndarray, atol: float, limits: Any) -> int:
+    """Returns how many elements an absolute tolerance hides.
+
+    An element counts if it is not zero, smaller than `atol`, and its own noise is less
+    than a tenth of `atol`: an error as large as the element itself would pass.
+    """
+    size = np.abs(expected)
+    hidden = (size > 0) & (size < atol) & (10 * np.asarray(limits) < atol)
+    return int(np.count_nonzero(hidden & np.isfinite(size)))

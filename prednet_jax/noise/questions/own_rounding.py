@@ -1,0 +1,226 @@
+"""What a program rounds on its own: products on this device, and casts.
+
+No noise models either. Most accelerators multiply float32 in a narrower format by
+default (TF32, bfloat16), in every run alike, and a cast to bfloat16 rounds in the same
+way each time. So the questions compare a program with itself:
+
+    highest   the same jaxpr with the highest precision in every product
+    uncast    the same with every narrower type widened to float32 (float64 where the
+              program has float64)
+
+    effect of the device's format = as it is - highest
+    effect of casts               = highest - uncast
+
+Whether a product rounds is found by trying it: random operands of its shapes and types
+are multiplied at its own precision and at the highest. The format is the one whose
+error is nearest. A device may round a product alone and not inside a loop, so the size
+of the effect always comes from the program itself.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+
+from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise._inject import traced
+from prednet_jax.noise.arguments import split
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.exact import widened_program
+from prednet_jax.noise.questions.leaves import Result, rms, subtract, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS, rounds_to
+from prednet_jax.noise.specs import Identity
+
+# Relative error of a product of random operands, by explicit bits of mantissa.
+_ERROR = {name: 0.29 * 2.0**-bits for name, bits in (("tf32", 10), ("bf16", 7))}
+_ERROR |= {"fp8": 0.29 * 2.0**-3}
+# Two orders of one float32 product differ by less.
+_LEAST = 1e-5
+CASTS = "casts"
+
+
+class RoundedProduct(NamedTuple):
+    """One product of a program that this device rounds.
+
+    Attributes:
+        path: path of the equation, as `coverage` lists it.
+        primitive: JAX's name.
+        source: the user's line, as "file.py:12 in function".
+        format: the format of its operands: `tf32`, `bf16` or `fp8`.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    format: str
+
+
+class OwnRounding(NamedTuple):
+    """What a call rounds on its own.
+
+    Attributes:
+        call: the same call with every product at the highest precision.
+        products: the products that this device rounds, in program order.
+        effects: by name of the format, and `casts`: what it does to each leaf of the
+            result. A name without any effect is left out.
+        notes: one line for each, which says what a user can do.
+    """
+
+    call: BoundCall
+    products: tuple[RoundedProduct, ...]
+    effects: dict[str, Result]
+    notes: tuple[str, ...]
+
+    def total(self) -> Result | None:
+        """Returns the sum of the effects on each leaf, or None if there is none."""
+        if not self.effects:
+            return None
+        with np.errstate(invalid="ignore"):
+            return [sum(xs) for xs in zip(*self.effects.values(), strict=True)]
+
+
+def own_rounding(
+    call: BoundCall, comparable: Callable[[Result], Result] = lambda values: values
+) -> OwnRounding:
+    """Returns what a call rounds on its own, found by running it both ways.
+
+    Args:
+        call: the function with its arguments.
+        comparable: brings results into a comparable form, such as `Signs.settled`.
+    """
+    program = call.program()
+    steps = list(plan(program.jaxpr, Identity()).walk())
+    products = rounded_products(steps)
+    casts = [step for step in steps if not step.bodies and _narrows(step)]
+    if not products and not casts:
+        return OwnRounding(call, (), {}, ())
+    pure, arrays = call.pure()
+
+    def values(fn: Callable) -> Result:
+        outcome = jax.device_get(jax.jit(fn)(*map(jnp.array, arrays)))
+        return comparable(wide_leaves(outcome.result()))
+
+    reference, effects, notes = call, {}, []
+    here = values(pure)
+    if products:
+        reference = call._replace(fn=at_highest_precision(call.fn))
+        highest = values(reference.pure()[0])
+        names = [product.format for product in products]
+        name = max(dict.fromkeys(names), key=names.count)
+        effects[name] = list(map(subtract, here, highest))
+        first = products[0].source or products[0].path
+        notes.append(
+            f"this device rounds float32 products to {name} by default (first: "
+            f'{first}); jax.default_matmul_precision("highest") computes in float32'
+        )
+        here = highest
+    if casts:
+        effects[CASTS] = list(map(subtract, here, comparable(_uncast(call, steps))))
+        first = casts[0].source or casts[0].path
+        notes.append(f"the function rounds by casts of its own (first: {first})")
+    effects = {name: x for name, x in effects.items() if any(map(np.any, x))}
+    return OwnRounding(reference, products, effects, tuple(notes))
+
+
+def at_highest_precision(fn: Callable) -> Callable:
+    """Returns `fn` with the highest precision in every product that it computes.
+
+    The jaxpr is rewritten, loops and branches included, so that an explicit
+    `precision=DEFAULT` counts as well; paths and lines of equations stay the same.
+    """
+
+    @functools.wraps(fn)
+    def in_full(*args: Any, **kwargs: Any) -> Any:
+        static, arrays, objects = split((args, kwargs))
+        closed, shapes = traced(static.call(fn), arrays)
+        results = compat.evaluate(compat.with_highest_precision(closed), arrays)
+        outcome = jax.tree.unflatten(jax.tree.structure(shapes), results)
+        outcome.put(objects)
+        return outcome.result(objects)
+
+    return in_full
+
+
+def rounded_products(steps: Sequence[Step]) -> tuple[RoundedProduct, ...]:
+    """Returns the products among the steps of a plan that this device rounds."""
+    found = []
+    for step in steps:
+        if step.name in MATRIX_PRODUCTS and "precision" in step.equation.params:
+            name = _format_of(step.equation)
+            if name:
+                found.append(RoundedProduct(step.path, step.name, step.source, name))
+    return tuple(found)
+
+
+_TRIED: dict[Any, str] = {}
+
+
+def _format_of(equation: compat.Equation) -> str:
+    """Returns the format in which this device computes a product; "" for its own."""
+    shapes = [atom.aval for atom in equation.invars]
+    if any(shape.dtype not in (np.float32, np.complex64) for shape in shapes):
+        return ""
+    params = dict(equation.params)
+    if compat.is_highest(params["precision"]) or not all(s.size for s in shapes):
+        return ""
+    if params.get("out_sharding") is not None:
+        params["out_sharding"] = None
+    kinds = [(shape.shape, str(shape.dtype)) for shape in shapes]
+    device = jax.devices()[0]
+    key = repr((device.device_kind, equation.primitive.name, kinds, params))
+    if key not in _TRIED:
+        _TRIED[key] = _try_product(equation.replace(params=params), shapes)
+    return _TRIED[key]
+
+
+def _try_product(equation: compat.Equation, shapes: Sequence[Any]) -> str:
+    drawn = np.random.default_rng(0)
+    # Concrete arrays, also where a function is being traced around.
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.ensure_compile_time_eval())
+        operands = [
+            jnp.asarray(drawn.standard_normal(s.shape), s.dtype) for s in shapes
+        ]
+        highest = compat.highest_of(equation)
+        here, there = (
+            np.asarray(jax.jit(functools.partial(_bound, e))(*operands))
+            for e in (equation, highest)
+        )
+    size = rms(there)
+    error = rms(subtract(here, there)) / size if size else 0.0
+    if not _LEAST < error < math.inf:
+        return ""
+    return min(_ERROR, key=lambda name: abs(math.log(error / _ERROR[name])))
+
+
+def _bound(equation: compat.Equation, *operands: Array) -> Any:
+    return compat.bind(equation, *operands)[0]
+
+
+def _narrows(step: Step) -> bool:
+    """Returns whether an equation is a cast that rounds floating-point numbers."""
+    atoms = step.equation.invars
+    kinds = [getattr(atom.aval, "dtype", np.dtype(bool)) for atom in atoms]
+    names = "convert_element_type", "reduce_precision"
+    floats = bool(kinds) and jnp.issubdtype(kinds[0], jnp.inexact)
+    return step.name in names and floats and bool(rounds_to(step.equation))
+
+
+def _uncast(call: BoundCall, steps: Sequence[Step]) -> Result:
+    """Returns the result of a call without its casts, at the highest precision."""
+    types = [
+        atom.aval.dtype
+        for step in steps
+        for atom in (*step.equation.invars, *step.equation.outvars)
+        if jnp.issubdtype(getattr(atom.aval, "dtype", bool), jnp.inexact)
+    ]
+    wide = any(jnp.finfo(dtype).bits == 64 for dtype in types)
+    run = widened_program(call, np.dtype(np.float64 if wide else np.float32))
+    return run(random_bits.split(jax.random.key(0), 1)[0])
