@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.noise.plan import Step
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.specs import Identity
 
 # Elements that noise never moved may differ by so many units in the last place.
 _QUIET = 1.0
@@ -29,6 +31,11 @@ def decides(step: Step) -> bool:
     return step.name in _DECIDING and any(kind not in "biu" for kind in kinds)
 
 
+def takes_decisions(call: BoundCall) -> bool:
+    """Returns whether a function takes discrete decisions about its numbers."""
+    return any(map(decides, plan(call.program().jaxpr, Identity()).walk()))
+
+
 class ElementNoise:
     """Deviations of the elements of one leaf, over runs under noise.
 
@@ -40,6 +47,7 @@ class ElementNoise:
 
     def __init__(self, clean: np.ndarray, epsilon: float) -> None:
         self.runs = 0
+        self._inexact = epsilon > 0
         self.broken = np.zeros(clean.shape, bool)
         self._finite = np.isfinite(clean)
         self._grid = _QUIET * epsilon * np.abs(np.where(self._finite, clean, 0))
@@ -106,7 +114,7 @@ class ElementNoise:
             without noise and in every run: their own noise is not known.
         """
         size, limits = np.abs(difference), self.limits()
-        unknown = limits == 0
+        unknown = (limits == 0) & self._inexact
         far = (size > margin * limits) & ~unknown
         count = int(np.count_nonzero(far))
         if flips and count <= _SHARE * max(1, int(np.count_nonzero(~unknown))):

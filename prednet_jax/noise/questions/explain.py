@@ -27,7 +27,7 @@ from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise._inject import evaluate, inject, traced
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions.elements import ElementNoise, decides
+from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
     Leaf,
@@ -472,7 +472,7 @@ class NoiseReference:
         self._call, self._own, self._clean = call, own, clean
         program = call.program()
         steps = list(plan(program.jaxpr, specs.Identity()).walk())
-        self.flips = any(map(decides, steps))
+        self.flips = takes_decisions(call)
         products = [s for s in steps if s.name in MATRIX_PRODUCTS]
         sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
         self.weights: int = min(sizes, default=1 << 62)

@@ -28,7 +28,12 @@ from prednet_jax.noise.questions.leaves import (
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
-from prednet_jax.noise.questions.tolerance import Reference, Tolerance, noise_reference
+from prednet_jax.noise.questions.tolerance import (
+    Reference,
+    Tolerance,
+    default_noise,
+    noise_reference,
+)
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import format
 
@@ -62,7 +67,9 @@ def _leaves(tests: Iterable[_Entries]) -> list[dict[str, Any]]:
 
 
 def _tolerance(leaf: Mapping[str, Any]) -> Tolerance:
-    return Tolerance(**{f.name: leaf[f.name] for f in dataclasses.fields(Tolerance)})
+    # Files of earlier versions have fewer fields, and no file has the limits.
+    fields = {f.name for f in dataclasses.fields(Tolerance)} & leaf.keys()
+    return Tolerance(**{name: leaf[name] for name in fields})
 
 
 def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
@@ -94,7 +101,7 @@ class Keeper:
     ) -> Reference:
         """As `noise_reference`; the tolerances are those kept, if there are any."""
         position, self.calls = self.calls, self.calls + 1
-        how = {"noise": format(spec) if spec else "default", "failure": failure}
+        how = {"noise": format(spec or default_noise()), "failure": failure}
         entries = read(self.file).get(self.test, [])
         if self.renew or position >= len(entries):
             reference = noise_reference(
@@ -104,6 +111,8 @@ class Keeper:
             return reference
         kept, expected = entries[position], BoundCall(fn, args, {}).result()
         paths = [path for path, _ in named_leaves(expected)]
+        if spec is None and kept.get("noise") == "default":
+            how["noise"] = "default"  # As earlier versions wrote it.
         if {**kept, "leaves": list(kept["leaves"])} != {**how, "leaves": paths}:
             raise NoiseError(
                 f"{self.file}: {self.test} has tolerances of {list(kept['leaves'])} "
@@ -119,7 +128,12 @@ class Keeper:
         """Put an entry into the file; those of other tests stay."""
         sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
         named = zip(named_leaves(reference.tolerances), sizes, strict=True)
-        leaves = {p: {**dataclasses.asdict(t), "size": size} for (p, t), size in named}
+        leaves = {
+            path: {**dataclasses.asdict(one), "size": size}
+            for (path, one), size in named
+        }
+        for leaf in leaves.values():
+            del leaf["limits"]
         held = read(self.file)
         entry = {**how, "leaves": leaves}
         held[self.test] = [*held.get(self.test, [])[:position], entry]

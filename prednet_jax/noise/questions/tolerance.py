@@ -31,9 +31,12 @@ g_e    results lie on a grid, of which few runs may all meet one point: the dist
        from |R_e| to the next number of its type, at most
 """
 
+from __future__ import annotations
+
+import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -43,22 +46,45 @@ from jax import Array
 from prednet_jax.noise import quantiles
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.questions.elements import (
+    ElementNoise,
+    small_elements,
+    takes_decisions,
+)
 from prednet_jax.noise.questions.leaves import (
     Leaf,
+    Result,
     check_same_structure,
     describe_leaves,
+    equal_elements,
     named_leaves,
     rms,
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
+    FiniteRuns,
     sample_moments,
     with_routines,
 )
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
+from prednet_jax.noise.specs import (
+    NoiseSpec,
+    ReductionOrder,
+    UlpPerturbation,
+    compose,
+    default,
+    parts,
+)
+from prednet_jax.noise.text import format
 
+# Smaller probabilities are below the resolution of the normal tail.
+LEAST_FAILURE = 1e-300
+# How far eager and compiled results may be apart, in units of the noise of elements.
+COMPILED_FACTOR = 16.0
+# How far an element may be, in units of the largest deviation of those that are alike.
+ELEMENT_FACTOR = 10.0
 # Failure rates below this were not tested against draws.
 EXTRAPOLATED = 1e-3
 # atol in units of rtol * rms(R).
@@ -68,7 +94,7 @@ CONFIDENCE = 0.99
 # The least standard deviation, in distances to the next number.
 GRID = 0.75
 # Of a spread with more degrees of freedom the bound is as good as it gets.
-FREE = 1000.0
+MAX_DEGREES_OF_FREEDOM = 1000.0
 
 
 @dataclass(frozen=True)
@@ -81,29 +107,59 @@ class Tolerance:
         noise: standard deviation of the noise (RMS over the elements) in units of the
             tolerance of each; 0 if none was seen.
         extrapolated: whether `failure` is smaller than what was tested with draws.
+        hidden: number of elements that are smaller than `atol` while their own noise is
+            much smaller. `allclose` passes any error in them; `assert_close` does not
+            if `limits` are there.
+        widened: format in which this device multiplies by default, such as `tf32`, if
+            the tolerance includes its effect.
+        spec: text of the noise.
+        limits: how far each element may be, from the noise of elements that are alike;
+            None if the tolerance was read from a file.
     """
 
     rtol: float
     atol: float
     noise: float
     extrapolated: bool
+    hidden: int = 0
+    widened: str = ""
+    spec: str = ""
+    limits: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.rtol, self.atol))
 
     def __str__(self) -> str:
-        note = ", extrapolated" if self.extrapolated else ""
-        return f"rtol {self.rtol:.2g}, atol {self.atol:.2g}{note}"
+        notes = ["extrapolated"] * self.extrapolated
+        if self.widened:
+            notes.append(f"products in {self.widened} included")
+        if self.hidden:
+            notes.append(f"hides errors of {self.hidden} small elements")
+        return ", ".join([f"rtol {self.rtol:.2g}, atol {self.atol:.2g}", *notes])
+
+
+def default_noise() -> NoiseSpec:
+    """Returns the noise of a tolerance: the default, and chains of all terms.
+
+    A test has to pass a kernel that adds all terms of a sum one after another.
+    """
+    chained = ReductionOrder(granularity="element", chain="terms")
+    others = (p for p in parts(default()) if not isinstance(p, ReductionOrder))
+    return compose(chained, *others)
 
 
 def tolerance(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16, failure: float = 1e-6
+    fn: Callable,
+    spec: NoiseSpec | None = None,
+    *,
+    draws: int = 16,
+    failure: float = 1e-6,
 ) -> Callable[..., Any]:
-    """Tolerances that a run of `fn` under noise meets, but rarely.
+    """Returns a function that measures tolerances which almost all runs of `fn` meet.
 
     Args:
         fn: as for `inject`.
-        spec: the noise, such as `ReductionOrder(granularity="element")`.
+        spec: the noise. Defaults to `default_noise()`.
         draws: number of runs, 2 or more.
         failure: probability, per leaf, that a fresh run is outside; in (0, 1).
 
@@ -114,40 +170,102 @@ def tolerance(
             (`equal_nan=True`); integers and booleans that never change have zeros.
 
     Raises:
-        NoiseError: as for `inject`, `spec` acts on no computation, or an element is
-            finite in some runs alone.
+        NoiseError: as for `inject`, `spec` acts on no computation, an element is finite
+            in only some of the runs, or the function gives another result when it is
+            compiled.
     """
     integer("draws", draws, 2)
     inside = isinstance(failure, int | float) and 0 < failure < 1
     expect(inside, "failure", failure, "a number between 0 and 1")
-    spec = with_routines(spec)
-    noisy, compiled = inject(fn, spec), inject(fn, spec, only=())
+    expect(failure >= LEAST_FAILURE, "failure", failure, f"{LEAST_FAILURE} or more")
+    spec = default_noise() if spec is None else spec
+    text, spec = format(spec), with_routines(spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
         call = BoundCall(fn, args, kwargs)
-        results = call.result(), call._replace(fn=compiled).result(key)
-        pairs = zip(*map(wide_leaves, results), strict=True)
-        errors = [_Errors(np.stack(pair)) for pair in pairs]
+        own = own_rounding(call)
+        compiled = call._replace(fn=inject(fn, spec, only=())).result(key)
+        described = describe_leaves(compiled)
+        eager, there = wide_leaves(call.result()), wide_leaves(compiled)
+        references = [eager, there]
+        widened = ""
+        effects = {n: x for n, x in own.effects.items() if n != CASTS}
+        for name, effect in effects.items():
+            widened = name
+            references.append(list(map(np.subtract, there, effect)))
+        errors = [
+            _Errors(np.stack(xs), leaf)
+            for xs, leaf in zip(zip(*references, strict=True), described, strict=True)
+        ]
+        finite = FiniteRuns()
 
         def seen() -> Iterator[Any]:
-            for result in call.draw(noisy, key, draws):
+            for result in finite.counted(
+                own.call.draw(inject(own.call.fn, spec), key, draws)
+            ):
                 for leaf, x in zip(errors, wide_leaves(result), strict=True):
                     leaf.see(x)
                 yield result
 
         tree, means, spreads = sample_moments(seen())
-        described = zip(errors, describe_leaves(tree), means, spreads, strict=True)
-        tolerances = [e.tolerance(leaf, m, s, failure) for e, leaf, m, s in described]
+        _check_compilation(call, key, errors, eager, there)
+        about: dict[str, Any] = {"widened": widened, "spec": text}
+        if takes_decisions(call):
+            about["limits"] = None
+        columns = zip(errors, means, spreads, strict=True)
+        tolerances = [
+            dataclasses.replace(e.tolerance(m, s, failure), **about)
+            for e, m, s in columns
+        ]
         return jax.tree.unflatten(jax.tree.structure(tree), tolerances)
 
     return measure
 
 
+def _check_compilation(
+    call: BoundCall,
+    key: Array,
+    errors: Sequence[_Errors],
+    eager: Result,
+    compiled: Result,
+) -> None:
+    """Refuses a function whose compiled result differs by more than rounding."""
+    flips = takes_decisions(call)
+
+    def suspects(noise: Sequence[ElementNoise]) -> list[int]:
+        return [
+            i
+            for i, (one, x, y) in enumerate(zip(noise, eager, compiled, strict=True))
+            if one.outside(subtract(x, y), COMPILED_FACTOR, flips)[0]
+        ]
+
+    if not suspects([error.elements for error in errors]):
+        return
+    # Noise in the order of sums alone says nothing of rounding.
+    pairs = zip(compiled, errors, strict=True)
+    rounding = [ElementNoise(x, error.leaf.epsilon) for x, error in pairs]
+    noisy = inject(call.fn, with_routines(UlpPerturbation()))
+    for result in call.draw(noisy, key, 4):
+        for noise, x, y in zip(rounding, wide_leaves(result), compiled, strict=True):
+            noise.see(subtract(x, y))
+    for i in suspects(rounding):
+        far = np.abs(subtract(eager[i], compiled[i]))
+        worst = np.unravel_index(int(np.argmax(far)), far.shape)
+        raise NoiseError(
+            f"{errors[i].leaf.path}{list(map(int, worst))}: the function gives "
+            f"{eager[i][worst]:.9g} when it is called and {compiled[i][worst]:.9g} "
+            "when it is compiled, more than rounding makes; expected a pure function "
+            "that computes the same either way"
+        )
+
+
 def tolerance_table(tolerances: Any) -> str:
-    """A line of text for each leaf of what `tolerance` gives."""
+    """Returns a line of text for each leaf, and one for the noise."""
     leaves = named_leaves(tolerances)
     width = max((len(name) for name, _ in leaves), default=0)
-    return "\n".join(f"{name:{width}}  {one}" for name, one in leaves)
+    lines = [f"{name:{width}}  {one}" for name, one in leaves]
+    texts = dict.fromkeys(one.spec for _, one in leaves if one.spec)
+    return "\n".join([*lines, *(f"under {text}" for text in texts)])
 
 
 class _Errors:
@@ -157,10 +275,14 @@ class _Errors:
     rms(R) the mean square error of each run.
     """
 
-    def __init__(self, references: np.ndarray) -> None:
+    def __init__(self, references: np.ndarray, leaf: Leaf) -> None:
+        self.leaf = leaf
         self.finite = np.isfinite(references[0])
-        self.settled = np.isfinite(references[1]) == self.finite
+        self.special = references[0]
+        same = equal_elements(references, references[0])
+        self.settled = (np.isfinite(references) & self.finite).all(0) | same.all(0)
         self.references = references[:, self.finite]
+        self.elements = ElementNoise(references[0], leaf.epsilon)
         sizes = np.abs(self.references)
         self.size, self.largest = sizes.min(0), sizes.max(0)
         masked = self.size == self.size.max(initial=0)
@@ -174,19 +296,24 @@ class _Errors:
         return self.size + floor if floor else np.ones(1)
 
     def see(self, x: np.ndarray) -> None:
+        """Adds a run under noise."""
+        self.elements.see(subtract(x, self.special))
+        self.settled &= self.finite | equal_elements(x, self.special)
         far = np.abs(x[self.finite] - self.references[0])
         for floor, squares in self.squares.items():
             squares.append(rms(far / self.units(floor)) ** 2)
 
     def tolerance(
-        self, leaf: Leaf, mean: np.ndarray, spread: np.ndarray, failure: float
+        self, mean: np.ndarray, spread: np.ndarray, failure: float
     ) -> Tolerance:
-        """What covers the errors but with probability `failure`."""
+        """Returns what covers the errors except with probability `failure`."""
+        leaf = self.leaf
         settled = self.settled & (np.isfinite(mean) == self.finite)
         if not np.all(settled & np.isfinite(spread)):
             raise NoiseError(
-                f"{leaf.path}: an element is finite in some runs alone; expected one "
-                "that is finite, or is not, in all"
+                f"{leaf.path}: an element is finite in some runs alone, or NaN in some "
+                "and infinite in others; expected the same in all runs "
+                "(noise.nan_rate counts them)"
             )
         mean, spread = mean[self.finite], spread[self.finite]
         far = np.abs(mean - self.references).max(0)
@@ -207,7 +334,15 @@ class _Errors:
         allowed = atol + rtol * self.size
         some = allowed > 0
         noise = rms(spread[some] / allowed[some])
-        return Tolerance(rtol, atol, noise, failure < EXTRAPOLATED)
+        limits = self.elements.limits()
+        hidden = small_elements(self.special, atol, limits)
+        # What the references differ by is no noise.
+        extra = np.zeros(limits.shape)
+        extra[self.finite] = far
+        return Tolerance(
+            *(rtol, atol, noise, failure < EXTRAPOLATED, hidden),
+            limits=ELEMENT_FACTOR * (limits + extra),
+        )
 
 
 def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
@@ -289,12 +424,10 @@ def noise_reference(
     failure: float = 1e-6,
     seed: int = 0,
 ) -> Reference:
-    """Run `fn` with and without noise: what the pytest fixture `noise_tolerance` is.
+    """Runs `fn` with and without noise, as the pytest fixture `noise_tolerance` does.
 
-    `spec=None` adds sums in another order, drawn for each element; the other options
-    are those of `tolerance`, with its errors; `seed` is that of the noise.
+    The options are those of `tolerance`, with its errors; `seed` is that of the noise.
     """
-    spec = ReductionOrder(granularity="element") if spec is None else spec
     measure = tolerance(fn, spec, draws=draws, failure=failure)
     tolerances = measure(jax.random.key(seed), *args)
     return Reference(BoundCall(fn, args, {}).result(), tolerances)
@@ -306,6 +439,10 @@ def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
         far = np.abs(subtract(x, y))
         far = np.where(np.isnan(far), np.inf, far)
         allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
+        if one.limits is not None and one.limits.shape == y.shape:
+            # Elements of much smaller noise than the leaf are held to their own.
+            own = np.where(one.limits > 0, one.limits, np.inf)
+            allowed = np.where(np.isfinite(y), np.minimum(allowed, own), allowed)
     count = int(np.count_nonzero(far > allowed))
     if not count:
         return ""
