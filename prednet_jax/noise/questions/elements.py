@@ -3,7 +3,7 @@
 A leaf often has elements of very different noise: the gradient of one feature may be a
 thousand times smaller than the gradient of another. A difference is therefore judged by
 the largest deviation that noise made in elements of the same decade of noise (RMS over
-the runs), never by the largest of the whole leaf.
+the runs) and of the next, never by the largest of the whole leaf.
 """
 
 from typing import Any
@@ -50,7 +50,8 @@ class ElementNoise:
         self._inexact = epsilon > 0
         self.broken = np.zeros(clean.shape, bool)
         self._finite = np.isfinite(clean)
-        self._grid = _QUIET * epsilon * np.abs(np.where(self._finite, clean, 0))
+        self._size = np.abs(np.where(self._finite, clean, 0))
+        self._grid = _QUIET * epsilon * self._size
         self._squares = np.zeros(clean.shape)
         self._largest = np.zeros(clean.shape)
 
@@ -86,17 +87,26 @@ class ElementNoise:
         return not np.any(np.abs(difference) > factor * allowed)
 
     def _pooled(self, values: np.ndarray) -> np.ndarray:
-        """Returns for each element the largest value of those of the same decade."""
+        """Returns for each element the largest value of the elements that are alike.
+
+        These have noise of the same decade or the next, since a few runs may show too
+        little of one element. Elements that never moved are like the moved ones of
+        about their size, and otherwise like each other.
+        """
+        values = np.where(np.isfinite(values), values, 0)
         level = np.sqrt(self._squares / max(self.runs, 1))
         moved = level > 0
-        decade = np.full(level.shape, -1)
-        decade[moved] = np.floor(np.log10(level[moved])).astype(int)
-        decade -= decade.min(initial=0) if moved.any() else -1
-        # Those that never moved are a class of their own.
-        decade = np.where(moved, decade + 1, 0)
-        largest = np.zeros(int(decade.max(initial=0)) + 1)
-        np.maximum.at(largest, decade, np.where(np.isfinite(values), values, 0))
-        return largest[decade]
+        pooled = np.where(moved, 0, np.max(values[~moved], initial=0))
+        decade = _bins(level, 10)
+        largest = _largest(decade[moved], values[moved])
+        pooled[moved] = np.maximum(largest, _shifted(largest, -1))[decade[moved]]
+        size = _bins(self._size, 2)
+        largest = _largest(size, np.where(moved, values, 0))
+        near = np.maximum(largest, _shifted(largest, -1))
+        near = np.maximum(near, _shifted(largest, 1))[size]
+        some = ~moved & (self._size > 0)
+        pooled[some] = np.maximum(pooled, near)[some]
+        return pooled
 
     def outside(
         self, difference: np.ndarray, margin: float, flips: bool
@@ -120,6 +130,28 @@ class ElementNoise:
         if flips and count <= _SHARE * max(1, int(np.count_nonzero(~unknown))):
             count = 0
         return count, int(np.count_nonzero(unknown & (size > 0)))
+
+
+def _bins(values: np.ndarray, base: float) -> np.ndarray:
+    """Returns the exponent of each value to a base, from 0; 0 for what is 0."""
+    positive = values > 0
+    bins = np.zeros(values.shape, int)
+    if positive.any():
+        found = np.floor(np.log(values[positive]) / np.log(base)).astype(int)
+        bins[positive] = found - found.min()
+    return bins
+
+
+def _largest(bins: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns the largest of the values of each bin."""
+    largest = np.zeros(int(bins.max(initial=0)) + 1)
+    np.maximum.at(largest, bins, values)
+    return largest
+
+
+def _shifted(x: np.ndarray, by: int) -> np.ndarray:
+    """Returns an array moved by one position, with a zero at its end."""
+    return np.append(x[1:], 0) if by < 0 else np.append(0, x[:-1])
 
 
 def small_elements(expected: np.ndarray, atol: float, limits: Any) -> int:

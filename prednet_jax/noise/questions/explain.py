@@ -133,7 +133,8 @@ class Explanation(NamedTuple):
     error_b: Any = None
 
     def __str__(self) -> str:
-        columns = [*RANDOM, *FORMATS]
+        casts = any(leaf.ratios[CASTS] for leaf in self.leaves)
+        columns = [*RANDOM, *FORMATS, *[CASTS] * casts]
         head = ["", "rung", "relative", *columns, "ulps of a", "of b", "closer", ""]
         rows: list[list[Any]] = []
         for one in self.leaves:
@@ -144,7 +145,7 @@ class Explanation(NamedTuple):
             words = "; ".join(filter(None, notes))
             rows.append([one.path, one.rung, *numbers, one.closer, words])
         lines = [
-            *format_table(head, rows, "<<>>>>>>><<"),
+            *format_table(head, rows, "<<" + ">" * (len(head) - 4) + "<<"),
             "columns: the difference over the one that a rung makes; the distances of",
             "a and b from the function in float64, in units in the last place",
         ]

@@ -159,7 +159,7 @@ def test_one_leaf_gives_a_string_and_equal_results_are_identical():
     broken = noise.explain(fn, fn(x), jnp.asarray([2.0, 1.0, 0.0, np.inf]), draws=2)
     report = broken(KEY, x)
     assert report.rung == "beyond"
-    assert report.leaves[0].reason == "finite in one of the two alone"
+    assert "infinite in one of the two alone: 1 of 4" in report.leaves[0].reason
     json.dumps(plain_data(report), allow_nan=False)
 
 
