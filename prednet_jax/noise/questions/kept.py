@@ -128,12 +128,7 @@ class Keeper:
         """Put an entry into the file; those of other tests stay."""
         sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
         named = zip(named_leaves(reference.tolerances), sizes, strict=True)
-        leaves = {
-            path: {**dataclasses.asdict(one), "size": size}
-            for (path, one), size in named
-        }
-        for leaf in leaves.values():
-            del leaf["limits"]
+        leaves = {path: {**one.to_json(), "size": size} for (path, one), size in named}
         held = read(self.file)
         entry = {**how, "leaves": leaves}
         held[self.test] = [*held.get(self.test, [])[:position], entry]

@@ -129,6 +129,11 @@ class Tolerance:
     def __iter__(self) -> Iterator[float]:
         return iter((self.rtol, self.atol))
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns the numbers and texts, without `limits`."""
+        fields = (f.name for f in dataclasses.fields(self) if f.name != "limits")
+        return {name: getattr(self, name) for name in fields}
+
     def __str__(self) -> str:
         notes = ["extrapolated"] * self.extrapolated
         if self.widened:
