@@ -295,7 +295,7 @@ def _ordered(
     # Indices of a scatter are integers, and none of these.
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
-    # The function outlives the trace, and must not hold values of it: they are arguments.
+    # The function outlives the trace: values of the trace are arguments of it.
     def added(source: Any, *operands: Array) -> Array:
         state, drawn = source
         if cut.total is not None:
