@@ -242,6 +242,15 @@ def open_source(task: Task, seed: int) -> data.FrameSource:
 _opened = functools.cache(data.open_source)
 
 
+def open_validation(task: Task) -> data.FrameSource:
+    """Opens `--validation_data`, or else the held-out sequences of `--data`."""
+    name = FLAGS.validation_data
+    if name is None or name in data.NAMES:
+        options = _frame_options(task)
+        return data.open_split(name or FLAGS.data or task.data, "validation", **options)
+    return _opened(name, **_frame_options(task))
+
+
 def open_split(task: Task, split: str, sequences: int | None = None) -> Any:
     """The sequences of a split of `--data`, at the network's size."""
     name = FLAGS.data or task.data

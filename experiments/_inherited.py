@@ -135,7 +135,7 @@ def _meaning(name: str, value: Any) -> Any:
         return _flags.size(name)
     if name == "data" and value is None and FLAGS.model in tasks.NAMED:
         return tasks.NAMED[FLAGS.model][0].data
-    if name in ("data", "init_weights") and value is not None:
+    if name in ("data", "init_weights", "validation_data") and value is not None:
         return os.path.expanduser(value)
     if isinstance(value, list):
         with contextlib.suppress(ValueError):

@@ -18,6 +18,7 @@ trained on by its own predictions (five frames after ten):
       --init_weights=runs/first --sampling=windows --window=15 --extrapolate_from=10
 """
 
+import os
 from pathlib import Path
 
 import _cli
@@ -64,6 +65,12 @@ flags.DEFINE_integer(
     None,
     "Training sequences of --sampling=windows. Default: 256 walks, 4096 sequences of "
     "moving digits, all that files have.",
+)
+flags.DEFINE_string(
+    "validation_data",
+    None,
+    "Held-out frames for --validate_every, a PATH or name as in --data. Default: the "
+    "part val next to train in --data, else a split of --data.",
 )
 flags.DEFINE_integer("seed", 0, "Root seed of weights, data and noise.")
 flags.DEFINE_list(
@@ -201,7 +208,7 @@ def _recipe() -> recipe.Recipe:
         dtype=process.set_precision(FLAGS.precision),
         rate_schedule=FLAGS.schedule,
         weights=weights,
-        open_validation=lambda: _flags.open_split(network, "validation"),
+        open_validation=lambda: _flags.open_validation(network),
         **{name: getattr(FLAGS, name) for name in FIELDS},
         flags=_cli.chosen_flags(),
     )
@@ -212,10 +219,19 @@ def _check_sampling(network: Task) -> None:
     by_windows = FLAGS.sampling == "windows"
     _flags.check_beside("--sampling=windows", by_windows, "sequences")
     _flags.check_beside("--schedule=cosine", FLAGS.schedule == "cosine", "rate_floor")
-    if FLAGS.validate_every and not by_windows and name not in data.NAMES:
+    every, own = FLAGS.validate_every, FLAGS.validation_data
+    _flags.check_beside("--validate_every", every, "validation_data")
+    parts = data.split_parts(name)
+    apart = by_windows or name in data.NAMES or parts or own
+    if every and not apart:
         raise UserError(
-            f"--validate_every={FLAGS.validate_every} with --data={name}: expected "
-            "--sampling=windows, which keeps sequences out of training"
+            f"--validate_every={every} with --data={name}: expected --validation_data, "
+            "--sampling=windows, which keeps sequences out of training, or a folder "
+            "that holds train and validation"
+        )
+    if own and os.path.realpath(own) == os.path.realpath(parts.get("train", name)):
+        raise UserError(
+            f"--validation_data={own}: is trained on; expected other frames"
         )
 
 

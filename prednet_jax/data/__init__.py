@@ -12,6 +12,7 @@ from prednet_jax.data.sources import (
     open_source,
     open_split,
     own_size,
+    split_parts,
 )
 from prednet_jax.data.splits import SPLITS
 from prednet_jax.data.windows import (
@@ -38,4 +39,5 @@ __all__ = [
     "own_size",
     "random_windows",
     "schedule",
+    "split_parts",
 ]

@@ -110,6 +110,11 @@ class Keeper:
             lines = "".join(json.dumps(row) + "\n" for row in kept)
             records.write_bytes(folder / records.VALIDATION, lines.encode())
 
+    def score_initial(self, params: dict) -> None:
+        """Scores the weights before the first update on the held-out sequences."""
+        if self._recipe.validation is not None:
+            self._validate(0, params)
+
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], save: bool
     ) -> None:

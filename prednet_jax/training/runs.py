@@ -240,6 +240,9 @@ def _write(
             records.write_tree(initial, recipe.weights)
     keepers = {n: Keeper(recipe, entries[n].folder, begin[n], done) for n in prepared}
     start = time.perf_counter(), time.process_time()
+    if not done:
+        for n, keeper in keepers.items():
+            keeper.score_initial(states[n].params)
     end = follow(
         recipe,
         keepers,

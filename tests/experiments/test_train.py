@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 from runs_on_disk import TINY, assert_equal_runs, events, manifest, metrics
 
 from tests.processes import ROOT
@@ -137,6 +138,39 @@ def test_a_run_is_tuned_to_predict_further_from_its_weights(train, runs, tmp_pat
     # Two thirds of the window, written down; windows are sequences of their own.
     assert told["flags"]["extrapolate_from"] == 4
     assert [row["frames_seen"] for row in metrics(far)] == [5, 10, 15]
+
+
+def test_a_folder_is_split_by_the_names_of_its_folders(train, refused, tmp_path):
+    """It was trained on as a whole, the held-out frames too."""
+    frames = np.random.default_rng(0).integers(0, 256, (3, 20, 8, 8, 3), np.uint8)
+    for place, part in zip(("train", "val", "other"), frames, strict=True):
+        (tmp_path / "data" / place).mkdir(parents=True)
+        for i, picture in enumerate(part):
+            image = Image.fromarray(picture)
+            image.save(tmp_path / "data" / place / f"{i:02d}.png")
+    whole, held_out = tmp_path / "data", tmp_path / "data" / "val"
+    every = "--validate_every=3"
+    for name, sampling in (("a", "--sampling=stream"), ("b", "--sampling=windows")):
+        words = (*TINY, f"--data={whole}", sampling, every)
+        done = train(*words, f"--workdir={tmp_path}/{name}")
+        assert done.stderr.count("split by the names in it, train: train, val") == 1
+        found = manifest(tmp_path / name)
+        assert f"{whole}/train" in found["data"]
+        assert str(held_out) in found["validation"]["data"]
+        assert found["validation"]["frames"] == 20
+        rows = metrics(tmp_path / name, "validation.jsonl")
+        assert [row["update"] for row in rows] == [0, 3, 6]
+    # The same, named by flags.
+    flags = (*TINY, f"--data={whole}/train", every)
+    folder = f"--workdir={tmp_path}/c"
+    train(*flags, f"--validation_data={held_out}", folder)
+    train("--resume", folder)
+    same = [metrics(tmp_path / name, "validation.jsonl") for name in "ac"]
+    assert same[0] == same[1]
+    never = ("train.py", *flags, f"--workdir={tmp_path}/never")
+    refused("is trained on; expected", *never, f"--validation_data={whole}/train")
+    refused("expected --validation_data, --samp", *never)
+    assert not (tmp_path / "never").exists()
 
 
 def test_black_frames_are_named_as_the_reason(train, tmp_path):

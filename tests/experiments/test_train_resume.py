@@ -215,6 +215,9 @@ def test_the_scores_are_those_of_predict(windowed):
 
 
 def test_the_best_checkpoint_is_that_of_the_lowest_validation_loss(windowed):
-    for row in metrics(windowed, VALIDATION):
+    initial, *scored = metrics(windowed, VALIDATION)
+    assert initial["update"] == 0
+    assert initial["loss"] > scored[-1]["loss"]
+    for row in scored:
         kept = windowed / "checkpoints" / str(row["update"]) / "digest.json"
         assert json.loads(kept.read_text())["loss"] == row["loss"]
