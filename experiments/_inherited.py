@@ -15,7 +15,7 @@ from absl import flags
 from prednet_jax import data, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import runs
+from prednet_jax.training import run_directory
 
 FLAGS = flags.FLAGS
 # article: as arXiv 2109.01451 trained it, with Chainer's leak between windows.
@@ -74,7 +74,7 @@ def read_flags(workdir: Path, names: list[str]) -> None:
 
     Does nothing where neither a run nor one of its seeds was begun.
     """
-    begun = [folder / records.MANIFEST for folder in _runs(workdir)]
+    begun = [folder / records.MANIFEST for folder in run_directory.runs_below(workdir)]
     if not begun:
         return
     path = begun[0]
@@ -102,20 +102,13 @@ def read_flags(workdir: Path, names: list[str]) -> None:
             )
 
 
-def _runs(workdir: Path) -> list[Path]:
-    """The directory itself where a run was begun in it, else those of its seeds."""
-    if (workdir / records.MANIFEST).exists():
-        return [workdir]
-    return [path.parent for path in sorted(workdir.glob(f"seed_*/{records.MANIFEST}"))]
-
-
 def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
     """Network and initial weights that a run in a directory keeps, if it does."""
-    for folder in _runs(workdir):
-        if (folder / runs.INITIAL).exists():
-            manifest = records.read_json(folder / records.MANIFEST)
-            network = tasks.recorded(manifest["model"], manifest["network"])
-            return network, records.read_tree(folder / runs.INITIAL)
+    for folder in run_directory.runs_below(workdir):
+        if (folder / run_directory.INITIAL).exists():
+            manifest = records.read_manifest(folder)
+            network = tasks.recorded(manifest.model, manifest.network)
+            return network, records.read_tree(folder / run_directory.INITIAL)
     return None
 
 

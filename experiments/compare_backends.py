@@ -42,7 +42,7 @@ from prednet_jax.runs import (
     shortened,
 )
 from prednet_jax.saddles import symmetric
-from prednet_jax.training import keeping
+from prednet_jax.training import run_recorder
 from prednet_jax.weights import pretrained
 
 # Until the package has a summary of the study of its own.
@@ -643,7 +643,7 @@ def show_learned(design: runs.Design) -> None:
             seed = int(path.parent.name.removeprefix("seed_"))
             source = data.open_source("walk", **tasks.frame_size(task), seed=seed)
             count = len(files.read_npz(path)["frames"])
-            keeping.write_examples(place, task, params, source, count)
+            run_recorder.write_examples(place, task, params, source, count)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def warn_if_seen(run_flags: dict[str, Any], name: str, trained: str) -> None:
     shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
     same = os.path.realpath(name) == os.path.realpath(trained)
     if shared and same and run_flags.get("sampling") == "stream":
-        errors.say(
+        errors.log_line(
             f"--weights={FLAGS.weights}: trained on a stream through all of {name}, so "
             f"on these {'pictures' if generated else 'frames'} too"
         )

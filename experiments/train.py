@@ -31,7 +31,7 @@ from prednet_jax import data, errors, noise, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
 from prednet_jax.tasks import Task
-from prednet_jax.training import recipe, replicas, runs
+from prednet_jax.training import recipe, replicas, train_seeds
 from prednet_jax.training.interruption import Interruption
 
 FLAGS = flags.FLAGS
@@ -176,7 +176,7 @@ def _train_seeds(interruption: Interruption) -> None:
     _flags.check_beside("--replicas or --batch", False, *of_many)
     folder, seeds = Path(FLAGS.workdir), _flags.integers("seeds")
     folders = {seed: folder / f"seed_{seed}" for seed in seeds} or {FLAGS.seed: folder}
-    runs.train(_recipe(), folders, interruption)
+    train_seeds.train_seeds(_recipe(), folders, interruption)
 
 
 def _recipe() -> recipe.Recipe:
@@ -256,7 +256,7 @@ def _train_replicas(interruption: Interruption) -> None:
         seed: folder / f"seed_{seed}" if FLAGS.replicas else folder
         for seed in range(FLAGS.seed, FLAGS.seed + count)
     }
-    runs.train(_recipe(), folders, interruption, mode=FLAGS.replica_mode)
+    train_seeds.train_seeds(_recipe(), folders, interruption, mode=FLAGS.replica_mode)
 
 
 def _join() -> int | None:

@@ -99,11 +99,14 @@ def missing_extra(error: ImportError) -> str | None:
     return f"{name} is not installed; pip install '.[{EXTRAS[name]}]'"
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """Writes one line on stderr, above a progress bar and not into it."""
     bars = sys.modules.get("tqdm")  # None: nothing has drawn one.
     (bars.tqdm.write if bars else print)(text, file=sys.stderr)
     sys.stderr.flush()
+
+
+say = log_line
 
 
 # What an NVIDIA driver shows, and that of Windows' Linux.

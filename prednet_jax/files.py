@@ -22,7 +22,7 @@ from pathlib import Path
 import filelock
 import numpy as np
 
-from prednet_jax.errors import UserError, say
+from prednet_jax.errors import UserError, log_line
 
 # The most bytes that one file may put into memory. Frames beyond it belong in image
 # files, a video or an .npy, which are read piece by piece.
@@ -292,7 +292,7 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
             raise
-        say(f"no lock ({error}); nothing guards {folder}")
+        log_line(f"no lock ({error}); nothing guards {folder}")
         yield
         return
     try:

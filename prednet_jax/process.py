@@ -160,7 +160,7 @@ def _join(what: str, **options: Any) -> None:
         ) from None
 
 
-def largest(*values: int) -> tuple[int, ...]:
+def all_max(*values: int) -> tuple[int, ...]:
     """The largest of each value over all processes; all of them call it."""
     if jax.process_count() == 1:
         return values
@@ -168,16 +168,16 @@ def largest(*values: int) -> tuple[int, ...]:
     return tuple(np.max(everywhere, axis=0).tolist())
 
 
-def meet(name: str) -> None:
+def barrier(name: str) -> None:
     """Waits until all processes are here; `name` is the same in all of them."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
-def same(name: str, value: Any) -> None:
+def assert_same_on_all(name: str, value: Any) -> None:
     """Refuses values that differ between processes, as where they see other disks."""
     digest = zlib.crc32(repr(value).encode()) >> 1
-    if largest(digest, -digest) != (digest, -digest):
+    if all_max(digest, -digest) != (digest, -digest):
         raise UserError(
             f"{name} differs between processes: {value} in process "
             f"{jax.process_index()}; expected a --workdir on a disk that all share"

@@ -15,7 +15,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,103 @@ def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
     return list(csv.DictReader(files.read_text(path).splitlines()))
 
 
+class ManifestError(FileError):
+    """A manifest that is not that of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a run is and where it comes from: `manifest.json`.
+
+    A field that is None or empty is not written, except `git_commit` and the mappings
+    that every manifest has. Fields that this version does not know are kept.
+
+    Attributes:
+        model: the network's name, by which `tasks.recorded` finds it again.
+        network: the network's settings.
+        seed: the root seed.
+        updates: number of updates of the run.
+        flags: every flag of `train.py` and its value.
+        data: name of the frames.
+        noise: text of the noise, with all defaults.
+        noise_draw: number of the noise draw.
+        initial_params_sha256: fingerprint of the initial weights.
+        data_order_sha256: fingerprint of the frames of every update.
+        git_commit: commit of the checkout.
+        versions: versions of Python and of packages.
+        device: devices, threads, processor.
+        environment: variables that may change the numbers.
+        prng: implementation of the PRNG.
+        convolutions: algorithm of each convolution.
+        sampling: `windows`, or None where updates see a stream.
+        validation: what the frozen weights are scored on.
+        layout: replicas and devices of a program of several runs.
+        resumed: where the run was continued, and what had changed.
+        wall_seconds: seconds of the training, of its last process.
+        processor_seconds_per_second: measured parallelism.
+        final_params_sha256: fingerprint of the final weights; None: not finished.
+        failure: why the run ended without them.
+        other: fields of other versions.
+    """
+
+    model: str
+    network: Mapping[str, Any]
+    seed: int
+    updates: int
+    flags: Mapping[str, Any]
+    data: str | None = None
+    noise: str | None = None
+    noise_draw: int = 0
+    initial_params_sha256: str | None = None
+    data_order_sha256: str | None = None
+    git_commit: str | None = None
+    versions: Mapping[str, str] | None = None
+    device: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] | None = None
+    prng: str | None = None
+    convolutions: Mapping[str, str] | None = None
+    sampling: str | None = None
+    validation: Mapping[str, Any] | None = None
+    layout: Mapping[str, Any] | None = None
+    resumed: tuple[Mapping[str, Any], ...] = ()
+    wall_seconds: float | None = None
+    processor_seconds_per_second: float | None = None
+    final_params_sha256: str | None = None
+    failure: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields by name, as they are written."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values |= {"resumed": list(self.resumed)} | values.pop("other")
+        written = {k: v for k, v in values.items() if v is not None and v != []}
+        return {"git_commit": None} | written
+
+    @classmethod
+    def from_json(cls, values: Any, name: object = MANIFEST) -> "Manifest":
+        """Returns the manifest that was written as JSON.
+
+        Raises:
+            ManifestError: it is not that of a run; `name` says which.
+        """
+        names = {f.name for f in fields(cls)} - {"other"}
+        try:
+            known = {k: v for k, v in values.items() if k in names and v is not None}
+            known["updates"] = int(known["updates"])
+            known["resumed"] = tuple(known.get("resumed", ()))
+            other = {k: v for k, v in values.items() if k not in names}
+            defaults = {"model": "", "network": {}, "seed": 0, "flags": {}}
+            return cls(**defaults | known, other=other)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            raise ManifestError(f"{name}: not that of a run") from None
+
+
+def read_manifest(directory: str | os.PathLike) -> Manifest:
+    """Reads the manifest of a run; a FileError: there is none, or it is damaged."""
+    path = Path(directory) / MANIFEST
+    return Manifest.from_json(read_json(path), path)
+
+
 class MetricsWriter:
     """Appends one JSON object per update to `metrics.jsonl`.
 
@@ -275,11 +372,11 @@ def check_comparable(runs: list[Run]) -> None:
         manifest = run.manifest
         which = (manifest.get("model"), manifest.get("seed"))
         other = seen.setdefault(which, run)
-        for field in ("initial_params_sha256", "data_order_sha256"):
-            mine, theirs = manifest.get(field), other.manifest.get(field)
+        for name in ("initial_params_sha256", "data_order_sha256"):
+            mine, theirs = manifest.get(name), other.manifest.get(name)
             if mine is None or mine != theirs:
                 raise FileError(
-                    f"{run.directory} and {other.directory}: {field} {mine} and "
+                    f"{run.directory} and {other.directory}: {name} {mine} and "
                     f"{theirs}; expected the same initial weights and data order"
                 )
 

@@ -23,7 +23,7 @@ SCRIPTS = ROOT / "experiments"
 SERVER = """
 import gc, json, os, runpy, signal, sys, tempfile, warnings
 import optax, flax, absl.app
-import prednet_jax.training.runs, prednet_jax.runs.comparison
+import prednet_jax.training.train_seeds, prednet_jax.runs.comparison
 warnings.filterwarnings("ignore", message=".*fork.*")
 sys.path.insert(0, sys.argv[1])
 outputs = {}

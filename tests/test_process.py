@@ -33,7 +33,7 @@ YNN = "--xla_cpu_experimental_ynn_fusion_type"
 def test_importing_sets_nothing_and_preparing_sets_the_measured_flags():
     code = (
         "import os; before = dict(os.environ); import sys; path = list(sys.path)\n"
-        "import prednet_jax.process as p, prednet_jax.training.runs\n"
+        "import prednet_jax.process as p, prednet_jax.training.train_seeds\n"
         "assert dict(os.environ) == before and sys.path == path\n"
         "p.prepare(); print(os.environ['XLA_FLAGS'])\n"
         "first = os.environ['XLA_FLAGS']; p.prepare()\n"

@@ -54,7 +54,7 @@ def open_video(path: Path, fit: Fit) -> FrameSource:
     digest, video = files.digest(path), Video(path, fit)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
-        errors.say(f"data={name}: {video.bits} bits a channel are reduced to 8")
+        errors.log_line(f"data={name}: {video.bits} bits a channel are reduced to 8")
     source = video.fit.source(
         name, video.length, (0,), video.read, reader="video", file=digest
     )

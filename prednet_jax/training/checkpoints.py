@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from prednet_jax import files, records
-from prednet_jax.errors import RunError, say
+from prednet_jax.errors import RunError, log_line
 from prednet_jax.files import FileError
 from prednet_jax.training.truncated import TrainState
 
@@ -153,19 +154,20 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
 
 
 def newest(
-    folders: dict[int, Path], like: dict[int, TrainState], at_most: int
-) -> tuple[int, dict[int, TrainState]]:
-    """The last update, `at_most` that, of which every run has a good checkpoint.
+    folders: Sequence[Path], like: list[Any], at_most: int
+) -> tuple[int, list[Any]]:
+    """Returns the last update, `at_most` that, of which every run has a checkpoint.
 
-    A damaged one is named on stderr and left. Returns the update and its states; 0 and
-    `like` itself where there is none.
+    A damaged checkpoint is named on stderr and left. Returns the states too, structured
+    as `like`; 0 and `like` itself where there is no checkpoint.
     """
-    saved = set.intersection(*(set(updates(f)) for f in folders.values()))
+    saved = set.intersection(*(set(updates(folder)) for folder in folders))
     for update in sorted((u for u in saved if u <= at_most), reverse=True):
         try:
-            return update, {n: restore(folders[n], update, like[n]) for n in folders}
+            pairs = zip(folders, like, strict=True)
+            return update, [restore(folder, update, state) for folder, state in pairs]
         except DamagedError as error:
-            say(f"{error}; not used")
+            log_line(f"{error}; not used")
     return 0, like
 
 
@@ -195,10 +197,10 @@ def _remove(path: Path) -> None:
     shutil.rmtree(aside)
 
 
-def sweep(directory: str | os.PathLike, *, every: bool = False) -> None:
-    """Removes what an interruption left under other names, or `every` checkpoint."""
+def remove_leftovers(directory: str | os.PathLike, *, everything: bool = False) -> None:
+    """Removes what an interruption left under other names, or all checkpoints."""
     folder = Path(directory) / FOLDER
-    for left in [folder] if every else folder.glob(".*.tmp*"):
+    for left in [folder] if everything else folder.glob(".*.tmp*"):
         shutil.rmtree(left, ignore_errors=True)
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from prednet_jax.errors import say
+from prednet_jax.errors import log_line
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # Signals that come within so many seconds of the first are the same request.
@@ -75,7 +75,7 @@ class Interruption:
                 _leave(number, "left at once")
             if self.noted is None:
                 self.noted, self._noted_at = number, time.monotonic()
-                say(
+                log_line(
                     f"{number.name}: saving after this update; another signal, a "
                     "second or more from now, ends the run without saving"
                 )
@@ -87,7 +87,7 @@ class Interruption:
 
 
 def _leave(number: signal.Signals, message: str) -> None:
-    say(f"interrupted by {number.name}: {message}")
+    log_line(f"interrupted by {number.name}: {message}")
     sys.stdout.flush()
     # Not sys.exit: threads of the data, of XLA and of orbax would be waited for.
     os._exit(128 + number)

@@ -1,24 +1,26 @@
-"""The training loop: frames in, one record an update out.
+"""Trainings on sources of frames: a step and a stream in, a record per update out.
 
-Frames are read a chunk of windows at a time, in the background, and go to the device
-as uint8, a window an update. Each update is one dispatch of one compiled program, that
-of a `Trainer` (see `truncated.jit_update` for its memory).
+A training of one seed and a training of many seeds in one program are two `Pair`s of a
+step and a stream (`one_seed` here, `replicas.many_seeds`); `train_runs` runs either.
+Frames are read a chunk of windows at a time, in the background, and go to the device as
+uint8, one window per update. Each update is one dispatch of one compiled program.
 """
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from prednet_jax import data, tasks
+from prednet_jax.data.windows import prefetch, read_chunks
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network
 from prednet_jax.training import evaluation, keys, truncated
 from prednet_jax.training.trainer import Trainer
-from prednet_jax.training.truncated import TrainState
+from prednet_jax.training.truncated import StepMetrics, TrainState
 
 # uint8 bytes of frames that are read at a time.
 CHUNK_BYTES = 32 * 2**20
@@ -49,6 +51,41 @@ class UpdateRecord:
     copy_last_frame_loss: float | None
     grad_norm: float
     seconds: float
+
+
+class SeedRun(NamedTuple):
+    """A seed that is trained.
+
+    Attributes:
+        seed: the root seed, for the key of the noise.
+        state: the state before the first update of this process.
+        source: the frames.
+        schedule: which frames each update sees, from update 1 on.
+    """
+
+    seed: int
+    state: TrainState
+    source: data.FrameSource
+    schedule: data.Schedule
+
+
+#: What one update sees of each run: a window `[T + 1, B, H, W, C]`, and whether it
+#: opens a sequence.
+Windows = list[tuple[np.ndarray, np.bool_]]
+
+
+class Pair(NamedTuple):
+    """A step and a stream: all that tells one kind of training from another.
+
+    Attributes:
+        step: `(state, windows) -> (state, metrics of each run)`, metrics on the host.
+        stream: the windows of each update.
+        state: the state of all runs.
+    """
+
+    step: Callable[[Any, Windows], tuple[Any, list[StepMetrics]]]
+    stream: Iterator[Windows]
+    state: Any
 
 
 def initial_params(network: Network, seed: int) -> dict:
@@ -103,24 +140,80 @@ def train(
     seed: int,
     draw: int = 0,
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
-    """Trains from `state` to the end of the schedule; another `draw` is other noise.
+    """Trains one seed from `state` to the end of the schedule.
 
-    Yields the state after each update, valid until the next is asked for, to which its
-    buffers may be donated, and the update's record.
+    Another `draw` is other noise. Yields the state after each update, valid until the
+    next is asked for, and the update's record.
     """
-    key = noise_key(seed, draw)
-    done = int(state.update)
-    seen = frames_seen(schedule, done)
-    state = _copied(state)  # The caller keeps the arrays it passed in.
-    for frames, first in batches(source, schedule.after(done)):
-        start = time.perf_counter()
+    run = SeedRun(seed, state, source, schedule)
+    pair = one_seed(trainer, run, draw)
+    for state, (record,) in train_runs([run], pair, trainer.method):
+        yield state, record
+
+
+def one_seed(trainer: Trainer, run: SeedRun, draw: int = 0) -> Pair:
+    """Returns the step and the stream of a single seed."""
+    key = noise_key(run.seed, draw)
+
+    def step(state: TrainState, windows: Windows) -> tuple[TrainState, list]:
+        ((frames, first),) = windows
         state, metrics = trainer.step(state, frames, first, key)
-        fetched = truncated.StepMetrics(*jax.device_get(tuple(metrics)))
-        seconds = time.perf_counter() - start
-        done += 1
-        seen += int(fetched.scored.sum()) * schedule.start.shape[1]
-        copied = copy_last_frame_loss(frames, bool(first), trainer.method)
-        yield state, update_record(done, seen, fetched, copied, seconds)
+        return state, [StepMetrics(*jax.device_get(tuple(metrics)))]
+
+    # The caller keeps the arrays it passed in.
+    return Pair(step, stream([run]), _copied(run.state))
+
+
+def train_runs(
+    runs: Sequence[SeedRun], pair: Pair, method: Method | None = None
+) -> Iterator[tuple[Any, list[UpdateRecord]]]:
+    """Trains runs to the end of their schedules, all from the same update.
+
+    Yields the state of all runs after each update, valid until the next is asked for,
+    and the record of each run.
+    """
+    done = int(runs[0].state.update)
+    seen = [frames_seen(run.schedule, done) for run in runs]
+    steps = truncated.repeat(pair.step, pair.state, ((w,) for w in pair.stream))
+    for number, update in enumerate(steps, done + 1):
+        (windows,) = update.window
+        records = []
+        for i, (frames, first) in enumerate(windows):
+            metrics = update.metrics[i]
+            batch = runs[i].schedule.start.shape[1]
+            seen[i] += batch * int(metrics.scored.sum())
+            copied = copy_last_frame_loss(frames, bool(first), method)
+            records.append(
+                update_record(number, seen[i], metrics, copied, update.seconds)
+            )
+        yield update.state, records
+
+
+def stream(
+    runs: Sequence[SeedRun], streams: Sequence[int] | None = None
+) -> Iterator[Windows]:
+    """Yields what each remaining update of the runs sees; one thread reads for all.
+
+    Of the batch of each run only the given `streams` are read. None: all of them.
+    """
+    done, (source, schedule) = int(runs[0].state.update), runs[0][2:]
+    streams = range(schedule.start.shape[1]) if streams is None else streams
+    frame = source.height * source.width * source.channels
+    together = frame * (schedule.window + 1) * len(runs) * len(streams)
+    readers = [
+        read_chunks(
+            run.source,
+            left._replace(start=left.start[:, list(streams)]),
+            max(1, CHUNK_BYTES // together),
+        )
+        for run in runs
+        for left in [run.schedule.after(done)]
+    ]
+    for chunks in prefetch(zip(*readers, strict=True)):
+        each = (
+            zip(frames, map(np.bool_, first), strict=True) for frames, first in chunks
+        )
+        yield from map(list, zip(*each, strict=True))
 
 
 def copy_last_frame_loss(
@@ -143,7 +236,7 @@ def copy_last_frame_loss(
 def update_record(
     update: int,
     frames_seen: int,
-    metrics: truncated.StepMetrics,
+    metrics: StepMetrics,
     copied: float | None,
     seconds: float,
 ) -> UpdateRecord:
@@ -161,17 +254,10 @@ def frames_seen(schedule: data.Schedule, updates: int) -> int:
     return batch * int(made * max(schedule.window, 1) - opened)
 
 
-def windows_per_chunk(source: data.FrameSource, window: int, streams: int = 1) -> int:
-    """Windows of every stream that are read together."""
-    frame = source.height * source.width * source.channels
-    return max(1, CHUNK_BYTES // (frame * (window + 1) * streams))
-
-
 def batches(
     source: data.FrameSource, schedule: data.Schedule
 ) -> Iterator[tuple[np.ndarray, np.bool_]]:
-    """Frames `[T + 1, B, H, W, C]` of each update, and if they open a sequence."""
-    count = windows_per_chunk(source, schedule.window, schedule.start.shape[1])
-    for frames, first in data.chunks(source, schedule, count):
-        for window, opens in zip(frames, first, strict=True):
-            yield window, np.bool_(opens)
+    """Yields each window `[T + 1, B, H, W, C]`, and whether it opens a sequence."""
+    fresh = TrainState({}, None, None, np.int32(0))  # type: ignore[arg-type]
+    for (window,) in stream([SeedRun(0, fresh, source, schedule)]):
+        yield window

@@ -14,10 +14,9 @@ elsewhere, where one replica leaves most of a device idle (not measured there).
 """
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,14 +24,13 @@ import optax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from prednet_jax import data, tasks
-from prednet_jax.data.windows import prefetch, read_chunks
+from prednet_jax import tasks
 from prednet_jax.errors import UserError, one_of, whole
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
 from prednet_jax.training import keys, loop, truncated
-from prednet_jax.training.loop import UpdateRecord
+from prednet_jax.training.loop import Pair, SeedRun, Windows
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
 MODES = ("auto", "map", "vmap")
@@ -42,15 +40,6 @@ BY_REPLICA = PartitionSpec(REPLICAS)
 BY_STREAM = PartitionSpec(REPLICAS, BATCH)
 BY_WINDOW = PartitionSpec(REPLICAS, None, BATCH)
 _STATE: Any = TrainState(BY_REPLICA, BY_REPLICA, BY_STREAM, BY_REPLICA)  # type: ignore[arg-type]
-
-
-class Replica(NamedTuple):
-    """What one replica is trained with; state and schedule have its B streams."""
-
-    seed: int
-    state: TrainState
-    source: data.FrameSource
-    schedule: data.Schedule
 
 
 @dataclass(frozen=True)
@@ -194,59 +183,31 @@ def compile_update(
     return jax.jit(program, donate_argnums=0)
 
 
-def train(
-    update: Callable,
-    layout: Layout,
-    runs: Mapping[int, Replica],
-    method: Method | None = None,
-) -> Iterator[tuple[TrainState, dict[int, UpdateRecord]]]:
-    """Trains the replicas of this process, `layout.held(0)`, to their schedules' end.
+def many_seeds(update: Callable, layout: Layout, runs: Sequence[SeedRun]) -> Pair:
+    """Returns the step and the stream of the replicas of this process.
 
-    Every process of the program calls it, at the same update. Yields the states after
-    each update (`replica_state` takes one out), valid until the next is asked for, and
-    the records by replica, whose `seconds` are those of all together.
+    `runs` are those of `layout.held(0)`, in its order, and `update` is the program of
+    `compile_update`. Every process of the program makes the same updates.
     """
-    members = list(runs.values())
-    done = int(members[0].state.update)
-    states = layout.place_states([run.state for run in members])
-    noise = (jax.random.key_data(keys.stream(run.seed, "noise")) for run in members)
-    key_data = layout.place(list(noise), BY_REPLICA)
-    seen = {n: loop.frames_seen(run.schedule, done) for n, run in runs.items()}
-    for inputs in _windows(layout, members, done):
-        start = time.perf_counter()
-        windows, opening = zip(*inputs, strict=True)
-        frames = layout.place(windows, BY_WINDOW)
-        first = layout.place(opening, BY_REPLICA)
-        states, metrics = update(states, frames, first, key_data)
+    held = layout.held(0)
+    noise = [jax.random.key_data(keys.stream(run.seed, "noise")) for run in runs]
+    key_data = layout.place(noise, BY_REPLICA)
+
+    def step(states: TrainState, windows: Windows) -> tuple[TrainState, list]:
+        frames, opening = zip(*windows, strict=True)
+        placed = layout.place(frames, BY_WINDOW), layout.place(opening, BY_REPLICA)
+        states, metrics = update(states, *placed, key_data)
         fetched = [_rows(leaf) for leaf in metrics]
-        seconds = time.perf_counter() - start
-        done += 1
-        records = {}
-        for n, (window, opens) in zip(runs, inputs, strict=True):
-            mine = StepMetrics(*(field[n] for field in fetched))  # type: ignore[arg-type]
-            seen[n] += layout.batch * int(mine.scored.sum())
-            copied = loop.copy_last_frame_loss(window, bool(opens), method)
-            records[n] = loop.update_record(done, seen[n], mine, copied, seconds)
-        yield states, records
+        return states, [
+            StepMetrics(*(field[number] for field in fetched))  # type: ignore[arg-type]
+            for number in held
+        ]
+
+    states = layout.place_states([run.state for run in runs])
+    return Pair(step, loop.stream(runs, layout.held(1)), states)
 
 
-def _windows(layout: Layout, runs: list[Replica], done: int) -> Iterator[tuple]:
-    """Of each update one `(window [T + 1, b, H, W, C], first)` per replica."""
-    streams = layout.held(1)  # b: those of this process
-    source, window = runs[0].source, runs[0].schedule.window
-    count = loop.windows_per_chunk(source, window, len(runs) * len(streams))
-    readers = [
-        read_chunks(run.source, left._replace(start=left.start[:, streams]), count)
-        for run in runs
-        for left in [run.schedule.after(done)]
-    ]
-    # One thread reads for all: replicas may share a source.
-    for chunks in prefetch(zip(*readers, strict=True)):
-        each = (zip(frames, first, strict=True) for frames, first in chunks)
-        yield from zip(*each, strict=True)
-
-
-def whole_states(states: TrainState) -> TrainState:
+def gather_states(states: TrainState) -> TrainState:
     """All states, in every process; all of them call it."""
     if jax.process_count() == 1:
         return states

@@ -1,10 +1,11 @@
-"""One update of truncated back-propagation.
+"""One update of truncated back-propagation, and the loop over updates.
 
 As the published trainer of quadjr/PredNet does it (`data.windows`): the state is
 carried from window to window and cut from the graph between them.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,6 +53,40 @@ class StepMetrics(NamedTuple):
     def loss(self) -> jax.Array:
         """Mean over the transitions that count: the `loss` of metrics.jsonl."""
         return (self.frame_losses * self.scored).sum() / self.scored.sum()
+
+
+class Update(NamedTuple):
+    """An update that was made.
+
+    Attributes:
+        state: what is trained, after the update.
+        metrics: what the step reported.
+        window: what the step was shown.
+        seconds: wall time of the step.
+    """
+
+    state: Any
+    metrics: Any
+    window: tuple
+    seconds: float
+
+
+def repeat(step: Callable, state: Any, stream: Iterable[tuple]) -> Iterator[Update]:
+    """Makes an update for each element of a stream: every training is this loop.
+
+    Args:
+        step: `(state, *window) -> (state, metrics)`.
+        state: what is trained.
+        stream: the windows, each a tuple of arguments.
+
+    Yields:
+        Each update. Its state is valid until the next one is asked for, to which the
+        state's buffers may be donated.
+    """
+    for window in stream:
+        start = time.perf_counter()
+        state, metrics = step(state, *window)
+        yield Update(state, metrics, window, time.perf_counter() - start)
 
 
 @partial(jax.jit, static_argnames=("network", "optimizer", "batch"))

@@ -172,7 +172,7 @@ def load_run(folder: Path) -> tuple[Task, dict]:
     run, has no weights yet, or they are damaged.
     """
     task = _task(folder)
-    digest = records.read_json(folder / records.MANIFEST).get("final_params_sha256")
+    digest = records.read_manifest(folder).final_params_sha256
     if digest is None:
         return task, _newest(folder, task)
     path = folder / records.WEIGHTS
@@ -191,9 +191,9 @@ def load_run(folder: Path) -> tuple[Task, dict]:
 
 
 def _task(folder: Path) -> Task:
-    manifest = records.read_json(folder / records.MANIFEST)
     try:
-        return tasks.recorded(manifest["model"], manifest["network"])
+        manifest = records.read_manifest(folder)
+        return tasks.recorded(manifest.model, manifest.network)
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{folder / records.MANIFEST}: not that of a run ({error!r})"
@@ -205,15 +205,14 @@ def _like(task: Task) -> Any:
 
 
 def _newest(folder: Path, task: Task) -> Any:
-    like = {0: _like(task)}
-    update, found = checkpoints.newest({0: folder}, like, sys.maxsize)
+    update, (params,) = checkpoints.newest([folder], [_like(task)], sys.maxsize)
     if not update:
         raise UserError(
             f"{folder}: the run is not finished and has no checkpoint; --resume goes "
             "on with it"
         )
-    errors.say(f"{folder}: not finished; its weights after update {update}")
-    return found[0]
+    errors.log_line(f"{folder}: not finished; its weights after update {update}")
+    return params
 
 
 def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:

@@ -80,7 +80,7 @@ def load_pytorch(
     """
     if variant is None:
         variant = "watanabe_pytorch"
-        errors.say(
+        errors.log_line(
             f"{path}: {_WANTED}, read as {variant}; variant lotter_pytorch is the "
             "port of coxlab's code"
         )

@@ -22,7 +22,7 @@ from runs_on_disk import (
 )
 
 from prednet_jax import PredNetConfig, data, tasks
-from prednet_jax.training import checkpoints, keeping, runs
+from prednet_jax.training import checkpoints, run_recorder, train_seeds
 from prednet_jax.training.recipe import Recipe
 
 # Goes on for a second or more; one program for all that uses it.
@@ -109,7 +109,7 @@ def test_two_signals_at_once_are_one(started, tmp_path):
 
 def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
     """Without `checkpoint_every`: the newest of them, until the last one."""
-    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    monkeypatch.setattr(run_recorder, "_SECONDS", 0.0)
     seen = []
     prune = checkpoints.prune
     monkeypatch.setattr(
@@ -118,7 +118,7 @@ def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
     walk = data.open_source("walk", height=8, width=8)
     recipe = Recipe(task=task, open_source=lambda _: walk, updates=4, window=3)
-    runs.train(recipe, {0: tmp_path / "r"})
+    train_seeds.train_seeds(recipe, {0: tmp_path / "r"})
     assert seen == [[1], [2], [3], [4]]
 
 

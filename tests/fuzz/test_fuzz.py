@@ -8,7 +8,6 @@ import io
 import json
 import os
 import random
-import types
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from PIL import Image
 from prednet_jax import data, noise, records, weights
 from prednet_jax.data import images
 from prednet_jax.errors import UserError
-from prednet_jax.training.runs import begun
+from prednet_jax.training.run_directory import inspect_run_directory
 from prednet_jax.weights import load_run
 from tests.processes import ROOT, SCRIPTS
 
@@ -219,8 +218,7 @@ def test_manifests_of_runs(made, manifest, resume):
     with refused_on_one_line():
         load_run(folder)
     with refused_on_one_line():
-        asked = types.SimpleNamespace(updates=3, resume=resume, overwrite=False)
-        begun(folder, asked)
+        inspect_run_directory(folder, updates=3, resume=resume, overwrite=False)
 
 
 WORDS = [

@@ -36,15 +36,16 @@ def together(count, batch, devices, mode="map"):
     place = replicas.layout(count, batch, jax.devices()[:devices])
     config = replicas.resolve_network(CONFIG, mode)
     update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place, mode)
-    runs = {}
+    runs = []
     for seed in range(count):
         schedule = loop.frame_schedule(
             CONFIG, source(seed), window=3, updates=UPDATES, batch=batch
         )
-        runs[seed] = replicas.Replica(seed, start(seed, batch), source(seed), schedule)
+        runs.append(loop.SeedRun(seed, start(seed, batch), source(seed), schedule))
     losses = []
-    for states, lines in replicas.train(update, place, runs):
-        losses.append([lines[n].loss for n in range(count)])
+    pair = replicas.many_seeds(update, place, runs)
+    for states, lines in loop.train_runs(runs, pair):
+        losses.append([line.loss for line in lines])
         params = jax.tree.map(np.array, states.params)
     return np.array(losses).T, params
 

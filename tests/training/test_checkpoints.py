@@ -90,11 +90,11 @@ def test_a_flipped_bit_in_any_file_is_found_or_changes_nothing(tmp_path):
 
 def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     """Of several runs: a lost folder and a lost file; nothing is removed."""
-    folders = {0: tmp_path / "a", 1: tmp_path / "b"}
-    for folder in folders.values():
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
         for update in (1, 2, 3):
             checkpoints.save(folder, state(update))
-    like = dict.fromkeys(folders, state(0))
+    like = [state(0)] * 2
     assert checkpoints.newest(folders, like, 9)[0] == 3
     assert checkpoints.newest(folders, like, 2)[0] == 2
     shutil.rmtree(folders[0] / "checkpoints/3")
@@ -104,7 +104,7 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     equal(states[1], state(1))
     assert "b/checkpoints/2: damaged" in capsys.readouterr().err
     assert checkpoints.updates(folders[1]) == [1, 2, 3]
-    checkpoints.sweep(folders[0], every=True)
+    checkpoints.remove_leftovers(folders[0], everything=True)
     assert checkpoints.newest(folders, like, 9) == (0, like)
 
 
@@ -151,5 +151,5 @@ def test_what_an_interrupted_save_left_is_swept(tmp_path):
     checkpoints.save(tmp_path, state())
     (tmp_path / "checkpoints/.4.99.ab.tmp.orbax-checkpoint-tmp-0").mkdir()
     assert checkpoints.updates(tmp_path) == [3]
-    checkpoints.sweep(tmp_path)
+    checkpoints.remove_leftovers(tmp_path)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]

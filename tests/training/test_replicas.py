@@ -3,7 +3,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from prednet_jax import PredNetConfig
-from prednet_jax.training import keeping, replicas
+from prednet_jax.training import replicas, run_recorder
 from prednet_jax.training.interruption import Interruption
 from tests.processes import python
 
@@ -21,10 +21,10 @@ def test_no_replica_drops_a_checkpoint_before_all_have_saved():
         )
 
     line = SimpleNamespace(update=1, loss=1.0, copy_last_frame_loss=None)
-    keeping.follow(
+    run_recorder.record_training(
         SimpleNamespace(updates=9, progress=False, profile=None, checkpoint_every=1),
         {0: keeper("a"), 1: keeper("b")},
-        iter([(None, {0: line, 1: line})]),
+        iter([(None, [line, line])]),
         lambda states, _: states,
         Interruption(),
         done=0,

@@ -1,48 +1,44 @@
-"""What is kept of a run while it goes on: a line per update, checkpoints, the end.
+"""The records of a run while it is trained: a line per update, checkpoints, the end.
 
-Every update is looked at for numbers that a training does not survive. Nothing is
+Every update is checked for numbers that a training does not survive. Nothing is
 computed on the device for that: the loss and the norm of the gradient are on the host.
 """
 
 import contextlib
 import dataclasses
 import functools
-import io
 import json
 import math
 import os
 import signal
-import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from tqdm import tqdm
 
 from prednet_jax import data, files, process, records
-from prednet_jax.errors import RunError, say
+from prednet_jax.errors import RunError, log_line
 from prednet_jax.models import parameters
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
+from prednet_jax.training.progress import Progress, reached
 from prednet_jax.training.recipe import TRACE_AFTER, Recipe
 from prednet_jax.training.truncated import TrainState
 
 T = TypeVar("T")
-# What TensorBoard shows of each update.
+# The values of each update that TensorBoard shows.
 SCALARS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 # Updates in a trace.
 _TRACED = 3
-# Between two checkpoints, where `checkpoint_every` is 0.
+# Seconds between two checkpoints, where `checkpoint_every` is 0.
 _SECONDS = 300.0
-# Updates whose mean loss is shown; seconds between two lines, and the lines.
-_RECENT, _PAUSE = 100, 15.0
-_LINE = "{desc}: {n} of {total}, {rate_fmt}, {remaining} left{postfix}"
+# A warning follows so many updates without a gradient.
+_ZERO_GRADIENTS = 10
 ADVICE = "try a lower --learning_rate, --clip_gradient=1 or --precision=float64"
 # Examples end here in an endless source: beyond what any run trains on, where the walk
 # of seed 0 shows colours and moves.
@@ -50,14 +46,14 @@ _END = 10**8 + 400
 
 
 def check_finite(
-    name: object, record: UpdateRecord, state: Callable[[], TrainState], whole: bool
+    name: object, record: UpdateRecord, state: Callable[[], TrainState], deep: bool
 ) -> None:
     """Raises a RunError where loss or gradient is not finite, or the state is not.
 
-    `state` is called where something is wrong, and with `whole`.
+    `state` is called where a number is not finite, and with `deep`.
     """
     finite = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
-    lost = None if finite and not whole else first_not_finite(state())
+    lost = None if finite and not deep else first_not_finite(state())
     if not finite or lost:
         tensor = "every tensor is finite, the norm overflowed"
         if lost:
@@ -69,7 +65,7 @@ def check_finite(
 
 
 def first_not_finite(state: TrainState) -> str | None:
-    """Name of the first tensor with NaN or infinity, or None.
+    """Returns the name of the first tensor with NaN or infinity, or None.
 
     In the order of the computation: the carried state shows the forward pass, the
     optimiser's moments the gradient, and the parameters come last.
@@ -81,14 +77,19 @@ def first_not_finite(state: TrainState) -> str | None:
     return None
 
 
-class Keeper:
-    """Writes one run's records, and ends it where they are not numbers any more.
+class RunRecorder:
+    """Writes one run's records, and ends the run where its numbers are not finite.
 
-    `done` updates were made before.
+    `done` updates were made before; `params` are the weights after them.
     """
 
     def __init__(
-        self, recipe: Recipe, folder: Path, manifest: dict[str, Any], done: int
+        self,
+        recipe: Recipe,
+        folder: Path,
+        manifest: records.Manifest,
+        done: int,
+        params: dict | None = None,
     ):
         self.folder = folder
         self._recipe, self._manifest, self._saved = recipe, manifest, done
@@ -102,18 +103,15 @@ class Keeper:
         self._events = EventsWriter(str(folder / "events"))
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
         self._losses: list[float] = []
-        self._without_gradient = 0
+        self._zero_gradients = 0
         self._validated: dict[str, Any] | None = None
         if recipe.validation is not None:
             kept = [r for r in records.read_validation(folder) if r["update"] <= done]
             self._validated = kept[-1] if kept else None
             lines = "".join(json.dumps(row) + "\n" for row in kept)
             records.write_bytes(folder / records.VALIDATION, lines.encode())
-
-    def score_initial(self, params: dict) -> None:
-        """Scores the weights before the first update on the held-out sequences."""
-        if self._recipe.validation is not None:
-            self._validate(0, params)
+            if not done and params is not None:
+                self._validate(0, params)
 
     def see(
         self, record: UpdateRecord, state: Callable[[], TrainState], save: bool
@@ -134,19 +132,23 @@ class Keeper:
                 self._save(record.update, state())
         except RunError as error:
             kept = f"; checkpoint {self._saved} is kept" if self._saved else ""
-            failed = self._manifest | {"failure": f"{error}{kept}"}
-            records.write_json(self.folder / records.MANIFEST, failed)
+            self._write_manifest(failure=f"{error}{kept}")
             raise RunError(f"{error}{kept}") from None
+
+    def _write_manifest(self, **end: Any) -> None:
+        ended = dataclasses.replace(self._manifest, **end)
+        records.write_json(self.folder / records.MANIFEST, ended.to_json())
 
     def _count_zero_gradient(self, record: UpdateRecord) -> None:
         """Warns once, at the tenth update whose gradient is exactly zero."""
         if record.grad_norm != 0:
             return
-        self._without_gradient += 1
-        if self._without_gradient == 10:
-            say(
-                f"{self.folder}: the gradient was exactly zero in 10 updates: the "
-                "frames are black (see what --crop leaves), or no unit is active"
+        self._zero_gradients += 1
+        if self._zero_gradients == _ZERO_GRADIENTS:
+            log_line(
+                f"{self.folder}: the gradient was exactly zero in {_ZERO_GRADIENTS} "
+                "updates: the frames are black (see what --crop leaves), or no unit is "
+                "active"
             )
 
     def _validate(self, update: int, params: dict) -> None:
@@ -167,7 +169,7 @@ class Keeper:
         self._events.write_event(Event(wall_time=time.time(), step=update, **content))
 
     def _show(self, update: int, prefix: str, values: Mapping[str, Any]) -> None:
-        """Adds an update's scalars for TensorBoard; what is not finite is left out."""
+        """Adds the finite scalars of an update for TensorBoard."""
         from tensorboardX.summary import scalar
 
         for name, value in values.items():
@@ -179,7 +181,7 @@ class Keeper:
         self._writer.sync()
         self._events.flush()
         scored = self._validated or {"loss": float(np.mean(self._losses))}
-        passing = not _asked_for(self._recipe, update)
+        passing = not _is_kept(self._recipe, update)
         checkpoints.save(self.folder, state, loss=scored["loss"], passing=passing)
         self._saved = update
         self._losses.clear()
@@ -187,7 +189,7 @@ class Keeper:
     def prune(self) -> None:
         """Removes the checkpoints that the recipe does not keep.
 
-        Called when all that go on together have saved the update, so that at any moment
+        Called when all runs of one program have saved the update, so that at any moment
         they have one in common.
         """
         kept = self._recipe.keep_checkpoints, self._recipe.keep_best
@@ -201,15 +203,16 @@ class Keeper:
     def finish(
         self, params: dict, source: data.FrameSource, measured: dict[str, float]
     ) -> None:
-        """Writes examples, weights, and last the manifest: all is done."""
+        """Writes examples, weights, and last the manifest, which ends the run."""
         if self._recipe.examples:
             path, count = self.folder / records.EXAMPLES, self._recipe.examples
             write_examples(path, self._recipe.task, params, source, count)
-        records.write_tree(self.folder / records.WEIGHTS, params)
-        end = {"final_params_sha256": records.fingerprint(params)}
-        whole = self._manifest | measured | end
-        records.write_json(self.folder / records.MANIFEST, whole)
-        after = f"its weights are {self.folder / records.WEIGHTS}"
+        path, digest = self.folder / records.WEIGHTS, records.fingerprint(params)
+        records.write_tree(path, params)
+        if records.fingerprint(records.read_tree(path)) != digest:
+            raise RunError(f"{path}: what was read back is not what was saved")
+        self._write_manifest(**measured, final_params_sha256=digest)
+        after = f"its weights are {path}"
         if self._recipe.task.name == "prednet":
             script = "python experiments/predict.py"
             after = f"{script} --weights={self.folder} shows what it predicts"
@@ -235,64 +238,76 @@ def write_examples(
     records.write_tree(path, arrays, compressed=True)
 
 
-def _asked_for(recipe: Recipe, update: int) -> bool:
+def _is_kept(recipe: Recipe, update: int) -> bool:
+    """Returns whether the recipe asks for a checkpoint of an update."""
     every = recipe.checkpoint_every
     return update == recipe.updates or bool(every and update % every == 0)
 
 
-def follow(
+def record_training(
     recipe: Recipe,
-    keepers: Mapping[int, Keeper],
-    steps: Iterator[tuple[Any, Mapping[int, UpdateRecord]]],
+    recorders: Mapping[int, RunRecorder],
+    steps: Iterator[tuple[Any, Sequence[UpdateRecord]]],
     state_of: Callable[[Any, int], TrainState],
     interruption: Interruption,
     *,
     done: int,
     name: str,
-    whole: Callable[[Any], Any] = lambda states: states,
+    gather: Callable[[Any], Any] = lambda states: states,
 ) -> Any:
-    """Trains to the end, with the records of every run, by any number.
+    """Trains runs to the end and has every update recorded.
 
     All save a checkpoint of the same update: where the recipe asks for one, when a
-    signal came, and without `checkpoint_every` every `_SECONDS`. `keepers` are those
-    that this process writes; `steps`, `state_of` and `whole` as in `runs._Way`.
+    signal came, and without `checkpoint_every` every five minutes.
 
-    Returns the last states, whole; None where all updates were made before.
+    Args:
+        recipe: what the runs share.
+        recorders: the recorders of this process, by position among its runs.
+        steps: the training, as `loop.train_runs` yields it.
+        state_of: returns the state of the run at a position.
+        interruption: notes signals.
+        done: updates that were made before.
+        name: the name that the progress shows.
+        gather: collects states that several processes hold.
+
+    Returns:
+        The last states, gathered; None where all updates were made before.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.progress)
     held, saved = None, time.monotonic()
     try:
         for states, lines in traced(steps, recipe.profile):
             interruption.defer()
-            update = next(iter(lines.values())).update
+            update = lines[0].update
             late = time.monotonic() - saved > _SECONDS and not recipe.checkpoint_every
-            number, due = process.largest(interruption.noted or 0, late)
-            save = bool(number or due) or _asked_for(recipe, update)
+            number, due = process.all_max(interruption.noted or 0, late)
+            save = bool(number or due) or _is_kept(recipe, update)
             if save:
                 interruption.save()
-            held = whole(states) if save else states
-            for n, keeper in keepers.items():
-                keeper.see(lines[n], functools.partial(state_of, held, n), save)
+            held = gather(states) if save else states
+            for i, recorder in recorders.items():
+                recorder.see(lines[i], functools.partial(state_of, held, i), save)
             if save:
-                for keeper in keepers.values():
-                    keeper.prune()
+                for recorder in recorders.values():
+                    recorder.prune()
                 saved = time.monotonic()
             if number:
                 interruption.noted = signal.Signals(number)
-                process.meet("saved")
-                where = next((k.folder for k in keepers.values()), name)
-                said = f"{where} is saved after update {update}; --resume goes on"
-                interruption.obey(said)
-            bar.update(*lines.values())
+                process.barrier("saved")
+                where = next((r.folder for r in recorders.values()), name)
+                interruption.obey(
+                    f"{where} is saved after update {update}; --resume goes on"
+                )
+            bar.update(*lines)
     finally:
         bar.close()
-        for keeper in keepers.values():
-            keeper.close()
+        for recorder in recorders.values():
+            recorder.close()
     return held
 
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
-    """The same steps, with a trace of the third to the fifth; None: no trace."""
+    """Yields the same steps, with a trace of the third to the fifth; None: no trace."""
     if folder is None:
         yield from steps
         return
@@ -307,56 +322,3 @@ def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
                 tracing.enter_context(trace)
             if number == TRACE_AFTER + _TRACED:
                 tracing.close()
-
-
-class Progress:
-    """How far a training is, on stderr: a bar on a terminal, else a line now and then.
-
-    It shows the mean loss of the last updates, and what it is of that of copying.
-    """
-
-    def __init__(self, name: str, total: int, done: int = 0, *, shown: bool = True):
-        self._recent: deque[tuple[float, float | None]] = deque(maxlen=_RECENT)
-        self._lines = shown and not sys.stderr.isatty()
-        count = {"total": total, "initial": done, "unit": "update"}
-        if self._lines:  # Nowhere is a bar drawn, but tqdm measures.
-            count |= {"file": io.StringIO(), "bar_format": _LINE, "mininterval": _PAUSE}
-        self._bar = tqdm(desc=name, **count, dynamic_ncols=True, disable=not shown)
-        self._said = math.inf  # The first update compiles.
-
-    def update(self, *lines: UpdateRecord) -> None:
-        """One update further, with the record of each run."""
-        self._recent += [(line.loss, line.copy_last_frame_loss) for line in lines]
-        losses, copied = zip(*self._recent, strict=True)
-        text = f"loss {sum(losses) / len(losses):.5f}"
-        if compared := sum(copy or 0 for copy in copied):
-            text += f" ({sum(losses) / compared:.2f} of copying, while training)"
-        self._bar.set_postfix_str(text, refresh=False)
-        self._bar.update()
-        now = time.monotonic()
-        if self._lines and now - self._said >= _PAUSE:
-            say(str(self._bar))
-        if now - self._said >= _PAUSE or self._said == math.inf:
-            self._said = now
-
-    def close(self) -> None:
-        """Leaves the bar as it is."""
-        self._bar.close()
-
-
-def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
-    """How far a training got, in words: its last loss beside that of copying.
-
-    Means over the last fifth of all updates, also those of earlier processes. Empty for
-    a network that has no frame to copy.
-    """
-    metrics = records.read_run(folder).metrics
-    last = -max(1, len(metrics["loss"]) // 5)
-    loss, copied = (metrics[name][last:] for name in ("loss", "copy_last_frame_loss"))
-    compared = np.isfinite(copied)
-    if not np.any(copied[compared]):
-        return ""
-    ratio = loss[compared].mean() / copied[compared].mean()
-    text = f", loss {ratio:.2f} of copying the last frame's"
-    frozen = validated and f" while training, {validated['ratio']:.2f} frozen, held out"
-    return text + (frozen or "")

@@ -10,11 +10,13 @@ import optax
 import pytest
 
 from prednet_jax import PredNetConfig, optimizers, process, records, tasks
-from prednet_jax.errors import RunError, UserError, say
-from prednet_jax.training import keeping
+from prednet_jax.errors import RunError, UserError, log_line
+from prednet_jax.training import progress, run_recorder
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.recipe import Recipe, check_memory
 from prednet_jax.training.truncated import TrainState
+
+MANIFEST = records.Manifest(model="prednet", network={}, seed=0, updates=9, flags={})
 
 
 def state(**fields):
@@ -26,8 +28,8 @@ def state(**fields):
 def test_what_is_no_number_ends_the_run():
     """The loss, the gradient, and a tensor after the last update, which is named."""
     bad = {"a": np.ones(2), "b": {"kernel": np.array([1, np.inf])}}
-    keeping.check_finite("run", record(1), lambda: state(params=bad), False)
-    keeping.check_finite("run", record(1), state, True)
+    run_recorder.check_finite("run", record(1), lambda: state(params=bad), False)
+    run_recorder.check_finite("run", record(1), state, True)
     for fields, after, message in (
         ({"loss": np.nan}, {}, "update 1: loss nan, .*; every tensor is finite, the"),
         ({"grad_norm": np.inf}, {"carry": bad}, "inf; .* is carry/b/kernel; try a"),
@@ -38,14 +40,14 @@ def test_what_is_no_number_ends_the_run():
     ):
         wrong = dataclasses.replace(record(1), **fields)
         with pytest.raises(RunError, match=message):
-            keeping.check_finite("run", wrong, lambda a=after: state(**a), True)
+            run_recorder.check_finite("run", wrong, lambda a=after: state(**a), True)
 
 
 def test_a_gradient_of_zero_is_reported_once(tmp_path, capsys):
     """It was reported again at every update after the tenth, whatever its gradient."""
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
     recipe = Recipe(task=task, open_source=list, updates=99, window=2)
-    keeper = keeping.Keeper(recipe, tmp_path, {}, 0)
+    keeper = run_recorder.RunRecorder(recipe, tmp_path, MANIFEST, 0)
     norms = [0.0] * 10 + [1.0] * 20 + [0.0] * 5
     for update, norm in enumerate(norms, 1):
         keeper.see(dataclasses.replace(record(update), grad_norm=norm), state, False)
@@ -135,11 +137,11 @@ def record(update, loss=0.02, copied=0.01):
 
 def test_a_pipe_gets_whole_lines_now_and_then(monkeypatch, capsys):
     """One of a network of images has no ratio; nothing where nothing is wanted."""
-    seldom = keeping.Progress("prednet seed 1", 40)
-    monkeypatch.setattr(keeping, "_PAUSE", 0.0)
-    often = keeping.Progress("prednet seed 0", 40, 10)
-    images = keeping.Progress("autoencoder", 4)
-    quiet = keeping.Progress("prednet", 3, shown=False)
+    seldom = progress.Progress("prednet seed 1", 40)
+    monkeypatch.setattr(progress, "_PAUSE", 0.0)
+    often = progress.Progress("prednet seed 0", 40, 10)
+    images = progress.Progress("autoencoder", 4)
+    quiet = progress.Progress("prednet", 3, shown=False)
     for update in (11, 12):  # The first compiles: nothing is said of its rate.
         often.update(record(update))
         images.update(record(update, copied=None))
@@ -158,9 +160,9 @@ def test_a_pipe_gets_whole_lines_now_and_then(monkeypatch, capsys):
 
 def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(monkeypatch):
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
-    bar = keeping.Progress("prednet", 3)
+    bar = progress.Progress("prednet", 3)
     bar.update(record(1), record(1, copied=0.03))
-    say("careful")
+    log_line("careful")
     before, after = screen.getvalue().split("careful\n")
     # The bar's line is wiped before the message and drawn anew behind it.
     assert re.search(r"\r *\r$", before)
@@ -180,4 +182,4 @@ def test_the_closing_line_is_of_all_updates_of_a_resumed_run(tmp_path):
             writer.write(update=update, loss=loss, copy_last_frame_loss=copied)
         writer.close()
         records.write_json(tmp_path / records.MANIFEST, {})
-        assert keeping.reached(tmp_path) == expected
+        assert progress.reached(tmp_path) == expected

@@ -1,0 +1,236 @@
+"""The directory of a run: what is in it, what may be written there, how it continues.
+
+A directory is inspected before it is touched: `inspect_run_directory` and `check_same`
+only refuse; `start_or_resume` is the first to write.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prednet_jax import data, process, records
+from prednet_jax import noise as noise_lib
+from prednet_jax.errors import UserError, log_line
+from prednet_jax.records import Manifest
+from prednet_jax.training import checkpoints
+from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.truncated import TrainState
+
+#: What makes a directory that of a run.
+PARTS = (
+    *(records.MANIFEST, records.METRICS, records.VALIDATION, records.WEIGHTS),
+    *(records.EXAMPLES, checkpoints.FOLDER),
+)
+#: Weights that a run started from, where they came from a file or another run.
+INITIAL = "initial_weights.npz"
+# Fields of a manifest that stay the same where a run continues; those of the machine,
+# where the last bits differ if one of them does; those that are taken anew.
+_SAME = ("model", "network", "seed", "noise", "noise_draw", "initial_params_sha256")
+_MACHINE = ("versions", "device", "environment", "convolutions")
+_CHANGING = ("updates", "flags", "data_order_sha256")
+
+
+class ExistingRun(NamedTuple):
+    """What a directory holds of a run.
+
+    Attributes:
+        manifest: the run's manifest; None: there is no run.
+        updates: number of updates that the run was to make.
+        finished: whether it has made all that are asked for.
+    """
+
+    manifest: Manifest | None = None
+    updates: int = 0
+    finished: bool = False
+
+
+def inspect_run_directory(
+    folder: Path, *, updates: int, resume: bool, overwrite: bool
+) -> ExistingRun:
+    """Returns what a directory holds of a run, if a run of `updates` may be written.
+
+    Raises:
+        UserError: it holds a run that was not asked for or cannot continue.
+    """
+    parts = [name for name in PARTS if (folder / name).exists()]
+    if overwrite or not parts:
+        return ExistingRun()
+    if records.MANIFEST not in parts:
+        raise UserError(
+            f"{folder}: {parts[0]} without {records.MANIFEST}; expected a whole run, "
+            "or none (--overwrite begins anew)"
+        )
+    try:
+        manifest = records.read_manifest(folder)
+    except records.ManifestError as error:
+        raise UserError(f"{error} (--overwrite begins anew)") from None
+    finished = manifest.final_params_sha256 is not None
+    if not resume:
+        kind = "a finished run" if finished else "a run that is not finished"
+        raise UserError(
+            f"{folder}: holds {kind}; expected --resume to go on, --overwrite to begin "
+            "anew, or another directory"
+        )
+    old = manifest.updates
+    if updates < old:
+        raise UserError(
+            f"--resume: updates={updates}: expected at least the {old} of {folder}"
+        )
+    return ExistingRun(manifest, old, finished and updates == old)
+
+
+def check_same(
+    recipe: Recipe,
+    folder: Path,
+    old: ExistingRun,
+    new: Manifest,
+    source: data.FrameSource,
+) -> None:
+    """Refuses to continue a run that began otherwise, or whose length decides.
+
+    `new` is the manifest of the run that is asked for. A run that is made longer may
+    have had other frames or rates from the start.
+    """
+    if old.manifest is None:
+        return
+    first = recipe.schedule(source, new.seed, old.updates)
+    before, now = old.manifest.to_json(), json.loads(json.dumps(new.to_json()))
+    wanted = {field: now.get(field) for field in _SAME}
+    wanted["data_order_sha256"] = data.order_fingerprint(source, first)
+    for field, value in wanted.items():
+        if _meaning(field, before.get(field)) != _meaning(field, value):
+            raise UserError(
+                f"--resume: {field} {value}; expected the {before.get(field)} of "
+                f"{folder}"
+            )
+    for field in _MACHINE:
+        if before.get(field) != now.get(field):
+            log_line(
+                f"{folder}: begun with {field} {before.get(field)}, going on with "
+                f"{now.get(field)}: the last bits may differ"
+            )
+    longer = (
+        f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
+    )
+    entire = recipe.schedule(source, new.seed)
+    if not np.array_equal(first.start, entire.start[: old.updates]):
+        raise UserError(f"{longer}; more updates see other frames from the start")
+    rates = [recipe.rate(total) for total in (old.updates, recipe.updates)]
+    steps = np.arange(old.updates)
+    earlier, later = (rate(steps) if callable(rate) else rate for rate in rates)
+    if old.updates != recipe.updates and not np.array_equal(earlier, later):
+        cause = "rate_schedule" if recipe.learning_rate else recipe.task.name
+        raise UserError(
+            f"{longer}; the learning rate of {cause} depends on the number of updates"
+        )
+
+
+def _meaning(field: str, value: Any) -> Any:
+    """Returns what is compared of a field: of a noise its spec, whatever its text."""
+    return noise_lib.parse(value) if field == "noise" and value else value
+
+
+class RunToWrite(NamedTuple):
+    """A run whose training begins or continues.
+
+    Attributes:
+        folder: its directory.
+        existing: what the directory holds.
+        state: the state before the first update (shapes, of a run of other processes).
+        manifest: its manifest; None: another process holds it.
+        writes: whether this process writes its records.
+    """
+
+    folder: Path
+    existing: ExistingRun
+    state: TrainState
+    manifest: Manifest | None
+    writes: bool
+
+
+def start_or_resume(
+    runs: Sequence[RunToWrite], *, overwrite: bool
+) -> tuple[int, list[TrainState], list[Manifest | None]]:
+    """Begins runs or continues them, all at the same update; the first that writes.
+
+    Every process passes all runs.
+
+    Returns:
+        The update to continue from, the state of each run after it, and the manifests
+        as they were written.
+    """
+    folders = [run.folder for run in runs]
+    for run in runs:
+        if run.writes:
+            checkpoints.remove_leftovers(run.folder, everything=overwrite)
+            if overwrite:
+                _clear(run.folder)
+            for left in run.folder.glob(".*.tmp"):  # of an interrupted write
+                left.unlink(missing_ok=True)
+    done, states = 0, [run.state for run in runs]
+    if all(run.existing.manifest is not None for run in runs):
+        metrics = [folder / records.METRICS for folder in folders]
+        lines = min(len(records.metrics_lines(path)) for path in metrics)
+        done, states = checkpoints.newest(folders, states, lines)
+    # From here on the directories change, which all processes have read by now.
+    process.assert_same_on_all("the update to go on from", done)
+    manifests: list[Manifest | None] = []
+    for run in runs:
+        manifest = run.manifest
+        if run.writes and manifest is not None:
+            if run.existing.manifest is not None:
+                print(f"{run.folder}: going on after update {done}")
+                manifest = _continued(run.existing.manifest, manifest, done)
+            records.write_json(run.folder / records.MANIFEST, manifest.to_json())
+        manifests.append(manifest)
+    return done, states, manifests
+
+
+def check_all_begun(folders: Sequence[Path], existing: Sequence[ExistingRun]) -> None:
+    """Refuses to continue where some runs have checkpoints and another has no run."""
+    pairs = list(zip(folders, existing, strict=True))
+    lost = [folder for folder, run in pairs if run.manifest is None]
+    kept = [
+        folder for folder, run in pairs if run.manifest and checkpoints.updates(folder)
+    ]
+    if lost and kept:
+        raise UserError(
+            f"--resume: {lost[0]} is no run, and {kept[0]} is one; expected all of "
+            "them, or none (--overwrite begins anew)"
+        )
+
+
+def _clear(folder: Path) -> None:
+    """Removes the files of a run from its directory, and nothing else."""
+    for name in (*PARTS, INITIAL, records.LOSS_PICTURE):
+        if name != checkpoints.FOLDER:
+            (folder / name).unlink(missing_ok=True)
+    for events in folder.glob("events.out.tfevents.*"):
+        events.unlink()
+
+
+def _continued(old: Manifest, new: Manifest, done: int) -> Manifest:
+    """Returns the manifest of a run that continues: as it began, and where it does."""
+    changed = {
+        name: getattr(new, name)
+        for name in ("git_commit", *_MACHINE)
+        if getattr(new, name) != getattr(old, name)
+    }
+    return dataclasses.replace(
+        old,
+        **{name: getattr(new, name) for name in _CHANGING},
+        resumed=(*old.resumed, {"after_update": done, **changed}),
+        final_params_sha256=None,
+        failure=None,
+    )
+
+
+def runs_below(workdir: Path) -> list[Path]:
+    """Returns the directory itself where it holds a run, else those of its seeds."""
+    if (workdir / records.MANIFEST).exists():
+        return [workdir]
+    return [path.parent for path in sorted(workdir.glob(f"seed_*/{records.MANIFEST}"))]

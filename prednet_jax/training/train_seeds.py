@@ -1,0 +1,347 @@
+"""Trainings as runs on disk (`train.py`): seed after seed, or all in one program.
+
+Everything that can be refused is refused before the first write: sizes from shapes, the
+directories, the data, and last the program itself, by tracing it.
+"""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from prednet_jax import data, files, process, records
+from prednet_jax import noise as noise_lib
+from prednet_jax.errors import UserError
+from prednet_jax.records import Manifest
+from prednet_jax.training import keys, loop, replicas, run_directory
+from prednet_jax.training.interruption import Interruption
+from prednet_jax.training.loop import Pair, SeedRun
+from prednet_jax.training.recipe import Prepared, Recipe, prepare
+from prednet_jax.training.replicas import Layout
+from prednet_jax.training.run_directory import ExistingRun, RunToWrite
+from prednet_jax.training.run_recorder import RunRecorder, record_training
+from prednet_jax.training.truncated import TrainState
+
+
+class TrainingStrategy:
+    """How runs are trained: here each in a program of its own.
+
+    Attributes:
+        layout: replicas and devices, for the manifest; None: a single run.
+        streams: number of streams of a run that a device has.
+    """
+
+    layout: Mapping[str, Any] | None = None
+    streams: int = 1
+
+    def __init__(self, recipe: Recipe):
+        self._recipe = recipe
+
+    def trace(self, state: Any, window: tuple[int, ...]) -> None:
+        """Traces the update from shapes; what cannot be computed is refused here."""
+        frames = jax.ShapeDtypeStruct(window, np.uint8)
+        # The trace is kept by JAX and used when the update is first called.
+        key = keys.stream(0, "noise")
+        self._recipe.trainer.program.eval_shape(state, frames, np.bool_(True), key)
+
+    def pair(self, runs: Sequence[SeedRun]) -> Pair:
+        """Returns the step and the stream of the runs."""
+        (run,) = runs
+        return loop.one_seed(self._recipe.trainer, run, self._recipe.draw)
+
+    def state_of(self, states: Any, number: int) -> TrainState:
+        """Returns the state of the run with a number."""
+        del number
+        return states
+
+    def gather(self, states: Any) -> Any:
+        """Collects states that several processes hold."""
+        return states
+
+
+class Together(TrainingStrategy):
+    """All runs as replicas of one program on all devices."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, mode: str):
+        super().__init__(recipe)
+        self._devices, self.streams = layout, layout.streams
+        self.layout = {
+            "replicas": layout.replicas,
+            "batch": layout.batch,
+            "replica_mode": mode,
+            "devices": layout.mesh.size,
+            "processes": jax.process_count(),
+        }
+        self._update = replicas.compile_update(
+            recipe.task, recipe.optimizer, recipe.method, recipe.noise, layout, mode
+        )
+
+    def trace(self, state: Any, window: tuple[int, ...]) -> None:
+        """See `TrainingStrategy`."""
+
+        def shaped(shape: tuple, dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self._devices.replicas, *shape), dtype)
+
+        states = jax.tree.map(lambda x: shaped(x.shape, x.dtype), state)
+        frames, first = shaped(window, np.uint8), shaped((), np.bool_)
+        self._update.eval_shape(states, frames, first, shaped((2,), np.uint32))
+
+    def pair(self, runs: Sequence[SeedRun]) -> Pair:
+        """See `TrainingStrategy`."""
+        return replicas.many_seeds(self._update, self._devices, runs)
+
+    def state_of(self, states: Any, number: int) -> TrainState:
+        """See `TrainingStrategy`."""
+        return replicas.replica_state(states, number)
+
+    def gather(self, states: Any) -> Any:
+        """See `TrainingStrategy`."""
+        return replicas.gather_states(states)
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Run:
+    """A seed on its way: filled in from top to bottom.
+
+    `number` is its position among all seeds, `held` whether this process trains a part
+    of it, `writes` whether it writes the records.
+    """
+
+    number: int
+    seed: int
+    folder: Path
+    held: bool
+    writes: bool
+    existing: ExistingRun
+    prepared: Prepared | None = None
+    manifest: Manifest | None = None
+
+
+def train_seeds(
+    recipe: Recipe,
+    directories: Mapping[int, Path],
+    interruption: Interruption | None = None,
+    *,
+    mode: str | None = None,
+) -> None:
+    """Trains several seeds, each as a run in a directory of its own.
+
+    Args:
+        recipe: what the runs share.
+        directories: the directory of each seed.
+        interruption: notes signals; None: signals have their usual effect.
+        mode: None: one seed after the other, and finished ones are left alone. `auto`,
+            `map` or `vmap`: together, as replicas of one program on all devices; each
+            process writes the runs of which it holds the first part. Devices and
+            processes are set before (`process.split_cpu`, `join_processes`).
+
+    Raises:
+        UserError: something that is asked for cannot be done; nothing was written.
+    """
+    recipe.check_sizes(len(directories), together=mode is not None)
+    layout = None
+    if mode is not None:
+        mode = replicas.resolve_mode(mode, jax.default_backend())
+        task = replicas.resolve_network(recipe.task, mode)
+        recipe = dataclasses.replace(recipe, task=task)
+        layout = replicas.layout(len(directories), recipe.batch)
+
+    def inspect(folder: Path) -> ExistingRun:
+        return run_directory.inspect_run_directory(
+            folder,
+            updates=recipe.updates,
+            resume=recipe.resume,
+            overwrite=recipe.overwrite,
+        )
+
+    local = range(len(directories)) if layout is None else layout.held(0)
+
+    def writes(number: int) -> bool:
+        return number in local and (layout is None or layout.written(number))
+
+    folders = list(directories.values())
+    _check_places(recipe, [f for number, f in enumerate(folders) if writes(number)])
+    runs = [
+        _Run(
+            number=number,
+            seed=seed,
+            folder=folder,
+            held=number in local,
+            writes=writes(number),
+            existing=inspect(folder),
+        )
+        for number, (seed, folder) in enumerate(directories.items())
+    ]
+    for run in runs:
+        if run.writes and run.existing.finished:
+            print(f"{run.folder}: finished, {recipe.updates} updates; nothing to do")
+    if layout is None:
+        runs = [run for run in runs if not run.existing.finished]
+    else:
+        begun = [(run.existing.updates, run.existing.finished) for run in runs]
+        process.assert_same_on_all("what was begun", begun)
+    if all(run.existing.finished for run in runs):
+        return
+    strategy = TrainingStrategy(recipe)
+    if layout is not None and mode is not None:
+        folders, existing = [run.folder for run in runs], [run.existing for run in runs]
+        run_directory.check_all_begun(folders, existing)
+        strategy = Together(recipe, layout, mode)
+    shapes = _prepare_and_check(recipe, strategy, [run for run in runs if run.held])
+    with files.hold(*(run.folder for run in runs if run.writes)):
+        for run in runs:
+            if run.writes and inspect(run.folder) != run.existing:
+                raise UserError(f"{run.folder}: another process has just written there")
+        for group in [[run] for run in runs] if layout is None else [runs]:
+            noted = interruption or Interruption()
+            seconds = _train_group(recipe, group, strategy, shapes, noted)
+    written = [run for run in runs if run.writes]
+    if layout is not None and written:
+        print(
+            f"{len(written)} x {recipe.updates} updates on {layout.mesh.size} devices "
+            f"in {seconds:.1f} s"
+        )
+
+
+def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
+    """Refuses directories that cannot be written or are in use; leaves no file."""
+    for folder in folders:
+        files.check_writable(folder)
+        files.check_unlocked(folder)
+        with files.plain_path(folder):  # Refused now where no checkpoint can be saved.
+            pass
+    if recipe.profile is not None:
+        files.check_writable(recipe.profile)
+
+
+def _prepare_and_check(
+    recipe: Recipe, strategy: TrainingStrategy, held: Sequence[_Run]
+) -> Any:
+    """Opens the data of the runs of this process, and refuses what cannot be trained.
+
+    Returns the shapes of a state.
+    """
+    for run in held:
+        run.prepared = prepare(recipe, run.seed)
+        run.manifest = _manifest(recipe, run.seed, run.prepared, strategy)
+    first = held[0].prepared
+    assert first is not None
+    seed, weights = held[0].seed, first.weights
+    shapes = jax.eval_shape(lambda: recipe.initial_state(seed, weights))
+    window = first.schedule.window + 1, recipe.batch, *recipe.task.frame
+    strategy.trace(shapes, window)
+    for run in held:
+        if run.writes and run.manifest is not None and run.prepared is not None:
+            source = run.prepared.source
+            run_directory.check_same(
+                recipe, run.folder, run.existing, run.manifest, source
+            )
+    if held[0].writes and first.source.done:  # to frames of another size
+        print(f"data={first.source.name}: {first.source.done}", flush=True)
+    return shapes
+
+
+def _manifest(
+    recipe: Recipe, seed: int, prepared: Prepared, strategy: TrainingStrategy
+) -> Manifest:
+    """Returns the manifest of a run that begins now."""
+    spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
+    return Manifest(
+        git_commit=records.git_commit(Path(__file__).parent),
+        versions=records.versions(),
+        device=process.description(),
+        flags=dict(recipe.flags),
+        network=recipe.task.network(),
+        environment=records.environment(),
+        prng=keys.IMPLEMENTATION,
+        convolutions=recipe.task.algorithms(recipe.dtype, batch=strategy.streams)
+        or None,
+        model=recipe.task.name,
+        seed=seed,
+        data=prepared.source.name,
+        sampling=recipe.sampling if recipe.sampling != "stream" else None,
+        validation=recipe.validation.record if recipe.validation else None,
+        updates=recipe.updates,
+        noise=noise_lib.format(spec, defaults=True),
+        noise_draw=recipe.draw,
+        initial_params_sha256=records.fingerprint(prepared.weights),
+        data_order_sha256=data.order_fingerprint(prepared.source, prepared.schedule),
+        layout=strategy.layout,
+    )
+
+
+def _train_group(
+    recipe: Recipe,
+    group: Sequence[_Run],
+    strategy: TrainingStrategy,
+    shapes: Any,
+    interruption: Interruption,
+) -> float:
+    """Trains runs together to their end and writes the records of this process.
+
+    Returns the seconds of the training.
+    """
+    # Of runs that other processes hold only the shapes of the state matter.
+    to_write = [
+        RunToWrite(
+            run.folder,
+            run.existing,
+            shapes
+            if run.prepared is None
+            else recipe.initial_state(run.seed, run.prepared.weights),
+            run.manifest,
+            run.writes,
+        )
+        for run in group
+    ]
+    done, states, manifests = run_directory.start_or_resume(
+        to_write, overwrite=recipe.overwrite
+    )
+    held = [(i, run) for i, run in enumerate(group) if run.prepared is not None]
+    seed_runs = [
+        SeedRun(run.seed, states[i], run.prepared.source, run.prepared.schedule)
+        for i, run in held
+        if run.prepared is not None
+    ]
+    recorders: dict[int, RunRecorder] = {}
+    for position, (i, run) in enumerate(held):
+        manifest = manifests[i]
+        if run.writes and manifest is not None:
+            # A run continues when the file of its weights has moved.
+            initial = run.folder / run_directory.INITIAL
+            if recipe.weights is not None and not initial.exists():
+                records.write_tree(initial, recipe.weights)
+            recorders[position] = RunRecorder(
+                recipe, run.folder, manifest, done, states[i].params
+            )
+
+    def state_of(trained: Any, position: int) -> TrainState:
+        return strategy.state_of(trained, held[position][1].number)
+
+    start = time.perf_counter(), time.process_time()
+    name = f"{recipe.task.name} seed {group[0].seed}"
+    if strategy.layout is not None:
+        name = f"{recipe.task.name} x {len(recorders)}"
+    end = record_training(
+        recipe,
+        recorders,
+        loop.train_runs(seed_runs, strategy.pair(seed_runs), recipe.method),
+        state_of,
+        interruption,
+        done=done,
+        name=name,
+        gather=strategy.gather,
+    )
+    wall = time.perf_counter() - start[0]
+    parallelism = (time.process_time() - start[1]) / wall
+    measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
+    for position, recorder in recorders.items():
+        # Where all updates were made before, as a killed process leaves them.
+        state = seed_runs[position].state if end is None else state_of(end, position)
+        recorder.finish(state.params, seed_runs[position].source, measured)
+    interruption.obey(f"{group[0].folder} is finished")
+    return wall
