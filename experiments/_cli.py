@@ -169,15 +169,23 @@ def _check_place(name: str, path: str) -> None:
 
 
 def chosen_flags() -> dict[str, Any]:
-    """Every flag of the script and its value."""
+    """Returns every flag of the script and its value."""
     own = FLAGS.get_key_flags_for_module("__main__")
     return {flag.name: flag.value for flag in own}
 
 
-def provenance() -> dict[str, Any]:
-    """Where a result comes from: the command, the flags, the code.
+def given_flags() -> dict[str, Any]:
+    """Returns the flags of the script that were given, and their values."""
+    own = FLAGS.get_key_flags_for_module("__main__")
+    return {flag.name: flag.value for flag in own if flag.present}
 
-    Where it was first written says nothing to who reads it, so --workdir is left out.
+
+def provenance(**effective: Any) -> dict[str, Any]:
+    """Returns where a result comes from: the command, the flags, the code.
+
+    The `effective` values take the place of flags that were not given. The directory in
+    which a result was first written means nothing to a reader, so --workdir is left
+    out.
     """
     own = FLAGS.get_key_flags_for_module("__main__")
     present = [f for f in own if f.present and f.name != "workdir"]
@@ -185,7 +193,9 @@ def provenance() -> dict[str, Any]:
     script = f"experiments/{Path(sys.argv[0]).name}"
     return {
         "command": shlex.join(["python", script, *words]),
-        "flags": {k: v for k, v in chosen_flags().items() if k != "workdir"},
+        "flags": {
+            k: v for k, v in (chosen_flags() | effective).items() if k != "workdir"
+        },
         "versions": records.versions(),
         "git_commit": records.git_commit(Path(__file__).parent),
     }
@@ -203,7 +213,7 @@ def progress(items: Sequence[Any]) -> Iterable[Any]:
     return tqdm(items, delay=5, mininterval=interval, leave=False, dynamic_ncols=True)
 
 
-def write(path: Path, record: Mapping[str, Any]) -> None:
-    """Writes a record as JSON, with where it comes from; makes its directory."""
+def write(path: Path, record: Mapping[str, Any], **effective: Any) -> None:
+    """Writes a record as JSON, with its `provenance`; makes its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_json(path, {**provenance(), **record})
+    records.write_json(path, {**provenance(**effective), **record})

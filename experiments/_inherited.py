@@ -1,35 +1,37 @@
-"""What flags are not asked for: of a run that goes on, of its weights, of a preset.
+"""Layers of settings that are not flags: of a preset, of a run, of given weights.
 
-A flag that was given and contradicts them is a `UserError`.
+A flag that was given and contradicts what a run or a file has is a `UserError`.
 """
 
-import contextlib
-import os
+import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import _cli
 import _flags
 from absl import flags
 
 from prednet_jax import data, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import run_directory
+from prednet_jax.training import run_directory, settings
+from prednet_jax.training.settings import DataSettings, NetworkSettings, Settings
 
 FLAGS = flags.FLAGS
 # article: as arXiv 2109.01451 trained it, with Chainer's leak between windows.
 # lotter_kitti: as coxlab/prednet's kitti_train.py, 150 epochs of 125 updates.
 # quick: random windows of many walks, after which it predicts others.
-_PUBLISHED = {"channels": ["3", "48", "96", "192"], "width": 160}
+_PUBLISHED = {"channels": [3, 48, 96, 192], "width": 160}
 PRESETS: dict[str, dict[str, Any]] = {
     "article": _PUBLISHED
     | {"variant": "watanabe", "height": 120, "window": 20, "updates": 250}
     | {"truncation_leak": True},
     "lotter_kitti": _PUBLISHED
     | {"variant": "lotter", "height": 128, "window": 10, "updates": 18_750},
-    "quick": {"variant": "watanabe", "channels": ["3", "24", "48"]}
-    | {"r_channels": ["16", "24", "48"], "height": 24, "width": 32}
+    "quick": {"variant": "watanabe", "channels": [3, 24, 48]}
+    | {"r_channels": [16, 24, 48], "height": 24, "width": 32}
     | {"window": 20, "updates": 1000}
     | {"sampling": "windows", "batch": 8, "validate_every": 200}
     | {"learning_rate": 2e-3, "clip_gradient": 1.0},
@@ -46,6 +48,8 @@ _NETWORK = (
     *("variant", "channels", "r_channels", "height", "width", "pixel_max"),
     *("a_filters", "ahat_filters", "r_filters", "hidden"),
 )
+# The settings of frames that a run hands on to those who use its weights.
+_FRAMES = ("data", "crop", "offset", "layout", "every")
 
 
 def define_preset() -> None:
@@ -60,50 +64,76 @@ def define_preset() -> None:
     )
 
 
-def apply_preset() -> None:
-    """Sets the flags of --preset that were not given."""
-    # The preset's recurrent channels belong to its channels.
-    own_channels = FLAGS["channels"].present
-    for name, value in PRESETS.get(FLAGS.preset, {}).items():
-        if not FLAGS[name].present and not (own_channels and name == "r_channels"):
-            FLAGS[name].value = value
+def preset_values() -> dict[str, Any]:
+    """Returns the values of --preset; its recurrent channels belong to its channels."""
+    values = dict(PRESETS.get(FLAGS.preset, {}))
+    if FLAGS["channels"].present:
+        values.pop("r_channels", None)
+    return values
 
 
-def read_flags(workdir: Path, names: list[str]) -> None:
-    """Sets every flag that was not given to what the run in a directory began with.
+def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flags that the run in a directory was begun with; {}: there is none.
 
-    Does nothing where neither a run nor one of its seeds was begun.
+    Of several seeds one may be ahead of another, where a training was interrupted.
+
+    Raises:
+        UserError: a flag that was given contradicts them.
     """
-    begun = [folder / records.MANIFEST for folder in run_directory.runs_below(workdir)]
-    if not begun:
-        return
-    path = begun[0]
-    manifests = [records.read_json(path) for path in begun]
+    folders = run_directory.runs_below(workdir)
+    if not folders:
+        return {}
+    path = folders[0] / records.MANIFEST
     try:
-        recorded = dict(manifests[0]["flags"])
-        # A seed may be ahead of another, where one was interrupted.
-        recorded["updates"] = max(int(manifest["updates"]) for manifest in manifests)
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise UserError(f"{path}: not the manifest of a run of train.py") from None
-    if not FLAGS["model"].present:
-        tasks.check_recorded(recorded.get("model", "prednet"))
-    # What other flags mean depends on the model.
-    for name in sorted(names, key=lambda name: name != "model"):
-        if name not in recorded or name in _OF_COMMAND:
+        manifests = [records.read_manifest(folder) for folder in folders]
+        recorded = dict(manifests[0].flags)
+    except (records.ManifestError, TypeError, ValueError):
+        recorded = {}
+    if not recorded:
+        raise UserError(f"{path}: not the manifest of a run of train.py")
+    recorded["updates"] = max(manifest.updates for manifest in manifests)
+    recorded = {k: v for k, v in recorded.items() if k not in _OF_COMMAND}
+    if "model" not in given:
+        tasks.check_recorded(str(recorded.get("model", "prednet")))
+    try:
+        begun = _comparable(recorded)
+        asked = _comparable(recorded | given)
+    except UserError as error:
+        if not given:
+            raise UserError(f"{path}: {error}") from None
+        raise
+    for name in sorted(given, key=lambda name: name != "model"):
+        if name in _OF_COMMAND or name not in recorded or name in _FREE:
             continue
-        flag, value = FLAGS[name], recorded[name]
-        if not flag.present:
-            flag.value = _parsed(flag, value, path)
-        elif not _agrees(name, flag.value, value):
-            more = ", or more" if name == "updates" else ""
+        more = ", or more" if name == "updates" else ""
+        agrees = asked[name] == begun[name]
+        if not (agrees or (more and asked[name] >= begun[name])):
             raise UserError(
-                f"--resume: --{name}={_shown(flag.value)}: expected {_shown(value)}"
-                f"{more}, as in {path}"
+                f"--resume: --{name}={_shown(given[name])}: expected "
+                f"{_shown(recorded[name])}{more}, as in {path}"
             )
+    return recorded
+
+
+def _comparable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values in a form in which the same ones are equal, as 1.0 and 1."""
+    own = Settings.layered(_cli.chosen_flags(), values)
+    named = own.network.model in tasks.NAMED
+    found = dict(values) | own.values()
+    found["noise"] = own.training.noise_spec
+    if own.network.model == "prednet":
+        config = _flags.task_of(own.network, None).config  # type: ignore[attr-defined]
+        found |= {"height": config.height, "width": config.width}
+    if own.data.data is None and named:
+        found["data"] = tasks.NAMED[own.network.model][0].data
+    for name in ("data", "init_weights", "validation_data"):
+        if found.get(name) is not None:
+            found[name] = str(Path(found[name]).expanduser())
+    return found
 
 
 def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
-    """Network and initial weights that a run in a directory keeps, if it does."""
+    """Returns network and initial weights that a run in a directory keeps, if any."""
     for folder in run_directory.runs_below(workdir):
         if (folder / run_directory.INITIAL).exists():
             manifest = records.read_manifest(folder)
@@ -112,113 +142,91 @@ def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
     return None
 
 
-def _agrees(name: str, given: Any, recorded: Any) -> bool:
-    if name == "seeds":
-        return bool(recorded)
-    if name == "updates":
-        return given >= int(recorded)
-    return name in _FREE or _meaning(name, given) == _meaning(name, recorded)
-
-
-def _meaning(name: str, value: Any) -> Any:
-    """A value in a form in which the same is equal: 1.0 and 1, a default and itself."""
-    if name == "noise":
-        return _flags.parse_noise(value)
-    if name in ("height", "width") and value is None and FLAGS.model == "prednet":
-        return _flags.size(name)
-    if name == "data" and value is None and FLAGS.model in tasks.NAMED:
-        return tasks.NAMED[FLAGS.model][0].data
-    if name in ("data", "init_weights", "validation_data") and value is not None:
-        return os.path.expanduser(value)
-    if isinstance(value, list):
-        with contextlib.suppress(ValueError):
-            return [float(entry) for entry in value]
-    return value
-
-
-def _parsed(flag: flags.Flag, value: Any, path: Path) -> Any:
-    if value is None:
-        return value
-    try:
-        return flag.parser.parse(_shown(value))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{path}: flag {flag.name}: {error}") from None
-
-
 def _shown(value: Any) -> str:
     if value is None:
         return "none given"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def initial_weights(path: str, kept: tuple[Task, dict] | None) -> tuple[Task, dict]:
-    """Network and weights to start from: of a weight file, or of a run's directory.
+def initial_weights(
+    path: str, described: NetworkSettings, kept: tuple[Task, dict] | None = None
+) -> tuple[Task, dict]:
+    """Returns network and weights to start from: of a weight file, or of a run.
 
-    They supply model, variant and sizes; flags that are given must agree, but for
-    --convolution. What a run that goes on has `kept` is not read again.
+    They supply model, variant and sizes; flags that are given must agree, except
+    --convolution. What a run that continues has `kept` is not read again.
     """
-    sizes = {"height": FLAGS.height, "width": FLAGS.width}
-    sizes |= {n: FLAGS[n].value for n in ("variant", "pixel_max") if FLAGS[n].present}
+    given = _cli.given_flags()
+    sizes = {"height": described.height, "width": described.width}
+    sizes |= {n: getattr(described, n) for n in ("variant", "pixel_max") if n in given}
     network, params = kept or weights.load_task(path, **sizes)
     config = getattr(network, "config", None)
     for name in ("model", *_NETWORK):
-        flag = FLAGS[name]
-        if not flag.present:
+        if name not in given:
             continue
         if name == "pixel_max" and weights.is_port(path):
             continue  # of the frames that the port saw; its weights are scaled to 1
         own = getattr(config, "recurrent" if name == "r_channels" else name, None)
         own = network.name if name == "model" else own
-        listed = isinstance(flag.value, list)
-        given: Any = _flags.integers(name) if listed else flag.value
-        if listed and isinstance(own, tuple) and len(given) == 1:  # one size for all
-            given *= len(own)
-        if given != own:
+        asked = getattr(described, name)
+        if isinstance(own, tuple) and isinstance(asked, int):  # one size for all
+            asked = (asked,) * len(own)
+        if asked != own:
             raise UserError(
-                f"--{name}={_shown(flag.value)}: expected {_shown(own)}, as in {path}"
+                f"--{name}={_shown(given[name])}: expected {_shown(own)}, as in {path}"
             )
-    if FLAGS.convolution != FLAGS["convolution"].default:
-        network = network.with_convolution(FLAGS.convolution)
+    if described.convolution != FLAGS["convolution"].default:
+        network = network.with_convolution(described.convolution)
     return network, params
 
 
-def run_flags(path: str) -> dict[str, Any]:
-    """Flags of the run whose folder, weights or checkpoint this is; {}: of none."""
+def run_flags(path: str) -> Mapping[str, Any]:
+    """Returns the flags of the run whose folder, weights or checkpoint this is.
+
+    Empty: the path is none of them.
+    """
     folder = Path(path)
     if folder.parent.name == "checkpoints" and folder.name.isdigit():
         folder = folder.parents[1]
     elif folder.name == records.WEIGHTS:
         folder = folder.parent
-    manifest = folder / records.MANIFEST
-    if not manifest.is_file():
+    if not (folder / records.MANIFEST).is_file():
         return {}
-    content = records.read_json(manifest)
-    if not isinstance(content, dict) or not isinstance(content.get("flags"), dict):
-        raise UserError(f"{manifest}: not the manifest of a run of train.py")
-    return content["flags"]
+    found = records.read_manifest(folder).flags
+    if not isinstance(found, Mapping):
+        raise UserError(f"{folder / records.MANIFEST}: not that of a run of train.py")
+    return found
 
 
-def inherit_frames(path: str) -> None:
-    """Takes the frames of a run, and how they are cut, where no flag says otherwise.
+def frames_of(path: str, own: DataSettings) -> DataSettings:
+    """Returns the frames of a run, and how they are cut, where no flag says otherwise.
 
-    How they are cut only where they lie on disk. A network of the package has those it
-    was trained on. Does nothing where the path is neither.
+    How they are cut only where they lie on disk. A network of the package has the
+    frames that it was trained on. Another path has none: the settings are returned.
     """
-    of_run = run_flags(path)
+    recorded = run_flags(path)
     if path in weights.pretrained_names() and not Path(path).exists():
         command = records.read_json(weights.SHIPPED / f"{path}.json")["command"]
-        of_run = {"data": re.findall(r"--data=(\S+)", command)[-1]}
-    for name in ("data", "crop", "offset", "layout", "every"):
-        if name != "data" and FLAGS.data in (None, *data.NAMES):
-            return
-        if not FLAGS[name].present and of_run.get(name) is not None:
-            setattr(FLAGS, name, _parsed(FLAGS[name], of_run[name], Path(path)))
-            if name == "data":
-                print(f"--data={FLAGS.data}, as {path}")
+        recorded = {"data": re.findall(r"--data=(\S+)", command)[-1]}
+    given = _cli.given_flags()
+    layer = {
+        name: recorded[name]
+        for name in _FRAMES
+        if name not in given and recorded.get(name) is not None
+    }
+    if "data" in layer:
+        print(f"--data={layer['data']}, as {path}")
+    if layer.get("data", own.data) in (None, *data.NAMES):
+        layer = {name: layer[name] for name in ("data",) if name in layer}
+    values = dataclasses.asdict(own) | layer
+    try:
+        return settings.fill(DataSettings, values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def define_weights() -> None:
-    """Declares --weights and --extrapolate_from, which `trained` reads."""
+    """Declares --weights and --extrapolate_from, which `load_trained_network` reads."""
     flags.DEFINE_integer(
         "extrapolate_from",
         None,
@@ -233,43 +241,67 @@ def define_weights() -> None:
     )
 
 
-def trained() -> tuple[Task, dict]:
-    """The network of --weights; of a run also its frames and how they are cut.
+class TrainedNetwork(NamedTuple):
+    """A trained network, and the frames that it is used on.
+
+    Attributes:
+        task: the network.
+        params: its parameters.
+        frames: the frames.
+        weights: where the parameters come from.
+        extrapolate_from: the first frame that it does not see; None: it sees all.
+    """
+
+    task: Task
+    params: dict
+    frames: DataSettings
+    weights: str
+    extrapolate_from: int | None
+
+    @property
+    def effective(self) -> dict[str, Any]:
+        """What holds in place of flags that were not given."""
+        names = {*_FRAMES} & {*_cli.chosen_flags()}
+        values = {name: getattr(self.frames, name) for name in sorted(names)}
+        own = {"weights": self.weights, "extrapolate_from": self.extrapolate_from}
+        return values | own
+
+
+def load_trained_network() -> TrainedNetwork:
+    """Loads the network of --weights; of a run also its frames and how they are cut.
 
     A network that comes with the package has the frames of its name unless flags say
-    otherwise, and frames from disk are scaled to its size. Without
-    --weights it is one of them, which is said.
+    otherwise, and frames from disk are scaled to its size. Without --weights it is one
+    of these networks, which one line says.
     """
-    given, own = FLAGS.weights is not None, None
-    if not given:
-        grey = data.own_size(FLAGS.data or "walk")[2] == 1
-        FLAGS.weights = "moving_digits" if grey else "walk"
+    frames, name, own = _flags.frames(), FLAGS.weights, None
+    if name is None:
+        grey = data.own_size(frames.data or "walk")[2] == 1
+        name = "moving_digits" if grey else "walk"
         # Not by its name: a file of that name may lie here.
-        config, params = weights.pretrained(FLAGS.weights)
+        config, params = weights.pretrained(name)
         own = tasks.of(config), params
-    name = FLAGS.weights
-    network, params = initial_weights(name, own)
-    if given and FLAGS.extrapolate_from is None:
-        FLAGS.extrapolate_from = weights.extrapolation(name)
-        if FLAGS.extrapolate_from is not None:
-            print(f"--extrapolate_from={FLAGS.extrapolate_from}, as {name}; 0: none")
-    if FLAGS.extrapolate_from == 0:
-        FLAGS.extrapolate_from = None
-    if given and (Path(name).exists() or name not in weights.pretrained_names()):
-        inherit_frames(name)
-        return network, params
-    FLAGS.data = FLAGS.data or name
-    of_disk = FLAGS.data not in data.NAMES
+    network, params = initial_weights(name, _flags.network(), own)
+    first = FLAGS.extrapolate_from
+    if FLAGS.weights is not None and first is None:
+        first = weights.extrapolation(name)
+        if first is not None:
+            print(f"--extrapolate_from={first}, as {name}; 0: none")
+    trained = TrainedNetwork(network, params, frames, name, first or None)
+    if own is None and (Path(name).exists() or name not in weights.pretrained_names()):
+        return trained._replace(frames=frames_of(name, frames))
+    frames = dataclasses.replace(frames, data=frames.data or name)
+    of_disk = frames.data not in data.NAMES
     if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
-        FLAGS.crop = "antialias"
-    if not given:
-        cut = {"auto": "brought", "center": "cut"}.get(FLAGS.crop, "scaled")
+        frames = dataclasses.replace(frames, crop="antialias")
+    if own is not None:
+        cut = {"auto": "brought", "center": "cut"}.get(frames.crop, "scaled")
         done = cut if of_disk else "made"
         height, width, _ = network.frame
         print(
             f"no --weights: {name}, which comes with the package "
-            f"(prednet_jax.pretrained); frames of {FLAGS.data} are {done} to its "
+            f"(prednet_jax.pretrained); frames of {frames.data} are {done} to its "
             f"{height} rows and {width} columns",
             flush=True,
         )
-    return network, params
+    return trained._replace(frames=frames)

@@ -16,6 +16,7 @@ the protocols of the literature. The first command takes ten seconds of one core
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,27 +69,29 @@ flags.DEFINE_string(
 def main() -> None:
     """Checks the flags, scores, writes and prints."""
     process.prepare(cache=True)
-    _flags.check_beside("--split=all", FLAGS.split == "all", "seed")
+    _flags.require_other_flag("--split=all", FLAGS.split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     if horizons := tuple(dict.fromkeys(_flags.integers("horizons"))):
         from prednet_jax.report import figures  # Needs an extra: fail before the work.
     run_flags = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
-    task, params = _inherited.trained()
+    trained = _inherited.load_trained_network()
+    task, params, frames = trained.task, trained.params, trained.frames
     source = (
-        _flags.open_source(task, FLAGS.seed)
+        frames.open_source(task, FLAGS.seed)
         if FLAGS.split == "all"
-        else _flags.open_split(task, FLAGS.split)
+        else frames.open_split(task, FLAGS.split)
     )
-    few = 16 if (FLAGS.data or task.data) in data.NAMES else 0
+    name = frames.name(task)
+    few = 16 if name in data.NAMES else 0
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
-    warn_if_seen(run_flags, FLAGS.data or task.data, run_flags.get("data") or task.data)
+    warn_if_seen(trained.weights, run_flags, name, run_flags.get("data") or task.data)
     scores = evaluation.evaluate(
         params,
         task,
         source,
         frames=FLAGS.frames,
-        extrapolate_from=FLAGS.extrapolate_from,
+        extrapolate_from=trained.extrapolate_from,
         horizons=horizons,
         count=(few if FLAGS.sequences is None else FLAGS.sequences) or None,
         skip=FLAGS.skip,
@@ -96,19 +99,19 @@ def main() -> None:
         progress=_cli.progress,
     )
     record = {
-        "weights": FLAGS.weights,
+        "weights": trained.weights,
         "weights_sha256": records.fingerprint(params),
         "data": source.name,
         "data_sha256": source.fingerprint,
         "split": FLAGS.split,
         "skip": FLAGS.skip,
-        "extrapolate_from": FLAGS.extrapolate_from,
+        "extrapolate_from": trained.extrapolate_from,
         "ssim_range": FLAGS.ssim_range,
         **scores,
     }
     output = Path(FLAGS.output or "runs/horizons.json")
     if FLAGS.output or horizons:
-        _cli.write(output, record)
+        _cli.write(output, record, **trained.effective)
     print_scores(source.name, scores)
     if horizons:
         picture = output.with_suffix(".png")
@@ -143,14 +146,16 @@ def print_scores(name: str, scores: dict[str, Any]) -> None:
         print(documents.columns(rows, right=range(1, 7)))
 
 
-def warn_if_seen(run_flags: dict[str, Any], name: str, trained: str) -> None:
-    """Says where a training on a stream saw these frames, or their pictures."""
+def warn_if_seen(
+    path: str, run_flags: Mapping[str, Any], name: str, trained: str
+) -> None:
+    """Warns where a training on a stream saw these frames, or their pictures."""
     generated = name in data.NAMES
     shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
     same = os.path.realpath(name) == os.path.realpath(trained)
     if shared and same and run_flags.get("sampling") == "stream":
         errors.log_line(
-            f"--weights={FLAGS.weights}: trained on a stream through all of {name}, so "
+            f"--weights={path}: trained on a stream through all of {name}, so "
             f"on these {'pictures' if generated else 'frames'} too"
         )
 

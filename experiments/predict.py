@@ -70,11 +70,12 @@ flags.DEFINE_string("workdir", "runs/predict", "Directory to write.")
 def main() -> None:
     """Checks the flags, predicts, writes and prints."""
     process.prepare(cache=True)
-    task, params = _inherited.trained()
-    check_network(task)
-    source = _flags.open_source(task, FLAGS.seed)
+    trained = _inherited.load_trained_network()
+    task, params = trained.task, trained.params
+    check_network(trained)
+    source = trained.frames.open_source(task, FLAGS.seed)
     start, frames = shown_frames(source, task)
-    future, k = FLAGS.future, FLAGS.extrapolate_from
+    future, k = FLAGS.future, trained.extrapolate_from
     if k is not None:
         errors.whole("--extrapolate_from", k, 1, frames - 1)
     if source.done:
@@ -102,7 +103,11 @@ def main() -> None:
         "scores.csv": records.csv_bytes(rows, COLUMNS),
         "scores.json": records.json_bytes(
             {"means": evaluation.means(rows), "frames": rows, "start": start}
-            | {"extrapolate_from": k, "future": future, **_cli.provenance()}
+            | {
+                "extrapolate_from": k,
+                "future": future,
+                **_cli.provenance(**trained.effective),
+            }
         ),
         "predictions.npz": records.tree_bytes(
             {"frames": truth, "predictions": predictions[:frames]}
@@ -125,12 +130,13 @@ def main() -> None:
     print(f"{FLAGS.workdir}: {', '.join(sorted(contents))}")
 
 
-def check_network(task: Task) -> None:
+def check_network(trained: _inherited.TrainedNetwork) -> None:
     """Refuses a network of single images, and what only a PredNet has."""
+    task = trained.task
     if not task.windowed:
         future = f"--future={FLAGS.future} with " if FLAGS.future else ""
         raise UserError(
-            f"{future}--weights={FLAGS.weights}: the network {task.name} sees single "
+            f"{future}--weights={trained.weights}: the network {task.name} sees single "
             "images and has no next frame; expected a PredNet"
         )
     config = task.config if isinstance(task, PredNetTask) else None

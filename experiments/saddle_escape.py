@@ -16,12 +16,12 @@ import itertools
 from pathlib import Path
 
 import _cli
-import _flags
 from absl import flags
 
 from prednet_jax import errors, noise, process, saddles
 from prednet_jax.errors import UserError
 from prednet_jax.saddles import escapes
+from prednet_jax.training import settings
 
 FLAGS = flags.FLAGS
 #: What the flags that are lists may hold, which is also their default.
@@ -89,7 +89,7 @@ def check_flags() -> tuple[list, dict]:
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
     noises = {escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):
-        noises[text] = spec = _flags.parse_noise(text)
+        noises[text] = spec = settings.parse_noise(text)
         if noise.at(spec, "weights") is not None:
             raise UserError(
                 f"--noise={text}: acts on weights; expected noise that acts on a "

@@ -8,9 +8,8 @@ import pytest
 
 from prednet_jax import AutoencoderConfig, PredNetConfig, errors
 from prednet_jax.noise import __main__ as command
-from prednet_jax.objectives import Method
 from prednet_jax.runs.design import Setup
-from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.settings import Settings
 from tests.processes import ROOT, python
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -105,8 +104,9 @@ OTHERS |= {"format", "flag"}
 
 def test_every_flag_in_a_message_is_defined():
     # What `_flags.define_fields` makes flags of.
-    records = (Recipe, Setup, Method, PredNetConfig, AutoencoderConfig)
+    records = (Setup, PredNetConfig, AutoencoderConfig)
     known = {field.name for record in records for field in dataclasses.fields(record)}
+    known |= set(Settings().values())
     known |= OTHERS | set(command.FLAGS)
     folders = (ROOT / "prednet_jax", ROOT / "experiments")
     texts = {p: p.read_text() for folder in folders for p in folder.rglob("*.py")}

@@ -1,8 +1,9 @@
 """What the runs of one call share, and what each of them is trained on.
 
-Everything that can be refused is refused here, before a file is written: values by
-`Recipe`, sizes, counted from shapes, by its checks, data by `prepare`. What passes may
-still run out of memory, which ends in one line too.
+Everything that can be refused is refused here, before a file is written: values by the
+settings, what contradicts another by `Recipe`, sizes, counted from shapes, by its
+checks, data by `prepare`. What passes may still run out of memory, which ends in one
+line too.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import dataclasses
 import functools
 import math
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,25 +21,24 @@ import optax
 
 from prednet_jax import data, optimizers, process
 from prednet_jax import noise as noise_lib
-from prednet_jax.errors import UserError, one_of, positive, say, whole
+from prednet_jax.data import FrameSource, Schedule, random_windows
+from prednet_jax.errors import UserError, log_line
 from prednet_jax.models.unroll import segment_length
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import keys, loop, truncated
+from prednet_jax.training.settings import (
+    DataSettings,
+    RecordSettings,
+    TrainingSettings,
+)
 from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
-SAMPLINGS = ("stream", "windows")
-RATE_SCHEDULES = ("constant", "cosine")
-# Updates before a trace begins; they compile and warm up.
-TRACE_AFTER = 2
-#: Rate at the end of a cosine schedule, as a share of that at its start.
-RATE_FLOOR = 0.02
 # Bytes of an update in the plan of a run (`data.schedule`).
 _PLAN_BYTES = 40
-# Open files: of a replica its metrics, events and lock, and what all else has.
+# Open files: of a replica its metrics, events and lock, and of everything else.
 _RUN_FILES, _OTHER_FILES = 3, 200
-_COUNTS = ("checkpoint_every", "keep_checkpoints", "keep_best", "validate_every")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,157 +47,67 @@ class Recipe:
 
     Attributes:
         task: the network.
-        open_source: from a seed to its frames.
-        updates: to make, at least 1.
-        window: transitions per update (truncation length), at least 2.
+        data: the frames, and which of them an update sees.
+        training: updates, rate, noise.
         method: objective, targets, leak.
-        noise: noise spec, or None.
-        draw: number of the noise draw: other noise and nothing else; 0 is that of
-            every published run.
-        dtype: in which everything is computed, from `process.set_precision`.
-        learning_rate: rate of Adam, whose epsilon stays; None: as was published.
-        clip_gradient: largest L2 norm of the gradient, larger ones are scaled; None:
-            unbounded.
-        rate_schedule: `constant`, or `cosine`: from `learning_rate` at the first update
-            to `rate_floor` times it, which an update after the last would have.
-        rate_floor: end of the cosine schedule, as a share of the first rate.
-        weights: to start from; None: drawn from the seed.
-        sampling: what an update sees. stream: the frames in order, the state carried,
-            as published; windows: random windows of many sequences, each from the zero
-            state.
-        batch: sequences of the data trained together, spread over the devices: a source
-            of as many sequences is dealt out, one of fewer is cut into equal parts; of
-            random windows, windows per update.
-        validate_every: updates between scores of the frozen weights on held-out
-            sequences, written to validation.jsonl; 0: none.
-        open_validation: gives the sequences on which they are scored; None: there are
-            none.
-        checkpoint_every: updates between checkpoints; 0: one every five minutes and
-            when interrupted, in place of the one before. The final state always stays.
-        keep_checkpoints: how many of the last checkpoints stay; 0: all.
-        keep_best: how many more stay, those of the lowest loss: of the frozen weights
-            with validate_every, else the mean since the checkpoint before.
-        resume: go on from the newest good checkpoint, as the run was begun; updates may
-            be more.
-        overwrite: begin anew, whatever run is there.
-        examples: frames to predict after training, kept in examples.npz.
-        profile: directory for a trace of updates 3 to 5, for TensorBoard, XProf or
-            Perfetto; None: no trace.
-        progress: say on stderr how far the training is: a bar on a terminal, else a
-            line every 15 seconds.
+        records: what is written.
+        dtype: type of the parameters and the computation, from
+            `process.set_precision`.
+        weights: weights to start from; None: drawn from the seed.
         flags: what the caller was asked for, for the manifest.
     """
 
     task: Task
-    open_source: Callable[[int], data.FrameSource]
-    updates: int
-    window: int
+    data: DataSettings = dataclasses.field(default_factory=DataSettings)
+    training: TrainingSettings = dataclasses.field(default_factory=TrainingSettings)
     method: Method = dataclasses.field(default_factory=Method)
-    noise: noise_lib.NoiseSpec | None = None
-    draw: int = 0
+    records: RecordSettings = dataclasses.field(default_factory=RecordSettings)
     dtype: Any = np.float32
-    learning_rate: float | None = None
-    clip_gradient: float | None = None
-    rate_schedule: str = "constant"
-    rate_floor: float = RATE_FLOOR
     weights: dict | None = None
-    sampling: str = "stream"
-    batch: int = 1
-    validate_every: int = 0
-    open_validation: Callable[[], data.FrameSource] | None = None
-    checkpoint_every: int = 0
-    keep_checkpoints: int = 0
-    keep_best: int = 0
-    resume: bool = False
-    overwrite: bool = False
-    examples: int = 0
-    profile: str | None = None
-    progress: bool = False
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole("updates", self.updates, 1)
-        whole("window", self.window, 2)
-        whole("batch", self.batch, 1)
-        for name in (*_COUNTS, "examples"):
-            whole(name, getattr(self, name), 0)
-        whole("draw", self.draw, 0, 2**31 - 1)
-        for name in ("learning_rate", "clip_gradient"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        one_of("sampling", self.sampling, SAMPLINGS)
-        one_of("rate_schedule", self.rate_schedule, RATE_SCHEDULES)
-        if self.rate_schedule != "constant" and self.learning_rate is None:
-            raise UserError(
-                f"rate_schedule={self.rate_schedule!r}: expected learning_rate too, "
-                "the rate that it begins with"
-            )
-        if self.sampling == "windows" and not self.task.windowed:
-            raise UserError(
-                f"sampling='windows': expected 'stream' with model={self.task.name}, "
-                "which sees single images"
-            )
-        if self.keep_best and not self.checkpoint_every:
-            raise UserError(
-                f"keep_best={self.keep_best}: expected checkpoint_every too, of whose "
-                "checkpoints it keeps the best"
-            )
-        self._check_validation()
-        if self.resume and self.overwrite:
-            raise UserError("resume and overwrite: expected one of them, or neither")
-        if self.profile and self.updates <= TRACE_AFTER:
-            raise UserError(
-                f"updates={self.updates}: expected at least {TRACE_AFTER + 1} with "
-                "profile, whose trace begins then"
-            )
         self.task.check(self.method)
-        unseen_from = self.method.extrapolate_from
-        if unseen_from is not None and unseen_from > self.window:
-            raise UserError(
-                f"extrapolate_from={unseen_from}: expected 1 to {self.window}, the "
-                "window"
-            )
+        self.data.check(self.task, self.method)
+        self.records.check(self.updates, self.data.validate_every)
 
-    def _check_validation(self) -> None:
-        if not self.validate_every:
-            return
-        if self.method.extrapolate_from is not None or not self.task.windowed:
-            raise UserError(
-                f"validate_every={self.validate_every}: expected 0 with extrapolate_"
-                "from or a network of single images; it scores next frames"
-            )
-        if self.keep_best and self.checkpoint_every % self.validate_every:
-            raise UserError(
-                f"checkpoint_every={self.checkpoint_every}: expected a multiple of "
-                f"validate_every={self.validate_every} with keep_best, which compares "
-                "validation losses"
-            )
+    @property
+    def updates(self) -> int:
+        """Number of updates of each run."""
+        return self.training.updates
+
+    @cached_property
+    def noise(self) -> noise_lib.NoiseSpec | None:
+        """The noise, or None."""
+        spec = self.training.noise_spec
+        return None if spec == noise_lib.Identity() else spec
 
     def rate(self, updates: int) -> float | optax.Schedule:
-        """Learning rate of a training of so many updates."""
-        if self.learning_rate is None:
+        """Returns the learning rate of a training of so many updates."""
+        asked = self.training
+        if asked.learning_rate is None:
             return self.task.adam(updates).rate
-        if self.rate_schedule == "constant":
-            return self.learning_rate
-        return optimizers.cosine(self.learning_rate, updates, self.rate_floor)
+        if asked.schedule == "constant":
+            return asked.learning_rate
+        return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        """Of every run."""
+        """The optimiser that all seeds share."""
         chosen = self.task.optimizer(self.updates)
-        if self.learning_rate is not None:
+        if self.training.learning_rate is not None:
             eps = self.task.adam(self.updates).eps
             chosen = optimizers.chainer_adam(self.rate(self.updates), eps=eps)
-        if self.clip_gradient is None:
+        if self.training.clip_gradient is None:
             return chosen
-        return optimizers.clipped(chosen, self.clip_gradient)
+        return optimizers.clipped(chosen, self.training.clip_gradient)
 
     @cached_property
     def validation(self) -> Validation | None:
-        """On which the frozen weights are scored, or None."""
-        if not self.validate_every or self.open_validation is None:
+        """The held-out frames on which frozen weights are scored, or None."""
+        if not self.data.validate_every:
             return None
-        return Validation(self.trainer, self.open_validation())
+        return Validation(self.trainer, self.data.open_validation(self.task))
 
     @cached_property
     def trainer(self) -> Trainer:
@@ -205,13 +115,13 @@ class Recipe:
         return Trainer(self.task, self.optimizer, self.method, self.noise)
 
     def schedule(
-        self, source: data.FrameSource, seed: int, updates: int | None = None
-    ) -> data.Schedule:
-        """Which frames of a source each update of a seed sees; of so many updates."""
+        self, source: FrameSource, seed: int, updates: int | None = None
+    ) -> Schedule:
+        """Returns which frames each update of a seed sees; of so many updates."""
         total = self.updates if updates is None else updates
-        window, batch = self.window, self.batch
-        if self.sampling == "windows":
-            return data.random_windows(source, window, total, batch=batch, seed=seed)
+        window, batch = self.data.window, self.data.batch
+        if self.data.sampling == "windows":
+            return random_windows(source, window, total, batch=batch, seed=seed)
         asked = {"window": window, "updates": total, "batch": batch}
         return loop.frame_schedule(self.task, source, **asked, method=self.method)
 
@@ -219,46 +129,54 @@ class Recipe:
         """Refuses so many runs that memory or open files do not suffice for."""
         if together:
             _allow_open_files(seeds)
-        names = ("updates", "window", "dtype", "batch", "examples")
-        asked: dict[str, Any] = {name: getattr(self, name) for name in names}
-        asked["rematerialize"] = self.method.rematerialize
-        check_memory(self.task, **asked, seeds=seeds, together=together)
+        check_memory(
+            self.task,
+            updates=self.updates,
+            window=self.data.window,
+            dtype=self.dtype,
+            batch=self.data.batch,
+            seeds=seeds,
+            together=together,
+            examples=self.records.examples,
+            rematerialize=self.method.rematerialize,
+        )
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
-        """The state before the first update."""
-        params = loop.prepare_params(weights, self.dtype, self.noise, seed, self.draw)
+        """Returns the state before the first update."""
+        draw = self.training.draw
+        params = loop.prepare_params(weights, self.dtype, self.noise, seed, draw)
         return truncated.initial_train_state(
-            self.task, params, self.optimizer, batch=self.batch
+            self.task, params, self.optimizer, batch=self.data.batch
         )
 
 
 class Prepared(NamedTuple):
     """A seed's frames, which of them each update sees, and float32 initial weights."""
 
-    source: data.FrameSource
-    schedule: data.Schedule
+    source: FrameSource
+    schedule: Schedule
     weights: dict
 
 
 def prepare(recipe: Recipe, seed: int) -> Prepared:
-    """Opens the data and draws the weights: everything that can be refused."""
+    """Opens the data and draws the weights, all of which can be refused."""
     keys.stream(seed, "init")
     _ = recipe.validation
-    source, weights = recipe.open_source(seed), recipe.weights
+    source, weights = recipe.data.open_training(recipe.task, seed), recipe.weights
     if weights is None:
         weights = loop.initial_params(recipe.task, seed)
     schedule = recipe.schedule(source, seed)
-    drawn = recipe.sampling == "windows"
-    left = data.never_seen(source, schedule.window, batch=recipe.batch, drawn=drawn)
+    drawn, batch = recipe.data.sampling == "windows", recipe.data.batch
+    left = data.never_seen(source, schedule.window, batch=batch, drawn=drawn)
     if left:
-        _say_never_seen(source.name, left, source.length, schedule.window)
+        _report_never_seen(source.name, left, source.length, schedule.window)
     return Prepared(source, schedule, weights)
 
 
 @functools.cache
-def _say_never_seen(name: str, left: int, total: int, window: int) -> None:
-    """Says it once for all seeds of a call."""
-    say(
+def _report_never_seen(name: str, left: int, total: int, window: int) -> None:
+    """Reports frames outside of all windows, once for all seeds of a call."""
+    log_line(
         f"data={name}: {left} of {total} frames are never trained on, since they fill "
         f"no window of {window} frames"
     )

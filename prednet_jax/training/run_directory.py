@@ -123,7 +123,7 @@ def check_same(
     steps = np.arange(old.updates)
     earlier, later = (rate(steps) if callable(rate) else rate for rate in rates)
     if old.updates != recipe.updates and not np.array_equal(earlier, later):
-        cause = "rate_schedule" if recipe.learning_rate else recipe.task.name
+        cause = "schedule" if recipe.training.learning_rate else recipe.task.name
         raise UserError(
             f"{longer}; the learning rate of {cause} depends on the number of updates"
         )

@@ -27,7 +27,8 @@ from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.progress import Progress, reached
-from prednet_jax.training.recipe import TRACE_AFTER, Recipe
+from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.settings import TRACE_AFTER
 from prednet_jax.training.truncated import TrainState
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ class RunRecorder:
         self._show(record.update, "", {name: getattr(record, name) for name in SCALARS})
         self._losses.append(record.loss)
         last = record.update == self._recipe.updates
-        every = self._recipe.validate_every
+        every = self._recipe.data.validate_every
         scored = every and (last or record.update % every == 0)
         try:
             check_finite(self.folder, record, state, bool(last or scored))
@@ -192,7 +193,7 @@ class RunRecorder:
         Called when all runs of one program have saved the update, so that at any moment
         they have one in common.
         """
-        kept = self._recipe.keep_checkpoints, self._recipe.keep_best
+        kept = self._recipe.records.keep_checkpoints, self._recipe.records.keep_best
         checkpoints.prune(self.folder, self._saved, *kept)
 
     def close(self) -> None:
@@ -204,8 +205,8 @@ class RunRecorder:
         self, params: dict, source: data.FrameSource, measured: dict[str, float]
     ) -> None:
         """Writes examples, weights, and last the manifest, which ends the run."""
-        if self._recipe.examples:
-            path, count = self.folder / records.EXAMPLES, self._recipe.examples
+        if self._recipe.records.examples:
+            path, count = self.folder / records.EXAMPLES, self._recipe.records.examples
             write_examples(path, self._recipe.task, params, source, count)
         path, digest = self.folder / records.WEIGHTS, records.fingerprint(params)
         records.write_tree(path, params)
@@ -240,7 +241,7 @@ def write_examples(
 
 def _is_kept(recipe: Recipe, update: int) -> bool:
     """Returns whether the recipe asks for a checkpoint of an update."""
-    every = recipe.checkpoint_every
+    every = recipe.records.checkpoint_every
     return update == recipe.updates or bool(every and update % every == 0)
 
 
@@ -273,13 +274,16 @@ def record_training(
     Returns:
         The last states, gathered; None where all updates were made before.
     """
-    bar = Progress(name, recipe.updates, done, shown=recipe.progress)
+    bar = Progress(name, recipe.updates, done, shown=recipe.records.progress)
     held, saved = None, time.monotonic()
     try:
-        for states, lines in traced(steps, recipe.profile):
+        for states, lines in traced(steps, recipe.records.profile):
             interruption.defer()
             update = lines[0].update
-            late = time.monotonic() - saved > _SECONDS and not recipe.checkpoint_every
+            late = (
+                time.monotonic() - saved > _SECONDS
+                and not recipe.records.checkpoint_every
+            )
             number, due = process.all_max(interruption.noted or 0, late)
             save = bool(number or due) or _is_kept(recipe, update)
             if save:

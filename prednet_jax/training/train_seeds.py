@@ -51,7 +51,7 @@ class TrainingStrategy:
     def pair(self, runs: Sequence[SeedRun]) -> Pair:
         """Returns the step and the stream of the runs."""
         (run,) = runs
-        return loop.one_seed(self._recipe.trainer, run, self._recipe.draw)
+        return loop.one_seed(self._recipe.trainer, run, self._recipe.training.draw)
 
     def state_of(self, states: Any, number: int) -> TrainState:
         """Returns the state of the run with a number."""
@@ -148,14 +148,14 @@ def train_seeds(
         mode = replicas.resolve_mode(mode, jax.default_backend())
         task = replicas.resolve_network(recipe.task, mode)
         recipe = dataclasses.replace(recipe, task=task)
-        layout = replicas.layout(len(directories), recipe.batch)
+        layout = replicas.layout(len(directories), recipe.data.batch)
 
     def inspect(folder: Path) -> ExistingRun:
         return run_directory.inspect_run_directory(
             folder,
             updates=recipe.updates,
-            resume=recipe.resume,
-            overwrite=recipe.overwrite,
+            resume=recipe.records.resume,
+            overwrite=recipe.records.overwrite,
         )
 
     local = range(len(directories)) if layout is None else layout.held(0)
@@ -214,8 +214,8 @@ def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
         files.check_unlocked(folder)
         with files.plain_path(folder):  # Refused now where no checkpoint can be saved.
             pass
-    if recipe.profile is not None:
-        files.check_writable(recipe.profile)
+    if recipe.records.profile is not None:
+        files.check_writable(recipe.records.profile)
 
 
 def _prepare_and_check(
@@ -232,7 +232,7 @@ def _prepare_and_check(
     assert first is not None
     seed, weights = held[0].seed, first.weights
     shapes = jax.eval_shape(lambda: recipe.initial_state(seed, weights))
-    window = first.schedule.window + 1, recipe.batch, *recipe.task.frame
+    window = first.schedule.window + 1, recipe.data.batch, *recipe.task.frame
     strategy.trace(shapes, window)
     for run in held:
         if run.writes and run.manifest is not None and run.prepared is not None:
@@ -263,11 +263,11 @@ def _manifest(
         model=recipe.task.name,
         seed=seed,
         data=prepared.source.name,
-        sampling=recipe.sampling if recipe.sampling != "stream" else None,
+        sampling=recipe.data.sampling if recipe.data.sampling != "stream" else None,
         validation=recipe.validation.record if recipe.validation else None,
         updates=recipe.updates,
         noise=noise_lib.format(spec, defaults=True),
-        noise_draw=recipe.draw,
+        noise_draw=recipe.training.draw,
         initial_params_sha256=records.fingerprint(prepared.weights),
         data_order_sha256=data.order_fingerprint(prepared.source, prepared.schedule),
         layout=strategy.layout,
@@ -299,7 +299,7 @@ def _train_group(
         for run in group
     ]
     done, states, manifests = run_directory.start_or_resume(
-        to_write, overwrite=recipe.overwrite
+        to_write, overwrite=recipe.records.overwrite
     )
     held = [(i, run) for i, run in enumerate(group) if run.prepared is not None]
     seed_runs = [

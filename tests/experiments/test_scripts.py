@@ -52,7 +52,7 @@ MISTAKES = {
         "--extrapolate_from=3": "expected --mode=finetune_rollout",
         "--sequences=3": "--sequences=3: expected --sampling=windows",
         "--rate_floor=0.1": "--rate_floor=0.1: expected --schedule=cosine",
-        "--schedule=cosine": "rate_schedule='cosine': expected learning_rate",
+        "--schedule=cosine": "schedule='cosine': expected learning_rate",
         f"{WINDOWS} --data=digits": "data=digits: single pictures",
         "--validate_every=2 --data=a.mp4": "--data=a.mp4: expected --sampling=windows",
         BEST: "checkpoint_every=3: expected a multiple of validate_every=2",

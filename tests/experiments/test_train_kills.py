@@ -21,9 +21,10 @@ from runs_on_disk import (
     snapshot,
 )
 
-from prednet_jax import PredNetConfig, data, tasks
+from prednet_jax import PredNetConfig, tasks
 from prednet_jax.training import checkpoints, run_recorder, train_seeds
 from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.settings import DataSettings, TrainingSettings
 
 # Goes on for a second or more; one program for all that uses it.
 LONG = (*TINY, "--updates=400", "--noprogress")
@@ -116,8 +117,11 @@ def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
         checkpoints, "prune", lambda *a: (prune(*a), seen.append(saved(tmp_path / "r")))
     )
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
-    walk = data.open_source("walk", height=8, width=8)
-    recipe = Recipe(task=task, open_source=lambda _: walk, updates=4, window=3)
+    recipe = Recipe(
+        task=task,
+        data=DataSettings(data="walk", window=3),
+        training=TrainingSettings(updates=4),
+    )
     train_seeds.train_seeds(recipe, {0: tmp_path / "r"})
     assert seen == [[1], [2], [3], [4]]
 

@@ -295,11 +295,12 @@ def test_flags(declared, values):
     except flags.Error:
         return  # `_cli` prints these as it prints a UserError.
     with refused_on_one_line():
-        task = declared.task()
+        described, frames = declared.network(), declared.frames()
+        declared.check_model_flags(described.model)
+        task = declared.task_of(described, frames.data)
         assert min(task.frame) > 0
-        assert len(declared.integers("offset")) < 9
         if "data" in values or "crop" in values:
-            declared.open_source(task, 0)
+            frames.open_source(task)
 
 
 # Each is wrong whatever stands beside it.

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from prednet_jax import PredNetConfig
 from prednet_jax.training import replicas, run_recorder
 from prednet_jax.training.interruption import Interruption
+from prednet_jax.training.settings import RecordSettings
 from tests.processes import python
 
 
@@ -22,7 +23,7 @@ def test_no_replica_drops_a_checkpoint_before_all_have_saved():
 
     line = SimpleNamespace(update=1, loss=1.0, copy_last_frame_loss=None)
     run_recorder.record_training(
-        SimpleNamespace(updates=9, progress=False, profile=None, checkpoint_every=1),
+        SimpleNamespace(updates=9, records=RecordSettings(checkpoint_every=1)),
         {0: keeper("a"), 1: keeper("b")},
         iter([(None, [line, line])]),
         lambda states, _: states,

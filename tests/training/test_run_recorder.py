@@ -14,6 +14,7 @@ from prednet_jax.errors import RunError, UserError, log_line
 from prednet_jax.training import progress, run_recorder
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.recipe import Recipe, check_memory
+from prednet_jax.training.settings import TrainingSettings
 from prednet_jax.training.truncated import TrainState
 
 MANIFEST = records.Manifest(model="prednet", network={}, seed=0, updates=9, flags={})
@@ -46,7 +47,7 @@ def test_what_is_no_number_ends_the_run():
 def test_a_gradient_of_zero_is_reported_once(tmp_path, capsys):
     """It was reported again at every update after the tenth, whatever its gradient."""
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
-    recipe = Recipe(task=task, open_source=list, updates=99, window=2)
+    recipe = Recipe(task=task, training=TrainingSettings(updates=99))
     keeper = run_recorder.RunRecorder(recipe, tmp_path, MANIFEST, 0)
     norms = [0.0] * 10 + [1.0] * 20 + [0.0] * 5
     for update, norm in enumerate(norms, 1):
@@ -105,7 +106,7 @@ def test_the_estimate_knows_what_is_computed_again(monkeypatch):
 def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
     """Beforehand; they ended in a traceback, with some of the directories made."""
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
-    recipe = Recipe(task=task, open_source=list, updates=2, window=2)
+    recipe = Recipe(task=task, training=TrainingSettings(updates=2))
     limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 300))
     monkeypatch.setattr(resource, "setrlimit", lambda _, now: limits.append(now))
@@ -120,9 +121,7 @@ def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
 def test_a_given_rate_changes_nothing_else_of_adam():
     """Epsilon stays Keras's in `lotter`; it became Chainer's."""
     task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8, variant="lotter"))
-    recipe = Recipe(
-        task=task, open_source=list, updates=2, window=2, learning_rate=0.01
-    )
+    recipe = Recipe(task=task, training=TrainingSettings(updates=2, learning_rate=0.01))
     assert recipe.optimizer is optimizers.chainer_adam(0.01, eps=1e-7)
 
 
