@@ -107,8 +107,8 @@ def make_recipe(asked: Settings, workdir: Path) -> Recipe:
         if not kept:
             asked = asked._replace(data=_inherited.frames_of(path, asked.data))
     else:
-        _flags.check_model_flags(asked.network.model)
         task = _flags.task_of(asked.network, asked.data.data)
+        _flags.check_model_flags(asked.network.model)
     return Recipe(
         task=task,
         data=asked.data,

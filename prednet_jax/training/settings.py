@@ -240,8 +240,8 @@ class DataSettings:
         if every and not apart:
             raise UserError(
                 f"--validate_every={every} with --data={name}: expected "
-                "--validation_data, --sampling=windows, which keeps sequences out of "
-                "training, or a folder that holds train and val"
+                "--sampling=windows, which keeps sequences out of training, "
+                "--validation_data, or a folder that holds train and val"
             )
         trained = parts.get("train", name)
         if own and os.path.realpath(own) == os.path.realpath(trained):
