@@ -15,8 +15,10 @@ from prednet_jax.noise.plan import Step
 
 # From the worst on.
 VARIES = ("call", "compilation", "device", "no")
-KINDS = ("atomic", "library", "collective", "reduced_precision", "reduction")
-KINDS += ("arithmetic",)
+KINDS = (
+    *("atomic", "library", "collective", "reduced_precision", "reduction"),
+    "arithmetic",
+)
 
 
 class Entry(NamedTuple):
@@ -451,7 +453,9 @@ def _denormals(
     """Yields the first operation on floats: whether tiny results survive differs."""
     for launch in compiled.launches:
         around = program.instructions.get(launch.instruction)
-        for each in program.inside(around) if around is not None else ():
+        if around is None:
+            continue
+        for each in program.inside(around):
             if each.opcode in _ROUNDING and _FLOAT.search(each.type):
                 place = _where(program, each, around, steps)
                 detail = (

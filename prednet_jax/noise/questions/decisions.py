@@ -236,11 +236,12 @@ def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
     if answers.ndim == 1 + scores and answers.shape[:1] == labels.shape and not one:
         if not scores:
             return answers
-        outside = np.flatnonzero((labels < 0) | (labels >= answers.shape[1]))
+        classes = answers.shape[-1]
+        outside = np.flatnonzero((labels < 0) | (labels >= classes))
         if outside.size:
             raise NoiseError(
                 f"labels[{outside[0]}]={labels[outside[0]]}: expected classes from 0 "
-                f"to {answers.shape[1] - 1}, since the scores have the shape "
+                f"to {classes - 1}, since the scores have the shape "
                 f"{answers.shape}"
             )
         broken = np.flatnonzero(np.isnan(answers).any(1))
