@@ -447,7 +447,7 @@ def train(
         reporter.line(f"skipped {name}: {reason}")
     jobs = design.runs()
     missing, reasons = runs.kept(jobs)
-    if line := runs.said(reasons):
+    if line := runs.describe_reasons(reasons):
         reporter.line(line)
     runs.clear(design.root, jobs)
     saddle = _saddle(design, plan)

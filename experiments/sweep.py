@@ -63,7 +63,7 @@ def main() -> None:
         for job in jobs:
             print(job.shown)
         return
-    print(runs.said(reasons) or f"{len(jobs)} runs", flush=True)
+    print(runs.describe_reasons(reasons) or f"{len(jobs)} runs", flush=True)
     with files.hold(sweep.root):
         kept = (job for job in jobs if job not in missing)
         rows = {job: sweeps.row(job, FLAGS.last) for job in kept}

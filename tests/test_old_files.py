@@ -43,9 +43,9 @@ def test_a_killed_run_is_resumed(train, old):
 def test_a_receipt_still_counts(old):
     receipt = records.read_json(old / "sealed" / "receipt.json")
     facts = receipt["contents"]
-    assert store.state(old / "sealed", facts, FILES) == "kept"
+    assert store.state(old / "sealed", facts, FILES).kept
     changed = facts | {"source": "0"}
-    assert store.state(old / "sealed", changed, FILES) == "with other source"
+    assert str(store.state(old / "sealed", changed, FILES)) == "with other source"
     assert len(records.read_run(old / "sealed").metrics["loss"]) == 6
 
 

@@ -4,9 +4,9 @@ Threads and XLA's flags are read once, when a backend starts, so two arms never 
 process. Only this module parses an arm's name; others ask it for role and scale.
 """
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from prednet_jax import noise
@@ -136,49 +136,70 @@ CONTROL, TREATMENT, STALE = _FIXED[:3]
 _BY_NAME = {arm.name: arm for arm in _FIXED}
 
 
-# Families of arms, by the pattern of their names; {} is what its group matches.
-_FAMILIES = {
-    r"threads_([1-9]\d*)": Arm(
-        name="threads_<n>",
-        meaning="float32, {} thread(s)",
+def _threads(value: str) -> Arm | None:
+    if not value.isdigit() or value.startswith("0"):
+        return None
+    return Arm(
+        name=f"threads_{value}",
+        meaning=f"float32, {value} thread(s)",
         role=Role.NULL,
-        flags=("--threads={}",),
-    ),
-    r"gaussian_(\d+(?:\.\d+)?(?:e-?\d+)?)": Arm(
-        name="gaussian_<scale>",
-        meaning="Gaussian noise of {} times the gradient's norm",
+        flags=(f"--threads={value}",),
+        threads=int(value),
+    )
+
+
+def _gaussian(value: str) -> Arm | None:
+    try:
+        scale = float(value)
+    except ValueError:
+        return None
+    if not 0 <= scale < math.inf or not value[0].isdigit():
+        return None
+    spec = f"gradient_gaussian:scale={value}"
+    _check_noise(f"gaussian_{value}", spec)
+    return Arm(
+        name=f"gaussian_{value}",
+        meaning=f"Gaussian noise of {value} times the gradient's norm",
         role=Role.GAUSSIAN,
-        flags=("--noise=gradient_gaussian:scale={}",),
-    ),
-    "noise:(.*)": Arm(name="noise:<spec>", meaning="{}", flags=("--noise={}",)),
-    f"convolution_({'|'.join(CONVOLUTIONS[1:])})": Arm(  # `auto` is the control's.
-        name=f"convolution_<{'|'.join(CONVOLUTIONS[1:])}>",
-        meaning="{} convolutions, another fixed order",
+        flags=(f"--noise={spec}",),
+        scale=scale,
+    )
+
+
+def _spec(value: str) -> Arm:
+    _check_noise(f"noise:{value}", value)
+    return Arm(name=f"noise:{value}", meaning=value, flags=(f"--noise={value}",))
+
+
+def _convolution(value: str) -> Arm | None:
+    if value not in CONVOLUTIONS[1:]:  # `auto` is the control's.
+        return None
+    return Arm(
+        name=f"convolution_{value}",
+        meaning=f"{value} convolutions, another fixed order",
         role=Role.NULL,
-        flags=("--convolution={}",),
-    ),
-}
+        flags=(f"--convolution={value}",),
+    )
+
+
+#: Families of arms: what their names begin with, what follows, and how one is made.
+_FAMILIES: tuple[tuple[str, str, Callable[[str], Arm | None]], ...] = (
+    ("threads_", "<n>", _threads),
+    ("gaussian_", "<scale>", _gaussian),
+    ("noise:", "<spec>", _spec),
+    ("convolution_", f"<{'|'.join(CONVOLUTIONS[1:])}>", _convolution),
+)
 #: Every name, as in help texts.
-NAMES = (*_BY_NAME, *(family.name for family in _FAMILIES.values()))
+NAMES = (*_BY_NAME, *(prefix + value for prefix, value, _ in _FAMILIES))
 
 
 def arm(name: str) -> Arm:
-    """The arm of a name."""
+    """Returns the arm of a name; a UserError lists the names that are accepted."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    for pattern, family in _FAMILIES.items():
-        if match := re.fullmatch(pattern, name):
-            (flag,) = family.flags
-            if flag.startswith("--noise="):
-                _check_noise(name, flag.removeprefix("--noise=").format(match[1]))
-            return replace(
-                family,
-                name=name,
-                meaning=family.meaning.format(match[1]),
-                flags=(flag.format(match[1]),),
-                threads=int(match[1]) if flag.startswith("--threads") else None,
-                scale=float(match[1]) if family.role is Role.GAUSSIAN else None,
-            )
+    for prefix, _, make in _FAMILIES:
+        if name.startswith(prefix) and (found := make(name.removeprefix(prefix))):
+            return found
     raise UserError(f"arm={name!r}: expected one of {', '.join(NAMES)}")
 
 
@@ -198,7 +219,9 @@ def names(words: Sequence[str]) -> tuple[str, ...]:
     """
     joined: list[str] = []
     for word in words:
-        if joined and joined[-1].startswith("noise:") and re.match(r"\w+=", word):
+        option, equals, _ = word.partition("=")
+        in_spec = bool(joined) and joined[-1].startswith("noise:")
+        if in_spec and equals and option.isidentifier():
             joined[-1] += f",{word}"
         else:
             joined.append(word)

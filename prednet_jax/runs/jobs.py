@@ -23,6 +23,7 @@ from prednet_jax import data, process, records, tasks
 from prednet_jax.files import FileError
 from prednet_jax.runs import store
 from prednet_jax.runs.arms import Arm
+from prednet_jax.runs.store import RunState, Status
 from prednet_jax.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
@@ -232,31 +233,30 @@ def seal(job: Job, seed: int) -> None:
     store.seal(folder, facts(job, seed), FILES)
 
 
-def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[str]]:
-    """The jobs with the seeds that are still to be made, and how many runs by reason.
-
-    A reason is `kept`, or why the run is made (again).
-    """
-    missing, reasons = [], Counter[str]()
+def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
+    """Returns the jobs with the seeds still to be made, and how many runs by state."""
+    missing, reasons = [], Counter[RunState]()
     for job in jobs:
         states = {
             seed: store.state(job.run_folder(seed), facts(job, seed), FILES)
             for seed in job.seeds
         }
         reasons.update(states.values())
-        seeds = [seed for seed, state in states.items() if state != "kept"]
+        seeds = [seed for seed, state in states.items() if not state.kept]
         if seeds:
             missing.append(job.of(*seeds))
     return missing, reasons
 
 
-def said(reasons: Counter[str]) -> str | None:
-    """The reasons of `kept` in one line; None: nothing was on disk."""
-    total, again = sum(reasons.values()), Counter(reasons)
-    whole, new = again.pop("kept", 0), again.pop("new", 0)
+def describe_reasons(reasons: Counter[RunState]) -> str | None:
+    """Returns the states of `kept` in one line; None: nothing was on disk."""
+    counts = {state: count for state, count in reasons.items() if count}
+    total = sum(counts.values())
+    whole = counts.pop(RunState(Status.KEPT), 0)
+    new = counts.pop(RunState(Status.NEW), 0)
     if new == total:
         return None
-    causes = ", ".join(f"{count} {reason}" for reason, count in sorted(again.items()))
+    causes = ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=str))
     return f"{whole} of {total} runs kept" + (causes and f"; made again: {causes}")
 
 

@@ -18,7 +18,7 @@ from prednet_jax.training import checkpoints, loop
 def reached(job: Job, seed: int) -> int:
     """Returns the last update of a run whose weights are on the disk; 0 if none is."""
     folder = job.run_folder(seed)
-    if store.state(folder, facts(job, seed), FILES) == "kept":
+    if store.state(folder, facts(job, seed), FILES).kept:
         return job.updates
     return max((u for u in checkpoints.updates(folder) if u <= job.updates), default=0)
 
@@ -43,7 +43,7 @@ def shorten(job: Job, seed: int, updates: int) -> None:
     Raises a FileError if the run has no checkpoint of that update.
     """
     folder = job.run_folder(seed)
-    whole = store.state(folder, facts(job, seed), FILES) == "kept"
+    whole = store.state(folder, facts(job, seed), FILES).kept
     if whole and job.updates == updates:
         return
     lines = records.metrics_lines(folder / records.METRICS)

@@ -11,10 +11,12 @@ taken for it. There are three forms, each written whole or not at all:
     rows of a table  runs.csv; manifest.json has the facts that all rows share
 """
 
+import enum
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +52,54 @@ def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
     records.write_json(folder / RECEIPT, receipt)
 
 
-def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> str:
-    """What is stored of a run: `kept`, `new` (nothing), or why it has to be made again.
+class Status(enum.StrEnum):
+    """What is stored of a run; all but `KEPT` have to be made (again)."""
 
-    Why: `unfinished` (no receipt), `with other FACTS` or `altered since (FILE)`.
-    """
+    KEPT = "kept"
+    NEW = "new"
+    UNFINISHED = "unfinished"
+    OTHER_FACTS = "with other"
+    ALTERED = "altered since"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What is stored of a run, and what differs: names of facts, or a file."""
+
+    status: Status
+    detail: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the run is whole and has the facts that were asked for."""
+        return self.status is Status.KEPT
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.detail}".rstrip()
+
+
+def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> RunState:
+    """Returns what is stored of a run, or why it has to be made again."""
     if not folder.exists():
-        return "new"
+        return RunState(Status.NEW)
     try:
         receipt = records.read_json(folder / RECEIPT)
         before, digests = dict(receipt["contents"]), dict(receipt["files"])
         same = receipt["fingerprint"] == key(facts)
     except (FileError, KeyError, TypeError, ValueError):
-        return "unfinished"
+        return RunState(Status.UNFINISHED)
     if not same:
-        return f"with other {' and '.join(differing(facts, before)) or 'contents'}"
+        others = " and ".join(differing(facts, before)) or "contents"
+        return RunState(Status.OTHER_FACTS, others)
     for name in sorted({*digests, *names}):
         if digests.get(name) != _digest(folder / name):
-            return f"altered since ({name})"
-    return "kept"
+            return RunState(Status.ALTERED, f"({name})")
+    return RunState(Status.KEPT)
 
 
 def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuses, with a FileError, a run that is not whole, or has other facts."""
-    if (stored := state(folder, facts, names)) != "kept":
+    if not (stored := state(folder, facts, names)).kept:
         raise FileError(f"{folder}: {stored}; expected the run of this command, whole")
 
 
