@@ -5,8 +5,10 @@ compile at once into JAX's cache on disk, each one program. Then one process loa
 program after program and times it with nothing else at work. What is not compiled at
 the deadline is named and left out. The processes are called as
 
-    python -m benchmarks.gpu_steps compile   # one line of settings on stdin
-    python -m benchmarks.gpu_steps time      # a record on stdout for each line on stdin
+    python -m benchmarks.gpu_steps compile STEPS
+    python -m benchmarks.gpu_steps time STEPS      # one record a line
+
+with the JSON of a list of `Step`s.
 """
 
 import dataclasses
@@ -16,10 +18,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,15 +113,22 @@ def _convolutions(size: str) -> list:
 
 
 def run(
-    steps: Sequence[Step], *, cache: Path, workers: int, seconds: float
+    steps: Sequence[Step],
+    *,
+    cache: Path,
+    workers: int,
+    seconds: float,
+    alone: AbstractContextManager | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Compiles steps, many at once, and then times each alone.
+    """Compiles steps, many at once, and then times one after the other.
 
     Args:
         steps: what is timed, the most valuable first.
         cache: folder of compiled programs, which a second call uses again.
-        workers: processes that compile at once; each takes its share of the memory.
-        seconds: time for all; a quarter of it is kept for the timing.
+        workers: processes that compile at once; together they may take three fifths of
+            the GPU's memory.
+        seconds: time for all; two fifths of it are kept for the timing.
+        alone: entered while steps are timed. Defaults to nothing.
 
     Yields:
         One record a step: its settings and `seconds_per_window`, or `error`.
@@ -127,26 +138,44 @@ def run(
     waiting = [step for step in steps if step.convolution != "torch"]
     late = {step: "compiled" for step in waiting}
     active: list[_Worker] = []
-    while (waiting or active) and time.monotonic() < start + 0.75 * seconds:
+    while (waiting or active) and time.monotonic() < start + 0.6 * seconds:
         while waiting and len(active) < workers:
-            active.append(_Worker("compile", waiting.pop(0), cache, 0.9 / workers))
+            active.append(_Worker("compile", [waiting.pop(0)], cache, 0.6 / workers))
         for worker in [w for w in active if w.process.poll() is not None]:
             active.remove(worker)
-            del late[worker.step]
+            (step,) = worker.steps
+            del late[step]
             if worker.process.returncode:
-                yield worker.record()
-                steps = [step for step in steps if step != worker.step]
+                yield worker.failed(step)
+                steps = [other for other in steps if other != step]
         time.sleep(0.2)
     for worker in active:
         worker.process.kill()
-    for step in steps:
-        if time.monotonic() > start + seconds:
-            late[step] = "timed"
-        if step in late:
-            error = f"not {late[step]} in the time given"
-            yield dataclasses.asdict(step) | {"error": error}
-        else:
-            yield _Worker("time", step, cache, 0.9).record()
+    for step in late:
+        yield dataclasses.asdict(step) | {
+            "error": "not compiled in the time given",
+        }
+    left = [step for step in steps if step not in late]
+    with alone or nullcontext():
+        while left:
+            # One process for all steps that want the same flags; another after a fall.
+            together = [step for step in left if step.flags == left[0].flags]
+            worker = _Worker("time", together, cache, 0.8)
+            stop = threading.Timer(start + seconds - time.monotonic(), worker.kill)
+            stop.start()
+            for text in worker.process.stdout:
+                if text.startswith("{"):
+                    left.remove(together.pop(0))
+                    yield json.loads(text)
+            worker.process.wait()
+            stop.cancel()
+            if time.monotonic() > start + seconds:
+                break
+            if together:
+                left.remove(together[0])
+                yield worker.failed(together[0])
+    for step in left:
+        yield dataclasses.asdict(step) | {"error": "not timed in the time given"}
 
 
 def _environment(cache: Path, memory: float) -> dict[str, str]:
@@ -162,15 +191,18 @@ def _environment(cache: Path, memory: float) -> dict[str, str]:
 
 
 class _Worker:
-    """A process of this module for one step; what it says on stderr goes to a file."""
+    """A process of this module; what it says on stderr goes to a file."""
 
-    def __init__(self, action: str, step: Step, cache: Path, memory: float) -> None:
-        self.step = step
+    def __init__(
+        self, action: str, steps: Sequence[Step], cache: Path, memory: float
+    ) -> None:
+        self.steps = tuple(steps)
         self.log = cache / f"{uuid.uuid4().hex}.log"
-        flags = f"{os.environ.get('XLA_FLAGS', '')} {step.flags}".strip()
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {steps[0].flags}".strip()
+        settings = json.dumps([dataclasses.asdict(step) for step in steps])
         with self.log.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.gpu_steps", action, _line(step)],
+                [sys.executable, "-m", "benchmarks.gpu_steps", action, settings],
                 cwd=ROOT,
                 env=_environment(cache, memory) | {"XLA_FLAGS": flags},
                 stdout=subprocess.PIPE,
@@ -178,21 +210,15 @@ class _Worker:
                 text=True,
             )
 
-    def record(self) -> dict[str, Any]:
-        """Waits for the end and returns what was printed, or the error."""
-        output, _ = self.process.communicate()
-        lines = output.strip().splitlines()
-        if lines and lines[-1].startswith("{"):
-            return json.loads(lines[-1])
-        told = self.log.read_text().strip().splitlines()
-        told = [line for line in told if "rror" in line] or told
-        return dataclasses.asdict(self.step) | {
-            "error": told[-1][-300:] if told else "ended"
-        }
+    def kill(self) -> None:
+        """Ends the process."""
+        self.process.kill()
 
-
-def _line(step: Step) -> str:
-    return json.dumps(dataclasses.asdict(step))
+    def failed(self, step: Step) -> dict[str, Any]:
+        """Returns the record of a step at which the process ended."""
+        lines = self.log.read_text().strip().splitlines()
+        told = [line for line in lines if "rror" in line] or lines or ["ended"]
+        return dataclasses.asdict(step) | {"error": told[-1][-300:]}
 
 
 def settings(minutes: float, *, torch: bool) -> list[Step]:
@@ -301,4 +327,5 @@ def profile(call: Callable[[], Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], Step(**json.loads(sys.argv[2])))
+    for fields in json.loads(sys.argv[2]):
+        work(sys.argv[1], Step(**fields))

@@ -76,7 +76,8 @@ def prepare_step(
     rematerialize: bool = False,
 ) -> TimedStep:
     """Compiles one training window as `train.py` does it; frames on the device."""
-    process.split_cpu(replicas.most_devices(1, batch, process.available_threads()))
+    if process.gpu_found() is None:
+        process.split_cpu(replicas.most_devices(1, batch, process.available_threads()))
     layout = replicas.layout(1, batch, None if batch > 1 else jax.devices()[:1])
     network = tasks.of(config)
     dtype = process.set_precision(precision)

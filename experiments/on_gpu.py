@@ -12,11 +12,12 @@ compare   compare_backends.py with the arms gpu and gpu_deterministic
 training  a network for 64x48 frames, trained twice as the package's walk network was
 
 Each result is written to --workdir as soon as it is there. The same command again does
-what is missing. The parts after `speed` run at the same time, since none of them is
-timed. Without a GPU everything runs in small on the CPU. docs/gpu.md has what an H200
-gave.
+what is missing. All parts run at the same time, since compiling takes most of it;
+while `speed` times its steps the others are stopped. Without a GPU everything runs in
+small on the CPU. docs/gpu.md has what an H200 gave.
 """
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -26,7 +27,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -52,8 +53,8 @@ flags.DEFINE_list(
 
 #: Share of the time that `speed` has; the other parts have the rest.
 _SPEED = 0.4
-#: Updates a second that the trainings reach on an H200, and a safe guess for a CPU.
-_RATE = {True: 45, False: 1}
+#: Updates a second that the trainings reach on an H200.
+_RATE = 45
 _NETWORK = (
     *("--height=48", "--width=64", "--channels=3,24,48,72", "--r_channels=16,24,48,72"),
     *("--sampling=windows", "--window=20", "--batch=8", "--learning_rate=2e-3"),
@@ -85,24 +86,43 @@ def main() -> None:
         f"{', '.join(FLAGS.parts)}; {FLAGS.minutes:g} minutes; results in {folder}",
         flush=True,
     )
-    if "speed" in FLAGS.parts:
-        share = 1.0 if FLAGS.parts == ["speed"] else _SPEED
-        speed(folder, 60 * FLAGS.minutes * share, gpu is not None)
+    left = 60 * FLAGS.minutes
     commands = {
-        "tools": lambda left: tools(folder, left),
-        "compare": lambda left: compare(folder, gpu is not None),
-        "training": lambda left: training(folder, left, gpu is not None, updates),
+        "training": lambda: training(folder, left, gpu is not None, updates),
+        "compare": lambda: compare(folder, gpu is not None),
+        "tools": lambda: tools(folder, left),
     }
-    running = []
-    for part, command in commands.items():
-        if part in FLAGS.parts:
-            program = command(end - time.monotonic())
-            running.append((part, _start(folder / f"{part}.log", program)))
+    running = [
+        (part, _start(folder / f"{part}.log", command()))
+        for part, command in commands.items()
+        if part in FLAGS.parts
+    ]
+    if "speed" in FLAGS.parts:
+        share = _SPEED if running else 1.0
+        speed(folder, left * share, gpu is not None, [p for _, p in running])
     _wait(running, end)
 
 
-def speed(folder: Path, seconds: float, gpu: bool) -> None:
-    """Times the training steps that `speed.jsonl` does not have."""
+@contextlib.contextmanager
+def paused(processes: Sequence[subprocess.Popen]) -> Iterator[None]:
+    """Stops processes and their children, and lets them continue at the end."""
+
+    def send(number: int) -> None:
+        for started in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, number)
+
+    send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT)
+
+
+def speed(
+    folder: Path, seconds: float, gpu: bool, others: Sequence[subprocess.Popen]
+) -> None:
+    """Times the training steps that `speed.jsonl` lacks; others wait meanwhile."""
     path = folder / "speed.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
@@ -117,12 +137,13 @@ def speed(folder: Path, seconds: float, gpu: bool) -> None:
         steps = gpu_steps.settings(seconds / 60, torch=torch)
     else:
         steps = [gpu_steps.Step(size="24x32", window=2, precision="bfloat16")]
-    workers = min(12, process.available_threads()) if gpu else 1
+    workers = min(10, process.available_threads()) if gpu else 1
     for record in gpu_steps.run(
         [step for step in steps if step not in done],
         cache=folder / "programs",
         workers=workers,
         seconds=seconds,
+        alone=paused(others),
     ):
         with path.open("a") as out:
             print(json.dumps(record), file=out, flush=True)
@@ -160,7 +181,7 @@ def training(
     """
     network, sequences = (_NETWORK, 1024) if gpu else (_SMALL, 10)
     if updates is None:
-        total = int(max(seconds - 120, 8) * _RATE[gpu]) if gpu else 5
+        total = int(max(seconds - 160, 8) * _RATE) if gpu else 5
         updates = total * 2 // 5, total - total * 2 // 5
     walks = folder / "walks.npy"
     if not walks.exists():
@@ -238,6 +259,7 @@ def _start(log: Path, commands: list[Sequence[str]]) -> subprocess.Popen:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1",
         "JAX_COMPILATION_CACHE_DIR": str(log.parent / "programs"),
     }
     with log.open("a") as out:
