@@ -47,6 +47,9 @@ PARTS = ("speed", "tools", "compare", "training")
 flags.DEFINE_float("minutes", 10, "Wall time that all parts together may take.", 0.5)
 flags.DEFINE_string("workdir", "runs/on_gpu", "Where to write.")
 flags.DEFINE_list("parts", list(PARTS), f"Some of {', '.join(PARTS)}.")
+flags.DEFINE_integer(
+    "steps", None, "Training steps to time. Defaults to what the time allows.", 1
+)
 flags.DEFINE_list(
     "updates", None, "Updates of the two trainings. Defaults to what the time allows."
 )
@@ -134,7 +137,8 @@ def speed(
     ]
     if gpu:
         torch = importlib.util.find_spec("torch") is not None
-        steps = gpu_steps.settings(seconds / 60, torch=torch)
+        steps = gpu_steps.settings(torch=torch)
+        steps = steps[: FLAGS.steps or max(2, int(seconds / 5))]
     else:
         steps = [gpu_steps.Step(size="24x32", window=2, precision="bfloat16")]
     workers = min(10, process.available_threads()) if gpu else 1
@@ -164,7 +168,7 @@ def compare(folder: Path, gpu: bool) -> list[Sequence[str]]:
     return [
         (
             *(sys.executable, script, f"--workdir={folder / 'compare'}"),
-            *(f"--arms=float32,{arms}", "--models=prednet", "--seeds=3"),
+            *(f"--arms={arms}", "--models=prednet", "--seeds=3"),
             *(f"--updates={400 if gpu else 5}", "--height=48", "--width=64"),
             "--channels=3,12,24,48",
         )

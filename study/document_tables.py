@@ -163,6 +163,37 @@ def gpu_steps(record: Record) -> str:
     return markdown(pd.DataFrame(rows).fillna(MISSING))
 
 
+def gpu_windows(record: Record) -> str:
+    """Returns milliseconds of windows on a GPU, by size, batch and precision.
+
+    Of each program the fastest way to compile it that was measured; `limit` is the time
+    that the card's figures allow (`benchmarks.gpu_steps`).
+    """
+    names = {"im2col": "products", "xla": "cuDNN", "torch": "PyTorch"}
+    rows: dict[tuple, dict[str, str]] = {}
+    for row in sorted(record["rows"], key=lambda row: -row["seconds"]):
+        if row["noise"] != "none":
+            continue
+        place = row["size"], row["batch"], row["precision"]
+        cells = rows.setdefault(place, {"limit": f"{1000 * row['limit_seconds']:.2g}"})
+        name = names[row["convolution"]]
+        if name == "products":
+            name += f", {row['frames_per_iteration']} a loop"
+        cells[name] = f"{1000 * row['seconds']:.3g}"
+    columns = ["products, 1 a loop", "products, 10 a loop", "cuDNN", "PyTorch", "limit"]
+    order = list(dict.fromkeys((r["size"], r["batch"]) for r in record["rows"]))
+    order.sort(key=lambda place: (int(place[0].split("x")[0]), place[1]))
+    precisions = ("float32", "tf32", "bfloat16")
+    table = [
+        {"size": size, "batch": batch, "precision": precision}
+        | {name: rows[size, batch, precision].get(name, MISSING) for name in columns}
+        for size, batch in order
+        for precision in precisions
+        if (size, batch, precision) in rows
+    ]
+    return markdown(pd.DataFrame(table))
+
+
 def gpu_sums(record: Record) -> str:
     """For each primitive that sums, what varies on each of `GPUS` (docs/noise.md)."""
     rows = []

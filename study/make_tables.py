@@ -41,6 +41,7 @@ TABLES = {
     "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
     "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
     "gpu-steps": (make.gpu_steps, "gpu/step.json"),
+    "gpu-windows": (make.gpu_windows, "gpu/windows.json"),
     "gpu-sums": (make.gpu_sums, "gpu/sums.json"),
 }
 
