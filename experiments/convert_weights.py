@@ -16,7 +16,7 @@ directory, or a name of prednet_jax.pretrained. The suffix of --output tells its
     .safetensors     safetensors, the network in its metadata
     none             an orbax directory, with the network in network.json
 
-What was read is printed. It takes a few seconds.
+The network that was read is printed. It takes a few seconds.
 """
 
 from collections.abc import Mapping
@@ -36,20 +36,20 @@ flags.DEFINE_string("output", None, "File or directory to write.", required=True
 flags.DEFINE_integer(
     "height",
     None,
-    "Rows of a frame of a Keras or PyTorch file. Defaults to those of its model, or to "
-    "128 of Keras and 120 of PyTorch.",
+    "Rows of a frame of a Keras or PyTorch file. Defaults to the model, or to 128 "
+    "for Keras and 120 for PyTorch.",
     lower_bound=1,
 )
 flags.DEFINE_integer(
     "width",
     None,
-    "Columns of a frame. Defaults to those of its model, or to 160.",
+    "Columns of a frame. Defaults to the model, or to 160.",
     lower_bound=1,
 )
 flags.DEFINE_float(
     "pixel_max",
     None,
-    "Upper clip of the bottom prediction. Defaults to that of the model, or to 1. Of a "
+    "Upper clip of the bottom prediction. Defaults to the model, or to 1. For a "
     "PyTorch file it is the largest pixel that the network was trained on.",
 )
 flags.DEFINE_enum(
@@ -59,7 +59,7 @@ flags.DEFINE_bool("overwrite", False, "Replace a file that exists.")
 
 
 def main() -> None:
-    """Checks, reads, prints what was read, and writes."""
+    """Checks, reads, prints the network, and writes."""
     output = Path(FLAGS.output)
     save = weights.writer(output)
     for place in weights.written(output):

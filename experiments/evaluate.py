@@ -6,7 +6,8 @@ r"""Scores frozen weights on sequences that they were not trained on.
 
 The sequences of the split are cut into pieces of --frames. Each piece is predicted from
 the zero state, frame by frame, and its frame 0 is not scored. MSE, MAE, PSNR and SSIM
-are pooled over all pieces and printed next to those of copying the last frame seen.
+are pooled over all pieces and printed, with the scores of copying the last frame seen
+in brackets.
 From --extrapolate_from on the network sees its own predictions. With --horizons every
 frame t of a piece is also a start: frame t + h is predicted from the frames up to t.
 
@@ -120,7 +121,7 @@ def main() -> None:
 
 
 def print_scores(name: str, scores: dict[str, Any]) -> None:
-    """Prints what was scored, and each score with that of copying in brackets."""
+    """Prints the scores, with the scores of copying in brackets."""
     count, frames = scores["sequences"], scores["frames"]
     print(f"{name}: {count} sequences of {frames} frames")
     if (others := scores["pieces"] - count - FLAGS.skip) > 0:

@@ -5,17 +5,18 @@
     python experiments/predict.py --data=VIDEO.mp4 --future=5
 
 One sequence is predicted from the zero state, each frame before it is seen. The scores
-MSE, MAE, PSNR and SSIM of each frame but the first are printed next to those of copying
-the last frame that was seen. From frame --extrapolate_from of the sequence on the
-network sees its own predictions. --future predicts frames after the last one.
+MSE, MAE, PSNR and SSIM of each frame but the first are printed, with the scores of
+copying the last frame that was seen in brackets. From frame --extrapolate_from of the
+sequence on the network sees its own predictions. --future predicts frames after the
+last one.
 
 These files are written into --workdir: scores.csv (a row per frame), scores.json (means
 over observed and over extrapolated frames), predictions.npz (`frames`, `predictions`
 and `future`), predictions.png and predictions.gif. --layers=E0,R1 adds layers.npz, the
 maps of these layers at each frame, and layers.png, their mean over channels.
 
-Weights are whatever convert_weights.py reads. Frames, crop and size are those of a run
-unless flags say otherwise. Frames from disk are scaled to the size of a network that
+Weights are whatever convert_weights.py reads. A run brings frames, crop and size
+unless flags set them. Frames from disk are scaled to the size of a network that
 comes with the package. On one core this takes ten seconds for 20 frames of 24x32.
 """
 
@@ -194,7 +195,7 @@ COLUMNS = (
 
 
 def write(folder: Path, contents: dict[str, bytes]) -> None:
-    """Writes the files, in place of those of an earlier call."""
+    """Writes the files, and removes the files of an earlier call."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "scores.json").exists():
         print(f"{folder}: an earlier prediction is replaced")
@@ -205,7 +206,7 @@ def write(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 def print_scores(rows: list[dict[str, Any]]) -> None:
-    """Prints the scores of each frame, with those of copying in brackets."""
+    """Prints the scores of each frame, with the scores of copying in brackets."""
     labelled = [(str(row["frame"]), row) for row in rows]
     means = evaluation.means(rows)
     labelled += [(f"{group}, mean", mean) for group, mean in means.items()]

@@ -5,9 +5,9 @@
     python experiments/prepare_data.py --dataset=kitti_raw --source=DOWNLOADED
 
 Nothing is downloaded: --source is the folder of the files that you brought. A file that
-is missing is named, with where to get it. A bar shows what is done. The last line tells
-what to read the result with. coxlab's .hkl files of KITTI and the file of Moving MNIST
-are read as they are: --data=FILE.
+is missing is named, with where to get it. A bar shows the progress. The last line names
+the --data of the result. coxlab's .hkl files of KITTI and the published file of Moving
+MNIST need no preparation: --data=FILE.
 """
 
 import os

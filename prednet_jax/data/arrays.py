@@ -2,7 +2,7 @@
 
 The layout of an array names its axes by letters: N sequences of T frames of C channels,
 H rows and W columns, such as THWC, NTCHW or TNHW; without C the frames are grey. An
-array without a layout is read where its shape has one meaning, and a line says which.
+array without a layout is read where its shape has one meaning, and one line reports it.
 Frames are uint8, or fractions of white from 0 to 1, which are rounded to uint8.
 
 Several sequences are an axis N, or `boundaries`, the indices of their first frames, in
@@ -29,7 +29,7 @@ _ACCEPTED = (
 )
 # Bytes that are looked at together.
 _CHUNK = 2**26
-# The test set of Moving MNIST as it is published (Srivastava et al. 2015).
+# The published test set of Moving MNIST (Srivastava et al. 2015).
 _MOVING_MNIST = "mnist_test_seq.npy", (20, 10000, 64, 64)
 
 

@@ -20,7 +20,7 @@ from prednet_jax.data.images import natural_key
 from prednet_jax.errors import UserError
 
 # The largest part that HDF5 decompresses at once, the most bytes of a list of names,
-# and how many times its own size a file may decompress to, which is that of deflate.
+# and how many times its own size a file may decompress to, the limit of deflate.
 _PART, _NAMES, _RATIO = 2**30, 2**26, 1040
 
 
@@ -28,7 +28,7 @@ def load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
     """Opens an array, which is read where it is indexed.
 
     Returns it, and the first frames of its sequences if there is a file of sources next
-    to it, which one line says. Another file is a UserError.
+    to it, which one line reports. Another file is a UserError.
     """
     try:
         return _load(path)

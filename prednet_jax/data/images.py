@@ -5,8 +5,8 @@ eijwat/prednet_in_chainer_py3): one path per line, of which the first word count
 the published `--sequences` each line names a list, and the state is reset at the start
 of each list. Only one picture is in memory at a time.
 
-A picture's format is that of its content, one of `FORMATS`: for a PostScript file, for
-example, Pillow would start another program. docs/inputs.md says which are refused.
+The content of a picture tells its format, one of `FORMATS`: for a PostScript file, for
+example, Pillow would start another program. docs/inputs.md lists which are refused.
 """
 
 import contextlib

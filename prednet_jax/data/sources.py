@@ -93,14 +93,14 @@ def open_source(
     """Opens a source of frames; a UserError: a value or file is not accepted.
 
     Of a folder with parts `train` and `val` or `test` it is the part `train`, which one
-    line says.
+    line reports.
 
     Args:
         data: A name (of `NAMES`) or a path, of all kinds that docs/data.md lists.
             `walk` is the source of that name; `./walk` is a file.
-        height: Height of a frame, in pixels. Defaults to that of `own_size`.
-        width: Width of a frame, in pixels. Defaults to that of `own_size`.
-        channels: 3 (RGB) or 1 (grey). Defaults to those of `own_size`.
+        height: Height of a frame, in pixels. Defaults to `own_size`.
+        width: Width of a frame, in pixels. Defaults to `own_size`.
+        channels: 3 (RGB) or 1 (grey). Defaults to `own_size`.
         seed: Determines the content and order of generated sources.
         crop: Of sources from disk, one of `CROPS`, as in `frames.Fit`.
         offset: `(right, down)` in pixels by which the crop is moved.
@@ -144,7 +144,7 @@ def open_split(
     layout: str | None = None,
     every: int = 1,
 ) -> FrameSource:
-    """Opens the sequences of a split; what was read of them stays in memory.
+    """Opens the sequences of a split, which stay in memory once they are read.
 
     The data and how frames are made are as in `open_source`. So many `sequences` are
     opened; None: `splits.WALKS`, `splits.MOVING`, or all there are. A folder with parts

@@ -34,7 +34,7 @@ _KEPT = 2**30
 def walks(
     split: str, count: int | None, size: dict, *, varied: bool = False
 ) -> FrameSource:
-    """Walks of seeds of their own; only those of the split `train` are varied."""
+    """Walks of seeds of their own; only the walks of `train` are varied."""
     count = count or WALKS
     held_out = HELD_OUT_PHOTOGRAPHS
     others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)

@@ -3,7 +3,7 @@
 To open a video its packets are read without decoding; this counts the frames, whatever
 the header says. A read continues where the last one ended. A jump starts decoding at
 the key frame before, if the time stamps of the file can be trusted, else at the start.
-Unlike in the published frame maker no frame is dropped. docs/inputs.md says what
+Unlike in the published frame maker no frame is dropped. docs/inputs.md tells what
 becomes of more than 8 bits a channel and of transparency.
 """
 
@@ -42,7 +42,7 @@ _CHECKED = 32
 _NEAR = 64
 # Videos that are being decoded: each has a file open, and frames in memory.
 _MOST_RUNNING = 32
-# Frames a second from which on a film is said to have more than KITTI's ten.
+# Frames a second from which on a message names the rate; KITTI has ten.
 _FAST = 20
 _TURN = threading.Lock()
 _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionary()

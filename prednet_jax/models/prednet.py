@@ -142,8 +142,8 @@ def forecast(
 ) -> tuple[Float[Array, "N B H W C"], PredNetState]:
     """Predicts the frames that follow the last one, from the network's own predictions.
 
-    The result is that of `predict` on these frames and `steps` more, whatever they
-    show, with `extrapolate_from=T`.
+    The result equals `predict` on these frames and `steps` more, whatever they show,
+    with `extrapolate_from=T`.
 
     Args:
         params: the network's parameters.
@@ -157,7 +157,7 @@ def forecast(
         The future `[N, B, H, W, C]` in the layout of the frames, and the state after
         it. future[i] predicts frame T + i and has seen frames up to T - 1. The state
         has taken the N predictions for frames, so it continues with frame T + N. The
-        state that meets the next real frame, frame T, is that of `predict`.
+        state that `predict` returns meets the next real frame, frame T.
     """
     whole("steps", steps, 1)
     shown = time_first(jnp.asarray(frames), layout)
@@ -210,8 +210,9 @@ def outputs(
     Arguments are as in `predict`. Returns the outputs by name, and the state after the
     last frame. They are `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the
     mean of each E_l, `[T, B, L]`; and maps of one layer, `[T, B, H_l, W_l, .]`, named
-    by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`. What a map at index
-    t has seen is in `sequences.units`, with `align="frame"`; an error has seen frame t.
+    by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`. `sequences.units`
+    (`align="frame"`) tells which frames a map at index t has seen; an error has seen
+    frame t.
     """
     frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
     if state is None:

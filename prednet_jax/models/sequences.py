@@ -37,8 +37,8 @@ def units(
 ) -> dict[str, np.ndarray]:
     """Returns the activations of the network's units while it is shown frames, by name.
 
-    Activations at index t are those of the step at which frame t is shown. They have
-    seen these frames, with `align="frame"`:
+    Activations at index t belong to the step at which frame t is shown. With
+    `align="frame"` they have seen these frames:
 
         units      lotter, lotter_pytorch      watanabe, watanabe_pytorch
         R          up to t - 1                 up to t
@@ -46,7 +46,7 @@ def units(
         A, E       up to t                     up to t
 
     With `align="seen"` all units at index t have seen frames up to t, in every variant:
-    R and Ahat of `lotter` are those of the next step, which do not depend on its frame.
+    R and Ahat of `lotter` are taken from the next step, before its frame.
     `unit_times` returns this table for a network.
 
     For activations that do not fit into the host's memory, `models.sequences.pieces`

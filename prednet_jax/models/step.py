@@ -258,7 +258,7 @@ _peephole_lstm.defvjp(_peephole_lstm_fwd, _peephole_lstm_bwd)
 
 
 def hard_sigmoid(x: jax.Array) -> jax.Array:
-    """Keras 2's hard sigmoid, clip(0.2 x + 0.5, 0, 1); that of jax.nn differs."""
+    """Keras 2's hard sigmoid, clip(0.2 x + 0.5, 0, 1); jax.nn has another one."""
     y = 0.2 * x + 0.5
     # At its bounds Keras's clip passes the whole gradient; jnp.clip halves it.
     return jnp.where(y < 0, 0.0, jnp.where(y > 1, 1.0, y))

@@ -89,8 +89,8 @@ def unroll(
 def segment_length(steps: int) -> int:
     """Returns the steps that the reverse mode of `rematerialize` computes together.
 
-    What a step keeps takes about six times the memory of its carry. So s steps together
-    and one carry for each s of `steps` take the least memory at s^2 = steps / 6.
+    A step keeps about six times the memory of its carry. So s steps together and one
+    carry for each s of `steps` take the least memory at s^2 = steps / 6.
     """
     return max(1, round(math.sqrt(steps / 6)))
 

@@ -1,6 +1,6 @@
 """How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame, and of many.
 
-docs/training.md ("Predicting: one protocol") says what is shown and scored. PSNR is
+docs/training.md ("Predicting: one protocol") describes the protocol. PSNR is
 10 log10(1 / MSE) in decibels; SSIM is Wang et al. 2004 (IEEE Trans. Image Process.
 13:600) with scikit-image's uniform window of 7x7, or the largest odd one that fits,
 averaged over pixels and colours.
@@ -96,7 +96,7 @@ def table(
 def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Means over the observed and over the extrapolated frames, where there are any.
 
-    PSNR is that of the mean MSE: of one frame that equals the last it is infinite.
+    PSNR is computed from the mean MSE; it is infinite where a frame equals the last.
     """
     return {
         group: _mean(of, "") | _mean(of, "copy_")
@@ -123,8 +123,8 @@ def evaluate(
     The sequences of the source are cut into pieces of equal length, which do not
     overlap; the frames of a shorter rest are counted in `left_out`. The first pieces of
     all sequences come first, then the second ones. Losses are pooled over all before
-    they are divided by those of copying: where a scene hardly moves, its own ratio says
-    little.
+    they are divided by the loss of copying: the ratio of a scene with little motion
+    means little.
 
     Args:
         params: the network's parameters.
@@ -142,7 +142,7 @@ def evaluate(
         `sequences`, `frames`, `pieces` (how many there are), `left_out`; for `observed`
         and `extrapolated` frames, where there are any, the scores that
         docs/benchmarks.md names; the same of copying, `copy_<name>`; and `ratio`, the
-        MSE over that of copying. `horizons` has the same by horizon, a string: frame
+        MSE over the MSE of copying. `horizons` has the same by horizon, a string: frame
         t + h is predicted from the frames up to t and compared with copying frame t,
         for every t of a piece. There `starts` counts the t, and `mse_by_start` has the
         mean over pieces for each t.

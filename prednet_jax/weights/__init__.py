@@ -81,7 +81,7 @@ def load(
 
     docs/models.md lists the kinds; a run's checkpoints/UPDATE is one too and, where
     there is no such file, a name that `pretrained` knows. Height, width and `pixel_max`
-    are for files of Keras and PyTorch that do not say them, the variant for those of
+    are for files of Keras and PyTorch that do not hold them, the variant for files of
     PyTorch (`load_keras`, `load_pytorch`). A UserError: nothing of the kind.
     """
     task, params = load_task(
@@ -168,7 +168,7 @@ def written(path: str | os.PathLike) -> list[Path]:
 def load_run(folder: Path) -> tuple[Task, dict]:
     """Returns network and weights of a run, unfinished: of its newest checkpoint.
 
-    Which update that is of is said on stderr. Raises a UserError if the directory is no
+    The update is printed on stderr. Raises a UserError if the directory is no
     run, has no weights yet, or they are damaged.
     """
     task = _task(folder)
@@ -230,7 +230,7 @@ def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
             "file of this version: install the package again"
         )
     config = tasks.recorded(about["model"], about["network"]).config  # type: ignore[attr-defined]
-    # Its SHA-256 says that these are the arrays that were trained.
+    # By its SHA-256 these are the arrays that were trained.
     return config, as_parameters(config, records.read_tree(path))
 
 

@@ -1,4 +1,4 @@
-"""What the arrays of any weight file have to be, before a network is made of them."""
+"""Checks of the arrays of any weight file, before a network is made of them."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _AXES = {"W": 4, "kernel": 4, "weight": 4, "b": 1, "bias": 1}
 
 
 def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuses what is no weight: other types, other numbers of axes, not finite.
+    """Refuses arrays of other types, of other numbers of axes, or not finite.
 
     Names end with /W, /kernel, /b, /bias, .weight or .bias, or the last two and a part
     of PyTorch's cell, such as .weight_ih. A UserError names the first such array.

@@ -7,7 +7,7 @@ Names, in front of each `predictor/`; convolutions are OIHW:
     ConvLSTM{l}/x_{g}1/W up(h_{l+1}) -> gate g; absent in the top layer
     ConvLSTM{l}/h_{g}/{W,b}  h_l -> gate g
     ConvLSTM{l}/c_{g}/W  (1, C, H, W), peepholes of g in i, f, o
-The file says nothing of frame size but through the peepholes, which tie it.
+The file tells the frame size only by its peepholes, which depend on it.
 """
 
 import os
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     """Reads a `*.model` npz file: a network of `watanabe` and its float32 parameters.
 
-    The frame size is that of the peepholes; another file is a UserError.
+    The peepholes tell the frame size; another file is a UserError.
     """
     arrays = of_one_network(path, files.read_npz(path), _NAME)
     with reading(path, "a model file of the Chainer PredNet"):
@@ -61,7 +61,7 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
         for group, leaves in parameter_shapes(config).items()
     }
     for name, view in _views(config, params).items():
-        # Before it is written: what is empty has taken no memory yet.
+        # Before it is written, since empty arrays have taken no memory yet.
         if arrays[name].shape != view.shape:
             raise UserError(
                 f"{name} of shape {arrays[name].shape}: expected {view.shape}"

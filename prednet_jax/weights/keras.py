@@ -41,11 +41,11 @@ def load_keras(
     """Reads a network (`lotter`) and its float32 parameters from a file of Keras.
 
     The size of the frames and the upper clip of the bottom prediction are those given,
-    or those of the model (`keras_model`): in the file, or in its JSON next to it, such
+    or come from the model (`keras_model`): in the file, or in its JSON next to it, such
     as `prednet_kitti_model.json` of `prednet_kitti_weights.hdf5`. Where there is
-    neither, the size is KITTI's, 128 rows and 160 columns, and one line says so. A
-    stored `extrap_start_time` is said; `extrapolation` returns it. Another file, or a
-    model with options that this package does not compute, is a UserError.
+    neither, the size is KITTI's, 128 rows and 160 columns, and one line reports it. A
+    stored `extrap_start_time` is printed; `extrapolation` returns it. Another file,
+    or a model with options that this package does not compute, is a UserError.
     """
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
@@ -165,7 +165,7 @@ def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
 
 
 def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
-    """Writes an HDF5 file as Keras's `save_weights`, and the model's JSON beside it.
+    """Writes an HDF5 file as Keras's `save_weights`, and the model's JSON next to it.
 
     coxlab/prednet reads the two with `model_from_json(text, {"PredNet": PredNet})` and
     `load_weights(path)`; `path` with the suffix `.json` holds the text. The model is an

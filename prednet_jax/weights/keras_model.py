@@ -19,7 +19,7 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 
 #: The values that an option of the layer may have. Each stands for what this package
-#: computes; the outputs of every `output_mode` are those of `models.prednet.outputs`.
+#: computes; `models.prednet.outputs` has the outputs of every `output_mode`.
 OPTIONS: dict[str, tuple] = {
     "error_activation": ("relu",),
     "A_activation": ("relu",),
@@ -52,7 +52,7 @@ KITTI = {"height": 128, "width": 160}
 
 
 class Model(NamedTuple):
-    """What a description tells.
+    """The content of a description.
 
     Attributes:
         source: the file that holds it. Empty if there is none.

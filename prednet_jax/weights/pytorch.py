@@ -12,7 +12,7 @@ In both E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halve
 other way round here, as `watanabe`, and so have the kernels that read them.
 
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
-arrays. Unpickling can run any program: docs/inputs.md says what this one knows.
+arrays. Unpickling can run any program: docs/inputs.md lists what this one knows.
 """
 
 import functools
@@ -71,11 +71,11 @@ def load_pytorch(
 ) -> tuple[PredNetConfig, dict]:
     """Reads a state dict of a PyTorch port: the network and its float32 parameters.
 
-    The file, a .pth of PyTorch 1.6 or later or a safetensors file, says neither its
-    `variant`, `watanabe_pytorch` (the authors' port; None, which is said) or
-    `lotter_pytorch` (of coxlab's code), nor the size of its frames (None: the defaults
+    The file, a .pth of PyTorch 1.6 or later or a safetensors file, tells neither its
+    `variant`, `watanabe_pytorch` (the authors' port, read by default, with a message)
+    or `lotter_pytorch` (of coxlab's code), nor the size of its frames (None: the defaults
     of `PredNetConfig`), nor `pixel_max`, the largest pixel that the port was trained on
-    (None: that of its code, `PORTS`). Parameters are scaled so that frames are in
+    (defaults to `PORTS`). Parameters are scaled so that frames are in
     [0, 1]. Another file is a UserError.
     """
     if variant is None:

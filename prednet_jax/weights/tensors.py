@@ -1,4 +1,4 @@
-"""Weights with their network beside them: safetensors files and orbax directories.
+"""Weights together with their network: safetensors files and orbax directories.
 
 Arrays go by `<module>/<leaf>`, such as `gates_0/kernel`, in this package's layout: HWIO
 kernels, gates side by side in the order i, f, o, g. The network is the JSON text of its
@@ -71,7 +71,7 @@ def read_safetensors(
 
 
 def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_safetensors` wrote; a UserError says that it is another file."""
+    """Reads what `save_safetensors` wrote; another file is a UserError."""
     arrays, metadata = read_safetensors(path)
     text = metadata.get(METADATA)
     if text is None:
@@ -87,7 +87,7 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 
 def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
-    """Writes an orbax checkpoint, the network beside it, into a new directory."""
+    """Writes an orbax checkpoint, and the network, into a new directory."""
     folder = Path(path).absolute()
     if folder.exists():
         raise UserError(f"{path}: exists; expected a new directory")
@@ -104,7 +104,7 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_orbax` wrote; a UserError says that it is something else."""
+    """Reads what `save_orbax` wrote; anything else is a UserError."""
     folder = Path(path).absolute()
     text = files.read_text(folder / NETWORK)
     try:
