@@ -356,8 +356,8 @@ def _parser() -> _Parser:
         subparser = commands.add_parser(name, help=command.about, allow_abbrev=False)
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
         optional = name == _OF_FILES or "install" in command.flags.split()
-        needed = {"nargs": "?"} if optional else {}
-        subparser.add_argument("function", metavar=about, **needed)
+        nargs: Any = "?" if optional else None
+        subparser.add_argument("function", metavar=about, nargs=nargs)
         own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
         own |= {"noise": command.noise} if command.noise else {}
         own |= {"draws": command.draws, "seed": 0} if command.draws else {}

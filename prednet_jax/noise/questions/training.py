@@ -38,7 +38,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.arguments import is_mutable, split
+from prednet_jax.noise.arguments import Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, expect, integer
 from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.sampling import computation_part
@@ -316,8 +316,8 @@ def training(
 
     Args:
         step: `step(state, batch) -> (state, loss)`, or `(state, (loss, metrics))` with
-            a mapping of names to numbers; pure, so that counters and PRNG keys are in
-            the state.
+            a mapping, of which the numbers are taken; pure, so that counters and PRNG
+            keys are in the state.
         state: weights, optimiser and so on: any pytree, Flax NNX objects included.
         batches: what each update sees: a sequence, or a function of the update, counted
             from 0.
@@ -406,14 +406,18 @@ class Program:
         _check_pure(advance, self.arrays, batch)
         noisy = inject(advance, spec)
 
-        def many(keys: Array, update: Array, arrays: Any, batch: Any) -> Any:
+        def many(
+            keys: Array, update: Array, arrays: Any, given: Any, static: Static
+        ) -> Any:
+            (batch,), _ = static.filled(given)
+
             def one(key_and_arrays: Any) -> Any:
                 key, arrays = key_and_arrays
                 return noisy(jax.random.fold_in(key, update), arrays, batch)
 
             return lax.map(one, (keys, arrays))
 
-        self.many = jax.jit(many)
+        self.many = jax.jit(many, static_argnums=4)
 
     def curves(self, keys: Array, batches: Iterator[tuple[int, Any]]) -> dict:
         """The curves of one training for each key, by name: [draws, T]."""
@@ -421,7 +425,9 @@ class Program:
         arrays = [jnp.broadcast_to(x, (count, *jnp.shape(x))) for x in self.arrays]
         seen = []
         for update, batch in batches:
-            arrays, told = self.many(keys, np.uint32(update), arrays, batch)
+            static, given, _ = split((batch,))
+            about = np.uint32(update), arrays, given, static.checked()
+            arrays, told = self.many(keys, *about)
             seen.append(told)
         columns = zip(*jax.device_get(seen), strict=True)
         return {n: np.stack(x, 1) for n, x in zip(self.names, columns, strict=True)}
@@ -440,15 +446,17 @@ def _checked(result: Any) -> tuple[Any, dict[str, Any]]:
     loss, metrics = told if isinstance(told, tuple) and len(told) == 2 else (told, {})
     if not isinstance(metrics, Mapping):
         raise NoiseError(f"{expected}, not metrics of type {type(metrics).__name__}")
-    every = {"loss": loss, **metrics}
-    for name, x in every.items():
-        if getattr(x, "shape", None) != () or not jnp.issubdtype(x.dtype, jnp.floating):
-            kind = getattr(x, "dtype", type(x).__name__)
-            raise NoiseError(
-                f"{expected}; {name} is {kind}{list(getattr(x, 'shape', ()))}, and a "
-                "curve has one real number an update"
-            )
-    return after, every
+    if jnp.shape(loss) != () or not jnp.issubdtype(jnp.result_type(loss), np.floating):
+        kind = f"{jnp.result_type(loss)}{list(jnp.shape(loss))}"
+        raise NoiseError(f"{expected}; the loss is {kind}, and has to be a real number")
+    numbers = {n: x for n, x in metrics.items() if _is_number(x)}
+    return after, {"loss": jnp.asarray(loss)} | numbers
+
+
+def _is_number(x: Any) -> bool:
+    """Whether a metric is one real number; others have no curve."""
+    numeric = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.number)
+    return numeric and x.shape == () and not jnp.iscomplexobj(x)
 
 
 def _check_pure(advance: Callable, arrays: list[Any], batch: Any) -> None:
@@ -458,15 +466,23 @@ def _check_pure(advance: Callable, arrays: list[Any], batch: Any) -> None:
         "are in its state"
     )
 
+    static, given, _ = split((batch,))
+
     def program() -> tuple[list[str], list[Any]]:
         # A new function each time, which JAX cannot have traced before.
-        traced = jax.make_jaxpr(lambda *given: advance(*given))(arrays, batch)
+        traced = jax.make_jaxpr(lambda *xs: advance(xs[0], static.filled(xs[1])[0][0]))(
+            arrays, given
+        )
         text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))
         return text.splitlines(), traced.consts
 
     try:
         (first, consts), (second, others) = program(), program()
-    except jax.errors.JAXTypeError as error:
+    except Exception as error:
+        # Flax NNX has an error of its own for objects that the step closes over.
+        of_jax = isinstance(error, jax.errors.JAXTypeError)
+        if not of_jax and "trace level" not in str(error):
+            raise
         why = str(error).partition("\n")[0]
         raise NoiseError(f"step: JAX cannot trace it ({why}); {hint}") from error
     pairs = zip(first, second, strict=False)

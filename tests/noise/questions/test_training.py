@@ -47,13 +47,19 @@ def trained(step=step, order=slice(None), updates=UPDATES):
 
 @pytest.fixture(scope="module")
 def band():
-    batches = [batch(i) for i in range(UPDATES)]
-    return noise.training(step, state(), batches)(KEY)
+    # What is no array may be in a batch too.
+    batches = [{"xy": batch(i), "name": "train"} for i in range(UPDATES)]
+
+    def named(state, batch):
+        after, (loss, metrics) = step(state, batch["xy"])
+        return after, (loss, metrics | {"weights": after["w"]["a"], "name": "a"})
+
+    return noise.training(named, state(), batches)(KEY)
 
 
 def test_the_band_has_the_curves_of_all_draws(band):
     assert band.losses.shape == (8, UPDATES)
-    assert band.metrics["grad_norm"].shape == (8, UPDATES)
+    assert {n: x.shape for n, x in band.metrics.items()} == {"grad_norm": (8, UPDATES)}
     assert (band.losses.std(0) > 0).mean() > 0.8
     np.testing.assert_allclose(band.losses.mean(0), trained()[0], rtol=1e-5)
     assert "half width" in str(band)
@@ -185,11 +191,20 @@ def reads_numbers(state, batch):
     return state, jnp.float32(float(batch[0][0, 0]))
 
 
+MODEL = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+
+def closes_over_an_object(state, batch):
+    MODEL.bias[...] = MODEL.bias[...] + jnp.mean(batch[1])
+    return state, jnp.sum(MODEL.bias[...])
+
+
 STEPS = {
+    "free of objects": (closes_over_an_object, "expected a pure function"),
     "pure": (impure, "traced twice, it is two programs .* whose counters"),
     "traceable": (reads_numbers, "JAX cannot trace it .* expected a pure function"),
     "with a loss": (lambda state, batch: state, r"expected \(state, loss\)"),
-    "of one loss": (lambda s, b: (s, b[0]), r"loss is float32\[16, 6\]"),
+    "of one loss": (lambda s, b: (s, b[0]), r"the loss is float32\[16, 6\]"),
     "of one structure": (
         lambda s, b: ({"w": s["w"]}, jnp.float32(1)),
         "expected the same leaves",
