@@ -124,6 +124,9 @@ class Program:
         self.constants[number] = value if plain else np.asarray(value, aval.dtype)
         return number
 
+    def _is_number(self, number: int) -> bool:
+        return np.ndim(self.constants.get(number, [])) == 0
+
     def _add(self, apply: Callable, operands: Sequence[int], avals: Any, step: Step):
         results = tuple(map(self._new, avals))
         sources = tuple(dict.fromkeys(_sources(step)))
@@ -152,6 +155,9 @@ class Program:
                 results = self._flatten(next(iter(step.bodies.values())), operands)
             elif step.name == "scan" and inner:
                 results = self._unroll(step, operands)
+            elif step.name == "convert_element_type" and self._is_number(operands[0]):
+                value = np.asarray(self.constants[operands[0]])
+                results = [self._constant(value, step.equation.outvars[0].aval)]
             else:
                 self.hidden |= inner
                 avals = [var.aval for var in step.equation.outvars]

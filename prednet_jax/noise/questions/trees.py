@@ -109,16 +109,18 @@ def compare_trees(params: Any, reference: Any) -> Trees:
     pairs = _equal(*rest)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
     pairs += _near(*rest)
-    layouts_of = [_fits(v, r) for _, _, v, r in pairs]
-    usual: dict[tuple[int, int], Counter] = {}
-    for fits in layouts_of:
-        if len(fits) == 1:
-            ranks = fits[0].theirs, fits[0].ours
-            usual.setdefault(ranks, Counter())[fits[0]] += 1
-    judged = [
-        _judged(*pair, fits, usual)
-        for pair, fits in zip(pairs, layouts_of, strict=True)
-    ]
+    # The order of axes that other shapes leave no choice about, or that most have.
+    fits = [_fits(v, r) for _, _, v, r in pairs]
+    forced: Counter[layouts.Layout] = Counter()
+    any_: Counter[layouts.Layout] = Counter()
+    for several, (_, _, v, r) in zip(fits, pairs, strict=True):
+        any_[min(several, key=lambda fit: _distance(v, r, fit))] += 1
+        forced.update(several if len(several) == 1 else [])
+    usual: dict[tuple[int, int], layouts.Layout] = {}
+    for layout, count in [*forced.most_common(), *any_.most_common()]:
+        if count > 1 or layout in forced:
+            usual.setdefault((layout.theirs, layout.ours), layout)
+    judged = [_judged(*pair, f, usual) for pair, f in zip(pairs, fits, strict=True)]
     place = {name: i for i, name in enumerate(order)}
     judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
     return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])))
@@ -217,12 +219,11 @@ def _judged(
     v: np.ndarray,
     r: np.ndarray,
     fits: list[layouts.Layout],
-    usual: Mapping[tuple[int, int], Counter],
+    usual: Mapping[tuple[int, int], layouts.Layout],
 ) -> WeightPair:
     """Returns what two weights are to each other."""
-    known = usual.get((r.ndim, v.ndim), Counter())
-    # The order of axes that other shapes leave no choice about, then the nearest.
-    fits = sorted(fits, key=lambda fit: -known[fit])
+    known = usual.get((r.ndim, v.ndim))
+    fits = sorted(fits, key=lambda fit: fit != known)
     best = min(fits, key=lambda fit: round(_distance(v, r, fit), 6))
     moved = best.arrange(r, v.shape)
     assert moved is not None
@@ -238,7 +239,7 @@ def _judged(
             rounded = [x.astype(narrow).astype(np.float64) for x in (wide, other)]
             if (rounded[0] == other).all() or (rounded[1] == wide).all():
                 rung = label
-    if known and best != known.most_common(1)[0][0] and len(fits) > 1:
+    if known in fits and best != known:
         hint = "transposed: the others have another order of axes"
     elif rung == "beyond":
         close = functools.partial(np.allclose, rtol=1e-5, atol=1e-6 * float(size.max()))
