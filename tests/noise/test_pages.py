@@ -28,6 +28,11 @@ EXPECTED = {
         r"(?s)half width.*\nnoise: loss.*\nbeyond: loss is first at update 1:"
         r".*\nnoise: p .*\ncannot tell: p"
     ),
+    "ports": (
+        r"fc1 .* identical .*(?s:.*)another GELU: exact here.*ports\.py:24 in port"
+        r"(?s:.*)another epsilon: 0\.001 here, 1e-05 there, at ports\.py:26"
+        r"(?s:.*)transposed(?s:.*)equal: False(?s:.*)cause: bf16"
+    ),
     "nnx": (
         r"bf16 a(?s:.*)mixed rows: False\nfirst: add nnx\.py:\d+ in __call__"
         r"(?s:.*) 64 .* (order|rounding) +0"

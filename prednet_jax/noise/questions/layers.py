@@ -228,9 +228,13 @@ def compare_layers(
             hint, rung = "", "order" if alone else "rounding"
             rung = "identical" if judged[i].difference == 0 else rung
             rung = rungs.get(i) or values.too_narrow(i) or rung
-            if rung not in ("identical", *NOISY):
-                several = f"first at step {marked[n].index(i)}" * (len(marked[n]) > 1)
-                hint = "; ".join(filter(None, [several, values.hint(i, drawn[i])]))
+            if rung == "beyond":
+                hint = values.hint(i, drawn[i])
+            elif rung not in ("identical", *NOISY):
+                hint = f"{rung} on one side alone"
+            if len(marked[n]) > 1 and judged[i].over > 1:
+                at = f"first at step {marked[n].index(i)}"
+                hint = f"{at}; {hint}" if hint else at
             total = judge(ours[n], there[n], []).difference
             found = *judged[i][:3], rung, hint, total
             layers.append(Layer(n, pairs[n], *found, *values.where(i)))

@@ -13,8 +13,10 @@ from jax import numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from benchmarks import port_accuracy
-from prednet_jax import noise
+from prednet_jax import noise, weights
+from prednet_jax.models import prednet
 from tests.processes import ROOT
+from tests.weights import test_golden_keras, test_golden_pytorch
 
 KEY = jax.random.key(0)
 RECORDED = ROOT / "tests" / "golden" / "ports"
@@ -34,7 +36,7 @@ def reference_of(fn, *args):
     ("network", "fault", "first"),
     [
         ("mlp", "gelu", "act0"),
-        ("cnn", "", None),
+        pytest.param("cnn", "", None, marks=pytest.mark.slow),
         ("attention", "bfloat16", "mixed"),
         pytest.param("lstm", "gate order", "memory", marks=pytest.mark.slow),
         pytest.param("unet", "", None, marks=pytest.mark.slow),
@@ -51,6 +53,41 @@ def test_a_recorded_pytorch_model(network, fault, first):
     ]
     found = {int(re.match(r"ports\.py:(\d+) in ", x)[1]) for x in report.lines}
     assert bool(found & set(lines)) == bool(fault)
+
+
+@pytest.mark.slow
+def test_prednet_against_its_keras_original():
+    gold, config, params, frames = test_golden_keras.load("B")
+    names = [f"{kind}{layer}" for layer in range(3) for kind in ("R", "E", "A", "Ahat")]
+
+    def fn(params, frames):
+        return prednet.outputs(params, config, frames, [*names, "prediction"])[0]
+
+    reference = {n: gold[f"seq/{n}"] for n in names}
+    reference["prediction"] = gold["prediction"]
+    report = noise.compare_layers(fn, reference)(KEY, params, frames)
+    assert report.first is None
+    assert report.layout == "5 axes: reference.transpose(1, 0, 2, 3, 4)"
+    assert len(report.layers) == 13
+
+
+@pytest.mark.slow
+def test_prednet_against_its_pytorch_port():
+    config, params = test_golden_pytorch.load("lotter_pytorch")
+    recorded = np.load(test_golden_pytorch.GOLDEN / "lotter_pytorch.npz")
+    largest = np.float32(weights.PORTS["lotter_pytorch"])
+
+    def fn(params, frames):
+        return prednet.outputs(params, config, frames)[0]
+
+    there = {"prediction": recorded["predictions"] / largest}
+    report = noise.compare_layers(fn, there)(KEY, params, recorded["frames"])
+    assert report.first is None
+    # The original's clipped predictions, a tenth of a per cent brighter.
+    report = noise.compare_layers(fn, {"prediction": there["prediction"] * 1.001})(
+        KEY, params, recorded["frames"]
+    )
+    assert report.first.hint == "a constant factor of 1.001"
 
 
 def block(w, x):
