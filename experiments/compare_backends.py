@@ -10,6 +10,14 @@ this machine's speed and the records of the study decide how many seeds and upda
 into --minutes, and which size can show most; the decision is printed first. Seeds are
 fresh unless --first_seed or --seeds is given, so that every run is new evidence.
 
+Flags by topic:
+
+    size              --minutes; or --seeds, --updates, --image_updates, --first_seed
+    networks, frames  --models --channels --height --width --data --images --window
+    what is compared  --arms --margin --last
+    processors        --jobs --threads
+    output            --workdir --tables --dry_run
+
 Writes verdict.json, report.html and one directory per run into --workdir, in place of
 what an earlier comparison left. A comparison that was interrupted continues: it keeps
 its seeds, its size and the runs that had finished.

@@ -58,6 +58,7 @@ def page(results: Results) -> str:
         "significant": numbers.significant,
         "probability": numbers.probability,
         "percent": numbers.percent,
+        "change": lambda value: f"{verdict_text.signed_percent(value)} %",
     }
     return environment.get_template("report.html").render(
         results=results,
@@ -67,6 +68,11 @@ def page(results: Results) -> str:
         settings=_settings(results),
         unpublished=verdict_text.unpublished(results.verdict),
         dots=_dots(results),
+        several=any(
+            len(seeds) > 1
+            for arms in results.losses.values()
+            for seeds in arms.values()
+        ),
         models=[_model(results, model) for model in results.models],
         label=label,
         identical=identical,
@@ -160,6 +166,8 @@ def _model(results: Results, model: str) -> dict[str, Any]:
     return drawn | {
         "id": model,
         "name": name,
+        # Networks of single images are not scored against a copy.
+        "windowed": model in results.copied or not drawn.get("frames"),
         "word": str(results.verdict["verdict"][model]),
         "details": results.section("details").get(model) or {},
         "margin": results.section("margins").get(model) or {},

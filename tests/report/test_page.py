@@ -160,9 +160,9 @@ def test_claims_are_shown_as_the_verdict_has_them(verdict, tmp_path):
     for said in (
         "random order of sums changes the loss",
         "stale targets raise the loss (a <b>)",
-        "PredNet cannot tell -2.0 % - -30 % [-50 % to -10 %] -1.0 % to +1.0 % no",
+        "PredNet cannot tell -2.0 % -30 % [-50 % to -10 %] -1.0 % to +1.0 % no",
         "Nothing is published or predicted for Autoencoder: ",
-        "Autoencoder same bits 0 % 0 % to 0 % - - yes",
+        "Autoencoder same bits 0.0 % [0.0 % to 0.0 %] - - yes",
     ):
         assert said in text, said
     assert "over None" not in text_of(page)
