@@ -69,8 +69,9 @@ $(VENV)/.docs: requirements-docs.lock $(STAMP)
 	@touch $@
 
 # Tables and figures of the documents, from committed records; fails if one differed.
+# ARGS=NAME makes one of them.
 tables: setup
-	$(BIN)/python -m study tables
+	$(BIN)/python -m study tables $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -53,9 +53,6 @@ from prednet_jax.saddles import symmetric
 from prednet_jax.training import run_recorder
 from prednet_jax.weights import pretrained
 
-# Until the package has a summary of the study of its own.
-sys.path.append(str(Path(__file__).resolve().parent.parent))
-
 FLAGS = flags.FLAGS
 _flags.define_setup_flags(
     models=list(tasks.NAMED), updates=published.RUNGS[-1], workdir="results/compare"

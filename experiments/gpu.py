@@ -64,7 +64,7 @@ GPUS = ("gtx750ti", "gtx970", "gtx1080", "rtx2080ti", "a100", "h100", "b200")
 
 
 def cases() -> list[dict[str, Any]]:
-    """All programs to compile, the base program on every GPU first."""
+    """Returns all programs to compile, the base program on every GPU first."""
     return [
         *[{**BASE, "gpu": gpu} for gpu in GPUS],
         *[{**BASE, **each, "gpu": gpu} for each in FACTORS for gpu in FEW],
@@ -74,7 +74,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """The function of a case and the shapes of its arguments."""
+    """Returns the function of a case and the shapes of its arguments."""
     if case["model"] == "autoencoder":
         network: Any = AutoencoderConfig()
         count, method = 10, Method()
@@ -106,7 +106,7 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def audited(case: dict[str, Any]) -> dict[str, Any]:
-    """What the audit of a case says, as the record has it."""
+    """Returns what the audit of a case says, as the record has it."""
     function, arguments = built(case)
     gpu, deterministic = case["gpu"], case["deterministic"]
     ask = noise.audit(function, gpu=gpu, deterministic=deterministic, advise=False)
@@ -133,7 +133,7 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(entries: Sequence[Any]) -> dict[str, str]:
-    """What each line of the source varies by, in the order of the files."""
+    """Returns what each line of the source varies by, in the order of the files."""
     worst = {entry.source: entry.varies for entry in reversed(entries)}
 
     def place(source: str) -> tuple[str, int]:

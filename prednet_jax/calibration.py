@@ -26,7 +26,7 @@ PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
 
 
 def reductions(*, small: bool) -> dict[str, Reduction]:
-    """The reductions of a training step of PredNet, by primitive and use.
+    """Returns the reductions of a training step of PredNet, by primitive and use.
 
     They are those of the ConvLSTM of layer 1 at the article's size (60 x 80 pixels, 240
     channels in, 192 out) and of the layers around it; `small`: the same in seconds.
@@ -83,7 +83,7 @@ def reductions(*, small: bool) -> dict[str, Reduction]:
 def measure(
     reduction: Reduction, others: Sequence[np.ndarray], *, repeats: int
 ) -> dict[str, Any]:
-    """The `variation` of one reduction, measured and emulated, by `DISTANCES`.
+    """Returns the `variation` of one reduction, measured and emulated, by `DISTANCES`.
 
     `others` are its outputs in other processes (without them there is no variation of
     processes); `repeats`, at least 2, the calls of one program and keys of the noise.
@@ -112,7 +112,7 @@ def measure(
 
 
 def variation(found: Sequence[Any]) -> dict[str, Any]:
-    """How much outputs differ from the first of them, by `noise.variability`."""
+    """Returns how much outputs differ from the first, by `noise.variability`."""
     first, *others = found
     return {
         "outputs": len(others),
@@ -129,7 +129,7 @@ def outputs(reduction: Reduction, repeats: int) -> list[np.ndarray]:
 
 
 def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
-    """The outputs of all reductions in `count` processes, one after another.
+    """Returns the outputs of all reductions in `count` processes, one after another.
 
     Call it before this process starts its backend, which may use the whole device.
     """

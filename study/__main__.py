@@ -65,7 +65,7 @@ def train(args: argparse.Namespace) -> bool:
 
 
 def matched(again: Mapping[str, Any], published: Mapping[str, Any]) -> list[tuple]:
-    """The runs of a seed with their published counterparts, and the seed."""
+    """Returns the runs of a seed with their published counterparts, and the seed."""
     pairs = zip(again["runs"], published["runs"], strict=True)
     return [(again["seed"], new, old) for new, old in pairs]
 
@@ -81,15 +81,15 @@ def compare(runs: list[tuple[int, Mapping, Mapping]], limit: float) -> bool:
         if new["final_params_sha256"] == old["final_params_sha256"]:
             print(f"{name}: same bits")
             continue
-        losses = new.get(PRIMARY), old.get(PRIMARY)
-        if None in losses:
-            outside, change = losses != (None, None), "diverged in one of them"
+        loss, known = new.get(PRIMARY), old.get(PRIMARY)
+        if loss is None or known is None:
+            outside, change = loss != known, "diverged"
         else:
-            ratio = losses[0] / losses[1] - 1
-            outside, change = abs(np.log1p(ratio)) > np.log1p(limit), f"{ratio:+.2%}"
+            outside = abs(np.log(loss / known)) > np.log1p(limit)
+            change = f"{loss / known - 1:+.2%}"
         beyond += bool(outside)
         where = "beyond" if outside else "within"
-        print(f"{name}: loss {losses[0]}, published {losses[1]}: {change}, {where}")
+        print(f"{name}: loss {loss}, published {known}: {change}, {where}")
     allowed = int(scipy.stats.binom.ppf(0.99, len(runs), 0.05))
     print(
         f"{beyond} of {len(runs)} runs beyond the band of {limit:.1%}, in which 95 of "
@@ -130,7 +130,7 @@ def gpu(args: argparse.Namespace) -> bool:
 
 
 def chosen_seeds(part: parts.Part, text: str | None) -> tuple[int, ...]:
-    """The seeds of --seeds, or all of the part."""
+    """Returns the seeds of --seeds, or all of the part."""
     if text is None:
         return tuple(part.seeds)
     try:
@@ -178,7 +178,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], bool]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     out = Parser("study", description=__doc__, formatter_class=raw)
     subparsers = out.add_subparsers(required=True, metavar="COMMAND", dest="command")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from prednet_jax import records
 from prednet_jax.runs import published
@@ -63,11 +64,12 @@ def _rung(folder: Path, updates: int) -> dict[str, Any]:
     seeds = seed_records.read(PART, folder / PART.name)
     if updates == PART.updates:
         found = judgement.losses(seeds, judgement.PRIMARY)
-        losses = {arm: dict(found[arm]) for arm in ARMS}
+        losses: dict[str, Any] = {arm: found[arm] for arm in ARMS}
     else:
         by_arm: dict[str, dict[str, list[float]]] = {arm: {} for arm in ARMS}
+        curves = seed_records.curves(folder / PART.name)
         for seed in seeds:
-            table = folder / PART.name / f"seed_{seed.seed}.csv"
+            table = curves[curves.seed == seed.seed]
             for (arm, _), loss in _last_fifths(table, updates).items():
                 by_arm[arm].setdefault(str(seed.seed), []).append(float(f"{loss:.6g}"))
         losses = dict(by_arm)
@@ -82,15 +84,12 @@ def _rung(folder: Path, updates: int) -> dict[str, Any]:
     return {"losses": losses, "distance_over_travelled": distance}
 
 
-def _last_fifths(table: Path, updates: int) -> dict[tuple[str, str], float]:
+def _last_fifths(table: pd.DataFrame, updates: int) -> dict[tuple[str, int], float]:
     """Returns the mean loss of the last fifth of so many updates, by arm and draw."""
-    curves: dict[tuple[str, str], list[float]] = {}
-    for row in records.read_csv(table):
-        first, last = updates - updates // 5, int(row["update"])
-        if row["arm"] in ARMS and first + BIN <= last <= updates:
-            curve = curves.setdefault((row["arm"], row["draw"]), [])
-            curve.append(float(row["last_frame_loss"]))
-    return {name: float(np.mean(curve)) for name, curve in curves.items()}
+    start = updates - updates // 5 + BIN
+    chosen = table["update"].between(start, updates) & table.arm.isin(ARMS)
+    runs = table[chosen].groupby(["arm", "draw"], sort=False).last_frame_loss
+    return {run: float(np.mean(losses.to_numpy())) for run, losses in runs}
 
 
 def _saddle(folder: Path, updates: int) -> dict[str, dict[str, float]]:

@@ -55,15 +55,14 @@ class AmplifiedTrainer(Trainer):
                 grads, state.optimizer_state, state.params
             )
             params = optax.apply_updates(state.params, updates)
-            norm = optax.global_norm(grads)
-            metrics = StepMetrics(window.frame_losses, window.scored, norm)
+            metrics = StepMetrics(window.frame_losses, window.scored, _norm(grads))
             return TrainState(params, moments, window.state, state.update + 1), metrics
 
         return truncated.jit_update(step)
 
 
 def amplified(spec: noise.NoiseSpec, factor: float, kind: str) -> Callable:
-    """A transform of a gradient function that amplifies the noise of `spec`.
+    """Returns a transform of a gradient function that amplifies the noise of `spec`.
 
     For `gradient(*inputs) -> (grads, result)`, the new function of (key, *inputs)
     returns noisy grads and the result without noise, in three evaluations. `factor` is

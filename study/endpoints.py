@@ -30,7 +30,7 @@ class Trajectory:
     seconds: float
 
     def ended(self, updates: int) -> bool:
-        """Whether all updates were made, each with a finite loss."""
+        """Returns whether all updates were made, each with a finite loss."""
         loss = self.curves["loss"]
         return len(loss) == updates and bool(np.isfinite(loss).all())
 
@@ -38,7 +38,7 @@ class Trajectory:
 def endpoints(
     run: Trajectory, control: Trajectory, updates: int
 ) -> dict[str, float | int | bool | None]:
-    """The endpoints of a training of `updates`; diverged: `diverged_at` alone."""
+    """Returns the endpoints of a training; `diverged_at` alone if it diverged."""
     loss, copy = run.curves["loss"], run.curves["copy_last_frame_loss"]
     if not run.ended(updates):
         return {"diverged_at": len(loss)}
@@ -65,19 +65,19 @@ def endpoints(
 
 
 def apart(a: Trajectory, b: Trajectory, control: Trajectory, update: int) -> float:
-    """Distance of two trainings, relative to the control's way from its start."""
+    """Returns the distance of two trainings over the control's from its start."""
     travelled = np.linalg.norm(control.weights[update] - control.weights[0])
     return float(np.linalg.norm(a.weights[update] - b.weights[update]) / travelled)
 
 
 def trailing(curve: np.ndarray, width: int) -> np.ndarray:
-    """Mean of the last `width` values at each place, from place `width` - 1 on."""
+    """Returns the mean of the last `width` values, from place `width` - 1 on."""
     sums = np.cumsum(np.concatenate([[0.0], curve]))
     return (sums[width:] - sums[:-width]) / width
 
 
 def first_below_for_good(curve: np.ndarray, width: int, level: Any) -> int | None:
-    """First update from which on the trailing mean stays below a level, or levels."""
+    """Returns the first update from which the trailing mean stays below a level."""
     above = ~(trailing(curve, width) < level)
     if above[-1]:
         return None
@@ -85,6 +85,6 @@ def first_below_for_good(curve: np.ndarray, width: int, level: Any) -> int | Non
 
 
 def first_below(curve: np.ndarray, width: int, level: float) -> int | None:
-    """First update at which the trailing mean is below a level; None: never."""
+    """Returns the first update whose trailing mean is below a level, or None."""
     below = trailing(curve, width) < level
     return width + int(np.argmax(below)) if below.any() else None

@@ -1,6 +1,7 @@
 """Figures of study/pages, from records: one dot per seed."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 from prednet_jax.report import charts
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
 from prednet_jax.saddles import symmetric
-from prednet_jax.statistics import MARGIN_FRACTION, gather, match
-from study import judgement, machines, on_gpu
+from prednet_jax.statistics import MARGIN_FRACTION, collect_redraws, pair_by_seed
+from study import judgement, machines
 from study import tables as study_tables
-from study.parts import ANSWER
+from study.judgement import PRIMARY
+from study.parts import ANSWER, FIXED_ORDERS
+from study.tables import Study
 
 BLUE = ROLES["treatment"]
 _ARMS = {
@@ -24,24 +27,29 @@ _ARMS = {
 }
 
 
-def figures(
-    folder: Path, parts: Mapping[str, judgement.Records], verdict: Mapping[str, Any]
-) -> dict[str, Dots]:
-    """All figures of study/pages, by the name of their file.
-
-    `folder` is results/study, `parts` the result of `study_tables.load`, and `verdict`
-    the verdict.json of the part that gives the study's answer.
-    """
-    made = {"contrasts.svg": contrasts(verdict)}
-    rows = symmetric.read(folder / "A" / "runs.csv")
-    effects = symmetric.effects(rows)
+def figures(study: Study) -> dict[str, Callable[[], Dots]]:
+    """Returns how each figure of study/pages is made, by the name of its file."""
+    made: dict[str, Callable[[], Dots]] = {
+        "contrasts.svg": lambda: contrasts(study.verdicts[ANSWER.name][PRIMARY]),
+        "machines.svg": lambda: machines.figure(study.parts["I"]),
+        "on_gpu.svg": lambda: gpu(study.gpu),
+    }
     for program in symmetric.PROGRAMS:
-        made[f"saddle_{program}.svg"] = saddle(effects, program, rows[0].updates)
+        draw = functools.partial(part_a, study.folder, program)
+        made[f"saddle_{program}.svg"] = draw
     for name in study_tables.DESCRIBED:
-        made[f"part_{name}.svg"] = against_control(name, parts[name])
-    made["machines.svg"] = machines.figure(parts["I"])
-    made["on_gpu.svg"] = gpu(on_gpu.answers(folder / "G", parts))
+        made[f"part_{name}.svg"] = functools.partial(_described, study, name)
     return made
+
+
+def _described(study: Study, name: str) -> Dots:
+    return against_control(name, study.parts[name])
+
+
+def part_a(folder: Path, program: str) -> Dots:
+    """Returns the figure of a program of part A, from its table of runs."""
+    rows = symmetric.read(folder / "A" / "runs.csv")
+    return saddle(symmetric.effects(rows), program, rows[0].updates)
 
 
 def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Dots:
@@ -72,7 +80,7 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
     """Of part `ANSWER`: the difference of every seed in per cent, and the mean."""
     arms = record["losses"][judgement.MODEL]
     question, *others = record["contrasts"]
-    treatment, control = gather(arms, question["treatment"], question["control"]).logs
+    treatment, control = collect_redraws(arms, question["treatment"], FIXED_ORDERS).logs
     low, high = (100 * float(np.expm1(question[end])) for end in ("ci_low", "ci_high"))
     effect = Row(
         f"{question['treatment']} - {question['control'].replace('_', ' ')}",
@@ -123,8 +131,8 @@ def against_control(name: str, seeds: judgement.Records) -> Dots:
 
 
 def _difference(arms: Mapping[str, Any], contrast: Mapping[str, Any]) -> Row:
-    """A row with seeds and interval in per cent of the control's mean."""
-    matched = match(arms, contrast["treatment"], contrast["control"])
+    """Returns a row with seeds and interval in per cent of the control's mean."""
+    matched = pair_by_seed(arms, contrast["treatment"], contrast["control"])
     scale = 100 / matched.control.mean()
     ends = [contrast[end] for end in ("ci_low", "ci_high")]
     known = None not in ends and np.isfinite(ends).all()
@@ -137,7 +145,7 @@ def _difference(arms: Mapping[str, Any], contrast: Mapping[str, Any]) -> Row:
 
 
 def _differences(alt: str, rows: Sequence[Row], title: str, grey: str) -> Dots:
-    """One panel, wide enough for all arms but those that are far away."""
+    """Returns one panel, wide enough for all arms but those that are far away."""
     margin = 100 * MARGIN_FRACTION
     panel = charts.around_zero(title, [row.values[0] for row in rows], margin)
     said = f"{alt}. Grey zone: {grey}. Triangles: beyond the ends."

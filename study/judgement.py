@@ -13,7 +13,15 @@ from prednet_jax import errors, statistics
 from prednet_jax.statistics.redraws import CANNOT_TELL
 from study import parts
 from study.endpoints import PARITY_WIDTH
-from study.parts import CONTROL, FIXED, NULL, RANDOM, STALE, Part
+from study.parts import (
+    CONTROL,
+    FIXED,
+    FIXED_ORDERS,
+    NULL,
+    RANDOM,
+    STALE,
+    Part,
+)
 from study.seed_records import Run, SeedRecord
 
 #: Records of the seeds of a part, of `seed_records.read`.
@@ -27,7 +35,9 @@ MOMENTS = ("plateau_left", "parity")
 # What records of one seed in two parts must share to stand side by side.
 _SHARED = ("initial_params_sha256", "data_order_sha256", "versions", "xla_flags")
 #: What the rule asks about.
-QUESTION = (RANDOM, statistics.FIXED_ORDERS)
+QUESTION = (RANDOM, FIXED_ORDERS.name)
+#: All orders but the ordinary one.
+OTHER_ORDERS = statistics.Group("other_orders", (NULL, FIXED, RANDOM))
 #: Contrasts that are described in units of the loss, in families of Holm's correction:
 #: those in question before the rule of 23 November 2026, the A/A null, and the others.
 DESCRIBED = (
@@ -38,7 +48,7 @@ DESCRIBED = (
 
 
 def losses(seeds: Records, endpoint: str) -> statistics.Arms:
-    """An endpoint by arm, seed and draw; None: the run diverged.
+    """Returns an endpoint by arm, seed and draw; None: the run diverged.
 
     A run that ended without reaching one of `MOMENTS` counts as reaching it at the
     update after its last, as in part A. A part that is too short for `parity` has none.
@@ -59,7 +69,7 @@ def losses(seeds: Records, endpoint: str) -> statistics.Arms:
 def manipulation(
     seeds: Records, treatment: str, *controls: str
 ) -> statistics.Manipulation | None:
-    """Whether the runs of two groups separated; pairs are averaged within a seed.
+    """Measures whether the runs of two groups separated, averaged within a seed.
 
     Runs without noise have a recorded distance from float32 alone; other pairs of them
     are left out. So is a seed that lacks one of the arms or in which one of their runs
@@ -114,26 +124,28 @@ def contrasts(
     )
 
 
-def ask(
+def answer(
     seeds: Records, endpoint: str = PRIMARY, treatment: str = RANDOM
 ) -> statistics.Answered:
-    """The answer about random orders, or another arm, against fixed orders."""
+    """Returns the answer about random orders, or another arm, against fixed orders."""
     measured = losses(seeds, endpoint)
-    fixed = [name for name in statistics.fixed_orders(measured) if name != treatment]
-    check = manipulation(seeds, treatment, *fixed)
-    return statistics.ask(MODEL, measured, check, treatment=treatment)
+    fixed = [name for name in measured if name in FIXED_ORDERS.arms]
+    check = manipulation(seeds, treatment, *(n for n in fixed if n != treatment))
+    return statistics.evaluate_claim(
+        MODEL, measured, check, treatment=treatment, control=FIXED_ORDERS
+    )
 
 
 def judge(part: Part, seeds: Records) -> dict[str, Any]:
-    """The verdict.json of a part, from all its seeds."""
-    answered = ask(seeds, part.endpoint)
+    """Returns the verdict.json of a part, from all its seeds."""
+    answered = answer(seeds, part.endpoint)
     measured = losses(seeds, part.endpoint)
     claims = (
         statistics.noise_claim(answered),
-        statistics.stale_claim(MODEL, measured, STALE),
-        statistics.float32_claim(MODEL, measured),
+        statistics.stale_claim(MODEL, measured, STALE, FIXED_ORDERS),
+        statistics.own_order_claim(MODEL, measured, CONTROL, OTHER_ORDERS),
     )
-    details = answered.as_dict() | statistics.beside(answered.effect.runs)
+    details = answered.as_dict() | statistics.secondary_statistics(answered.effect.runs)
     details["sentence"] += " This is about emulated noise only: no GPU was used."
     details |= {"emulated_only": True, "status": part.status}
     if part.known_answers:
@@ -150,12 +162,12 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
 
 
 def endpoints(part: Part) -> list[str]:
-    """All endpoints, the part's own first."""
+    """Returns all endpoints, the part's own first."""
     return sorted((*ENDPOINTS, *MOMENTS), key=lambda name: name != part.endpoint)
 
 
-def beside(seeds: Records, others: Records) -> list[SeedRecord]:
-    """The seeds that both have, with the arms that only `others` have beside theirs.
+def merge_arms(seeds: Records, others: Records) -> list[SeedRecord]:
+    """Returns the seeds of both, with the arms that only `others` have added.
 
     A UserError: a seed has other frames, initial weights or versions there.
     """
@@ -188,25 +200,25 @@ def same_bits(seeds: Records, others: Records, arm: str) -> int:
 
 
 def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
-    """Whether each of the part's arms with a known answer has it."""
+    """Returns whether each of the part's arms with a known answer has it."""
     rows = []
     for arm, expected in part.known_answers.items():
-        answered = ask(seeds, part.endpoint, arm)
+        answered = answer(seeds, part.endpoint, arm)
         above = bool(answered.effect.low > 0)
         holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected
         row = {"arm": arm, "expected": expected, "answer": answered.answer}
-        rows.append(row | answered.effect.three | {"holds": holds})
+        rows.append(row | answered.effect.estimate_and_interval | {"holds": holds})
     return rows
 
 
 def describe(
     seeds: Records, endpoint: str, answered: statistics.Answered | None = None
 ) -> dict[str, Any]:
-    """What verdict_<endpoint>.json holds: contrasts and losses, without a verdict.
+    """Returns what verdict_<endpoint>.json holds: contrasts and losses.
 
     `answered` is the answer by the endpoint (None: not asked yet).
     """
-    answered = answered or ask(seeds, endpoint)
+    answered = answered or answer(seeds, endpoint)
     checks = {" - ".join(QUESTION): answered.check}
     checks |= {" - ".join(pair): manipulation(seeds, *pair) for pair in DESCRIBED[0]}
     moved = {name: check and check._asdict() for name, check in checks.items()}

@@ -20,7 +20,14 @@ from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.statistics.sign_flip import Floats
 from study import on_gpu
 from study.judgement import PRIMARY, Records, losses
-from study.parts import CONTROL, FIXED, NULL, STALE, STALE_RUN, TWELVE
+from study.parts import (
+    CONTROL,
+    FIXED,
+    FIXED_ORDERS,
+    STALE,
+    STALE_RUN,
+    TWELVE,
+)
 
 #: What the machines of a seed start from, by the prefix of their arms.
 STARTS = {"": "one initial model", "free_": "initial weights of their own"}
@@ -61,16 +68,18 @@ class Machines(NamedTuple):
 
 
 def twelve(seeds: Records, prefix: str) -> dict[str, Machines]:
-    """The machines by seed; a seed is left out if one of its twelve diverged."""
-    true = [prefix + arm for arm in (CONTROL, NULL, FIXED)]
+    """Returns the machines by seed, without seeds of which a machine diverged."""
+    true = tuple(prefix + arm for arm in FIXED_ORDERS.arms)
     stale = prefix + STALE_RUN
-    groups = statistics.gather(losses(seeds, PRIMARY), stale, true)
+    groups = statistics.collect_redraws(
+        losses(seeds, PRIMARY), stale, statistics.Group("true targets", true)
+    )
     machines = map(Machines, groups.treatment, groups.control)
     return dict(zip(groups.seeds, machines, strict=True))
 
 
 def blocks(seeds: Records) -> dict[str, str]:
-    """The two tables of study/pages/machines.md."""
+    """Returns the two tables of study/pages/machines.md."""
     made = {}
     for prefix in STARTS:
         rows = [
@@ -90,8 +99,8 @@ def blocks(seeds: Records) -> dict[str, str]:
     return made
 
 
-def article(gpu: Path, parts: Mapping[str, Records]) -> tuple[str, str]:
-    """The table of machines at the article's size, and how many seeds are `HIGHER`.
+def article(gpu: Path, parts: Mapping[str, Records]) -> dict[str, str]:
+    """Returns the table at the article's size, and how many seeds are `HIGHER`.
 
     `gpu` is results/study/G.
     """
@@ -120,11 +129,12 @@ def article(gpu: Path, parts: Mapping[str, Records]) -> tuple[str, str]:
             ends = {"from, to": _range(getattr(both, targets)), "groups": both.picture}
             rows.append({"seed": seed, "targets": targets} | shown | ends)
     apart = f"{pictures.count(HIGHER)} of {len(pictures)}"
-    return markdown(pd.DataFrame(rows).fillna(MISSING)), apart
+    table = markdown(pd.DataFrame(rows).fillna(MISSING))
+    return {"study-E-machines": table, "E.apart": apart}
 
 
 def _mean(group: Floats) -> float:
-    """The geometric mean of a group's losses."""
+    """Returns the geometric mean of a group's losses."""
     return float(np.exp(np.log(group).mean()))
 
 
@@ -136,24 +146,24 @@ def _range(group: Floats) -> str:
 
 
 def values(seeds: Records) -> dict[str, str]:
-    """Numbers in sentences: pictures like the article's, and stale against true."""
+    """Returns numbers in sentences: pictures like the article's, stale against true."""
     made = {}
     for prefix in STARTS:
         pictures = [of.picture for of in twelve(seeds, prefix).values()]
         made[f"I.{prefix}apart"] = f"{pictures.count(HIGHER)} of {len(pictures)}"
-    pairs = statistics.gather(losses(seeds, PRIMARY), STALE, CONTROL)
+    pairs = statistics.collect_redraws(losses(seeds, PRIMARY), STALE, CONTROL)
     stale, true = pairs.logs
     count = int((stale > true).sum())
     exact = scipy.stats.binomtest(count, len(true)).proportion_ci(method="exact")
     ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
     made["I.higher"] = f"{count} of {len(true)} ({ends})"
-    effect = statistics.effect(pairs).three
+    effect = statistics.effect(pairs).estimate_and_interval
     made["I.stale"] = change(*(100 * effect[of] for of in effect))
     return made
 
 
 def figure(seeds: Records) -> Dots:
-    """The loss of each machine over the mean of those with true targets."""
+    """Returns the loss of each machine over the mean of those with true targets."""
     starts = [twelve(seeds, prefix) for prefix in STARTS]
     rows = [
         Row(

@@ -27,7 +27,7 @@ from prednet_jax.report.numbers import change, significant
 from prednet_jax.training import loop, truncated
 from study import judgement
 from study.judgement import MODEL, PRIMARY, Records
-from study.parts import CONTROL, PARTS, Part, Treatment
+from study.parts import CONTROL, FIXED_ORDERS, PARTS, Part, Treatment
 from study.seed_trainings import frames, initial_state, optimizer
 
 # Updates that are one dispatch.
@@ -70,7 +70,7 @@ ARMS = {
 
 
 def rendered(part: Part, seed: int, updates: int) -> np.ndarray:
-    """The frames `[updates * window, H, W, C]` that so many updates see, uint8."""
+    """Returns the frames that so many updates see, `[updates * window, H, W, C]`."""
     source, _ = frames(part, seed)
     return source.read(0, updates * part.window)
 
@@ -139,7 +139,7 @@ def record(
     weights: np.ndarray,
     controls: Mapping[int, np.ndarray],
 ) -> dict[str, dict[str, Any]]:
-    """What is kept of the trainings of an arm, by seed; `train` returned the arrays.
+    """Returns what is kept of an arm's trainings, by seed, from `train`'s arrays.
 
     A loss is the mean over the last fifth of the updates. The distance from the CPU's
     final weights, `controls` by seed, is over the way that the CPU went.
@@ -203,7 +203,7 @@ def train_arms(
 
 
 def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
-    """The weights after so many updates in a file of an arm, by seed; else none."""
+    """Reads the weights after so many updates from a file of an arm, by seed."""
     if not path.exists():
         return {}
     with np.load(path) as arrays:
@@ -213,7 +213,7 @@ def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
 
 
 def rendered_by_all(part: Part, seeds: Sequence[int], updates: int) -> np.ndarray:
-    """The frames [N, T, H, W, C] of the seeds, rendered by all processors."""
+    """Returns the frames [N, T, H, W, C] of the seeds, rendered by all processors."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(mp_context=spawn) as pool:
         every = [pool.submit(rendered, part, seed, updates) for seed in seeds]
@@ -221,7 +221,7 @@ def rendered_by_all(part: Part, seeds: Sequence[int], updates: int) -> np.ndarra
 
 
 def read(folder: Path, part: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """The rows of `record` by arm, of a part's records in results/study/G.
+    """Returns the rows of `record` by arm, of a part's records in results/study/G.
 
     A UserError: one has other updates than the part.
     """
@@ -244,41 +244,46 @@ def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
         known = [row for row in rows.values() if "distance_over_travelled" in row]
         apart = [row["distance_over_travelled"] for row in known]
         check = statistics.manipulation([x > 0 for x in apart], apart)
-        found[arm] = statistics.ask(
-            MODEL, measured | {arm: losses}, check, treatment=arm
+        found[arm] = statistics.evaluate_claim(
+            MODEL,
+            measured | {arm: losses},
+            check,
+            treatment=arm,
+            control=FIXED_ORDERS,
         )
     return found
 
 
-def blocks(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
-    """The table of study/pages/on_gpu.md."""
+def table(answers: Mapping[str, statistics.Answered]) -> str:
+    """Returns the table of study/pages/on_gpu.md, of the result of `answers`."""
     rows = []
-    for arm, answered in answers(folder, seeds).items():
+    for arm, answered in answers.items():
         of = answered.effect.as_dict()
         row = {"arm": arm, "seeds": of["seeds"]}
         for level, ends in (("95 %", ("low", "high")), ("90 %", ("low_90", "high_90"))):
             row[level] = change(*(100 * of[x] for x in ("estimate", *ends)))
         row["left out"] = of["excluded"]
         row["p (equivalence)"] = numbers.probability(of["tost_p"])
+        assert answered.check is not None
         row["distance / travelled"] = significant(
             answered.check.distance_over_travelled, 2
         )
         # No noise is added here.
         rows.append(row | {"answer": answered.answer.removeprefix("noise ")})
-    return {"study-G": markdown(pd.DataFrame(rows))}
+    return markdown(pd.DataFrame(rows))
 
 
-def values(folder: Path, seeds: Mapping[str, Records]) -> dict[str, str]:
-    """Numbers of part G in sentences."""
-    made = {}
-    for arm, answered in answers(folder, seeds).items():
-        ends = (100 * answered.effect.three[x] for x in ("estimate", "low", "high"))
-        made[f"G.{arm}"] = change(*ends)
-    for part in ("H", "J"):
-        runs = read(folder, part)
-        one, other = (
-            {(seed, row["weights_sha256"]) for seed, row in runs[arm].items()}
-            for arm in ("gpu", "gpu_deterministic")
-        )
-        made[f"G.{part}.same"] = f"{len(one & other)} of {len(one)}"
-    return made
+def value(answered: statistics.Answered) -> str:
+    """Returns the effect of an arm in a sentence."""
+    ends = answered.effect.estimate_and_interval.values()
+    return change(*(100 * end for end in ends))
+
+
+def same(folder: Path, part: str) -> str:
+    """Returns in how many seeds deterministic algorithms end in the same bits."""
+    runs = read(folder, part)
+    one, other = (
+        {(seed, row["weights_sha256"]) for seed, row in runs[arm].items()}
+        for arm in ("gpu", "gpu_deterministic")
+    )
+    return f"{len(one & other)} of {len(one)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from prednet_jax import errors
 from prednet_jax.config import ARTICLE, MIDDLE, SMALL, PredNetConfig
-from prednet_jax.statistics.redraws import RAISES
+from prednet_jax.statistics.redraws import RAISES, Group
 
 CONTROL = "float32"
 #: Processors of a training; the bits depend on it.
@@ -52,7 +52,7 @@ class Treatment:
         return self.noise != "none" and self.dose is None
 
     def weights_seed(self, seed: int) -> int:
-        """The seed from which the initial weights of a run are drawn."""
+        """Returns the seed from which the initial weights of a run are drawn."""
         if not self.other_weights:
             return seed
         return 1_000_000 + 100 * seed + self.other_weights
@@ -113,14 +113,14 @@ class Part:
         return tuple(sorted(m for m in marks if m <= self.updates))
 
     def control(self, treatment: Treatment) -> str:
-        """The arm that a treatment is compared with; else the part's first."""
+        """Returns the arm that a treatment is compared with; else the part's first."""
         adam = treatment.optimizer == "adam"
         name = CONTROL if adam else f"{CONTROL}_{treatment.optimizer}"
         arms = [t.arm for t in self.treatments]
         return name if name in arms else arms[0]
 
     def of_seed(self, seed: int) -> tuple[Treatment, ...]:
-        """The treatments that a seed of the part gets."""
+        """Returns the treatments that a seed of the part gets."""
         errors.one_of("seed", seed, tuple(self.seeds))
         before = self.seeds.index(seed)
         return tuple(t for t in self.treatments if t.seeds is None or before < t.seeds)
@@ -129,6 +129,8 @@ class Part:
 RANDOM, FIXED = "reduction_order", "reduction_order_run"
 #: Another fixed order of the same sums, the A/A null; and the mistake of the script.
 NULL, STALE = "convolution_im2col", "stale_targets"
+#: Every arm with a fixed order of its sums, as one control.
+FIXED_ORDERS = Group("fixed_orders", (CONTROL, NULL, FIXED))
 #: Stale targets under an order that is drawn once for the run.
 STALE_RUN = "stale_order_run"
 #: What an interval that lies above 0 says of a small planted effect.

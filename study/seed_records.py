@@ -110,7 +110,7 @@ def curves(folder: Path) -> pd.DataFrame:
 
 
 def _rows(folder: Path) -> str:
-    """The curves of all seeds as the text of one table."""
+    """Returns the curves of all seeds as the text of one table."""
     packed = folder / ROWS
     text = lzma.decompress(packed.read_bytes()).decode() if packed.exists() else ""
     for path in sorted(folder.glob("seed_*.csv")):
@@ -231,14 +231,14 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
 
 
 def _design(part: Part) -> dict[str, Any]:
-    """What all seeds of a part must have in common."""
+    """Returns what all seeds of a part must have in common."""
     design = dataclasses.asdict(part) | {"part": part.name, "threads": THREADS}
     design["xla_flags"] = os.environ.get("XLA_FLAGS", "")
     return {name: design[name] for name in DECIDES if name in design}
 
 
 def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]:
-    """What the record says of each training: its treatment, and the fields of `Run`."""
+    """Returns the record of each training: its treatment, and the fields of `Run`."""
     by_arm = {treatment.arm: run for treatment, run in reversed(done.items())}
     rows, last = [], part.updates
     for treatment, run in done.items():
@@ -285,7 +285,7 @@ class KeptRuns(NamedTuple):
     about: Mapping[str, Any]
 
     def has(self, treatment: Treatment) -> bool:
-        """Whether the training of an arm and draw is kept.
+        """Returns whether the training of an arm and draw is kept.
 
         A UserError: it was made by another commit, version or processor. A FileError:
         the file cannot be read.
@@ -293,7 +293,7 @@ class KeptRuns(NamedTuple):
         return store.has_arrays(self._path(treatment), self._facts())
 
     def read(self, treatment: Treatment) -> Trajectory:
-        """A training that `has` found."""
+        """Returns a training that `has` found."""
         stored = records.read_tree(self._path(treatment))
         updates = sorted(map(int, stored["weights"]))
         return Trajectory(
@@ -313,7 +313,7 @@ class KeptRuns(NamedTuple):
         return self.folder / f"{treatment.arm}.{treatment.draw}.npz"
 
     def _facts(self) -> dict[str, Any]:
-        """What all trainings of a seed share."""
+        """Returns what all trainings of a seed share."""
         return {name: self.about[name] for name in (*DECIDES, "git_commit")} | {
             "processor": self.about["device"]["processor"]
         }

@@ -92,7 +92,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
 # change. 16: the arms and draws of a seed of part H.
 @functools.lru_cache(maxsize=16)
 def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
-    """A training up to the first update at which a rate of the part changes."""
+    """Returns a training up to the first update at which a rate of the part changes."""
     state = initial_state(part, treatment, seed)
     start = _Training(
         state, {name: [] for name in CURVES}, {0: records.vector(state.params)}
@@ -102,7 +102,7 @@ def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
 
 
 def _before_rate(treatment: Treatment) -> Treatment:
-    """The treatment as it is before a rate that changes late, without its name."""
+    """Returns the treatment before its late change of the rate, without its name."""
     kind = dataclasses.replace(treatment, arm="", seeds=None)
     return dataclasses.replace(kind, rate=1.0, rate_from=0) if kind.rate_from else kind
 
@@ -110,7 +110,7 @@ def _before_rate(treatment: Treatment) -> Treatment:
 def _advance(
     part: Part, treatment: Treatment, seed: int, run: _Training, updates: int
 ) -> _Training:
-    """The training after so many updates in all, or until its loss is not finite."""
+    """Trains on, to so many updates in all or until the loss is not finite."""
     state, weights = run.state, dict(run.weights)
     curves = {name: list(values) for name, values in run.curves.items()}
     source, schedule = frames(part, seed)
@@ -132,12 +132,12 @@ def _advance(
 
 
 def _kind(treatment: Treatment) -> Treatment:
-    """The treatment without what leaves its program the same."""
+    """Returns the treatment without what leaves its program the same."""
     return dataclasses.replace(treatment, arm="", draw=0, other_weights=0, seeds=None)
 
 
 def initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
-    """The state of an arm of a seed before its first update."""
+    """Returns the state of an arm of a seed before its first update."""
     drawn = loop.initial_params(part.network, treatment.weights_seed(seed))
     params = loop.prepare_params(drawn, np.dtype(treatment.precision), None, seed)
     descent = optimizer(part, _kind(treatment))
@@ -152,7 +152,7 @@ _KEPT = 2**27
 # 1: all arms of a seed read the same ranges of its stream, rendered once if it is kept.
 @functools.lru_cache(maxsize=1)
 def frames(part: Part, seed: int) -> tuple[data.FrameSource, data.Schedule]:
-    """The frames `[N, H, W, C]` of a seed, and the windows in which they are seen."""
+    """Returns the frames `[N, H, W, C]` of a seed, and its windows."""
     drawn, size = part.random_windows, tasks.frame_size(tasks.of(part.network))
     if drawn is None:
         source = data.open_source(part.data, seed=seed, **size)

@@ -3,8 +3,9 @@
 The parts of `JUDGED` have an answer, the parts of `DESCRIBED` have no verdict.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from prednet_jax.report.verdict_text import difference, effect
 from prednet_jax.statistics.redraws import SEPARATED
 from study import judgement, machines, on_gpu, seed_records
 from study.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
-from study.parts import CONTROL, FIXED, NULL, PARTS, RANDOM, STALE
+from study.parts import CONTROL, FIXED, FIXED_ORDERS, NULL, PARTS, RANDOM, STALE
 from study.seed_trainings import held_out_copying
 
 JUDGED = tuple(name for name, part in PARTS.items() if part.status)
@@ -36,157 +37,243 @@ OTHERS = (*PLANTED, PLATEAU, "B-null", "D-null", "E-null", "E-stale", "I")
 Record = Mapping[str, Any]
 
 
-def load(folder: Path) -> dict[str, Records]:
-    """The records of each part shown, of results/study; UserError: one lacks seeds."""
-    parts: dict[str, Records] = {}
-    for name in (*JUDGED, *DESCRIBED, *OTHERS):
-        parts[name] = found = seed_records.read(PARTS[name], folder / name)
+class Lazy(Mapping[str, Any]):
+    """Values by name, each of which is made when it is first asked for."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
+        self._names, self._make = dict.fromkeys(names), functools.cache(make)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Study:
+    """The records in results/study, read when they are needed.
+
+    `parts` are the records of each part that is shown; `verdicts`, of each judged part
+    by endpoint, what its verdict files hold: that of the part's own endpoint, its
+    first, is verdict.json.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.parts = Lazy((*JUDGED, *DESCRIBED, *OTHERS), self._read)
+        self.verdicts = Lazy(JUDGED, self._judged)
+
+    @functools.cached_property
+    def gpu(self) -> dict[str, statistics.Answered]:
+        """The answers of part G, by arm."""
+        return on_gpu.answers(self.folder / "G", self.parts)
+
+    def _read(self, name: str) -> Records:
+        found = seed_records.read(PARTS[name], self.folder / name)
         if len(found) < len(PARTS[name].seeds):
-            raise UserError(f"{folder / name}: {len(found)} seeds; expected all")
-    return parts
+            raise UserError(f"{self.folder / name}: {len(found)} seeds; expected all")
+        return found
+
+    def _judged(self, name: str) -> Lazy:
+        part, seeds = PARTS[name], self.parts[name]
+
+        def verdict(endpoint: str) -> Record:
+            if endpoint == part.endpoint:
+                return judgement.judge(part, seeds)
+            return judgement.describe(seeds, endpoint)
+
+        return Lazy(judgement.endpoints(part), verdict)
 
 
-def judged(parts: Mapping[str, Records]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Each judged part of `load` by endpoint: what its verdict files hold.
-
-    That of the part's own endpoint, its first, is verdict.json, the others
-    verdict_<endpoint>.json.
-    """
-    made: dict[str, dict[str, dict[str, Any]]] = {}
-    for part in (PARTS[name] for name in JUDGED):
-        own, *others = judgement.endpoints(part)
-        seeds = parts[part.name]
-        made[part.name] = {own: judgement.judge(part, seeds)}
-        made[part.name] |= {of: judgement.describe(seeds, of) for of in others}
-    return made
+Makers = dict[str, Callable[[], str]]
 
 
-def blocks(
-    folder: Path,
-    parts: Mapping[str, Records],
-    verdicts: Mapping[str, Mapping[str, Record]],
-) -> dict[str, str]:
-    """Tables of study/pages, by the name in their mark `<!-- table: NAME -->`.
-
-    `folder` is results/study, `parts` the result of `load`, `verdicts` of `judged`.
-    """
-    tables: dict[str, str] = {}
+def makers(study: Study) -> Makers:
+    """Returns how each table and each number in a sentence is made, by its mark."""
+    parts, gpu = study.parts, study.folder / "G"
+    made: Makers = {}
     for name in JUDGED:
-        tables |= answer_tables(name, folder / name, parts[name], verdicts[name])
+        made |= _of_judged(study, name)
     for name in DESCRIBED:
-        dead = without_gradient(folder / name, parts[name])
-        tables[f"study-{name}"] = against_control(parts[name], dead)
-        tables[f"study-{name}-endpoints"] = other_endpoints(parts[name])
-        tables[f"study-{name}-separation"] = separation(parts[name])
-    tables["study-D-plateau"] = plateau_ends(parts[PLATEAU])
-    dead = without_gradient(folder / "B-null", parts["B-null"])
-    tables["study-B-null"] = against_control(parts["B-null"], dead)
-    tables |= {f"study-{name}-null": orders(name, parts) for name in ("D", "E")}
-    tables["study-E-machines"], _ = machines.article(folder / "G", parts)
-    return tables | machines.blocks(parts["I"]) | on_gpu.blocks(folder / "G", parts)
+        made |= _of_described(study, name)
+    for name in PLANTED:
+        made |= _of_planted(study, name)
+    for name, part, arm in (
+        ("B.order_1e4", "B", "order_10000"),
+        ("B.order_1e6", "B", "order_1e+06"),
+        ("C-digits.random", "C-digits", RANDOM),
+        ("D.random", "D", RANDOM),
+    ):
+        made[name] = functools.partial(_of_control, parts, part, arm)
+    for name in ("D", "E"):
+        made[f"study-{name}-null"] = functools.partial(orders, name, parts)
+    for name in ("H", "J"):
+        made[f"G.{name}.same"] = functools.partial(on_gpu.same, gpu, name)
+    for path in gpu.glob("J_*.json"):
+        arm = path.stem.removeprefix("J_")
+        made[f"G.{arm}"] = functools.partial(_of_gpu, study, arm)
+    starts = machines.STARTS
+    return made | {
+        "study-B-null": lambda: described(study, "B-null"),
+        "study-G": lambda: on_gpu.table(study.gpu),
+        # The planned part and its repetition on other seeds, as one.
+        "HJ.noise": lambda: _noise(judgement.answer((*parts["H"], *parts["J"]))),
+        "H-digits.noise": lambda: _noise(judgement.answer(parts["H-digits"])),
+        "study-D-plateau": lambda: plateau_ends(parts[PLATEAU]),
+        "D-plateau.p": lambda: plateau_p(parts[PLATEAU]),
+        **_together(
+            ["study-E-machines", "E.apart"], lambda: machines.article(gpu, parts)
+        ),
+        **_together(
+            [f"study-I-{start}machines" for start in starts],
+            lambda: machines.blocks(parts["I"]),
+        ),
+        **_together(
+            [*(f"I.{start}apart" for start in starts), "I.higher", "I.stale"],
+            lambda: machines.values(parts["I"]),
+        ),
+        **_together(
+            [f"{WINDOWS}.frozen", f"{WINDOWS}.held_out"],
+            lambda: windows_values(parts[WINDOWS]),
+        ),
+        **_together(
+            ["C.stale", "C.furthest", "C.behind"], lambda: spread_values(parts["C"])
+        ),
+    }
 
 
-def answer_tables(
-    name: str, folder: Path, seeds: Records, verdicts: Mapping[str, Record]
-) -> dict[str, str]:
-    """The tables of a judged part, with its verdicts by endpoint."""
-    (own, primary), *others = verdicts.items()
-    endpoints = [
-        f"`{endpoint}`{_about(endpoint, seeds, of)}\n\n"
-        + markdown(_in_units(of), CONTRAST)
-        for endpoint, of in others
-    ]
-    in_units = markdown(_in_units(primary), CONTRAST | _TESTS)
-    tables = [verdict(primary), in_units, "\n\n".join(endpoints)]
-    tables += [separation(seeds), redraws_along(folder, seeds, own)]
-    names = ("verdict", "contrasts", "endpoints", "separation", "redraws")
-    return {f"study-{name}-{of}": t for of, t in zip(names, tables, strict=True)}
+def _together(names: Iterable[str], make: Callable[[], Mapping[str, str]]) -> Makers:
+    """Returns the texts that one function makes, each as if it were made alone."""
+    once = functools.cache(make)
+
+    def text(name: str) -> str:
+        return once()[name]
+
+    return {name: functools.partial(text, name) for name in names}
 
 
-def answer_values(verdicts: Mapping[str, Mapping[str, Record]]) -> dict[str, str]:
-    """Of each judged part its answer in percent, and how far two runs may differ."""
-    made = {}
-    for name in JUDGED:
-        record = verdicts[name][PARTS[name].endpoint]
-        made[f"{name}.noise"] = _noise(record["claims"][0])
-        made[f"{name}.redraws"] = redraw_limit(record)
-    return made
+def _of_judged(study: Study, name: str) -> Makers:
+    part, parts, verdicts = PARTS[name], study.parts, study.verdicts
+
+    def own() -> Record:
+        return verdicts[name][part.endpoint]
+
+    return {
+        f"study-{name}-verdict": lambda: verdict(own()),
+        f"study-{name}-contrasts": lambda: markdown(
+            _in_units(own()), CONTRAST | _TESTS
+        ),
+        f"study-{name}-endpoints": lambda: endpoint_tables(parts[name], verdicts[name]),
+        f"study-{name}-separation": lambda: separation(parts[name]),
+        f"study-{name}-redraws": lambda: redraws_along(
+            study.folder / name, parts[name], part.endpoint
+        ),
+        f"{name}.noise": lambda: _interval(own()["claims"][0]),
+        f"{name}.redraws": lambda: redraw_limit(own()),
+    }
 
 
-def _noise(effect: Record) -> str:
+def _of_described(study: Study, name: str) -> Makers:
+    return {
+        f"study-{name}": lambda: described(study, name),
+        f"study-{name}-endpoints": lambda: other_endpoints(study.parts[name]),
+        f"study-{name}-separation": lambda: separation(study.parts[name]),
+    }
+
+
+def _of_planted(study: Study, name: str) -> Makers:
+    arms = dict.fromkeys(treatment.arm for treatment in PARTS[name].treatments)
+    return _together(
+        [f"{name}.{arm}" for arm in arms],
+        lambda: planted_values(name, study.parts[name], study.parts[PLANTED[name]]),
+    )
+
+
+def _of_gpu(study: Study, arm: str) -> str:
+    return on_gpu.value(study.gpu[arm])
+
+
+def _of_control(parts: Mapping[str, Records], part: str, arm: str) -> str:
+    """Returns the effect of an arm against float32, of the control's mean loss."""
+    (contrast,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
+    return effect(contrast.as_dict())
+
+
+def described(study: Study, name: str) -> str:
+    """Returns every arm of a part against its control."""
+    seeds = study.parts[name]
+    return against_control(seeds, without_gradient(study.folder / name, seeds))
+
+
+def endpoint_tables(seeds: Records, verdicts: Mapping[str, Record]) -> str:
+    """Returns the contrasts of a judged part by every endpoint but its own."""
+    _, *others = verdicts.items()
+    tables = (
+        f"`{name}`{_about(name, seeds, of)}\n\n{markdown(_in_units(of), CONTRAST)}"
+        for name, of in others
+    )
+    return "\n\n".join(tables)
+
+
+def _noise(answered: statistics.Answered) -> str:
+    return _interval(answered.effect.estimate_and_interval)
+
+
+def _interval(effect: Record) -> str:
     ends = (100 * effect[of] for of in ("estimate", "low", "high"))
     return "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
 
 
 def redraw_limit(record: Record) -> str:
-    """How far two runs of a new seed may differ; "-": it has too few seeds."""
+    """Returns how far two runs of a new seed may differ; "-": it has too few seeds."""
     limit = record["details"][MODEL]["redraw_interval"]["limit"]
     return percent(np.inf if limit is None else limit)
 
 
-def values(
-    folder: Path,
-    parts: Mapping[str, Records],
-    verdicts: Mapping[str, Mapping[str, Record]],
-) -> dict[str, str]:
-    """Numbers in sentences, by the name in their mark: the part, and what it is.
-
-    The arguments are those of `blocks`.
-    """
-    made = answer_values(verdicts) | machines.values(parts["I"])
-    _, made["E.apart"] = machines.article(folder / "G", parts)
-    made |= planted_values(parts) | windows_values(parts[WINDOWS])
-    made |= on_gpu.values(folder / "G", parts)
-    # The planned part and its repetition on other seeds, as one.
-    effect_of_both = judgement.ask((*parts["H"], *parts["J"])).effect
-    made["HJ.noise"] = _noise(effect_of_both.three)
-    made["H-digits.noise"] = _noise(judgement.ask(parts["H-digits"]).effect.three)
-    made["D-plateau.p"] = plateau_p(parts[PLATEAU])
-    for part, arm, name in (
-        ("B", "order_10000", "B.order_1e4"),
-        ("B", "order_1e+06", "B.order_1e6"),
-        ("C-digits", RANDOM, "C-digits.random"),
-        ("D", RANDOM, "D.random"),
-    ):
-        (contrast,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
-        made[name] = effect(contrast.as_dict())
+def spread_values(seeds: Records) -> dict[str, str]:
+    """Returns how far single runs of part C are from their seed's float32."""
     runs = pd.DataFrame(
-        {"seed": seed.seed, **vars(run)} for seed in parts["C"] for run in seed.runs
+        {"seed": seed.seed, **vars(run)} for seed in seeds for run in seed.runs
     )
     alone = runs.pivot(index="seed", columns=["arm", "draw"], values=PRIMARY)
     control, stale = alone[CONTROL, 0], alone[STALE, 0]
     moves = 100 * alone[[RANDOM, FIXED, NULL]].sub(control, axis=0) / control.mean()
     parity = runs[runs.arm == CONTROL].parity
-    return made | {
+    return {
         "C.stale": "{:.1f} to {:.1f} times".format(*(stale / control).agg([min, max])),
         "C.furthest": f"{moves.abs().max().max():.0f} %",
         "C.behind": f"{parity.isna().sum()} of the {len(parity)}",
     }
 
 
-def planted_values(parts: Mapping[str, Records]) -> dict[str, str]:
-    """What the rule says of each planted effect; and float32, trained again for it."""
-    made: dict[str, str] = {}
-    for name, of in PLANTED.items():
-        arms = {treatment.arm for treatment in PARTS[name].treatments}
-        seeds = judgement.beside(parts[of], parts[name])
-        for arm in arms - {CONTROL}:
-            answered = judgement.ask(seeds, PARTS[of].endpoint, treatment=arm)
-            effect_of_arm = _noise(answered.effect.three)
-            made[f"{name}.{arm}"] = f"{effect_of_arm}: *{answered.answer}*"
-        same = judgement.same_bits(parts[of], parts[name], CONTROL)
-        made[f"{name}.{CONTROL}"] = f"{same} of {len(seeds)}"
-    return made
+def planted_values(name: str, seeds: Records, fixed: Records) -> dict[str, str]:
+    """Returns the rule's answers on planted effects, and float32 trained again.
+
+    `fixed` are the records of the part with whose fixed orders they are compared.
+    """
+    both = judgement.merge_arms(fixed, seeds)
+    endpoint = PARTS[PLANTED[name]].endpoint
+    made = {}
+    for arm in {treatment.arm for treatment in PARTS[name].treatments} - {CONTROL}:
+        answered = judgement.answer(both, endpoint, treatment=arm)
+        made[f"{name}.{arm}"] = f"{_noise(answered)}: *{answered.answer}*"
+    same = judgement.same_bits(fixed, seeds, CONTROL)
+    return made | {f"{name}.{CONTROL}": f"{same} of {len(both)}"}
 
 
 def windows_values(seeds: Records) -> dict[str, str]:
-    """How well part H-windows predicts frozen, and what noise does to that."""
+    """Returns how well part H-windows predicts frozen, and what noise does to that."""
     losses = [run.held_out_loss for run in _runs(seeds, CONTROL)]
     ratio = np.mean(np.asarray(losses, float)) / held_out_copying(PARTS[WINDOWS])
-    answered = judgement.ask(seeds, "held_out_loss")
+    answered = judgement.answer(seeds, "held_out_loss")
     return {
         f"{WINDOWS}.frozen": f"{ratio:.2f}",
-        f"{WINDOWS}.held_out": f"{_noise(answered.effect.three)}: *{answered.answer}*",
+        f"{WINDOWS}.held_out": f"{_noise(answered)}: *{answered.answer}*",
     }
 
 
@@ -204,7 +291,7 @@ def plateau_ends(seeds: Records) -> str:
 
 
 def plateau_p(seeds: Records) -> str:
-    """Whether random orders leave earlier: the exact one-sided test of ranks."""
+    """Tests whether random orders leave the plateau earlier, by ranks, exactly."""
     ends = pd.Series(
         [run.plateau_left or np.inf for run in seeds[0].runs],
         [run.arm for run in seeds[0].runs],
@@ -255,7 +342,7 @@ def _runs(seeds: Records, arm: str) -> list[seed_records.Run]:
 
 
 def verdict(record: Record) -> str:
-    """The answer of verdict.json, and what stands beside it, in percent of the loss."""
+    """Returns the answer of verdict.json and its statistics, in percent of the loss."""
     of = record["details"][MODEL]
     mixed, ratio, seeds = of["mixed_model"], of["scatter_ratio"], of["seed_spread"]
     apart = record["manipulation"][MODEL]["distance_over_travelled"]
@@ -300,14 +387,14 @@ def verdict(record: Record) -> str:
 
 
 def pairs(seeds: Records) -> list[tuple[str, str]]:
-    """Every arm of a part and its control; random and fixed order if both were run."""
+    """Returns each arm of a part with its control; and random with fixed order."""
     controls = {run.arm: run.control for run in seeds[0].runs}
     made = [(arm, control) for arm, control in controls.items() if arm != control]
     return made + [(RANDOM, FIXED)] * ({RANDOM, FIXED} <= controls.keys())
 
 
 def compared(seeds: Records) -> list[dict[str, Any]]:
-    """The two arms of each of `pairs`, without correction for the number of arms.
+    """Compares the arms of each of `pairs`, without correction for their number.
 
     Each has the fields of a contrast (missing if no seed ended in both); `ratios`, the
     arm's loss over the control's in each seed that ended in both (a seed with a high
@@ -332,14 +419,14 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
         for result in contrasts(seeds, PRIMARY, [(arm, control)]):
             row |= result.as_dict()
             row["over"] = result.treatment_mean / result.control_mean
-            both = statistics.match(losses, arm, control)
+            both = statistics.pair_by_seed(losses, arm, control)
             row["ratios"] = tuple((both.treatment / both.control).tolist())
         rows.append(row)
     return rows
 
 
 def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
-    """How far two runs of a seed may differ in each fifth of the training.
+    """Returns how far two runs of a seed may differ in each fifth of the training.
 
     The runs are those with a fixed or a random order; `folder` has their curves. The
     endpoint is one whose curve is recorded: the last frame's or the window's loss.
@@ -347,8 +434,7 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     curve = {PRIMARY: PRIMARY, "window_loss": "loss"}[endpoint]
     curves = seed_records.curves(folder)
     curves = curves[curves.seed.isin([seed.seed for seed in seeds])]
-    orders = [*statistics.fixed_orders(curves.arm.unique()), RANDOM]
-    curves = curves[curves.arm.isin(orders)]
+    curves = curves[curves.arm.isin([*FIXED_ORDERS.arms, RANDOM])]
     length = seeds[0].updates // 5
     curves["end"] = -(-curves["update"] // length) * length
     rows = []
@@ -365,12 +451,12 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A change of the loss with one decimal; "-": there is no limit to it."""
+    """Returns a change of the loss with one decimal; "-": there is no limit to it."""
     return f"{100 * fraction:.1f} %" if np.isfinite(fraction) else MISSING
 
 
 def without_gradient(folder: Path, seeds: Records) -> Counter[str]:
-    """Number of runs of each arm whose gradient is exactly 0 in the last row.
+    """Counts the runs of each arm whose gradient is exactly 0 in the last row.
 
     Such a network is dead. Noise of the order of sums is 0 there too.
     """
@@ -381,7 +467,7 @@ def without_gradient(folder: Path, seeds: Records) -> Counter[str]:
 
 
 def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
-    """Every arm of a part against its control; `dead` is of `without_gradient`."""
+    """Compares each arm with its control; `dead` is of `without_gradient`."""
 
     def middle(row: Record) -> str:
         of = row["ratios"]
@@ -408,7 +494,7 @@ def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
 
 
 def orders(name: str, parts: Mapping[str, Records]) -> str:
-    """A part's orders, and those of its null part, against its float32, by seed."""
+    """Compares a part's orders, and its null part's, with its float32, by seed."""
     more = {of.seed: of.runs for of in parts[f"{name}-null"]}
     rows: list[dict[str, Any]] = []
     for of in parts[name]:
@@ -424,7 +510,7 @@ def orders(name: str, parts: Mapping[str, Records]) -> str:
 
 
 def other_endpoints(seeds: Records) -> str:
-    """The endpoints that do not decide, in percent of the control's mean."""
+    """Returns the endpoints that do not decide, in percent of the control's mean."""
     table = pd.DataFrame(index=pd.Index(pairs(seeds)))
     table["arm"] = [" - ".join(pair) for pair in table.index]
     for name in (*judgement.ENDPOINTS[1:], *MOMENTS):
@@ -437,7 +523,7 @@ def other_endpoints(seeds: Records) -> str:
 
 
 def separation(seeds: Records) -> str:
-    """How far each arm is from its control along the training; medians over seeds."""
+    """Returns how far each arm is from its control; medians over seeds."""
     frame = pd.DataFrame(
         {"arm": run.arm, **run.distance_over_travelled}
         for seed in seeds

@@ -32,7 +32,13 @@ from prednet_jax.models import convolution, prednet, sequences
 from prednet_jax.objectives import Method
 from prednet_jax.runs import sweeps
 from prednet_jax.saddles import escape, symmetric
-from prednet_jax.statistics import margin_from_losses, match, paired, redraws, scatter
+from prednet_jax.statistics import (
+    margin_from_losses,
+    pair_by_seed,
+    paired,
+    redraws,
+    scatter,
+)
 from prednet_jax.training import evaluation, keys, replicas
 from prednet_jax.training.trainer import Trainer
 
@@ -85,9 +91,9 @@ def stepped(frames=FRAMES, **method):
 errors_of_watanabe = functools.partial(stepped, objective="errors")
 
 
-def gathered(loss, *control):
+def gathered(loss, control="float32"):
     arms = {"float32": {"1": [loss]}, "reduction_order": {"1": [2.0, 2.0]}}
-    return redraws.gather(arms, "reduction_order", *control)
+    return redraws.collect_redraws(arms, "reduction_order", control)
 
 
 LEAK = Method(truncation_leak=True)
@@ -192,11 +198,14 @@ CASES = {
         (lambda: paired([1.0], [[[1.0]]], margin=0.1), "shape"),
         (lambda: paired([], [], margin=0.1), "at least one seed"),
         (lambda: paired([1.0], [1.0], margin=0.0), "margin=0.0"),
-        (lambda: match(LOSSES | {"b": {"1": [None]}}, "a", "b"), "no seed with a fin"),
+        (
+            lambda: pair_by_seed(LOSSES | {"b": {"1": [None]}}, "a", "b"),
+            "no seed with a fin",
+        ),
         (lambda: margin(LOSSES, "gpu"), "control='gpu': expected one of"),
         (lambda: margin(LOSSES, "a", 0.0), "fraction=0.0"),
         (lambda: margin({"a": {"1": [0.0]}}, "a"), "mean loss of the control=0.0"),
-        (lambda: gathered(1.0, "ulp"), "control='ulp': expected one of fixed_orders"),
+        (lambda: gathered(1.0, "ulp"), "control='ulp': expected one of float32, red"),
         (lambda: gathered(None), "no seed with finite losses in both groups"),
         (lambda: gathered(0.0), "loss of seed 1"),
         (lambda: scatter.redraw_interval([[1.0]]), "no seed has two runs"),

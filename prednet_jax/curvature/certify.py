@@ -114,5 +114,5 @@ def certify(
 
 
 def _outermost(values: np.ndarray) -> tuple[float, float]:
-    """The lowest of the low and the highest of the high values `[starts, 2]`."""
+    """Returns the lowest low and the highest high value of `[starts, 2]`."""
     return float(values[:, 0].min()), float(values[:, 1].max())

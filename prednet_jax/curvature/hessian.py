@@ -48,7 +48,7 @@ Loss = Callable[[PyTree], jax.Array]
 def hessian_operator(
     loss: Loss, params: PyTree, scale: PyTree | None = None
 ) -> tuple[Callable[[jax.Array], jax.Array], jax.Array, Callable]:
-    """The Hessian, or P^{-1/2} H P^{-1/2}, as an operator on flat vectors [n].
+    """Returns the Hessian, or P^{-1/2} H P^{-1/2}, as an operator on flat vectors [n].
 
     It is forward over reverse. Beside it P^{-1/2} as [n], ones for the raw Hessian, and
     what makes a pytree like `params` of [n].

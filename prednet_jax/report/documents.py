@@ -7,10 +7,13 @@ reader of the page does not see (CONTRIBUTING.md has both kinds).
 is made from which record.
 """
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.report.numbers import text
 
@@ -69,24 +72,83 @@ def tables(document: str) -> dict[str, str]:
     return {match["name"]: match["body"] for match in _TABLE.finditer(document)}
 
 
-def fill(document: str, made: Mapping[str, str]) -> str:
+def fill(document: str, made: Mapping[str, str], *, others: bool = False) -> str:
     """A document with its tables and numbers made anew, from their texts by name.
 
-    A UserError: a name is marked that nothing makes, or as for `names`.
+    A UserError: a name is marked that nothing makes (with `others` its text stays as it
+    is), or as for `names`.
     """
-    if unknown := sorted(names(document) - set(made)):
+    unknown = sorted(names(document) - set(made))
+    if unknown and not others:
         raise UserError(f"mark {unknown[0]!r}: expected one of {', '.join(made)}")
 
     def table(match: re.Match[str]) -> str:
+        if match["name"] not in made:
+            return match[0]
         return f"{match['open']}\n{made[match['name']].strip()}\n\n{match['close']}"
 
     def value(match: re.Match[str]) -> str:
+        if match["name"] not in made:
+            return match[0]
         new = made[match["name"]]
         # A line break inside the number stays where it is.
         same = match["body"].split() == new.split()
         return f"{match['open']}{match['body'] if same else new}{match['close']}"
 
     return _VALUE.sub(value, _TABLE.sub(table, document))
+
+
+def check_names(chosen: Sequence[str], known: Sequence[str]) -> None:
+    """Refuses a chosen name of a table or figure that nothing makes."""
+    for name in chosen:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 3) or sorted(known)[:3]
+            raise UserError(f"{name!r}: expected a name such as {', '.join(close)}")
+
+
+def renew(
+    pages: Sequence[Path],
+    makers: Mapping[str, Callable[[], str]],
+    *,
+    only: Sequence[str] = (),
+    others: bool = False,
+    root: Path,
+) -> list[Path]:
+    """Fills the marks of pages anew; returns the pages that changed.
+
+    Before anything is made, all marks are checked: each has a maker, and each maker a
+    mark, or a UserError names them. With `only`, other marks stay as they are, and with
+    `others` those that no maker makes. A line tells of each page below `root`.
+    """
+    marked = {}
+    for page in pages:
+        try:
+            marked[page] = names(page.read_text())
+        except UserError as error:
+            raise UserError(f"{page.relative_to(root)}: {error}") from None
+        if unknown := sorted(marked[page] - set(makers)):
+            if not others:
+                raise UserError(
+                    f"{page.relative_to(root)}: mark {unknown[0]!r}: expected one of "
+                    f"{', '.join(makers)}"
+                )
+            marked[page] -= set(unknown)
+    if unused := sorted(set(makers) - set().union(*marked.values())):
+        raise UserError(f"made, and in no document: {', '.join(unused)}")
+    changed: list[Path] = []
+    made: dict[str, str] = {}
+    for page, wanted in marked.items():
+        chosen = wanted & set(only) if only else wanted
+        if not chosen:
+            continue
+        print(f"{page.relative_to(root)}: {len(chosen)} texts", flush=True)
+        made |= {name: makers[name]() for name in sorted(chosen - set(made))}
+        old = page.read_text()
+        new = fill(old, {name: made[name] for name in chosen}, others=True)
+        if new != old:
+            records.write_bytes(page, new.encode())
+            changed.append(page)
+    return changed
 
 
 def markdown(frame: "pd.DataFrame", cells: Cells = None) -> str:

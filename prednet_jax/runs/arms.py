@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from prednet_jax import noise
+from prednet_jax import noise, statistics
 from prednet_jax.config import CONVOLUTIONS
 from prednet_jax.errors import UserError
 
@@ -188,6 +188,14 @@ _FAMILIES: tuple[tuple[str, str, Callable[[str], Arm | None]], ...] = (
     ("gaussian_", "<scale>", _gaussian),
     ("noise:", "<spec>", _spec),
     ("convolution_", f"<{'|'.join(CONVOLUTIONS[1:])}>", _convolution),
+)
+#: The arms whose sums have one order in all their updates: the control of a noise.
+FIXED_ORDERS = statistics.Group(
+    "fixed_orders",
+    (
+        *("float32", "reduction_order_run", "gpu_order"),
+        *(f"convolution_{name}" for name in CONVOLUTIONS[1:]),
+    ),
 )
 #: Every name, as in help texts.
 NAMES = (*_BY_NAME, *(prefix + value for prefix, value, _ in _FAMILIES))

@@ -128,7 +128,7 @@ class Judged:
         for result in results:
             names = str(result.treatment), str(result.control)
             treatment, control = self.pairs[names]
-            matched = statistics.match(self.losses, *names)
+            matched = statistics.pair_by_seed(self.losses, *names)
             kept = [str(seed) in matched.seeds for seed in control.job.seeds]
             same = treatment.final_bits() == control.final_bits()
             counts = {"bitwise_equal": int(same[kept].sum())}
@@ -156,16 +156,17 @@ class Judged:
     def answers(self) -> list[statistics.Answered]:
         """The answer about random orders, and about a GPU's own noise if it was run."""
         by_role = {runs.arm.role: runs.arm.name for runs in self.runs}
-        names = arms.TREATMENT.name, arms.CONTROL.name, statistics.FIXED_ORDERS
-        questions = [names]
+        names = arms.TREATMENT.name, arms.CONTROL.name, arms.FIXED_ORDERS
+        questions: list[tuple[str, str, str | statistics.Group]] = [names]
         gpu, quiet = by_role.get(Role.GPU), by_role.get(Role.GPU_DETERMINISTIC)
         if gpu and quiet and statistics.comparable(self.losses, gpu, quiet):
             questions.append((gpu, quiet, quiet))
-        ask = functools.partial(
-            statistics.ask, self.task.name, self.losses, margin=self.design.margin
+        margin = self.design.margin
+        evaluate = functools.partial(
+            statistics.evaluate_claim, self.task.name, self.losses, margin=margin
         )
         return [
-            ask(self.manipulation(noisy, still), treatment=noisy, control=control)
+            evaluate(self.manipulation(noisy, still), treatment=noisy, control=control)
             for noisy, still, control in questions
         ]
 
@@ -175,7 +176,7 @@ class Judged:
             next(r for r in self.runs if r.arm.name == name and r.job.draw == 0)
             for name in (noisy, quiet)
         )
-        kept = statistics.match(self.losses, noisy, quiet).seeds
+        kept = statistics.pair_by_seed(self.losses, noisy, quiet).seeds
         places = [i for i, s in enumerate(control.job.seeds) if str(s) in kept]
         differ = treatment.final_bits() != control.final_bits()
         return statistics.manipulation(
@@ -189,12 +190,17 @@ class Judged:
 
         With one image per update stale targets cannot have an effect.
         """
-        claims = [statistics.noise_claim(answer, study) for answer in answers]
+        orders, *gpus = answers
+        claims = [statistics.noise_claim(orders, study)]
+        claims += [statistics.noise_claim(a, study, statistics.Kind.GPU) for a in gpus]
         losses, stale, control = self.losses, arms.STALE.name, arms.CONTROL.name
         if self.task.windowed and statistics.comparable(losses, stale, control):
-            margin = answers[0].effect.margin
-            name = self.task.name
-            claims.insert(0, statistics.stale_claim(name, losses, stale, margin, study))
+            claim = statistics.stale_claim(
+                *(self.task.name, losses, stale, arms.FIXED_ORDERS),
+                margin=orders.effect.margin,
+                study=study,
+            )
+            claims.insert(0, claim)
         return claims
 
     def arms(self) -> list[dict[str, Any]]:

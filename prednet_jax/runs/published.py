@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from prednet_jax import records, statistics
+from prednet_jax.runs.arms import FIXED_ORDERS
 from prednet_jax.saddles.symmetric import Row
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Rung:
 
     def stale_effect(self) -> tuple[float, int, int]:
         """Returns the effect of stale targets, seeds with a higher loss, and seeds."""
-        runs = statistics.gather(self.losses, _STALE)
+        runs = statistics.collect_redraws(self.losses, _STALE, FIXED_ORDERS)
         stale, control = runs.logs
         higher = int((stale > control).sum())
         return statistics.effect(runs).estimate, higher, len(runs.seeds)
@@ -135,7 +136,7 @@ def _between_twins(
         group = groups["control" if arm == "float32" else "twins"]
         for seed, loss in losses[arm].items():
             group.setdefault(seed, []).append(loss)
-    return statistics.gather(groups, "twins", "control")
+    return statistics.collect_redraws(groups, "twins", "control")
 
 
 def _text(value: Any) -> str:

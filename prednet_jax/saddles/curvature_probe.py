@@ -84,7 +84,7 @@ def probe(
     noise: float,
     **search: Any,
 ) -> Row:
-    """The curvature at one stop and what it means for the optimiser, a JSON object.
+    """Returns the curvature at one stop and what it means for the optimiser, as JSON.
 
     Args:
         loss: the loss without noise on the probe set; stops with the same object share
@@ -147,7 +147,7 @@ def project(
 
 
 def _summary(found: curvature.Certificate) -> dict[str, Any]:
-    """A certificate as a JSON object; pairs are (low, high)."""
+    """Returns a certificate as a JSON object; pairs are (low, high)."""
     low, high = (float(residual) for residual in found.pairs.residuals)
     return {
         "lowest": found.lowest,
@@ -164,7 +164,7 @@ def _summary(found: curvature.Certificate) -> dict[str, Any]:
 def _escape(
     gamma: float, z: float, step: float, rate: float, noise: float, sigma: float
 ) -> dict[str, float]:
-    """What Adam does along the direction of lowest preconditioned curvature, -gamma.
+    """Returns what Adam does along the lowest preconditioned curvature, -gamma.
 
     `sigma` is the gradient's noise along it, `noise` the same relative to the gradient;
     `z` and `step` are those of `project`.
@@ -189,7 +189,7 @@ def _escape(
 def _probe_set(
     task: Task, source: data.FrameSource, schedule: Schedule, dtype: Any, samples: int
 ) -> tuple[Callable, Callable]:
-    """Mean loss over the samples, and the moments of their gradients."""
+    """Returns the mean loss over the samples, and the moments of their gradients."""
     even = np.linspace(0, len(schedule.start) - 1, samples).astype(int)
     places = sorted(set(even.tolist()))
     starts = np.maximum(schedule.start[places, 0], 0).tolist()

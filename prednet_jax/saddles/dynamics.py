@@ -74,7 +74,7 @@ def adam(
 def update(
     rule: Rule, x: Float[Array, "dim"], gradient: Float[Array, "dim"], state: RuleState
 ) -> tuple[Float[Array, "dim"], RuleState]:
-    """One step of the optimiser, whose leaves are scalars: variables and state."""
+    """Makes one step of the optimiser, whose leaves are scalars."""
     r = Rule(*(jnp.asarray(value, x.dtype) for value in rule))
     zero = jnp.minimum(state.age, 0)
     m = _rounded(r.momentum * state.m, zero) + _rounded(r.dampening * gradient, zero)

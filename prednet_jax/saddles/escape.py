@@ -72,7 +72,7 @@ class Growth(NamedTuple):
 def growth(
     gamma: float, *, learning_rate: float, momentum: float = 0.0, averaged: bool = False
 ) -> Growth:
-    """The growth of the projection under an optimiser.
+    """Returns the growth of the projection under an optimiser.
 
     `momentum` is beta of heavy ball or b1 of Adam. `averaged`: the momentum is a
     running mean, as Adam's, so that kappa is (1 - beta) eta.
@@ -111,5 +111,5 @@ def updates_saved(projection: float, noise: float, growth: Growth) -> float:
 
 
 def useful_projection(noise: float, growth: Growth) -> float:
-    """The largest c at which noise of c_sigma = `noise` saves an update or more."""
+    """Returns the largest c at which noise of c_sigma = `noise` saves an update."""
     return noise / math.sqrt(growth.excess_of_square)

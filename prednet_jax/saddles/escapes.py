@@ -133,10 +133,11 @@ def _case(group: Group) -> tuple[str, ...]:
 
 
 def logrank_p(group: Group, twin: Group, event: str) -> float:
-    """P-value of the log-rank test (Mantel 1966, Cancer Chemother. Rep. 50:163).
+    """Returns the p-value of the log-rank test.
 
     A run in which the event did not happen counts as lasting longer. It is 1 if the
     groups cannot differ: if the event happened in no run, or in all at the same step.
+    Source: Mantel 1966, Cancer Chemother. Rep. 50:163.
     """
     happened, steps = EVENTS[event], f"{event}_steps"
     both = group[happened] + twin[happened]

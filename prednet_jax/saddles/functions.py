@@ -66,7 +66,7 @@ _NU = (37 * _SMOOTHNESS + 13 * _GAMMA) * _TAU**2 / 6
 def octopus(
     dim: int, tau: float = _TAU, smoothness: float = _SMOOTHNESS, gamma: float = _GAMMA
 ) -> Callable[[jax.Array], jax.Array]:
-    """The octopus function: a chain of saddles, met one by one.
+    """Returns the octopus function: a chain of saddles, met one by one.
 
     Coordinates grow one after the other from 0 to 4 tau. Let i - 1 be the number of
     leading coordinates with |x_j| >= 2 tau; then coordinate i is the one that grows
@@ -135,7 +135,7 @@ def octopus(
 
 
 def octopus_function(dim: int = 10) -> SaddleFunction:
-    """The octopus of `dim` >= 2 variables; runs start at its first saddle.
+    """Returns the octopus of `dim` >= 2 variables; runs start at its first saddle.
 
     Saddle k has k coordinates at 4 tau, with either sign, and the others at 0, one
     eigenvalue -2 gamma and all others 2 L, and the value -k nu. For k = dim it is a
@@ -179,7 +179,7 @@ def quadratic_quartic() -> SaddleFunction:
 
 
 def identical_units(pairs: int = 1) -> SaddleFunction:
-    """A network x -> V^T W x whose hidden units all start identical.
+    """Returns a network x -> V^T W x whose hidden units all start identical.
 
     The loss is |(V^T W) X - diag(s) X|^2 / 2 with W, V [units, n], units = 2 pairs, s =
     (2, 1) and white inputs X [n, 96], X X^T = 1, so that every weight gradient is a sum

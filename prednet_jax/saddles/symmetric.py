@@ -88,7 +88,7 @@ class Design:
 def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
 ) -> list[Run]:
-    """All combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
+    """Returns all combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
     for program in programs:
         errors.one_of("program", program, tuple(PROGRAMS))
     for arm in arms:
@@ -149,12 +149,12 @@ def measure(
 
 
 def _first(happened: np.ndarray) -> int | None:
-    """Number, from 1, of the first update at which it happened; None: never."""
+    """Returns the number, from 1, of the first update at which it happened, or None."""
     return int(np.argmax(happened)) + 1 if happened.any() else None
 
 
 def start(run: Run, design: Design) -> dict:
-    """The initial weights of a run; also sets JAX to the precision of its arm."""
+    """Returns the initial weights of a run, and sets JAX to its precision."""
     process.set_precision("float32")
     config = design.config
     key = keys.stream(run.seed, "probe")
@@ -198,12 +198,12 @@ class Row(NamedTuple):
 
 
 def done(path: Path) -> set[Run]:
-    """The runs of runs.csv; a diverged one is made, too."""
+    """Returns the runs of runs.csv; a diverged one is made, too."""
     return {Run(*row[:4]) for row in _rows(path)}
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of runs.csv; one that is twice there, or diverged, is a UserError."""
+    """Reads runs.csv; a row that is there twice, or diverged, is a UserError."""
     rows = _rows(path)
     if diverged := [row for row in rows if not np.isfinite(row.loss)]:
         raise errors.UserError(
@@ -238,7 +238,7 @@ def _rows(path: Path) -> list[Row]:
 
 
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Every `arm` at every `delta` of every `program`, the symmetric one first.
+    """Returns every `arm` at every `delta` of every `program`, the symmetric one first.
 
     Per seed `separated_at`, and `over_control`, the final loss over float32's.
     """
@@ -264,7 +264,7 @@ def _of(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
 
 
 def exchange(params: Params, config: PredNetConfig) -> dict:
-    """The weights with all twins exchanged; the network computes the same."""
+    """Returns the weights with all twins exchanged; the network computes the same."""
 
     def exchanged(x: jax.Array, orders: dict[int, np.ndarray]) -> jax.Array:
         for axis, order in orders.items():
@@ -321,7 +321,7 @@ def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -
 
 
 def asymmetry(params: Params, config: PredNetConfig) -> jax.Array:
-    """Norm of (weights - exchanged weights) over the norm of the weights, a scalar.
+    """Returns |weights - exchanged weights| over |weights|, a scalar.
 
     It is 0 for twins, and about sqrt(2) for independent weights that are all paired.
     """
@@ -332,7 +332,7 @@ def asymmetry(params: Params, config: PredNetConfig) -> jax.Array:
 
 
 def unequal(params: Params, config: PredNetConfig) -> jax.Array:
-    """How many weights differ from their exchanged weights; this cannot underflow."""
+    """Counts the weights that differ from their exchanged weights; no underflow."""
     other = exchange(params, config)
     counts = jax.tree.map(lambda a, b: jnp.sum(a != b, dtype=jnp.int32), params, other)
     return sum(jax.tree.leaves(counts), jnp.zeros((), jnp.int32))
@@ -346,7 +346,7 @@ def _mapped(function: Callable, params: Params, config: PredNetConfig) -> dict:
 
 
 def _orders(config: PredNetConfig, group: str, leaf: str) -> dict[int, np.ndarray]:
-    """The axes of a parameter that hold channels, with the permutation along each.
+    """Returns the axes of a parameter that hold channels, and their permutations.
 
     The output channels, the last axis of every leaf, come last.
     """
@@ -377,6 +377,6 @@ def _orders(config: PredNetConfig, group: str, leaf: str) -> dict[int, np.ndarra
 
 
 def _side_by_side(orders: list[np.ndarray]) -> np.ndarray:
-    """One permutation for several concatenated blocks of channels."""
+    """Returns one permutation for several concatenated blocks of channels."""
     starts = np.cumsum([0, *map(len, orders[:-1])])
     return np.concatenate([o + start for o, start in zip(orders, starts, strict=True)])

@@ -6,12 +6,12 @@ One exact test gives p-values, intervals, equivalence. `redraws` states the rule
 
 from prednet_jax.statistics.claims import Answered as Answered
 from prednet_jax.statistics.claims import Manipulation as Manipulation
-from prednet_jax.statistics.claims import ask as ask
-from prednet_jax.statistics.claims import beside as beside
-from prednet_jax.statistics.claims import float32_claim as float32_claim
+from prednet_jax.statistics.claims import evaluate_claim as evaluate_claim
 from prednet_jax.statistics.claims import manipulation as manipulation
 from prednet_jax.statistics.claims import noise_claim as noise_claim
+from prednet_jax.statistics.claims import own_order_claim as own_order_claim
 from prednet_jax.statistics.claims import saddle_claim as saddle_claim
+from prednet_jax.statistics.claims import secondary_statistics as secondary_statistics
 from prednet_jax.statistics.claims import stale_claim as stale_claim
 from prednet_jax.statistics.claims import verdict as verdict
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION as MARGIN_FRACTION
@@ -23,16 +23,15 @@ from prednet_jax.statistics.contrasts import (
 )
 from prednet_jax.statistics.contrasts import holm_p_values as holm_p_values
 from prednet_jax.statistics.contrasts import margin_from_losses as margin_from_losses
-from prednet_jax.statistics.contrasts import match as match
+from prednet_jax.statistics.contrasts import pair_by_seed as pair_by_seed
 from prednet_jax.statistics.contrasts import paired as paired
-from prednet_jax.statistics.redraws import FIXED_ORDERS as FIXED_ORDERS
 from prednet_jax.statistics.redraws import SEPARATED as SEPARATED
 from prednet_jax.statistics.redraws import Effect as Effect
+from prednet_jax.statistics.redraws import Group as Group
 from prednet_jax.statistics.redraws import Redraws as Redraws
 from prednet_jax.statistics.redraws import answer as answer
+from prednet_jax.statistics.redraws import collect_redraws as collect_redraws
 from prednet_jax.statistics.redraws import effect as effect
-from prednet_jax.statistics.redraws import fixed_orders as fixed_orders
-from prednet_jax.statistics.redraws import gather as gather
 from prednet_jax.statistics.scatter import predicted as predicted
 from prednet_jax.statistics.scatter import redraw_interval as redraw_interval
 from prednet_jax.verdict import Answer as Answer

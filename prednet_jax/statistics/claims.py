@@ -15,7 +15,7 @@ import numpy as np
 
 from prednet_jax.statistics import redraws, scatter
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms, finite
-from prednet_jax.statistics.redraws import Effect, Redraws
+from prednet_jax.statistics.redraws import Effect, Group, Redraws
 from prednet_jax.verdict import Answer, Claim, Kind
 
 
@@ -34,7 +34,7 @@ class Manipulation(NamedTuple):
 def manipulation(
     bits_differ: Sequence[bool], distance_over_travelled: Sequence[float]
 ) -> Manipulation:
-    """The manipulation check, from one entry per seed; at least one seed."""
+    """Returns the manipulation check, from one entry per seed; at least one seed."""
     return Manipulation(
         all(map(bool, bits_differ)), float(np.median(distance_over_travelled))
     )
@@ -44,13 +44,13 @@ def manipulation(
 class Answered:
     """The answer about one noise, of the arm `treatment`, of one model.
 
-    `control` is the arm without it or `redraws.FIXED_ORDERS`; `check` None: whether the
-    noise acted was not measured.
+    `control` are the arms without it; `check` None: whether the noise acted was not
+    measured.
     """
 
     model: str
     treatment: str
-    control: str
+    control: Group
     effect: Effect
     check: Manipulation | None
 
@@ -63,11 +63,11 @@ class Answered:
     @property
     def sentence(self) -> str:
         """The answer with its numbers, in words."""
-        effect = self.effect
+        effect, control = self.effect, self.control.name.replace("_", " ")
         said = (
-            f"{self.treatment} against {self.control.replace('_', ' ')} changes the "
-            f"loss of {self.model} by {percent(effect)} ({effect.contrast.n} seeds, "
-            f"margin {100 * effect.margin:g} %): {self.answer}."
+            f"{self.treatment} against {control} changes the loss of {self.model} by "
+            f"{percent(effect)} ({effect.contrast.n} seeds, margin "
+            f"{100 * effect.margin:g} %): {self.answer}."
         )
         if self.check is None:
             return f"{said} How far the runs separated was not measured."
@@ -82,7 +82,7 @@ class Answered:
         )
 
     def contrast(self, metric: str | None = None) -> dict[str, Any]:
-        """The contrast as in verdict.json, in units of the log loss (`scale`).
+        """Returns the contrast as in verdict.json, in units of the log loss (`scale`).
 
         Its means are geometric means of the loss.
         """
@@ -90,15 +90,15 @@ class Answered:
         for name in ("treatment_mean", "control_mean"):
             row[name] = math.exp(row[name])
         row |= {"model": self.model, "treatment": self.treatment}
-        row |= {"control": self.control, "metric": metric}
+        row |= {"control": self.control.name, "metric": metric}
         return row | {"scale": "log", "p_holm": row["p_value"]}
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object for `details`."""
+        """Returns a JSON object for `details`."""
         return {
             "model": self.model,
             "treatment": self.treatment,
-            "control": self.control,
+            "control": self.control.name,
             "verdict": redraws.word(self.answer),
             "answer": self.answer,
             "sentence": self.sentence,
@@ -107,35 +107,37 @@ class Answered:
         }
 
 
-def ask(
+def evaluate_claim(
     model: str,
     arms: Arms,
     check: Manipulation | None,
     *,
     treatment: str,
-    control: str = redraws.FIXED_ORDERS,
+    control: str | Group,
     margin: float = MARGIN_FRACTION,
 ) -> Answered:
-    """The answer about a noise by the losses of a model; see `Answered`."""
-    effect = redraws.effect(redraws.gather(arms, treatment, control), margin)
+    """Returns the answer about a noise by the losses of a model; see `Answered`."""
+    group = Group.of(control)
+    effect = redraws.effect(redraws.collect_redraws(arms, treatment, group), margin)
     return Answered(
-        model=model, treatment=treatment, control=control, effect=effect, check=check
+        model=model, treatment=treatment, control=group, effect=effect, check=check
     )
 
 
 def verdict(answers: Sequence[Answered]) -> str:
-    """The verdict of a model: `supported` if one answer is, `refuted` if all are."""
+    """Returns a model's verdict: `supported` if one answer is, `refuted` if all are."""
     words = {redraws.word(answered.answer) for answered in answers}
     if "supported" in words:
         return "supported"
     return "refuted" if words == {"refuted"} else "inconclusive"
 
 
-def noise_claim(answered: Answered, study: Arms | None = None) -> Claim:
-    """The claim about a noise; runs whose losses are all equal have the `same bits`."""
-    effect, arm = answered.effect, answered.treatment
-    kind = Kind.GPU if arm == "gpu" else Kind.NOISE
-    runs = _gathered(study, arm, answered.control)
+def noise_claim(
+    answered: Answered, study: Arms | None = None, kind: Kind = Kind.NOISE
+) -> Claim:
+    """Returns the claim about a noise; `same bits` if all losses are equal."""
+    effect = answered.effect
+    runs = _gathered(study, answered.treatment, answered.control)
     claim, both = _claim(kind, answered.model, effect, runs)
     answer = dataclasses.replace(answered, effect=both).answer
     if effect.contrast.max_abs_difference == effect.runs.scatter == 0:
@@ -147,13 +149,15 @@ def noise_claim(answered: Answered, study: Arms | None = None) -> Claim:
 def stale_claim(
     model: str,
     arms: Arms,
-    arm: str = "stale_targets",
+    arm: str,
+    control: str | Group,
+    *,
     margin: float = MARGIN_FRACTION,
     study: Arms | None = None,
 ) -> Claim:
-    """The claim that the mistake of the published script, in `arm`, raises the loss."""
-    effect = redraws.effect(redraws.gather(arms, arm), margin)
-    runs = _gathered(study, arm, redraws.FIXED_ORDERS)
+    """Returns the claim that the script's mistake, in `arm`, raises the loss."""
+    effect = redraws.effect(redraws.collect_redraws(arms, arm, control), margin)
+    runs = _gathered(study, arm, Group.of(control))
     claim, both = _claim(Kind.STALE, model, effect, runs)
     answer = Answer.CANNOT_TELL
     if both.contrast.p_value < both.contrast.alpha:
@@ -161,11 +165,15 @@ def stale_claim(
     return dataclasses.replace(claim, answer=answer)
 
 
-def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Claim:
-    """The claim that the ordinary program differs from all other orders of its sums."""
-    others = [*redraws.fixed_orders(arms), "reduction_order"]
-    others = [name for name in others if name != "float32" and name in arms]
-    effect = redraws.effect(redraws.gather(arms, "float32", others), margin)
+def own_order_claim(
+    model: str,
+    arms: Arms,
+    arm: str,
+    others: Group,
+    margin: float = MARGIN_FRACTION,
+) -> Claim:
+    """Returns the claim that the ordinary order of sums differs from all others."""
+    effect = redraws.effect(redraws.collect_redraws(arms, arm, others), margin)
     answer = Answer.CANNOT_TELL
     if effect.contrast.tost_p < effect.contrast.alpha:
         answer = Answer.NO
@@ -178,7 +186,7 @@ def float32_claim(model: str, arms: Arms, margin: float = MARGIN_FRACTION) -> Cl
 def saddle_claim(
     model: str, effect: Effect, left: bool, study: Redraws | None, away: float
 ) -> Claim:
-    """The claim about an exact saddle, which float32 alone cannot leave.
+    """Returns the claim about an exact saddle, which float32 alone cannot leave.
 
     `effect` is that of orders that differ between twins, against float32; `left` says
     whether all runs with such an order left the saddle and float32 did not; `study` are
@@ -196,7 +204,7 @@ def saddle_claim(
 def _claim(
     kind: Kind, model: str, effect: Effect, study: Redraws | None = None
 ) -> tuple[Claim, Effect]:
-    """A claim without its answer, and the effect on which the answer rests.
+    """Returns a claim without its answer, and the effect on which the answer rests.
 
     That is the effect over the seeds of both, where there is a study.
     """
@@ -232,14 +240,14 @@ def _claim(
     return claim, both
 
 
-def _gathered(study: Arms | None, treatment: str, control: str) -> Redraws | None:
-    if not study or not {treatment, control} <= {*study, redraws.FIXED_ORDERS}:
+def _gathered(study: Arms | None, treatment: str, control: Group) -> Redraws | None:
+    if not study or treatment not in study or not {*control.arms} & {*study}:
         return None
-    return redraws.gather(study, treatment, control)
+    return redraws.collect_redraws(study, treatment, control)
 
 
-def beside(runs: Redraws) -> dict[str, Any]:
-    """What is reported beside the answer and has no say in it; both groups redraw."""
+def secondary_statistics(runs: Redraws) -> dict[str, Any]:
+    """Returns statistics that are reported with the answer and do not decide it."""
     # Where the model's optimiser ends differs between machines in the fourth digit.
     mixed = {
         name: round(value, 4) if isinstance(value, float) else value
@@ -257,7 +265,7 @@ def beside(runs: Redraws) -> dict[str, Any]:
 
 
 def percent(effect: Effect) -> str:
-    """An effect with its 95 % interval, in percent of the loss."""
+    """Returns an effect with its 95 % interval, in percent of the loss."""
     said = f"{100 * effect.estimate:+.2g} %"
     if not math.isfinite(effect.high):
         return f"{said} (too few seeds for an interval)"

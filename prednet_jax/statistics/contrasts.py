@@ -66,7 +66,7 @@ class PairedResult:
     p_holm_family: str | None = None
 
     def judged(self, **changes: Any) -> "PairedResult":
-        """The same with other fields, and the verdict that follows from its p-values.
+        """Returns the contrast with other fields, and the verdict that follows.
 
         A significant difference inside the margin is "equivalent".
         """
@@ -79,7 +79,7 @@ class PairedResult:
         return dataclasses.replace(new, verdict=verdict)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object with all fields; numbers that are not finite become null."""
+        """Returns all fields as JSON; numbers that are not finite become null."""
         return {name: finite(value) for name, value in dataclasses.asdict(self).items()}
 
 
@@ -155,7 +155,7 @@ def _differences(treatment: Floats, control: Floats) -> Floats:
 
 
 def _per_seed(name: str, values: ArrayLike) -> Floats:
-    """One number per seed, `[n]`, from `[n]` or `[n, draws]`."""
+    """Returns one number per seed, `[n]`, from `[n]` or `[n, draws]`."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or array.size == 0:
         raise errors.UserError(
@@ -213,8 +213,8 @@ class Matched(NamedTuple):
     excluded: tuple[str, ...]
 
 
-def match(arms: Arms, treatment: str, control: str) -> Matched:
-    """Two arms on their common seeds; a UserError if none is finite in both."""
+def pair_by_seed(arms: Arms, treatment: str, control: str) -> Matched:
+    """Returns two arms on their common seeds; a UserError if none is finite in both."""
     first, second = arms.get(treatment, {}), arms.get(control, {})
     seeds = sorted(first.keys() & second.keys(), key=seed_order)
     # None becomes NaN.
@@ -234,9 +234,9 @@ def match(arms: Arms, treatment: str, control: str) -> Matched:
 
 
 def comparable(arms: Arms, treatment: str, control: str) -> bool:
-    """Whether at least one seed has a finite loss in both arms."""
+    """Returns whether at least one seed has a finite loss in both arms."""
     try:
-        return bool(match(arms, treatment, control).seeds)
+        return bool(pair_by_seed(arms, treatment, control).seeds)
     except errors.UserError:
         return False
 
@@ -254,14 +254,14 @@ def contrasts_from_losses(
     model: str,
     metric: str | None = None,
 ) -> list[PairedResult]:
-    """All contrasts of a model, corrected by Holm over all of them.
+    """Returns all contrasts of a model, corrected by Holm over all of them.
 
     `pairs` are (treatment, control), of which those that are not `comparable` are left
     out; `margin` is in units of the loss.
     """
     results = [
         dataclasses.replace(
-            paired(*match(arms, *pair)[:2], margin=margin),
+            paired(*pair_by_seed(arms, *pair)[:2], margin=margin),
             model=model,
             treatment=pair[0],
             control=pair[1],
@@ -276,14 +276,14 @@ def contrasts_from_losses(
 def margin_from_losses(
     arms: Arms, control: str, fraction: float = MARGIN_FRACTION
 ) -> dict[str, Any]:
-    """The margin of a model, a fraction, in (0, 1), of its control's mean loss: JSON.
+    """Returns the margin of a model, a fraction of its control's mean loss, as JSON.
 
     `value` is in units of the loss. A UserError: there is no such arm, it has no finite
     seed, its mean is not positive, or the fraction is out of range.
     """
     errors.open_unit("fraction", fraction)
     errors.one_of("control", control, tuple(arms))
-    kept = match(arms, control, control).control
+    kept = pair_by_seed(arms, control, control).control
     mean = float(kept.mean())
     errors.positive("mean loss of the control", mean)
     return {

@@ -13,8 +13,7 @@ the exact sign-flip test over the seeds (`sign_flip`).
 
 import dataclasses
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,6 @@ from prednet_jax.statistics.contrasts import (
 from prednet_jax.statistics.sign_flip import Floats
 from prednet_jax.verdict import Answer, Estimate
 
-#: Name of the control group in place of an arm's.
-FIXED_ORDERS = "fixed_orders"
-_FIXED = re.compile(r"float32|convolution_\w+|reduction_order_run|gpu_order")
 #: Smallest distance between two runs, over the distance travelled, that counts as
 #: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.
 SEPARATED = 0.1
@@ -45,6 +41,22 @@ _WORDS: Mapping[str, str] = {
     RAISES: "refuted",
     NO_EFFECT: "refuted",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Several arms that are one control, and their name together.
+
+    All runs of all arms count alike. Losses may lack some of the arms.
+    """
+
+    name: str
+    arms: tuple[str, ...]
+
+    @classmethod
+    def of(cls, control: "str | Group") -> "Group":
+        """Returns a group as it is, and an arm as a group of its own."""
+        return control if isinstance(control, Group) else cls(control, (control,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,28 +97,19 @@ class Redraws:
         return math.sqrt(squares / freedom) if freedom else math.nan
 
 
-def fixed_orders(arms: Iterable[str]) -> list[str]:
-    """The names of the arms with a fixed order of sums, in their order."""
-    return [name for name in arms if _FIXED.fullmatch(name)]
+def collect_redraws(arms: Arms, treatment: str, control: str | Group) -> Redraws:
+    """Returns the runs of two groups, from the losses of one model.
 
-
-def gather(
-    arms: Arms, treatment: str, control: str | Sequence[str] = FIXED_ORDERS
-) -> Redraws:
-    """The runs of two groups, from the losses of one model.
-
-    A seed counts if both groups have a run of it; a fixed order that only some seeds
-    have counts on those. A seed with a run that diverged (None, NaN) is left out of
-    both groups. `control` may be an arm, several, or `FIXED_ORDERS`: all arms of
-    `fixed_orders` but the treatment. A UserError: a name is unknown, a loss is not
-    positive, or no seed is left.
+    A seed counts if both groups have a run of it; an arm of the control that only some
+    seeds have counts on those. A seed with a run that diverged (None, NaN) is left out
+    of both groups. The treatment is no part of its control. A UserError: a name is
+    unknown, a loss is not positive, or no seed is left.
     """
     errors.one_of("treatment", treatment, tuple(arms))
-    names = [control] if isinstance(control, str) else list(control)
-    if control == FIXED_ORDERS:
-        names = [name for name in fixed_orders(arms) if name != treatment]
-    for name in names:
-        errors.one_of("control", name, (FIXED_ORDERS, *arms))
+    group = Group.of(control)
+    names = [name for name in arms if name in group.arms and name != treatment]
+    if not names:
+        errors.one_of("control", group.name, tuple(arms))
 
     def runs(group: Sequence[str], seed: str) -> Floats:
         # None becomes NaN.
@@ -165,7 +168,7 @@ class Effect:
         return math.expm1(self.contrast.ci_high)
 
     @property
-    def three(self) -> dict[str, Any]:
+    def estimate_and_interval(self) -> dict[str, Any]:
         """Estimate and interval; an interval that too few seeds cannot give is None."""
         low, high = _known(self.low, self.high)
         return {"estimate": self.estimate, "low": low, "high": high}
@@ -173,10 +176,10 @@ class Effect:
     @property
     def measured(self) -> Estimate:
         """The estimate with its interval and the number of seeds."""
-        return Estimate(**self.three, seeds=self.contrast.n)
+        return Estimate(**self.estimate_and_interval, seeds=self.contrast.n)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON object, with the 90 % interval of the equivalence test and `raw`.
+        """Returns a JSON object, with the 90 % interval of the equivalence test.
 
         That is the contrast of the mean losses, over the mean loss of the control.
         """
@@ -186,7 +189,10 @@ class Effect:
         means = [np.asarray([runs.mean() for runs in group]) for group in groups]
         scale = means[1].mean()
         raw = paired(means[0] / scale, means[1] / scale, margin=self.margin)
-        record: dict[str, Any] = {"seeds": self.contrast.n, **self.three}
+        record: dict[str, Any] = {
+            "seeds": self.contrast.n,
+            **self.estimate_and_interval,
+        }
         record["low_90"], record["high_90"] = _known(low_90, high_90)
         record["raw"] = raw.mean_difference
         record["raw_low"], record["raw_high"] = _known(raw.ci_low, raw.ci_high)
@@ -205,7 +211,7 @@ def _known(low: float, high: float) -> tuple[float | None, float | None]:
 
 
 def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
-    """The effect of a treatment on the loss, with intervals as `paired` has them.
+    """Returns the effect of a treatment on the loss, with intervals as in `paired`.
 
     `margin`, in (0, 1), is the largest relative change that counts as none, fixed
     before the results exist.
@@ -217,7 +223,7 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
 
 
 def answer(found: Effect, separation: float | None) -> Answer:
-    """The answer about a noise, as study/pages/rule.md defines it.
+    """Returns the answer about a noise, as study/pages/rule.md defines it.
 
     `separation` is the distance between runs of the two groups over the distance
     travelled, median over the seeds; None: not measured.
@@ -234,5 +240,5 @@ def answer(found: Effect, separation: float | None) -> Answer:
 
 
 def word(of: str) -> str:
-    """The verdict of an answer: `supported`, `refuted` or `inconclusive`."""
+    """Returns the verdict of an answer: `supported`, `refuted` or `inconclusive`."""
     return _WORDS.get(of, "inconclusive")

@@ -2,7 +2,7 @@
 
 All functions work on log losses and show relative changes of the loss. Intervals
 resample whole seeds, with a random generator of a fixed seed. `redraws` defines the
-effect itself; functions that take `Redraws` take the result of `redraws.gather`.
+effect itself; functions that take `Redraws` take the result of `collect_redraws`.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class Limit(NamedTuple):
 
 
 def permutation_p(runs: Redraws) -> float:
-    """P-value of the sharp null: each run has the loss that it would have in any order.
+    """Returns the p-value of the sharp null: no run's loss depends on its group.
 
     Runs change groups within their seed. At most 20 000 relabellings are all counted,
     else as many are drawn. Alone it is too sure if the effect differs between seeds.
@@ -47,7 +47,7 @@ def permutation_p(runs: Redraws) -> float:
 
 
 def seed_spread(runs: Redraws) -> dict[str, float]:
-    """Whether the effect differs from seed to seed, beyond what redraws explain.
+    """Measures how far the effect differs between seeds, beyond what redraws explain.
 
     Each seed contributes its squared deviation from the mean effect, less the variance
     that the scatter of its runs explains. `sd`, of the log loss, is the root of their
@@ -70,7 +70,7 @@ def seed_spread(runs: Redraws) -> dict[str, float]:
 
 
 def scatter_ratio(runs: Redraws) -> dict[str, float]:
-    """Whether a random order changes the scatter of the runs within a seed.
+    """Returns whether a random order changes the scatter of the runs within a seed.
 
     That is the `ratio` of the standard deviations, treatment over control, with the
     95 % interval `low` to `high`, and `p_value` of "the same", by permutation. NaN: a
@@ -93,7 +93,7 @@ def scatter_ratio(runs: Redraws) -> dict[str, float]:
 
 
 def mixed_model(runs: Redraws) -> dict[str, float]:
-    """The effect by a linear mixed model with a random slope of the treatment.
+    """Returns the effect by a linear mixed model with a random slope of the treatment.
 
     log y = a + treatment (b + b_s) + a_s + e, with seeds as groups, by restricted
     maximum likelihood; it assumes normal scatter of one size for all seeds. Returns the
@@ -133,7 +133,7 @@ def mixed_model(runs: Redraws) -> dict[str, float]:
 
 
 def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limit:
-    """How far two runs of one seed may differ before it is not rounding.
+    """Returns how far two runs of one seed may differ before it is not rounding.
 
     The limit holds for two runs of a seed that is not among those given, whatever the
     distribution of the scatter: every seed counts alike, and the new one counts as the
@@ -212,7 +212,7 @@ def predicted(
 
 
 def _means(runs: Floats, size: int, count: int, rng: np.random.Generator) -> Floats:
-    """Mean log losses of `count` random subsets of `size` runs."""
+    """Returns the mean log losses of `count` random subsets of `size` runs."""
     logs = np.log(runs)
     if size > logs.size:
         return logs[rng.integers(0, logs.size, (count, size))].mean(axis=1)
@@ -238,7 +238,7 @@ def _statistics(first: Floats, second: Floats) -> Floats:
 
 
 def _observed(runs: Redraws) -> Floats:
-    """Mean over the seeds of `_statistics`, `[3]`."""
+    """Returns the mean over the seeds of `_statistics`, `[3]`."""
     both = zip(runs.treatment, runs.control, strict=True)
     found = [_statistics(np.log(first), np.log(second)) for first, second in both]
     return np.mean(found, axis=0)

@@ -35,17 +35,17 @@ Floats = NDArray[np.float64]
 
 
 def two_sided(d: Floats) -> float:
-    """P-value of "the centre is 0" in (0, 1], for differences `[n]`."""
+    """Returns P-value of "the centre is 0" in (0, 1], for differences `[n]`."""
     return min(1.0, 2 * upper_tail(d if d.sum() > 0 else -d, 0.0))
 
 
 def equivalence(d: Floats, low: float, high: float) -> float:
-    """P-value of "the centre is not between low and high", for differences `[n]`."""
+    """Returns the p-value of "the centre is not between low and high"."""
     return max(upper_tail(d, low), upper_tail(-d, -high))
 
 
 def interval(d: Floats, confidence: float) -> tuple[float, float]:
-    """The centres that the two-sided test at level 1 - confidence does not reject.
+    """Returns the centres that the two-sided test does not reject.
 
     For differences `[n]`. The ends are infinite if 2 / 2^n is not below 1 - confidence,
     since then no centre can be rejected.
@@ -59,7 +59,7 @@ def interval(d: Floats, confidence: float) -> tuple[float, float]:
 
 
 def upper_tail(d: Floats, mu: float) -> float:
-    """P-value of "the centre is at most mu" in (0, 1], for differences `[n]`."""
+    """Returns the p-value, in (0, 1], of "the centre is at most mu"."""
     x = d - mu
     if x.size > EXACT_LIMIT:
         return _on_grid(x)
@@ -100,7 +100,7 @@ def _on_grid(x: Floats) -> float:
 
 
 def _lower_end(d: Floats, level: float) -> float:
-    """Smallest mu with upper_tail(d, mu) >= level; -inf if that holds for every mu."""
+    """Returns the smallest mu with upper_tail(d, mu) >= level; -inf if every mu has."""
     if 0.5**d.size >= level:
         return -math.inf
     # Below the smallest difference only the empty set is counted. At the mean at least

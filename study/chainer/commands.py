@@ -71,17 +71,17 @@ def compare_with_recording(folder: Path, frames: Path) -> list[trainings.Row]:
         ours, theirs, start = (np.load(path) for path in (final, recorded, initial))
         losses = np.load(GOLDEN / f"trace.{mode}.npz")["frame_loss"]
         distances = [
-            np.linalg.norm(ours[name] - theirs[name])
-            / np.linalg.norm(theirs[name] - start[name])
+            float(np.linalg.norm(ours[name] - theirs[name]))
+            / float(np.linalg.norm(theirs[name] - start[name]))
             for name in theirs.files
         ]
-        row = {
+        row: trainings.Row = {
             "targets": mode,
             "arrays": len(distances),
             "arrays_equal": distances.count(0),
             "losses": len(losses),
             "losses_equal": int((np.float32(trained["losses"]) == losses).sum()),
-            "worst": float(max(distances)),
+            "worst": max(distances),
         }
         rows.append(row)
         print(
@@ -93,7 +93,7 @@ def compare_with_recording(folder: Path, frames: Path) -> list[trainings.Row]:
 
 
 def table(rows: Iterable[trainings.Row]) -> str:
-    """One line per training: seed, arm, final weights, loss, and what is changed."""
+    """Returns a line per training: seed, arm, final weights, loss, change."""
     lines = [("seed", "arm", "final weights", "mean loss", "change")]
     for row in rows:
         loss, change = float(row["mean_loss"]), trainings.ARMS[row["arm"]].meaning

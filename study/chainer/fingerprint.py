@@ -9,6 +9,7 @@ those of models whose targets are known (results/chainer/fingerprint.csv).
 import math
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -71,7 +72,9 @@ def errors_of(model: Path) -> dict[str, float]:
 def _errors(params: dict, config: PredNetConfig, seed: int) -> list[float]:
     source = open_source("walk", height=config.height, width=config.width, seed=seed)
     frames = source.read(0, _LENGTH).astype(np.float32) / 255
-    predictions = np.asarray(predict(params, config, frames[:, None])[0])[:, 0]
+    predictions = np.asarray(predict(params, config, jnp.asarray(frames[:, None]))[0])[
+        :, 0
+    ]
     stop = _LENGTH - 4
     return [
         float(np.square(predictions[_SKIP:stop] - frames[_SKIP + k : stop + k]).mean())

@@ -23,12 +23,12 @@ COMPARED = {arm: f"{arm}, target copied" for arm in ("static", "window 1")}
 
 
 def read(name: str) -> pd.DataFrame:
-    """The table results/chainer/NAME.csv, as text."""
+    """Returns the table results/chainer/NAME.csv, as text."""
     return pd.DataFrame(records.read_csv(RESULTS / f"{name}.csv"))
 
 
 def blocks() -> dict[str, str]:
-    """Every table of the documents, by the name in its mark."""
+    """Returns every table of the documents, by the name in its mark."""
     return {
         "chainer-recording": recording(read("recording")),
         "chainer-interventions": interventions(read("interventions_full")),
@@ -49,7 +49,7 @@ def recording(rows: pd.DataFrame) -> str:
 
 
 def interventions(runs: pd.DataFrame) -> str:
-    """What each change does to the final weights, over all seeds."""
+    """Returns what each change does to the final weights, over all seeds."""
     finals = runs.pivot_table("final_sha256", "arm", "seed", "first", sort=False)
     rows = finals.reset_index()
     rows["meaning"] = [trainings.ARMS[arm].meaning for arm in finals.index]
@@ -82,7 +82,7 @@ def long_runs(runs: pd.DataFrame) -> str:
 
 
 def figures() -> dict[str, bytes]:
-    """Every figure of the documents, by its path from the project's root."""
+    """Returns every figure of the documents, by its path from the project's root."""
     files = ("interventions_full.csv", "bisection.csv")
     return {
         "study/pages/chainer.svg": figure(
@@ -92,7 +92,7 @@ def figures() -> dict[str, bytes]:
 
 
 def figure(runs: list[dict[str, str]], releases: list[dict[str, str]]) -> bytes:
-    """Which changes of the published loop, or releases, lead to which weights, as SVG.
+    """Draws which changes of the published loop, or releases, lead to which weights.
 
     A row per change or release, and a dot per seed: on the left if training ends in the
     weights of the run with copied targets, on the right if it does not.

@@ -132,7 +132,7 @@ PLANS = {
 
 
 def frames_file(folder: Path, size: Size, length: int) -> Path:
-    """An npz file of the walk's first frames, which another Python can read."""
+    """Returns an npz file of the walk's first frames, which another Python can read."""
     path = folder / f"walk_{size.width}x{size.height}_{length}.npz"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def run(training: Training, data: Path, python: Path, folder: Path) -> Row:
 
 
 def row_of(training: Training, record: Row) -> Row:
-    """What is known of a training: its record, and what the tables have beside it."""
+    """Returns what is known of a training: its record, and more for the tables."""
     losses, window = record["losses"], record["window"]
     count = len(losses)
     return record | {
@@ -211,13 +211,16 @@ def ensure() -> Path:
 
 
 def find_python(versions: Sequence[str]) -> Path:
-    """The first interpreter of one of these versions that can make environments."""
+    """Finds an interpreter of one of these versions that can make environments."""
     # A shim of pyenv may be on PATH for a version that is not there.
     check = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for version in versions:
         name = f"python{version}"
-        pythons = [os.path.join(sys.base_prefix, "bin", name), shutil.which(name)]
+        pythons: list[Any] = [
+            os.path.join(sys.base_prefix, "bin", name),
+            shutil.which(name),
+        ]
         pythons += sorted(pyenv.glob(f"{version}.*/bin/{name}"), reverse=True)
         for python in filter(None, pythons):
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -240,7 +243,7 @@ def start(python: Path, script: Path, *flags: str) -> None:
     # PYTHONPATH of this process is not for another interpreter.
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     variables["OPENBLAS_NUM_THREADS"] = variables["OMP_NUM_THREADS"] = "1"
-    command = [python, script, *flags]
+    command: list[Any] = [python, script, *flags]
     done = subprocess.run(
         command, env=variables, capture_output=True, text=True, check=False
     )
@@ -258,7 +261,7 @@ def ends(rows: Iterable[Mapping[str, Any]], by: str, arm: str = "arm") -> dict:
 
 
 def check(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, bool]]:
-    """Each of `PREDICTIONS` for each seed, and whether it came true."""
+    """Returns each of `PREDICTIONS` for each seed, and whether it came true."""
     words = {True: "the same weights as", False: "other weights than"}
     return [
         (f"seed {seed}: {arm}: {words[same]} {other}", (end[arm] == end[other]) == same)

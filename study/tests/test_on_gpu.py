@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from prednet_jax import PredNetConfig, errors, records, statistics
+from prednet_jax import PredNetConfig, errors, records
 from prednet_jax.training import loop
 from study import judgement, on_gpu, seed_records, seed_trainings
-from study.parts import PARTS, Part, Treatment
+from study.parts import FIXED_ORDERS, PARTS, Part, Treatment
 from tests.processes import ROOT
 
 PART = Part(
@@ -82,7 +82,7 @@ def test_five_percent_more_in_every_seed_is_found(tmp_path):
         for seed in of:
             fixed = [
                 np.log(loss)
-                for name in statistics.fixed_orders(measured)
+                for name in FIXED_ORDERS.arms
                 for loss in measured[name][str(seed.seed)]
             ]
             row = {judgement.PRIMARY: 1.05 * np.exp(np.mean(fixed))}

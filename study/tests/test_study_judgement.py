@@ -184,23 +184,22 @@ def test_a_planned_part_has_its_answer(tmp_path, monkeypatch):
     made = [record(s, effects, 1e-6, 0.3, part) for s in part.seeds]
     for seed in made:
         with pytest.raises(errors.UserError, match="seeds; expected all"):
-            study_tables.load(tmp_path)
+            study_tables.Study(tmp_path).parts["H"]
         write(tmp_path / "H", seed)
-    parts = study_tables.load(tmp_path)
-    verdicts = study_tables.judged(parts)
-    tables = study_tables.answer_tables("H", tmp_path / "H", parts["H"], verdicts["H"])
-    assert tables["study-H-redraws"].count("\n") == 1 + 5
-    assert "| 2401 to 3000 | 10.0 % | 10.0 % |" in tables["study-H-redraws"]
-    answer = tables["study-H-verdict"]
+    makers = study_tables.makers(study_tables.Study(tmp_path))
+    redraws = makers["study-H-redraws"]()
+    assert redraws.count("\n") == 1 + 5
+    assert "| 2401 to 3000 | 10.0 % | 10.0 % |" in redraws
+    answer = makers["study-H-verdict"]()
     assert "first run: part H; confirmed by its controls (verdict.json" in answer
     assert answer.count("`noise raises the loss`: is |") == 3
     assert "planted_rate_0.85, must be `above 0`: is |" in answer
-    assert "| stale_targets - float32 | 20 |" in tables["study-H-contrasts"]
-    assert "`held_out_loss`; random against fixed orders" in tables["study-H-endpoints"]
-    assert "of 80 |" in tables["study-H-separation"]
-    values = study_tables.answer_values(verdicts)
-    assert values["H.noise"].startswith(("+0.0", "-0.0"))
-    assert values["H.redraws"] in tables["study-H-verdict"]
+    assert "| stale_targets - float32 | 20 |" in makers["study-H-contrasts"]()
+    endpoints = makers["study-H-endpoints"]()
+    assert "`held_out_loss`; random against fixed orders" in endpoints
+    assert "of 80 |" in makers["study-H-separation"]()
+    assert makers["H.noise"]().startswith(("+0.0", "-0.0"))
+    assert makers["H.redraws"]() in answer
     weak = changed(made, "stale_targets", last_frame_loss=1e-3)
     status = judgement.judge(part, weak)["details"]["prednet"]["status"]
     assert status.endswith("unconfirmed, by stale_targets")
@@ -224,16 +223,16 @@ def test_a_planted_effect_is_compared_with_the_fixed_orders_of_another_part():
     others = [record(s, effects, 1e-4, 0.3, PARTS["J-planted"]) for s in some]
     others = changed(others, "float32", last_frame_loss=1.0)
     of_j = [record(seed, {}, 1e-4, 0.3, PARTS["J"]) for seed in PARTS["J"].seeds]
-    both = judgement.beside(of_j, others)
+    both = judgement.merge_arms(of_j, others)
     assert len(both) == 12
     assert both[0].runs == (*of_j[0].runs, *others[0].runs[1:])
-    answered = judgement.ask(both, treatment="planted_rate_0.2")
+    answered = judgement.answer(both, treatment="planted_rate_0.2")
     assert answered.answer == "noise raises the loss"
     # The records of these tests name a run by seed, arm and draw.
     assert judgement.same_bits(of_j, others, "float32") == 12
     others[0].about["initial_params_sha256"] = "other"
     with pytest.raises(errors.UserError, match="seed 8740 differs"):
-        judgement.beside(of_j, others)
+        judgement.merge_arms(of_j, others)
 
 
 def test_the_ends_of_a_plateau_are_ranked():

@@ -6,6 +6,7 @@ import pytest
 
 from prednet_jax import AutoencoderConfig, PredNetConfig, runs, statistics, tasks
 from prednet_jax.runs import published
+from prednet_jax.runs.arms import FIXED_ORDERS
 from prednet_jax.saddles.symmetric import Row
 from prednet_jax.verdict import Answer
 
@@ -21,7 +22,7 @@ def design(root, **changes):
 def test_the_study_is_repeated_in_its_setting_alone(tmp_path):
     study = published.load()
     (losses,) = study.losses(design(tmp_path)).values()
-    everything = statistics.gather(losses, "reduction_order")
+    everything = statistics.collect_redraws(losses, "reduction_order", FIXED_ORDERS)
     assert len(everything.seeds) == 40
     found = statistics.predicted(everything, seeds=3, treatment=2, control=2)
     assert found == pytest.approx((-0.0199, 0.0317), abs=1e-4)

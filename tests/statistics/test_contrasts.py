@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from prednet_jax.statistics import margin_from_losses, match, paired, sign_flip
+from prednet_jax.statistics import margin_from_losses, pair_by_seed, paired, sign_flip
 from prednet_jax.statistics.contrasts import holm
 
 
@@ -85,7 +85,7 @@ def test_seeds_are_matched_in_numerical_order_and_diverged_ones_left_out():
         "a": {"10": [1.0], "9": [2.0], "3": [None, 1.0], "1": [0.0]},
         "b": {"9": [4.0], "10": [5.0], "3": [1.0], "1": [float("nan")]},
     }
-    found = match(arms, "a", "b")
+    found = pair_by_seed(arms, "a", "b")
     assert found.seeds == ("9", "10")
     assert found.excluded == ("1", "3")
     np.testing.assert_array_equal(found.treatment - found.control, [-2.0, -4.0])

@@ -10,6 +10,9 @@ from prednet_jax.statistics import redraws, scatter
 from tests.processes import ROOT
 
 STUDY = ROOT / "results" / "study"
+FIXED = redraws.Group(
+    "fixed_orders", ("float32", "convolution_im2col", "reduction_order_run")
+)
 
 
 def groups(treatment, control):
@@ -31,7 +34,7 @@ def drawn(seed, n=12, runs=(4, 4), effect=0.0, size=0.01):
 
 def test_part_c_of_the_study():
     losses = records.read_json(STUDY / "verdict.json")["losses"]["prednet"]
-    found = redraws.gather(losses, "reduction_order")
+    found = redraws.collect_redraws(losses, "reduction_order", FIXED)
     sizes = len(found.seeds), len(found.treatment[0]), len(found.control[0])
     assert sizes == (40, 2, 4)
     effect = redraws.effect(found)
@@ -52,14 +55,14 @@ def test_the_control_group_is_every_fixed_order_and_each_run_counts_alike():
         "stale_targets": {"2": [9.0], "10": [9.0]},
         "float64": {"2": [9.0]},
     }
-    found = redraws.gather(arms, "reduction_order")
+    found = redraws.collect_redraws(arms, "reduction_order", FIXED)
     assert found.seeds == ("2", "10")
     assert [len(runs) for runs in found.control] == [4, 3]
     np.testing.assert_allclose(found.logs[1], [0.75, math.log(2)])
-    alone = redraws.gather(arms, "reduction_order_run", "float32")
+    alone = redraws.collect_redraws(arms, "reduction_order_run", "float32")
     assert [len(runs) for runs in alone.control] == [1, 1]
     # A treatment that is a fixed order itself is no part of its control.
-    assert len(redraws.gather(arms, "float32").control[0]) == 3
+    assert len(redraws.collect_redraws(arms, "float32", FIXED).control[0]) == 3
 
 
 def test_a_planted_effect_is_found_exactly():
@@ -122,7 +125,7 @@ def test_a_diverged_run_leaves_its_seed_out_and_is_counted():
         "float32": {"1": [1.0], "2": [1.0], "3": [1.0]},
         "reduction_order": {"1": [2.0, 2.0], "2": [2.0, None], "3": [math.nan, 1.0]},
     }
-    found = redraws.gather(arms, "reduction_order")
+    found = redraws.collect_redraws(arms, "reduction_order", FIXED)
     assert (found.seeds, found.excluded) == (("1",), ("2", "3"))
     assert redraws.effect(found).as_dict()["excluded"] == 2
 
