@@ -1,6 +1,6 @@
 """Makes the tables and figures of the documents, those of the study too.
 
-`experiments/tables.py` has those of the package. Records of a part are read, and a part
+`package_tables` has those of the package. Records of a part are read, and a part
 is judged, when the first text needs it.
 """
 
@@ -9,12 +9,12 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments import tables as package
 from prednet_jax import records
 from prednet_jax.report import documents
 from prednet_jax.report.charts import Dots
 from study import figures as study_figures
 from study import judgement
+from study import package_tables as package
 from study import tables as study_tables
 from study.chainer import tables as chainer_tables
 from study.parts import ANSWER, PARTS

@@ -111,14 +111,13 @@ def renew(
     makers: Mapping[str, Callable[[], str]],
     *,
     only: Sequence[str] = (),
-    others: bool = False,
     root: Path,
 ) -> list[Path]:
     """Fills the marks of pages anew; returns the pages that changed.
 
     Before anything is made, all marks are checked: each has a maker, and each maker a
-    mark, or a UserError names them. With `only`, other marks stay as they are, and with
-    `others` those that no maker makes. A line tells of each page below `root`.
+    mark, or a UserError names them. With `only`, other marks stay as they are. A line
+    tells of each page below `root`.
     """
     marked = {}
     for page in pages:
@@ -127,12 +126,10 @@ def renew(
         except UserError as error:
             raise UserError(f"{page.relative_to(root)}: {error}") from None
         if unknown := sorted(marked[page] - set(makers)):
-            if not others:
-                raise UserError(
-                    f"{page.relative_to(root)}: mark {unknown[0]!r}: expected one of "
-                    f"{', '.join(makers)}"
-                )
-            marked[page] -= set(unknown)
+            raise UserError(
+                f"{page.relative_to(root)}: mark {unknown[0]!r}: expected one of "
+                f"{', '.join(makers)}"
+            )
     if unused := sorted(set(makers) - set().union(*marked.values())):
         raise UserError(f"made, and in no document: {', '.join(unused)}")
     changed: list[Path] = []

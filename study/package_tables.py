@@ -1,11 +1,6 @@
-"""Makes the tables and figures of the documents anew, from committed records.
+"""The tables and figures of the documents that are not the study's, from records.
 
-    python experiments/tables.py --only=learned
-
-Nothing is measured again. Writes what has changed, names it, and ends with status 1 if
-anything had: then a document and its records disagreed. Takes seconds. The tables of
-the study have a command of their own, `python -m study tables`, which makes these too;
-`make tables` calls it.
+Nothing is measured again. `make_tables` adds those of the study and writes all.
 """
 
 import functools
@@ -14,15 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 from prednet_jax import records
-from prednet_jax.report import document_tables as make
 from prednet_jax.report import documents
 from prednet_jax.report.figures import seeds
-
-FLAGS = flags.FLAGS
-flags.DEFINE_list("only", [], "Names of tables and figures; none: all.")
+from study import document_tables as make
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -147,14 +137,13 @@ def renew(
     texts: Mapping[str, Callable[[], str]],
     files: Mapping[Path, Callable[[], bytes]],
     only: list[str],
-    others: bool = False,
 ) -> bool:
     """Renews pages and files; whether nothing had changed.
 
     Marks are checked before anything is made. `only` are names of texts, and of files
-    without their suffix; none: all. `others`: marks of other names are left alone.
+    without their suffix; none: all.
     """
-    changed = documents.renew(pages(), texts, only=only, others=others, root=ROOT)
+    changed = documents.renew(pages(), texts, only=only, root=ROOT)
     for path, maker in files.items():
         if only and path.stem not in only:
             continue
@@ -166,17 +155,3 @@ def renew(
     for path in changed:
         print(f"changed: {path.relative_to(ROOT)}")
     return not changed
-
-
-def main() -> None:
-    """Renews what belongs to the package."""
-    files = figures()
-    documents.check_names(FLAGS.only, [*makers(), *(path.stem for path in files)])
-    if not renew(makers(), files, FLAGS.only, others=True):
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    import _cli
-
-    _cli.run(main)
