@@ -31,6 +31,7 @@ _TABLES: dict[str, tuple[Any, ...]] = {
     "noise-accuracy": (make.accuracy, "published/noise_accuracy.json"),
     "gpu-programs": (make.gpu_programs, "gpu/audit.json"),
     "gpu-steps": (make.gpu_steps, "gpu/step.json"),
+    "gpu-windows": (make.gpu_windows, "gpu/windows.json"),
     "gpu-sums": (make.gpu_sums, "gpu/sums.json"),
 }
 
