@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -351,6 +352,46 @@ def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Sco
     return scores
 
 
+H200 = Path(__file__).parents[1] / "tests" / "golden" / "h200" / "outputs.npz"
+
+
+def on_h200(names: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """What the tools say here about the results of an H200; a row for each program.
+
+    `highest` and `default` are the rungs of the leaves at these precisions, and
+    `tolerance` is the furthest element at the highest precision over what the default
+    tolerance allows.
+    """
+    rows, outputs = [], np.load(H200)
+    programs = SEEN | HELD_OUT | LATER
+    for name in names or sorted({key.split("/")[0] for key in outputs}):
+        fn, args = programs[name]()
+        here = jax.jit(fn)(*args)
+        tree = jax.tree.structure(here)
+        reference = ladder(BoundCall(fn, args, {}), jax.random.key(4), draws=8)
+        row: dict[str, Any] = {"program": name}
+        for precision in ("highest", "default"):
+            keys = (f"{name}/{precision}/{i}" for i in range(tree.num_leaves))
+            there = jax.tree.unflatten(tree, [outputs[key] for key in keys])
+            leaves = place(reference, there, here).leaves
+            row[precision] = sorted({leaf.rung for leaf in leaves})
+            if precision == "highest":
+                row["tolerance"] = _furthest(fn, args, there, here)
+        rows.append(row)
+    return rows
+
+
+def _furthest(fn: Callable, args: Sequence[Any], there: Any, here: Any) -> float:
+    """The largest difference of an element in units of its tolerance."""
+    tolerances = noise.tolerance(fn)(jax.random.key(5), *args)
+    ratios = [0.0]
+    for x, y, one in zip(*map(jax.tree.leaves, (there, here, tolerances)), strict=True):
+        allowed = one.atol + one.rtol * np.abs(np.asarray(y, np.float64))
+        far = np.abs(np.asarray(x, np.float64) - y)
+        ratios.append(float(np.max(far / np.where(allowed > 0, allowed, 1))))
+    return max(ratios)
+
+
 MEASURES: dict[str, Callable[[], Any]] = {
     "digits": lambda: {name: digits_errors(name) for name in HELD_OUT},
     "tolerance": lambda: [
@@ -360,6 +401,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     ],
     "kernels": kernels_caught,
     "explain": lambda: explained([*PRODUCTS, *programs.SUMS]),
+    "h200": on_h200,
     "closer": nearer,
     "localize": lines_found,
     "decisions": accuracies,

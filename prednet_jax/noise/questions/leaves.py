@@ -49,7 +49,7 @@ def describe_leaves(tree: Any) -> list[Leaf]:
     """Returns the path, type and shape of each leaf of a result."""
     described = []
     for path, x in named_leaves(tree):
-        x, epsilon = as_array(x), 0.0
+        x, epsilon = as_array(x, path), 0.0
         if jnp.issubdtype(x.dtype, jnp.inexact):
             info = jnp.finfo(x.dtype)
             bits, epsilon = info.nmant + 1, float(info.eps)
@@ -64,22 +64,39 @@ def describe_leaves(tree: Any) -> list[Leaf]:
 
 
 def wide_leaves(tree: Any) -> Result:
-    """Returns the leaves in float64 or complex128; a leaf that is no number is 0."""
-    arrays = map(as_array, jax.tree.leaves(tree))
+    """Returns the leaves in float64 or complex128.
+
+    Raises:
+        NoiseError: as `as_array`.
+    """
+    arrays = [as_array(x, path) for path, x in named_leaves(tree)]
     return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
 
 
-def as_array(x: Any) -> np.ndarray:
+def as_array(x: Any, path: str = "result") -> np.ndarray:
     """Returns a leaf as a NumPy array of its own type.
 
-    A PRNG key becomes its data, and a leaf that is no number becomes 0.
+    A PRNG key becomes its data.
+
+    Args:
+        x: the leaf.
+        path: what it is called in the error message.
+
+    Raises:
+        NoiseError: the leaf is no number, such as a function, a text or a date.
     """
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    if not isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex):
-        x = 0
     if getattr(x, "dtype", None) == jax.dtypes.float0:
         x = np.zeros(x.shape)
+    numbers = isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex)
+    kind = getattr(x, "dtype", np.dtype(float))
+    if not numbers or np.dtype(kind).kind in "OSUMm":
+        text = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
+        raise NoiseError(
+            f"{path} is {text}: expected numbers; let the function return its arrays "
+            "alone"
+        )
     return np.asarray(x)
 
 

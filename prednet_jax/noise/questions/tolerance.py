@@ -309,7 +309,7 @@ class _Errors:
         self.squares: dict[float, list[float]] = {floor: [] for floor in floors}
 
     def units(self, floor: float) -> np.ndarray:
-        """What errors are measured in."""
+        """Returns what the errors of the elements are measured in."""
         return self.size + floor if floor else np.ones(1)
 
     def see(self, x: np.ndarray) -> None:
@@ -319,7 +319,8 @@ class _Errors:
         self.settled &= self.finite | equal_elements(x, self.special)
         far = np.abs(x[self.finite] - self.references[0])
         for floor, squares in self.squares.items():
-            squares.append(rms(far / self.units(floor)) ** 2)
+            relative = far / self.units(floor)
+            squares.append(float(np.vdot(relative, relative)) / max(1, far.size))
 
     def tolerance(
         self, mean: np.ndarray, spread: np.ndarray, failure: float

@@ -22,6 +22,24 @@ def test_constructed_cases():
     assert accuracy.explained(["covariance"]) == {"cases": 10, "wrong": []}
 
 
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        *(("mlp", "tf32"), ("horner", "rounding"), ("pooled", "tf32")),
+        *(("rotary", "tf32"), ("total", "identical")),
+    ],
+)
+def test_results_of_an_h200(name, default):
+    """Recorded on the card, at the highest precision and at its default, TF32.
+
+    Of Horner's scheme, an order of sums alone allowed a fifth of the difference.
+    """
+    (row,) = accuracy.on_h200([name])
+    assert set(row["highest"]) <= {"identical", "order", "rounding"}
+    assert row["default"] == [default]
+    assert row["tolerance"] <= 1
+
+
 def test_the_report_of_a_tree():
     def fn(x, w):
         return {"product": x @ w, "sum": [jnp.sum(x), x[0]]}
