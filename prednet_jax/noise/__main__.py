@@ -271,16 +271,23 @@ class Command(NamedTuple):
     flags: str = ""
 
 
-_O, _BOTH = "reduction_order", "reduction_order+stochastic_rounding"
+_O = "reduction_order"
+_CHAINED = "reduction_order:granularity=element,chain=terms+ulp"
 _OF_DEVICES = "reduction_order:profile=collectives,collectives=sequential"
 _ELSEWHERE = "reduction_order:granularity=element+ulp"
 COMMANDS: Mapping[str, Command] = {
     "coverage": Command(_coverage, "which equations noise reaches, and which not", _O),
     "localize": Command(_localize, "whose noise moves the result most", _O, 8, "parts"),
-    "digits": Command(_digits, "significant decimal digits of each result", _BOTH, 16),
-    "tolerance": Command(_tolerance, "what a test should have", _O, 16, "failure"),
+    "digits": Command(
+        _digits, "significant decimal digits of each result", _ELSEWHERE, 16
+    ),
+    "tolerance": Command(
+        _tolerance, "what a test should have", _CHAINED, 16, "failure"
+    ),
     "explain": Command(_explain, "what makes two results differ", "", 8, "a b"),
-    "decisions": Command(_decisions, "which decisions noise flips", _O, 16, "labels"),
+    "decisions": Command(
+        _decisions, "which decisions noise flips", _ELSEWHERE, 16, "labels"
+    ),
     "record": Command(_record, "write what every equation computes", flags="output"),
     "first_difference": Command(
         _first_difference,

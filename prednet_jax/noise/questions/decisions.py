@@ -19,13 +19,19 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, quantiles, random_bits
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, integer
-from prednet_jax.noise.plan import Step
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.own_rounding import (
+    at_highest_precision,
+    format_notes,
+    rounded_products,
+)
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
     computation_part,
 )
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.specs import Identity, NoiseSpec, default
+from prednet_jax.noise.text import format
 from prednet_jax.noise.watch import Seen, Watched
 
 
@@ -102,10 +108,13 @@ def _listed(examples: Sequence[Flip]) -> str:
 class Decisions(tuple[Decision, ...]):
     """All decisions of a function: the most often flipped first, then as they come.
 
-    `evaluation` is that of the function's answers, where labels were given.
+    Attributes:
+        evaluation: that of the function's answers, if labels were given.
+        notes: the noise, and what this device rounds by default.
     """
 
     evaluation: Evaluation | None = None
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         flipped = sum(decision.flipped > 0 for decision in self)
@@ -119,17 +128,25 @@ class Decisions(tuple[Decision, ...]):
         ]
         if self.evaluation is not None:
             lines.append(str(self.evaluation))
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
 
 def decisions(
-    fn: Callable, spec: NoiseSpec, *, draws: int = 16, labels: Any = None
+    fn: Callable,
+    spec: NoiseSpec | None = None,
+    *,
+    draws: int = 16,
+    labels: Any = None,
 ) -> Callable[..., Decisions]:
-    """How often noise flips each decision of a function.
+    """Returns a function that counts how often noise flips each decision of `fn`.
+
+    On a device that rounds float32 products by default, the clean runs have the highest
+    precision, so that decisions which the device's format flips are counted too.
 
     Args:
         fn: as for `inject`.
-        spec: the noise; its parts that act on a computation.
+        spec: the noise; its parts that act on a computation. Defaults to
+            `specs.default()`.
         draws: number of noisy runs, each beside a clean one.
         labels: integers or booleans [N], of an evaluation set: the result of `fn` is
             its answers [N], or scores [N, C], whose argmax is. `.evaluation` is then
@@ -143,23 +160,36 @@ def decisions(
             no answer to the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
+    spec = default() if spec is None else spec
     acting = computation_part(spec)
     wanted = None if labels is None else _labels(labels)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
-        pure, arrays = BoundCall(fn, args, kwargs).pure()
+        call = BoundCall(fn, args, kwargs)
+        pure, arrays = call.pure()
+        products = rounded_products(list(plan(call.program().jaxpr, Identity()).walk()))
         watched = _Deciding()
 
-        @jax.jit
-        def run(key: Array, noise: Array, *arrays: Array) -> Any:
-            watched.switch = lambda path: noise
-            return evaluate(acting, key, traced(pure, arrays), arrays, hooks=watched)
+        def watched_run(pure: Callable) -> Callable:
+            @jax.jit
+            def run(key: Array, noise: Array, *arrays: Array) -> Any:
+                watched.switch = lambda path: noise
+                program = traced(pure, arrays)
+                return evaluate(acting, key, program, arrays, hooks=watched)
+
+            return run
+
+        run = clean = watched_run(pure)
+        if products:
+            full = call._replace(fn=at_highest_precision(fn))
+            clean = watched_run(full.pure()[0])
 
         answers: list[np.ndarray] = []
 
         def once(key: Array, noise: bool) -> Seen:
             outcomes: list[Any] = []
-            seen = watched.seen(lambda: outcomes.append(run(key, noise, *arrays)))
+            program = run if noise else clean
+            seen = watched.seen(lambda: outcomes.append(program(key, noise, *arrays)))
             if wanted is not None:
                 answers.append(_answers(outcomes[0].result(), wanted))
             return seen
@@ -167,6 +197,7 @@ def decisions(
         keys = random_bits.split(key, draws)
         pairs = ((once(draw, False), once(draw, True)) for draw in keys)
         report = Decisions(_tallied(pairs, watched.labels, draws))
+        report.notes = f"{draws} draws of {format(spec)}", *format_notes(products)
         if wanted is not None:
             report.evaluation = _evaluated(answers[::2], answers[1::2], wanted)
         return report

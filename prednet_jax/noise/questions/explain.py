@@ -12,62 +12,44 @@ and of two noisy runs otherwise.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array, lax
-from jax import numpy as jnp
+from jax import Array
 
-from prednet_jax.noise import specs
-from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise._inject import evaluate, inject, traced
 from prednet_jax.noise.errors import integer
-from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
+from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
     Leaf,
-    Result,
     check_same_structure,
-    describe_leaves,
     equal_elements,
     rms,
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    reach_notes,
-    with_routines,
+from prednet_jax.noise.questions.own_rounding import CASTS
+from prednet_jax.noise.questions.reference import (
+    FORMATS,
+    RANDOM,
+    RATIO_LIMIT,
+    RUNGS,
+    Cloud,
+    NoiseReference,
+    ladder,
+    sample,
 )
-from prednet_jax.noise.questions.signs import NOTE, Signs, signs
+from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.signs import NOTE
 from prednet_jax.noise.questions.tables import format_cell, format_table
-from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.rounding import steps
-from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
-from prednet_jax.noise.run import Call, Evaluation, typed
 
-# Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
-RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
-    "order": (specs.ReductionOrder(granularity="element"),),
-    "rounding": (specs.StochasticRounding(), specs.UlpPerturbation()),
-}
-# All terms of a sum added one after another; tried where the others are too small.
-CHAIN = specs.ReductionOrder(granularity="element", chain="terms")
-LONG_CHAIN = "a longer chain of additions"
-FORMATS = ("tf32", "fp16", "bf16", "fp8")
-RUNGS = ("identical", *RANDOM, CASTS, *FORMATS, "beyond")
 NOT_MODELLED = (
     "not modelled: algebraic rewrites by the compiler, collectives that the "
     "partitioner inserts, other algorithms of a library"
 )
-# Limit of order and rounding, in units of the largest RMS or element seen.
-RATIO_LIMIT = 4.0
 # Range of the size of a format's effect, and how many times the effect on elements that
 # are alike one element may differ.
 FORMAT_RATIO_RANGE = (1 / 8, 4.0)
@@ -420,196 +402,3 @@ def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:
         return nearest <= REPEATED * rms(effect)
     size = np.linalg.norm(x) * np.linalg.norm(effect)
     return bool(abs(np.vdot(x, effect)) >= least * size)
-
-
-class Cloud(NamedTuple):
-    """Differences that one noise makes in one leaf, those that are not zero.
-
-    Attributes:
-        rung: the cause that they stand for.
-        single: [n, 3], a `sample` for each difference of a noisy run from the plain.
-        pairs: [m, 3], for each difference of two noisy runs.
-    """
-
-    rung: str
-    single: np.ndarray
-    pairs: np.ndarray
-
-    @property
-    def samples(self) -> np.ndarray:
-        """Both kinds, [n + m, 3]."""
-        return np.concatenate([self.single, self.pairs])
-
-    def holds(self, now: np.ndarray) -> bool:
-        """Returns whether RMS and largest element of a sample are within the limit."""
-        return bool(np.all(now[:2] <= RATIO_LIMIT * self.samples.max(0)[:2]))
-
-
-class NoiseReference:
-    """What each cause does to a function at its arguments, measured once.
-
-    Attributes:
-        tree: the result without noise, at the highest precision.
-        plain: the same as arrays, compiled and not, and as this device computes it.
-        signs: what makes results comparable that depend on signs of vectors.
-        clouds: differences under random noises, for each leaf.
-        elements: their noise for each element, for each leaf.
-        effects: the difference that each format and the function's casts make, leaf by
-            leaf.
-        weights: the fewest operands of any product: what a pattern can depend on.
-        flips: whether the function takes discrete decisions.
-        notes: what no noise reached, library routines, and what the device rounds.
-    """
-
-    def __init__(self, call: BoundCall, key: Array, *, draws: int) -> None:
-        self.draws, self._key = draws, key
-        own = own_rounding(call)
-        compiled = inject(own.call.fn, specs.UlpPerturbation(), only=())
-        self.tree = own.call._replace(fn=compiled).result(key)
-        clean = wide_leaves(self.tree)
-        self.signs: Signs = signs(own.call, clean)
-        if any(self.signs.is_free):
-            own = own_rounding(call, self.signs.settled)
-        self._call, self._own, self._clean = call, own, clean
-        program = call.program()
-        steps = list(plan(program.jaxpr, specs.Identity()).walk())
-        self.flips = takes_decisions(call)
-        products = [s for s in steps if s.name in MATRIX_PRODUCTS]
-        sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
-        self.weights: int = min(sizes, default=1 << 62)
-        self.effects: dict[str, Result] = {}
-        if products:
-            self.effects |= _format_effects(own.call, self._values, key)
-        self.effects |= own.effects
-        self.plain = [clean, self._values(call.result())]
-        if own.products:
-            self.plain.append(
-                list(map(np.add, clean, own.total() or [np.zeros(())] * len(clean)))
-            )
-        self._wider: dict[str, list[tuple[Cloud | None, ElementNoise]]] = {}
-        self.clouds: list[list[Cloud]] = [[] for _ in clean]
-        self.elements = self._element_noise()
-        for rung, spec in [(r, s) for r, noises in RANDOM.items() for s in noises]:
-            found = self._sampled(rung, spec, own.call, self.elements)
-            for clouds, cloud in zip(self.clouds, found, strict=True):
-                if cloud is not None:
-                    clouds.append(cloud)
-        every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
-        reached = call.reaches(with_routines(every))
-        self.notes = (*own.notes, *reach_notes(reached))
-
-    def _values(self, result: Any) -> Result:
-        return self.signs.settled(wide_leaves(result))
-
-    def _element_noise(self) -> list[ElementNoise]:
-        described = zip(self._clean, describe_leaves(self.tree), strict=True)
-        return [ElementNoise(x, leaf.epsilon) for x, leaf in described]
-
-    def wider(self, i: int) -> Iterator[tuple[str, Cloud, ElementNoise]]:
-        """Yields causes that are tried where the others are too small for leaf `i`.
-
-        Each has the words for it, the cloud of the leaf and the noise of its elements.
-        """
-        causes: list[tuple[str, specs.NoiseSpec, BoundCall, str]]
-        causes = [("order", CHAIN, self._own.call, LONG_CHAIN)]
-        for name in self._own.effects.keys() - {CASTS}:
-            words = f"two runs that both multiply in {name} on this device"
-            causes.append((name, specs.default(), self._call, words))
-        for rung, spec, call, words in causes:
-            if words not in self._wider:
-                elements = self._element_noise()
-                clouds = self._sampled(rung, spec, call, elements)
-                self._wider[words] = list(zip(clouds, elements, strict=True))
-            cloud, noise = self._wider[words][i]
-            if cloud is not None:
-                yield words, cloud, noise
-
-    def _sampled(
-        self,
-        rung: str,
-        spec: specs.NoiseSpec,
-        call: BoundCall,
-        elements: list[ElementNoise],
-    ) -> list[Cloud | None]:
-        """Returns the cloud of every leaf under one noise; None where nothing moves."""
-        spec = with_routines(spec)
-        empty: list[Cloud | None] = [None] * len(self._clean)
-        if not coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed:
-            return empty
-        single: list[list[np.ndarray]] = [[] for _ in empty]
-        pairs: list[list[np.ndarray]] = [[] for _ in empty]
-        clean, before = self._clean, None
-        if call.fn is not self._own.call.fn:
-            clean = self.plain[-1]
-        for result in call.draw(inject(call.fn, spec), self._key, self.draws):
-            now = self._values(result)
-            for x, y, noise in zip(now, clean, elements, strict=True):
-                noise.see(subtract(x, y))
-            for others, samples in ((clean, single), (before, pairs)):
-                for x, y, of_leaf in zip(now, others or [], samples, strict=False):
-                    drawn = sample(subtract(x, y))
-                    of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
-            before = now
-        return [
-            Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples))
-            if any(samples)
-            else None
-            for samples in zip(single, pairs, strict=True)
-        ]
-
-
-class _RoundedOperands(Evaluation):
-    """An evaluation in which operands of products have the format number `which`.
-
-    The number is known at run time, so that all formats share one compiled program.
-    """
-
-    def __init__(self, which: Array) -> None:
-        super().__init__()
-        self.which = which
-
-    def first_order(self, call: Call, words: Words, operands: list) -> list:
-        """Rounds the operands of products."""
-        if call.step.name in MATRIX_PRODUCTS:
-            given = typed(call.step, operands)
-            operands = list(map(self._rounded, given))
-        return super().first_order(call, words, operands)
-
-    def _rounded(self, x: Any) -> Any:
-        if jnp.issubdtype(x.dtype, jnp.complexfloating):
-            return x
-        x = jnp.asarray(x)
-        return lax.select_n(self.which, *(steps.to_format(name, x) for name in FORMATS))
-
-
-def _format_effects(
-    call: BoundCall, values: Callable[[Any], Result], key: Array
-) -> dict[str, Result]:
-    """Returns the difference that each format of operands makes in each leaf."""
-    pure, arrays = call.pure()
-
-    @jax.jit
-    def run(which: Array, *arrays: Array) -> Any:
-        hooks = _RoundedOperands(which)
-        return evaluate(
-            specs.Identity(), key, traced(pure, arrays), arrays, hooks=hooks
-        )
-
-    plain = values(jax.jit(pure)(*arrays).result())
-    effects = {}
-    for i, name in enumerate(FORMATS):
-        given = values(jax.device_get(run(jnp.int32(i), *arrays)).result())
-        effects[name] = list(map(subtract, given, plain))
-    return {name: x for name, x in effects.items() if any(map(np.any, x))}
-
-
-def ladder(call: BoundCall, key: Array, *, draws: int) -> NoiseReference:
-    """Returns what each cause does to a call; `draws` as for `explain`."""
-    return NoiseReference(call, key, draws=draws)
-
-
-def sample(difference: np.ndarray) -> np.ndarray:
-    """Returns RMS, largest element and fraction that differs of a difference, [3]."""
-    largest = float(np.max(np.abs(difference), initial=0))
-    fraction = np.count_nonzero(difference) / max(1, difference.size)
-    return np.array([rms(difference), largest, fraction])

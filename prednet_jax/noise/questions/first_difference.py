@@ -14,6 +14,7 @@ from jax import Array
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import expect, integer
+from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.alignment import (
     UnmatchedEquations,
     align_recording,
@@ -27,9 +28,10 @@ from prednet_jax.noise.questions.causes import (
     with_causes,
 )
 from prednet_jax.noise.questions.distances import distance, is_discrete, noise_level
+from prednet_jax.noise.questions.own_rounding import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
-from prednet_jax.noise.questions.sampling import with_routines
-from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.specs import Identity, NoiseSpec, default
 
 MAX_ROWS = 12
 
@@ -42,12 +44,14 @@ class Differences(tuple[Difference, ...]):
         parted: where the programs have equations without a counterpart.
         compared: number of values compared.
         recording: what it was compared with, in words.
+        notes: what this device rounds by default.
     """
 
     differing: tuple[Difference, ...]
     parted: tuple[UnmatchedEquations, ...]
     compared: int
     recording: str
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"compared {self.compared} values with {self.recording}"]
@@ -64,26 +68,26 @@ class Differences(tuple[Difference, ...]):
         if self.parted:
             lines.append("the programs part:")
             lines += [f"  {unmatched}" for unmatched in self.parted[:MAX_ROWS]]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
         """Returns everything that the report holds."""
         return {"beyond": list(self), **vars(self)}
 
 
-# An order for each element, and an ulp: what other machines and versions do.
-NOISE = compose(ReductionOrder(granularity="element"), UlpPerturbation())
+# What other machines and versions do.
+NOISE = default()
 
 
 def first_difference(
-    fn: Callable, recording: Recording, *, spec: NoiseSpec = NOISE, draws: int = 8
+    fn: Callable, recording: Recording, *, spec: NoiseSpec | None = None, draws: int = 8
 ) -> Callable[..., Differences]:
     """Compares what `fn` computes here with a recording.
 
     Args:
         fn: the function that was recorded, or another version of it.
         recording: of `record`, or of `load_recording`.
-        spec: the noise that is no difference.
+        spec: the noise that is no difference. Defaults to `specs.default()`.
         draws: number of noisy runs, 2 or more.
 
     Returns:
@@ -97,13 +101,16 @@ def first_difference(
     integer("draws", draws, 2)
     accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
     expect(isinstance(recording, Recording), "recording", recording, accepted)
-    reaching = with_routines(spec)
+    reaching = with_routines(NOISE if spec is None else spec)
 
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
         keys = random_bits.split(key, draws)
         clean, under_noise = (Watch(fn, args, kwargs, x) for x in (None, reaching))
         noisy = map(under_noise.run, keys)
-        return against(recording, clean.run(key), noisy, clean.name)
+        found = against(recording, clean.run(key), noisy, clean.name)
+        steps = plan(BoundCall(fn, args, kwargs).program().jaxpr, Identity()).walk()
+        found.notes = format_notes(rounded_products(list(steps)))
+        return found
 
     return compare
 

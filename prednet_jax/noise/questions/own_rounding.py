@@ -107,19 +107,17 @@ def own_rounding(
         outcome = jax.device_get(jax.jit(fn)(*map(jnp.array, arrays)))
         return comparable(wide_leaves(outcome.result()))
 
-    reference, effects, notes = call, {}, []
+    reference = call
+    effects: dict[str, Result] = {}
+    notes: list[str] = []
     here = values(pure)
     if products:
         reference = call._replace(fn=at_highest_precision(call.fn))
         highest = values(reference.pure()[0])
-        names = [product.format for product in products]
-        name = max(dict.fromkeys(names), key=names.count)
-        effects[name] = list(map(subtract, here, highest))
-        first = products[0].source or products[0].path
-        notes.append(
-            f"this device rounds float32 products to {name} by default (first: "
-            f'{first}); jax.default_matmul_precision("highest") computes in float32'
-        )
+        effect = list(map(subtract, here, highest))
+        if any(map(np.any, effect)):
+            effects[_main_format(products)] = effect
+            notes += format_notes(products)
         here = highest
     if casts:
         effects[CASTS] = list(map(subtract, here, comparable(_uncast(call, steps))))
@@ -146,6 +144,23 @@ def at_highest_precision(fn: Callable) -> Callable:
         return outcome.result(objects)
 
     return in_full
+
+
+def _main_format(products: Sequence[RoundedProduct]) -> str:
+    names = [product.format for product in products]
+    return max(dict.fromkeys(names), key=names.count)
+
+
+def format_notes(products: Sequence[RoundedProduct]) -> tuple[str, ...]:
+    """Returns a line that says what this device rounds, and what a user can do."""
+    if not products:
+        return ()
+    first = products[0].source or products[0].path
+    line = (
+        f"this device rounds float32 products to {_main_format(products)} by default "
+        f'(first: {first}); jax.default_matmul_precision("highest") computes in float32'
+    )
+    return (line,)
 
 
 def rounded_products(steps: Sequence[Step]) -> tuple[RoundedProduct, ...]:

@@ -146,3 +146,21 @@ def test_casts_of_its_own_are_counted_and_named(dtype):
     report = noise.explain(full, fn(X, W, V), full(X, W, V), draws=3)(KEY, X, W, V)
     assert report.rung == narrow
     assert narrow != "tf32" or "fp16" in report.leaves[0].plausible
+
+
+def test_decisions_that_the_format_flips_are_counted_and_a_product_named():
+    def fn(x, w):
+        return jnp.argmax(x @ w, 1)
+
+    near = jnp.stack([X[:, 0], X[:, 0] + np.float32(3e-6)], 1)
+    x, w = jnp.ones((16, 64)) + X / 9, jnp.tile(near[:1], (64, 1)) / 7
+    recording = noise.record(lambda x, w: x @ w)(x, w)
+    with multiplying("tf32"):
+        report = noise.decisions(fn, draws=3)(KEY, x, w)
+        assert report[0].flipped > 0.5
+        assert "rounds float32 products to tf32" in str(report)
+        compare = noise.first_difference(lambda x, w: x @ w, recording, draws=3)
+        found = compare(KEY, x, w)
+        assert found[0].primitive == "dot_general"
+        assert "rounds float32 products to tf32" in str(found)
+    assert noise.decisions(fn, draws=3)(KEY, x, w)[0].flipped < 0.5
