@@ -13,6 +13,7 @@ import re
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ FLAGS = flags.FLAGS
 # Flags that hold paths; what is read may have a name instead, such as walk.
 _READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
 _READ += ("run",)
+#: Names of flags by topic, in the order in which --help shows them.
+TOPICS: dict[str, list[str]] = {}
 # What a system says of a path that it does not take.
 _PATH_ERRORS = (
     *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
@@ -123,15 +126,32 @@ def _leave_pipe() -> None:
     os._exit(128 + signal.SIGPIPE)
 
 
+def show_help() -> None:
+    """Prints the purpose of the script, its examples, and its flags by topic."""
+    print((sys.modules["__main__"].__doc__ or "").strip())
+    own = {f.name: f for f in FLAGS.get_key_flags_for_module("__main__")}
+    listed = {name for names in TOPICS.values() for name in names}
+    others = [name for name in own if name not in listed]
+    for title, names in {**TOPICS, "Command": others}.items():
+        chosen = [own[name] for name in names if name in own]
+        if chosen:
+            print(f"\n{title}")
+        for flag in chosen:
+            default = flag.default_as_str
+            text = f"{flag.help} (default: {default})" if default else flag.help
+            switch = "[no]" if isinstance(flag, flags.BooleanFlag) else ""
+            first = f"  --{switch}{flag.name}: "
+            indent = {"initial_indent": first, "subsequent_indent": " " * 6}
+            print(textwrap.fill(" ".join(text.split()), 80, **indent))
+
+
 def _parse(argv: list[str]) -> list[str]:
     try:
-        rest = FLAGS(argv)
-    except SystemExit:
-        # absl's --help exits with 1; asking for help is no mistake.
-        with contextlib.suppress(BrokenPipeError):
+        if {"--help", "-h", "-?", "--helpshort"} & {*argv}:
+            show_help()
             sys.stdout.flush()
-            raise SystemExit(0) from None
-        _leave_pipe()
+            raise SystemExit(0)
+        rest = FLAGS(argv)
     except BrokenPipeError:
         _leave_pipe()
     except flags.IllegalFlagValueError as error:

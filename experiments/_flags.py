@@ -19,12 +19,15 @@ from absl import flags
 from prednet_jax import data, process, tasks
 from prednet_jax.config import CONVOLUTIONS, VARIANTS, AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
+from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import settings
 from prednet_jax.training.settings import (
     ComputationSettings,
     DataSettings,
     NetworkSettings,
+    RecordSettings,
+    TrainingSettings,
 )
 
 FLAGS = flags.FLAGS
@@ -40,6 +43,16 @@ SETUP = (
     *("data", "images", "allow_outside", "window", "updates", "image_updates"),
     "last",
 )
+# What --help writes above the flags of a dataclass.
+_TOPIC: dict[type, str] = {
+    PredNetConfig: "Network",
+    AutoencoderConfig: "Network",
+    DataSettings: "Data",
+    Method: "Objective",
+    TrainingSettings: "Training",
+    RecordSettings: "Records",
+    ComputationSettings: "Computation",
+}
 # Height and width of a PredNet where they are not given.
 _SIZES: dict[str, int] = {}
 
@@ -59,6 +72,7 @@ def define_fields(
     hints = typing.get_type_hints(record)
     own = {field.name: field.default for field in dataclasses.fields(record)}
     for name in names:
+        _cli.TOPICS.setdefault(_TOPIC.get(record, "Command"), []).append(name)
         default = defaults.get(name, own[name])
         text = " ".join(about[name].split())
         text = text[0].upper() + text[1:]
@@ -93,6 +107,7 @@ def define_model_flags(
     *, channels: str = "3,48,96,192", height: int = 120, width: int = 160
 ) -> None:
     """Declares the flags that `network` reads; the sizes are those of a PredNet."""
+    _cli.TOPICS["Network"] = ["model", "height", "width"]
     flags.DEFINE_string(
         "model",
         "prednet",

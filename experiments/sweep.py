@@ -1,14 +1,16 @@
 r"""Trains networks x arms x seeds x settings, on this machine or on many.
 
     python experiments/sweep.py --workdir=runs/sweep
-    python experiments/sweep.py --models=prednet --arms=float32,reduction_order \
-        --seeds=0,1,2,3 --workdir=runs/sweep --address=head:6379
+    python experiments/sweep.py --workdir=runs/rates --seeds=0,1,2 \
+        --setting=learning_rate=0.001 --setting=learning_rate=0.01
+    python experiments/sweep.py --workdir=runs/sweep --arms=float32,reduction_order \
+        --seeds=0,1,2,3 --address=head:6379
 
-Every run is a process of its own (`experiments/train.py`), with its own threads and
+Every run is a process of its own (experiments/train.py), with its own threads and
 flags. Ray starts them: on this machine, unless --address names a cluster. A finished
-run is never made again, and one that was lost is; so after an interruption the same
-command goes on. The result is WORKDIR/runs.parquet, a row for each run. docs/sweeps.md
-shows how one study runs on several machines.
+run is never made again, so the same command continues an interrupted sweep. The result
+is WORKDIR/runs.parquet, one row per run. docs/sweeps.md shows a sweep on several
+machines.
 """
 
 import os

@@ -1,21 +1,18 @@
 r"""Trains PredNet or the autoencoder, on one stream of frames or on random windows.
 
     python experiments/train.py --workdir=runs/first --updates=50
-    python experiments/train.py --workdir=runs/ten --updates=50 --replicas=10
+    python experiments/train.py --workdir=runs/first --resume --updates=100
+    python experiments/train.py --workdir=runs/mine --preset=quick --data=PATH \
+        --validation_data=PATH
 
-writes runs/first/metrics.jsonl (one JSON object per update), manifest.json, the trained
-weights and, in checkpoints/, the whole final state. A run in the same directory is
-replaced by --overwrite alone.
+The directory gets metrics.jsonl (one JSON object per update), manifest.json, the
+trained weights and, in checkpoints/, the whole final state. Only --overwrite replaces a
+run that is there. --resume continues a run with the flags that it was begun with, also
+beyond its end; where there is no run it begins one, so that one command can be repeated
+until it is done.
 
-    python experiments/train.py --workdir=runs/first --resume
-
-goes on where a run stopped, with the flags it was begun with; with --updates=100 too,
-beyond its end. Where nothing was begun it begins, so that one command can be repeated
-until it is done. To predict further ahead, as Lotter et al. did, a trained network is
-trained on by its own predictions (five frames after ten):
-
-    python experiments/train.py --workdir=runs/far --mode=finetune_rollout \
-      --init_weights=runs/first --sampling=windows --window=15 --extrapolate_from=10
+--replicas=10 trains ten seeds in one program. --mode=finetune_rollout trains a network
+on by its own predictions, to predict further ahead (docs/training.md).
 """
 
 import dataclasses

@@ -122,10 +122,10 @@ class DataSettings:
     """The frames, how they are brought to size, and which of them an update sees.
 
     Attributes:
-        data: walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or a PATH:
-            a video, a folder of images, of such folders, of videos or of arrays, a text
-            list of images, of such lists, of videos or of arrays, or an array (.npy,
-            .npz, .hkl). Defaults to walk, for the autoencoder to digits.
+        data: frames: walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or
+            a PATH: a video, a folder of images, of such folders, of videos or of
+            arrays, a text list of images, of such lists, of videos or of arrays, or an
+            array (.npy, .npz, .hkl). Defaults to walk, for the autoencoder to digits.
         layout: axes of an array by letter: N sequences, T frames, C channels, H rows, W
             columns, such as NTHWC. Defaults to the only layout that the shape can have.
         every: read every so many frames of each sequence, as 2 of a film.
