@@ -134,6 +134,15 @@ def test_a_training_that_ends_in_nan_at_an_update_of_chance():
     assert band.compare(np.ones(20)).first == 15
 
 
+def test_a_loss_of_few_bits_is_compared_with_its_precision():
+    draws = jnp.linspace(2, 1, 30).astype(jnp.bfloat16)
+    draws = np.stack([draws] * 8)
+    band = noise.Band(draws, {}, 0.0, 8, [{"loss": draws}], None)
+    exact = np.linspace(2, 1, 30)
+    assert band.compare(exact).answer == "noise"
+    assert band.compare(1.1 * exact).first == 0
+
+
 def test_losses_that_are_not_positive_are_compared_as_they_are():
     draws = np.random.default_rng(0).standard_normal((8, 30)) * 1e-3
     band = noise.Band(draws, {}, 0.0, 8, [{"loss": draws}], None)
@@ -207,7 +216,7 @@ STEPS = {
     "of one loss": (lambda s, b: (s, b[0]), r"the loss is float32\[16, 6\]"),
     "of one structure": (
         lambda s, b: ({"w": s["w"]}, jnp.float32(1)),
-        "expected the same leaves",
+        "expected the same leaves, of",
     ),
 }
 
