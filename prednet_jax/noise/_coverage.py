@@ -11,7 +11,7 @@ import jax
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.order.partials import Cut, NoOrder
+from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.order.permutations import narrow_type
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
 from prednet_jax.noise.rounding.elementwise import has_noise
@@ -150,8 +150,8 @@ def report_of(planned: Plan) -> Report:
                 continue
             if step.action.any:
                 perturbed.append(_perturbed(step))
-            elif reason := _left_alone(step, bool(planned.noise.results)):
-                untouched.append(_entry(step, reason, not isinstance(reason, NoOrder)))
+            elif left := _left_alone(step, bool(planned.noise.results)):
+                untouched.append(_entry(step, left.reason, not left.harmless))
             elif reason := _rounding(step, bool(planned.noise.results)):
                 (untouched if planned.noise.results else single).append(
                     _entry(step, reason, has_order=False)
@@ -160,7 +160,7 @@ def report_of(planned: Plan) -> Report:
 
 
 def _entry(step: Step, reason: str, has_order: bool = True) -> Entry:
-    return Entry(step.name, step.path, str(reason), has_order, step.source)
+    return Entry(step.name, step.path, reason, has_order, step.source)
 
 
 def _line(entry: Entry) -> str:
@@ -204,21 +204,21 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
     return f"{asked}: no axis of the sum is cut into as many"
 
 
-def _left_alone(step: Step, acts: bool) -> str:
-    """Why the order of floating-point arithmetic is not drawn; empty if it has none."""
+def _left_alone(step: Step, acts: bool) -> LeftAlone | None:
+    """Returns why the order of a sum is not drawn; None if it has none, or is drawn."""
     rule = registry.RULES.get(step.name)
     if not _has_floats(step):
-        return ""
+        return None
     if rule is None and step.name not in EXACT:
-        return "a primitive that noise does not know (noise.register_rule)"
+        return LeftAlone("a primitive that noise does not know (noise.register_rule)")
     if not isinstance(rule, registry.FirstOrder):
-        return ""
+        return None
     if rule.cut is not None or rule.left_alone:
-        return step.action.reason
+        return step.action.left_alone
     unmoved = rule.rounds and not acts
     if unmoved and compat.is_written_by(step.equation, "associative_scan"):
-        return "a step of associative_scan, whose order the program fixes"
-    return ""
+        return LeftAlone("a step of associative_scan, whose order the program fixes")
+    return None
 
 
 def _has_floats(step: Step) -> bool:

@@ -21,7 +21,7 @@ from prednet_jax.noise import compat, fusion, specs
 from prednet_jax.noise.errors import UnsupportedPrimitiveError
 from prednet_jax.noise.order import permutations, profiles
 from prednet_jax.noise.order.collectives import axes_of, cut_gathered
-from prednet_jax.noise.order.partials import Cut, NoOrder
+from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rounding.steps import is_wider
 from prednet_jax.noise.rules import registry
@@ -43,7 +43,7 @@ class Action(NamedTuple):
     """What acts on one equation.
 
     An order and how it cuts the sum, or its replay in the order of a GPU; the format of
-    operands; noises on the result. `reason`: why the order of a sum is left alone;
+    operands; noises on the result. `left_alone`: why the order of a sum is not drawn;
     `routine`: whether it is a library's routine, or a kernel; `chosen`: whether it is
     one of the equations that may be perturbed.
     """
@@ -53,7 +53,7 @@ class Action(NamedTuple):
     replay: specs.Replay | None = None
     operands: specs.ReducedPrecision | None = None
     results: specs.NoiseSpec | None = None
-    reason: str = ""
+    left_alone: LeftAlone | None = None
     routine: bool = False
     chosen: bool = True
 
@@ -279,40 +279,38 @@ def _action(
         rule = FirstOrder(rounds=False)
     avals = result_avals(equation)
     if not has_floats(avals):
-        return Action(reason="no floating-point result")
+        return Action(left_alone=LeftAlone("no floating-point result"))
     if not any(getattr(aval, "size", 1) for aval in avals):
-        return Action(reason=NoOrder("an empty result"))
+        return Action(left_alone=LeftAlone("an empty result", harmless=True))
     shapes = [atom.aval for atom in atoms]
     operands = None
     if noise.operands is not None and name in MATRIX_PRODUCTS:
         narrow = noise.operands.format
         wide = [is_wider(shape.dtype, narrow) for shape in shapes]
         operands = noise.operands if any(wide) else None
-    cut_or_reason: Any = "not among what the spec perturbs"
+    decided: Cut | specs.Replay | LeftAlone | str = "not among what the spec perturbs"
     if noise.order is not None and has_floats(avals[:1]):
         summed = name == "reduce_sum" and not compat.is_literal(atoms[0])
         axis = gathers.get(atoms[0], -1) if summed else -1
         if noise.order.collectives and axis in params.get("axes", ()):
-            cut_or_reason = cut_gathered(noise.order, axis, params["axes"], shapes[0])
+            decided = cut_gathered(noise.order, axis, params["axes"], shapes[0])
         elif rule.cut is None:
-            cut_or_reason = rule.left_alone or "no reduction"
+            decided = rule.left_alone or "no reduction"
         else:
-            cut_or_reason = profiles.excluded(noise.order.profile, name, params, scope)
-            if cut_or_reason is None:
-                with compat.settings(equation):
-                    cut_or_reason = rule.cut(noise.order, params, *shapes)
-    cut = cut_or_reason if isinstance(cut_or_reason, Cut) else None
-    replay_or_reason: Any = cut_or_reason if cut is None else None
+            excluded = profiles.excluded(noise.order.profile, name, params, scope)
+            with compat.settings(equation):
+                decided = excluded or rule.cut(noise.order, params, *shapes)
     if noise.fixed is not None and (rule.cut is not None or rule.left_alone):
-        cut, replay_or_reason = None, noise.fixed.replay(equation)
-    is_reason = isinstance(replay_or_reason, str)
+        decided = noise.fixed.replay(equation)
+    if isinstance(decided, str):
+        decided = LeftAlone(decided)
     return Action(
-        order=None if cut is None else noise.order,
-        cut=cut,
-        replay=None if is_reason else replay_or_reason,
+        order=noise.order if isinstance(decided, Cut) else None,
+        cut=decided if isinstance(decided, Cut) else None,
+        replay=decided if isinstance(decided, specs.Replay) else None,
         operands=operands,
         results=_on_results(noise, name, avals, rule),
-        reason=replay_or_reason if is_reason else "",
+        left_alone=decided if isinstance(decided, LeftAlone) else None,
         routine=name in ROUTINES or name in KERNELS,
     )
 

@@ -116,8 +116,8 @@ class FixedOrder(NoiseSpec):
     """Base of specs that give each sum one other order; nothing is random.
 
     `replay(equation)` returns how a sum is evaluated (`evaluate`, of its operands) and
-    what coverage reports of it (`reason`), or why it is left alone; `prepare` is called
-    once with the program before.
+    what coverage reports of it (`reason`), a `Replay`, or why it is left alone, an
+    `order.partials.LeftAlone`; `prepare` is called once with the program before.
     """
 
     alone: ClassVar[bool] = True
@@ -125,7 +125,7 @@ class FixedOrder(NoiseSpec):
     def prepare(self, jaxpr: Any) -> None:
         """Reads what all sums of a program need at once."""
 
-    def replay(self, equation: Any) -> Replay | str:
+    def replay(self, equation: Any) -> Any:
         """Returns how a first-order equation is evaluated, or why it is left alone."""
         raise NotImplementedError
 

@@ -169,7 +169,7 @@ def _compiled(folder: Path) -> Compiled:
     if {x.kernel for x in launches if x.kernel} - ptx.keys() - {"topk"}:
         raise NoiseError(
             f"XLA's CUDA compiler: jax {jax.__version__} does not write its kernels "
-            "down; expected jax 0.10 or 0.11"
+            "down; expected jax 0.10.2 or 0.11.2"
         )
     return Compiled(ptx=ptx, launches=launches, **answer)
 
@@ -210,8 +210,8 @@ def found_wheels() -> list[str]:
             state = "is not installed" if wheel is None else f"is {wheel.version}"
             raise NoiseError(
                 f"XLA's CUDA compiler: {name} {state}, with jax {jax.__version__}; "
-                f"expected what this installs: {sys.executable} -m "
-                "prednet_jax.noise audit --install"
+                f"expected what {sys.executable} -m prednet_jax.noise audit --install "
+                f"installs, by {' '.join(_pip(folder))}"
             )
     return beside
 
@@ -223,11 +223,16 @@ def install() -> Path:
         NoiseError: pip failed.
     """
     folder = Path(sys.prefix) / "gpu-audit"
-    wheels = [f"{name}=={version}" for name, version in WHEELS.items()]
-    options = ["--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
-    pip = [sys.executable, "-m", "pip", "install", *options, *wheels]
+    pip = _pip(folder)
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     if done.returncode:
         said = next((x for x in done.stderr.splitlines() if "ERROR" in x), "no reason")
         raise NoiseError(f"{' '.join(pip)}: {said}")
     return folder
+
+
+def _pip(folder: Path) -> list[str]:
+    """Returns the command that installs the wheels into a folder."""
+    wheels = [f"{name}=={version}" for name, version in WHEELS.items()]
+    options = ["--quiet", "--no-deps", "--upgrade", "--target", str(folder)]
+    return [sys.executable, "-m", "pip", "install", *options, *wheels]

@@ -24,7 +24,7 @@ from prednet_jax.noise import compat, text
 from prednet_jax.noise.gpu import compilation, replay, targets
 from prednet_jax.noise.gpu.ptx import PtxError
 from prednet_jax.noise.gpu.replay import Schedule
-from prednet_jax.noise.order.partials import NoOrder, too_few
+from prednet_jax.noise.order.partials import LeftAlone, too_few
 from prednet_jax.noise.specs import FixedOrder, Replay, choice
 
 # Types that are added in float32.
@@ -70,28 +70,31 @@ class GpuOrder(FixedOrder):
         """Reads the orders of all sums of a program at once."""
         _read_orders([key for key in _sums(self, jaxpr) if key.terms > 2])
 
-    def replay(self, equation: Any) -> Replay | str:
+    def replay(self, equation: Any) -> Replay | LeftAlone:
         """Returns how a first-order equation is replayed, or why it is not."""
         name, params = equation.primitive.name, equation.params
         types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
         if name == "reduce_sum":
             if types[0].name not in TYPES:
-                return f"not replayed: a sum in {types[0]}"
+                return LeftAlone(f"not replayed: a sum in {types[0]}")
             key = _sum(self, equation)
             if key.terms < 3:
                 return too_few(key.terms)
             order = order_of(key)
             if isinstance(order, str):
-                return f"not replayed: {order}"
+                return LeftAlone(f"not replayed: {order}")
             evaluate = functools.partial(in_order, order, key.axes)
             return Replay(evaluate, f"in the order of {key.gpu}'s kernel for this sum")
         if name in ("dot_general", "conv_general_dilated"):
             return _replayed_product(self, name, params, types)
         if name == "add_any":
-            return NoOrder("two cotangents, added as the program says on every machine")
+            reason = "two cotangents, added as the program says on every machine"
+            return LeftAlone(reason, harmless=True)
         if name.startswith("scatter"):
-            return "not replayed: atomics add in the order of arrival, which none fixes"
-        return "not replayed: its order on a GPU was not read from a kernel"
+            return LeftAlone(
+                "not replayed: atomics add in the order of arrival, which none fixes"
+            )
+        return LeftAlone("not replayed: its order on a GPU was not read from a kernel")
 
 
 text.KINDS["gpu_order"] = GpuOrder
@@ -183,15 +186,15 @@ def _chains(columns: Array, table: np.ndarray) -> Array:
 
 def _replayed_product(
     spec: GpuOrder, name: str, params: Any, types: Sequence[Any]
-) -> Replay | str:
+) -> Replay | LeftAlone:
     out = types[-1]
     if not all(x.name in TYPES for x in types):
-        return f"not replayed: a product in {out}"
+        return LeftAlone(f"not replayed: a product in {out}")
     if spec.products == "plain":
-        return "not replayed: products=plain leaves products as they are"
+        return LeftAlone("not replayed: products=plain leaves products as they are")
     groups = ("feature_group_count", "batch_group_count")
     if any(params.get(count, 1) > 1 for count in groups):
-        return "not replayed: a convolution in groups"
+        return LeftAlone("not replayed: a convolution in groups")
     asked = {None, lax.Precision.DEFAULT}.issuperset(
         jax.tree.leaves(params["precision"], is_leaf=lambda p: p is None)
     )

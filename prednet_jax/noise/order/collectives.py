@@ -25,27 +25,36 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.order import permutations
-from prednet_jax.noise.order.partials import Cut, Params, Sums, too_few, unstack, widen
+from prednet_jax.noise.order.partials import (
+    Cut,
+    LeftAlone,
+    Params,
+    Sums,
+    too_few,
+    unstack,
+    widen,
+)
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 
-def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     """A psum or reduce_scatter: one piece for each device, or each of a group."""
     axes, groups = axes_of(params), params.get("axis_index_groups")
     scattered = params.get("scatter_dimension")
     drawn = spec.collectives is None
     if drawn and scattered is not None:
-        return "each device holds a part of the sum; `collectives` gives it an order"
+        reason = "each device holds a part of the sum; `collectives` gives it an order"
+        return LeftAlone(reason)
     if not all(isinstance(axis, str) for axis in axes):
-        return "sum over positional axes"
+        return LeftAlone("sum over positional axes")
     if drawn and groups is not None:
-        return "sum over groups of devices"
+        return LeftAlone("sum over groups of devices")
     count = math.prod(lax.axis_size(axis) for axis in axes)
     n = len(groups[0]) if groups else count
     if n < 3:
         return too_few(n)
     if drawn and n > MAX_PARTIALS:
-        return f"sum over {n} devices: more than {MAX_PARTIALS}"
+        return LeftAlone(f"sum over {n} devices: more than {MAX_PARTIALS}")
 
     def split(x: Array) -> Sums:
         return None, unstack(gathered(widen(x), axes, invariant=True))
@@ -73,7 +82,7 @@ def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
 
 def cut_gathered(
     spec: ReductionOrder, axis: int, axes: Sequence[int], x: Any
-) -> Cut | str:
+) -> Cut | LeftAlone:
     """reduce_sum over the axis of an all_gather: one piece for each device."""
     n = x.shape[axis]
     if n < 3:

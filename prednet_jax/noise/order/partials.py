@@ -28,8 +28,16 @@ Sums = tuple[Array | None, list[Array]]
 Piece = Sequence[tuple[int, int]]
 
 
-class NoOrder(str):
-    """Why a reduction has no order at all: every order gives the same bits."""
+class LeftAlone(NamedTuple):
+    """Why no order is drawn for an equation.
+
+    Attributes:
+        reason: in words, as `coverage` reports it.
+        harmless: whether every order gives the same bits.
+    """
+
+    reason: str
+    harmless: bool = False
 
 
 class Cut(NamedTuple):
@@ -101,9 +109,10 @@ def cut_axes(sizes: Sequence[int], n: int, first: Collection[int] = ()) -> list[
     return list(itertools.product(*map(bounds, sizes, counts)))
 
 
-def too_few(terms: int) -> NoOrder:
-    """Why a sum of one or two terms has no order."""
-    return NoOrder(f"terms: {terms}, fewer than three, and addition commutes")
+def too_few(terms: int) -> LeftAlone:
+    """Returns why a sum of one or two terms has no order."""
+    reason = f"terms: {terms}, fewer than three, and addition commutes"
+    return LeftAlone(reason, harmless=True)
 
 
 def after(d: int, axis: int) -> int:
@@ -116,7 +125,7 @@ def unstack(x: Array, axis: int = 0) -> list[Array]:
     return [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
 
 
-def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     """reduce_sum: pieces of the longest reduced axis."""
     axes = tuple(params["axes"])
     sizes = [x.shape[d] for d in axes]
@@ -144,7 +153,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     return Cut(n, split, terms)
 
 
-def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     """reduce_window_sum: pieces of the window."""
     window = params["window_dimensions"]
     terms = math.prod(window)
@@ -181,7 +190,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
     return Cut(len(pieces), split, terms)
 
 
-def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
+def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     """cumsum: totals of the pieces before, and the cumulative sum within the piece."""
     axis, reverse = params["axis"], params["reverse"]
     size = x.shape[axis]
@@ -212,7 +221,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | str:
 
 def cut_scatter_add(
     spec: ReductionOrder, params: Params, operand: Any, indices: Any, updates: Any
-) -> Cut | str:
+) -> Cut | LeftAlone:
     """scatter-add: pieces of the updates, each added up from zero."""
     numbers = params["dimension_numbers"]
     batching = numbers.scatter_indices_batching_dims
@@ -223,9 +232,9 @@ def cut_scatter_add(
     ]
     count = math.prod(indices.shape[d] for d in free)
     if params["unique_indices"]:
-        return NoOrder("unique indices: one update at most for a cell")
+        return LeftAlone("unique indices: one update at most for a cell", harmless=True)
     if count < 2:
-        return NoOrder("one update at most for a cell")
+        return LeftAlone("one update at most for a cell", harmless=True)
     axis = max(free, key=lambda d: indices.shape[d])
     n = piece_count(spec, indices.shape[axis])
 
@@ -253,14 +262,15 @@ def cut_scatter_add(
 
 def cut_select_and_scatter_add(
     spec: ReductionOrder, params: Params, source: Any, operand: Any
-) -> Cut | str:
+) -> Cut | LeftAlone:
     """select_and_scatter_add: classes of windows that do not overlap each other."""
     window, strides = params["window_dimensions"], params["window_strides"]
     axes = zip(window, strides, source.shape, strict=True)
     overlap = [min(-(-w // s), size) for w, s, size in axes]
     classes = math.prod(overlap)
     if classes < 3:
-        return NoOrder(f"{classes} windows at most meet in a cell: addition commutes")
+        reason = f"{classes} windows at most meet in a cell: addition commutes"
+        return LeftAlone(reason, harmless=True)
     n = min(classes, spec.partials)
 
     def split(source: Array, operand: Array) -> Sums:
@@ -281,13 +291,13 @@ def cut_select_and_scatter_add(
     return Cut(n, split, classes)
 
 
-def cut_add_any(terms: Sequence[Any]) -> Cut | str:
+def cut_add_any(terms: Sequence[Any]) -> Cut | LeftAlone:
     """A chain of cotangent sums: each term is a piece."""
     n = len(terms)
     if n < 3:
         return too_few(n)
     if n > MAX_PARTIALS:
-        return f"sum of {n} cotangents: more than {MAX_PARTIALS}"
+        return LeftAlone(f"sum of {n} cotangents: more than {MAX_PARTIALS}")
 
     def split(*terms: Array) -> Sums:
         return None, [widen(t) for t in terms]

@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.order.partials import (
     Cut,
+    LeftAlone,
     Params,
     Piece,
     Sums,
@@ -49,7 +50,9 @@ def _kept_type(params: Params, lhs: Any, rhs: Any) -> np.dtype:
     return widened(params["preferred_element_type"] or jnp.result_type(lhs, rhs))
 
 
-def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
+def cut_dot(
+    spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
+) -> Cut | LeftAlone:
     """dot_general: pieces of one contracted axis become a batch axis.
 
     Where no contracted axis has three terms, they are cut together, a product a piece:
@@ -95,7 +98,9 @@ def cut_dot(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | s
     return Cut(n, split, terms)
 
 
-def cut_conv(spec: ReductionOrder, params: Params, lhs: Any, rhs: Any) -> Cut | str:
+def cut_conv(
+    spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
+) -> Cut | LeftAlone:
     """conv_general_dilated: pieces of the kernel, each with its own padding."""
     numbers = params["dimension_numbers"]
     # Input features, window.

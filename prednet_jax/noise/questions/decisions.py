@@ -267,7 +267,7 @@ def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
     if answers.ndim == 1 + scores and answers.shape[:1] == labels.shape and not one:
         if not scores:
             return answers
-        classes = answers.shape[-1]
+        *_, classes = np.shape(answers)
         outside = np.flatnonzero((labels < 0) | (labels >= classes))
         if outside.size:
             raise NoiseError(

@@ -33,6 +33,7 @@ from prednet_jax.noise.questions.sampling import (
     unreached_leaves,
     with_routines,
 )
+from prednet_jax.noise.questions.signs import NOTE, signs
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import (
     FixedOrder,
@@ -158,10 +159,14 @@ def digits_table(
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
         own = own_rounding(BoundCall(fn, args, kwargs))
+        free = signs(own.call)
+        if any(free.is_free):
+            own = own_rounding(BoundCall(fn, args, kwargs), free.settled)
         call = own.call
         drawn = call.draw(noisy if call.fn is fn else inject(call.fn, spec), key, draws)
         seen = FiniteRuns()
-        tree, means, spreads = sample_moments(seen.counted(drawn))
+        aligned = map(free.align, drawn)
+        tree, means, spreads = sample_moments(seen.counted(aligned))
         reaches = call.reaches(spec)
         described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
         effects = own.total() or [np.zeros(x.shape) for x in means]
@@ -185,6 +190,11 @@ def digits_table(
             rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not unknown))
         elements = jax.tree.unflatten(jax.tree.structure(tree), every)
         notes = (*own.notes, *seen.notes(described), *reach_notes(reaches))
+        notes += tuple(
+            f"{leaf.path}: {NOTE}"
+            for leaf, is_free in zip(described, free.is_free, strict=False)
+            if is_free
+        )
         return DigitsTable(tuple(rows), draws, elements, text, notes)
 
     return measure

@@ -84,13 +84,34 @@ class Signs(NamedTuple):
             for x, y, free in zip(values, self.known, self.is_free, strict=True)
         ]
 
+    def align(self, result: Any) -> Any:
+        """Returns a result, a pytree, with these signs, in its own types."""
+        if not any(self.is_free):
+            return result
+        leaves, tree = jax.tree.flatten(result)
+        values = self.settled(wide_leaves(result))
+        aligned = [
+            y.astype(x.dtype) if free else x
+            for x, y, free in zip(leaves, values, self.is_free, strict=True)
+        ]
+        return jax.tree.unflatten(tree, aligned)
 
-def signs(call: BoundCall, known: Result) -> Signs:
-    """Tries which leaves of the result of a call depend on signs."""
+
+def signs(call: BoundCall, known: Result | None = None) -> Signs:
+    """Returns which leaves of the result of a call depend on signs, found by trying.
+
+    Args:
+        call: the function with its arguments.
+        known: the result whose signs are taken. Defaults to that of the call, which is
+            then computed if the program has a factor with free signs.
+    """
     pure, arrays = call.pure()
     steps = plan(traced(pure, arrays).jaxpr, Identity()).walk()
     if FREE_SIGNS.keys().isdisjoint(step.name for step in steps):
+        known = known or []
         return Signs([False] * len(known), known)
+    if known is None:
+        known = wide_leaves(call.result())
 
     @jax.jit
     def run(first: Any, *arrays: Any) -> Any:

@@ -18,13 +18,13 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.order import collectives, partials, products
-from prednet_jax.noise.order.partials import Cut
+from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.rules import control_flow, registry
 
 # The primitives whose operands `ReducedPrecision` rounds.
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 
-CUTS: Mapping[str, Callable[..., Cut | str]] = MappingProxyType(
+CUTS: Mapping[str, Callable[..., Cut | LeftAlone]] = MappingProxyType(
     {
         "dot_general": products.cut_dot,
         "conv_general_dilated": products.cut_conv,

@@ -13,7 +13,7 @@ from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import expect
-from prednet_jax.noise.order.partials import Cut
+from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.random_bits import Words
 
 
@@ -25,13 +25,14 @@ class FirstOrder:
         rounds: whether noises on results (ulp, Gaussian, ...) act on it when they name
             no primitives: True for arithmetic, not for copies and comparisons.
         cut: `cut(spec, params, *shapes)`, for a sum whose order `ReductionOrder` draws:
-            a `Cut` into partial sums, or the reason why this equation has none.
+            a `Cut` into partial sums, or why this equation has none: a `LeftAlone`, or
+            its reason as a text.
         left_alone: why the order of this float reduction is not drawn, as `coverage`
             reports it. Empty: no reduction.
     """
 
     rounds: bool = True
-    cut: Callable[..., Cut | str] | None = None
+    cut: Callable[..., Cut | LeftAlone | str] | None = None
     left_alone: str = ""
 
 

@@ -209,3 +209,19 @@ def test_a_comparison_of_unlike_trees_is_refused():
     ):
         with pytest.raises(noise.NoiseError, match=message):
             noise.assert_close(actual, [2.0], tolerances)
+
+
+def test_signs_of_factors_are_free():
+    """One draw with another sign left 0.7 digits of a Schur form."""
+    x = jax.random.normal(jax.random.key(7), (12, 12))
+
+    def form(x):
+        return jax.scipy.linalg.schur(x @ x.T)
+
+    found = noise.digits(form, noise.UlpPerturbation(), draws=8)(jax.random.key(0), x)
+    assert all(np.median(leaf) > 4 for leaf in jax.tree.leaves(found))
+    flip = jnp.where(jnp.arange(12) % 2 == 0, -1.0, 1.0)
+    t, q = form(x)
+    turned = [t * flip[:, None] * flip, q * flip]
+    report = noise.explain(form, turned, form(x))(jax.random.key(1), x)
+    assert "beyond" not in jax.tree.leaves(report.rung)
