@@ -45,12 +45,12 @@ class Asked(NamedTuple):
     options: argparse.Namespace
 
     def of(self, tool: Callable, *about: Any, **options: Any) -> Any:
-        """What a tool, which takes the function, says of the call."""
+        """Returns what a tool, which takes the function, says of the call."""
         answer = tool(self.call.fn, *about, **options)
         return answer(*self.call.args, **self.call.kwargs)
 
     def drawn(self, tool: Callable, *about: Any, **options: Any) -> Any:
-        """Likewise of one that takes `draws`, and a PRNG key before the arguments."""
+        """Calls a tool that takes `draws`, and a PRNG key before the arguments."""
         options = {"draws": self.options.draws} | options
         key = jax.random.key(self.options.seed)
         answer = tool(self.call.fn, *about, **options)
@@ -111,7 +111,7 @@ def _invariance(asked: Asked) -> Any:
 
 
 def _devices(asked: Asked) -> Any:
-    """What the results over a mesh differ by from those on one device."""
+    """Returns what the results over a mesh differ by from those on one device."""
     sizes, in_specs = _on_mesh(asked.options.mesh, asked.options.specs)
     options = {"in_specs": in_specs, "spec": asked.spec}
     if any(len(several) > 1 for several in sizes.values()):
@@ -388,7 +388,7 @@ def _parser() -> _Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status."""
+    """Runs a command; the exit status."""
     parser = _parser()
     options, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -432,7 +432,7 @@ _TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
 
 
 def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arrays of --flag=file: by position, and those by name, nested."""
+    """Returns the arrays of --flag=file: by position, and those by name, nested."""
     try:
         with np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
@@ -474,7 +474,7 @@ def _only_array(flag: str, file: str) -> np.ndarray:
 
 
 def _result(flag: str, file: str, shapes: Any) -> Any:
-    """A result of the shapes given: leaves by position, or nested by name."""
+    """Returns a result of the shapes given: leaves by position, or nested by name."""
     positional, named = _read(flag, file)
     leaves, structure = jax.tree.flatten(shapes)
     given: Any = jax.tree.structure(named)
@@ -490,7 +490,7 @@ def _result(flag: str, file: str, shapes: Any) -> Any:
 
 
 def plain_data(value: Any) -> Any:
-    """A report as JSON has it; NaN and infinities become None."""
+    """Returns a report as JSON has it; NaN and infinities become None."""
     if hasattr(value, "to_json"):
         value = value.to_json()
     elif hasattr(value, "_asdict"):
@@ -509,7 +509,7 @@ def plain_data(value: Any) -> Any:
 
 
 def _call(name: str, file: str | None) -> BoundCall:
-    """The function that MODULE:FUNCTION names at the arrays of a file."""
+    """Returns the function that MODULE:FUNCTION names at the arrays of a file."""
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
         raise NoiseError(
@@ -551,7 +551,7 @@ def _call(name: str, file: str | None) -> BoundCall:
 
 
 def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], Any]:
-    """A mesh and `in_specs` as the command line has them.
+    """Returns a mesh and `in_specs` as the command line has them.
 
     `mesh` are sizes by axis, as `data=8;model=2` or `data=1,8`; `specs` for each
     argument the mesh axes of its axes, as `-;data,-;data+model`, or None.

@@ -67,7 +67,7 @@ class Report(NamedTuple):
 
 
 def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
-    """Report on the equations of `fn` under `spec`.
+    """Reports on the equations of `fn` under `spec`.
 
     Returns:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct` objects;
@@ -98,7 +98,7 @@ class Reach(NamedTuple):
 
 
 def reach(planned: Plan) -> list[Reach]:
-    """What noise reaches of each result of a program.
+    """Returns what noise reaches of each result of a program.
 
     A loop or a branch counts as one operation, of which every result depends on every
     operand; a call is entered.
@@ -140,7 +140,7 @@ def reach(planned: Plan) -> list[Reach]:
 
 
 def report_of(planned: Plan) -> Report:
-    """What a plan does to each equation."""
+    """Returns what a plan does to each equation."""
     perturbed: list[Entry] = []
     untouched: list[Entry] = []
     single: list[Entry] = []
@@ -194,7 +194,7 @@ def _perturbed(step: Step) -> Entry:
 
 
 def _fewer(order: ReductionOrder, cut: Cut) -> str:
-    """Why a sum has not as many pieces as were asked for."""
+    """Returns why a sum has not as many pieces as were asked for."""
     asked = f"partials={order.partials} became {cut.pieces}"
     if 0 < cut.terms < order.partials:
         return f"{asked}: there are {cut.terms} terms"
@@ -222,7 +222,7 @@ def _left_alone(step: Step, acts: bool) -> LeftAlone | None:
 
 
 def _has_floats(step: Step) -> bool:
-    """Whether results, or without any operands, are floating-point numbers."""
+    """Returns whether results, or without any operands, are floating-point numbers."""
     avals = result_avals(step.equation) or [atom.aval for atom in step.atoms]
     return has_floats(avals)
 

@@ -32,7 +32,7 @@ def inject(
     only: Collection[str] | None = None,
     run_key: Array | None = None,
 ) -> Callable:
-    """A function that computes what `fn` computes, with numerical noise.
+    """Returns a function that computes what `fn` computes, with numerical noise.
 
     Args:
         fn: a function that JAX can trace. Arrays among its arguments are traced;
@@ -86,7 +86,7 @@ def inject(
 def _compiled(
     fn: Callable, spec: NoiseSpec, chosen: frozenset[str] | None
 ) -> Callable[..., Outcome]:
-    """`program(static, key, run_key, *arrays)`: `fn` under noise, compiled.
+    """Returns `program(static, key, run_key, *arrays)`: `fn` under noise, compiled.
 
     It donates the arrays that `fn` donates when it is called with such arrays.
     """
@@ -137,7 +137,7 @@ class Traced(NamedTuple):
 
 
 def traced(fn: Callable, arrays: Sequence[Any]) -> Traced:
-    """The program of a function of arrays."""
+    """Returns the program of a function of arrays."""
     for x in arrays:
         if not all(isinstance(size, int) for size in getattr(x, "shape", ())):
             raise NoiseError(
@@ -157,7 +157,7 @@ def evaluate(
     run_key: Array | None = None,
     hooks: Evaluation | None = None,
 ) -> Any:
-    """Plan a program and run it at `arrays`; errors as for `inject`."""
+    """Plans a program and run it at `arrays`; errors as for `inject`."""
     closed, shapes = program
     planned = plan(closed, spec, only)
     chosen = [p.primitives or () for p in parts(spec) if isinstance(p, Elementwise)]
@@ -178,7 +178,7 @@ def evaluate(
 
 
 def _named(noisy: Callable, fn: Callable, spec: NoiseSpec) -> Callable:
-    """Name a transformed function, but not by `wraps`: its signature differs."""
+    """Names a transformed function, but not by `wraps`: its signature differs."""
     name = getattr(fn, "__name__", "function")
     noisy.__name__ = noisy.__qualname__ = f"noisy_{name}"
     noisy.__doc__ = f"{name} under {spec!r}; takes a PRNG key first."

@@ -74,7 +74,7 @@ class Findings(NamedTuple):
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """The members of all sets, the largest effect first."""
+        """Returns the members of all sets, the largest effect first."""
         members = (culprit for each in self.sets for culprit in each)
         return tuple(sorted(members, key=lambda c: -c.effect))
 
@@ -100,7 +100,7 @@ def localize(
     samples: int = 8,
     parts: Sequence[str] | None = None,
 ) -> Callable[..., Findings]:
-    """Find the equations whose noise moves the result of `fn` most.
+    """Finds the equations whose noise moves the result of `fn` most.
 
     Args:
         fn: as for `inject`.
@@ -177,7 +177,7 @@ def _minimal_sets(
 def effect_of(
     call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> Callable[[Array, Collection[int]], float]:
-    """`effect(keys, members)` of positions in `paths`, by one compilation.
+    """Returns `effect(keys, members)` of positions in `paths`, by one compilation.
 
     `paths` are those of the equations on which `spec` acts.
     """
@@ -205,7 +205,7 @@ def effect_of(
 
 
 def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> list[int]:
-    """A 1-minimal subset of `items` for which `explains` holds: ddmin."""
+    """Returns a 1-minimal subset of `items` for which `explains` holds: ddmin."""
     items, pieces = list(items), 2
     while len(items) >= 2:
         edges = np.linspace(0, len(items), pieces + 1).astype(int)
@@ -228,7 +228,7 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
 def _members(
     parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> dict[str, frozenset[int]]:
-    """For each part the positions in `paths` of its equations."""
+    """Returns for each part the positions in `paths` of its equations."""
     steps = plan(call.program().jaxpr, spec).walk()
     scopes = {step.path: step.scope for step in steps}
     members = {}

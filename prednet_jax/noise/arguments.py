@@ -40,7 +40,7 @@ class Static:
     definition: Any = None
 
     def checked(self) -> "Static":
-        """Itself; refuses what is neither an array nor hashable.
+        """Returns itself, and refuses what is neither an array nor hashable.
 
         To compile anew at each call would take seconds, in silence.
         """
@@ -65,7 +65,7 @@ class Static:
         return jax.tree.unflatten(self.tree, leaves), objects
 
     def call(self, fn: Callable) -> "Callable[..., Outcome]":
-        """`fn` as a pure function of the arrays alone."""
+        """Returns `fn` as a pure function of the arrays alone."""
 
         def of_arrays(*arrays: Array) -> Outcome:
             (args, kwargs), objects = self.filled(arrays)
@@ -169,7 +169,7 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
 
 
 def _kind(value: Any) -> Any:
-    """What tells a value from an equal one."""
+    """Returns what tells a value from an equal one."""
     if isinstance(value, complex):
         return type(value), _kind(value.real), _kind(value.imag)
     if isinstance(value, float):
@@ -182,14 +182,14 @@ _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a leaf is an array; NumPy's texts and objects are none."""
+    """Returns whether a leaf is an array; NumPy's texts and objects are none."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind not in "OSUMm"
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
 def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
-    """Everything that is no array; the arrays, of mutable objects last; the objects."""
+    """Returns what is no array, the arrays (of mutable objects last), the objects."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
     values = tuple(
         _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf
@@ -221,7 +221,7 @@ def array_paths(arguments: Any) -> tuple[list[str], list[str]]:
 def pure(
     fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Callable[..., Outcome], list[Any]]:
-    """A call as a function of its arrays alone, and the arrays."""
+    """Returns a call as a function of its arrays alone, and the arrays."""
     static, arrays, _ = split((args, kwargs))
     return static.call(fn), arrays
 
@@ -245,7 +245,7 @@ def taken_apart(objects: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 
 def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
-    """New objects of a definition and arrays."""
+    """Returns new objects of a definition and arrays."""
     if definition is None:
         return []
     graph, tree = definition

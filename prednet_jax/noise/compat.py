@@ -36,7 +36,7 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def is_jaxpr(value: Any) -> bool:
-    """Whether a value is a jaxpr, open or closed."""
+    """Returns whether a value is a jaxpr, open or closed."""
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
@@ -51,7 +51,7 @@ def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
-    """Every jaxpr among the parameters of an equation, open or closed."""
+    """Returns every jaxpr among the parameters of an equation, open or closed."""
     return [
         item
         for value in params.values()
@@ -61,7 +61,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """Numbers of constants and of carried values of a scan equation."""
+    """Returns numbers of constants and of carried values of a scan equation."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -84,7 +84,7 @@ def branch(
 
 
 def bind(equation: Equation, *operands: Any) -> list[Any]:
-    """Evaluate one equation as it stands, its custom derivative rules included."""
+    """Evaluates one equation as it stands, its custom derivative rules included."""
     params = equation.primitive.get_bind_params(equation.params)
     out = equation.primitive.bind(*operands, **params)
     return list(out) if equation.primitive.multiple_results else [out]
@@ -152,13 +152,13 @@ def scope(equation: Equation) -> str:
 
 
 def settings(equation: Equation) -> contextlib.AbstractContextManager:
-    """The settings under which an equation was traced."""
+    """Returns the settings under which an equation was traced."""
     return equation.ctx.manager
 
 
 @contextlib.contextmanager
 def context(equation: Equation) -> Iterator[None]:
-    """The settings of an equation and, by name, its scope, which later traces see."""
+    """Enters the settings of an equation and its scope, which later traces see."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(settings(equation))
         for name in filter(None, scope(equation).split("/")):
@@ -245,7 +245,7 @@ def sources(equation: Equation, jaxpr: Any) -> Iterator[str]:
 
 
 def is_written_by(equation: Equation, function: str) -> bool:
-    """Whether a function of JAX of that name wrote an equation."""
+    """Returns whether a function of JAX of that name wrote an equation."""
     codes = (code for code, _ in _frames(equation))
     return any(c.co_name == function and not is_users(c.co_filename) for c in codes)
 
@@ -258,7 +258,7 @@ def _frames(equation: Equation) -> list[tuple[Any, int]]:
 
 @functools.cache
 def is_users(filename: str) -> bool:
-    """Whether a file is neither a library's nor of this package."""
+    """Returns whether a file is neither a library's nor of this package."""
     if not source_info_util.is_user_filename(filename):
         return False
     if {"site-packages", "dist-packages"} & set(filename.split(os.sep)):

@@ -48,7 +48,7 @@ def materialised(x: Array) -> Array:
 def held(
     steps: Iterable[tuple[compat.Equation, Sequence[Any], bool]], reads: Counter[Any]
 ) -> list[tuple[bool, ...]]:
-    """Which results of each step are to be held, one boolean per result.
+    """Returns which results of each step are to be held, one boolean per result.
 
     `steps` are, in order, the equation, what it reads, and whether noise acts on it.
     """

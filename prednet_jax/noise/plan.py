@@ -59,7 +59,7 @@ class Action(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether anything acts."""
+        """Returns whether anything acts."""
         acting = (self.order, self.replay, self.operands, self.results)
         return self.chosen and any(part is not None for part in acting)
 
@@ -89,7 +89,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Of the primitive."""
+        """Returns the primitive's name."""
         return self.equation.primitive.name
 
     @property
@@ -132,14 +132,14 @@ class Plan:
     to_draw: Sequence[Step]
 
     def programs(self) -> "Iterator[Plan]":
-        """This plan and those of all programs inside, depth first."""
+        """Yields this plan and the plans of all programs inside, depth first."""
         yield self
         for step in self.steps:
             for body in step.bodies.values():
                 yield from body.programs()
 
     def walk(self) -> Iterator[Step]:
-        """All steps, depth first: those of an equation's bodies after it."""
+        """Yields all steps, depth first: those of an equation's bodies after it."""
         for step in self.steps:
             yield step
             for body in step.bodies.values():
@@ -154,7 +154,7 @@ class Plan:
 def plan(
     jaxpr: Any, spec: specs.NoiseSpec, only: Collection[str] | None = None
 ) -> Plan:
-    """What `spec` will do in a program, closed or open without constants.
+    """Returns what `spec` will do in a program, closed or open without constants.
 
     `only` are paths of the equations that are perturbed, as of `inject`; None: all. An
     UnsupportedPrimitiveError: a higher-order primitive has no rule.
@@ -269,7 +269,7 @@ def _action(
     scope: str,
     gathers: Mapping[Any, int],
 ) -> Action:
-    """What acts on an equation, a higher-order one excepted.
+    """Returns what acts on an equation, a higher-order one excepted.
 
     `atoms` are what it reads, `gathers` the results of `all_gather` and their axes.
     """
@@ -318,7 +318,7 @@ def _action(
 def _on_results(
     noise: Noise, name: str, avals: Sequence[Any], rule: FirstOrder
 ) -> specs.NoiseSpec | None:
-    """The elementwise noises that act on the results of an equation."""
+    """Returns the elementwise noises that act on the results of an equation."""
     types = [getattr(aval, "dtype", jnp.dtype(bool)) for aval in avals]
     if not any(map(elementwise.has_noise, types)):
         return None
@@ -339,7 +339,7 @@ def result_avals(equation: compat.Equation) -> list[Any]:
 
 
 def has_floats(avals: Sequence[Any]) -> bool:
-    """Whether any of these shapes and types is of floating-point numbers."""
+    """Returns whether any of these shapes and types is of floating-point numbers."""
     types = (getattr(aval, "dtype", bool) for aval in avals)
     return any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types)
 

@@ -10,7 +10,7 @@ def two_sided(tail: float) -> float:
 
 
 def spread_bound(draws: float, confidence: float) -> float:
-    """By what factor the standard deviation may exceed that of a normal sample."""
+    """Returns how far a standard deviation may exceed that of a normal sample."""
     from scipy.special import chdtri
 
     free = draws - 1

@@ -67,7 +67,7 @@ def check(key: Any) -> None:
 
 
 def split(key: Array, count: int) -> Array:
-    """`count` keys of one, typed or raw, which is consumed."""
+    """Returns `count` keys of one, typed or raw, which is consumed."""
     check(key)
     return jax.random.split(key, count)
 
@@ -90,14 +90,14 @@ def fold(state: Array, *data: int | Array) -> Array:
 
 
 def mix(x: Array) -> Array:
-    """lowbias32, a bijection of 32 bits."""
+    """Returns lowbias32, a bijection of 32 bits."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
     return x ^ (x >> np.uint32(16))
 
 
 def salt_words(salt: Salt) -> tuple[int, int]:
-    """The two words of a salt, integers modulo 2^32, hashed in Python."""
+    """Returns the two words of a salt, integers modulo 2^32, hashed in Python."""
     s0, s1 = _B, _GOLDEN
     for part in (salt,) if isinstance(salt, int) else tuple(salt):
         s0 = _mix_python(s0 ^ (part * _GOLDEN + _A))
@@ -159,7 +159,7 @@ def odd(random: Array) -> Array:
 
 
 def gauss(random: Array) -> Array:
-    """Uint32 bits as standard normal numbers by inversion, float32.
+    """Returns uint32 bits as standard normal numbers by inversion, float32.
 
     `sqrt(2) erfinv(u)` with `u` uniform on the odd multiples of 2^-24 in (-1, 1) and
     Giles' polynomial for `erfinv`, which XLA expands inline (M. Giles, "Approximating
@@ -185,7 +185,7 @@ class Words(NamedTuple):
     steps: tuple[Array, ...] | None = None
 
     def at_step(self, step: Array) -> "Words":
-        """The words of one step of a loop, which an integer numbers."""
+        """Returns the words of one step of a loop, which an integer numbers."""
         steps = None if self.steps is None else (*self.steps, step)
         return self._replace(call=fold(self.call, step), steps=steps)
 
@@ -200,7 +200,7 @@ def first_words(key: Array, run_key: Array | None = None) -> Words:
 
 
 def path_salt(path: str) -> tuple[int, int]:
-    """A path as two 32-bit words, the same in every process."""
+    """Returns a path as two 32-bit words, the same in every process."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
@@ -208,7 +208,7 @@ def path_salt(path: str) -> tuple[int, int]:
 def on_device(
     words: Words, operands: Sequence[Any], shared_over: Collection[str] = ()
 ) -> Words:
-    """The words of this device, where the operands vary over a mesh.
+    """Returns the words of this device, where the operands vary over a mesh.
 
     Over the axes of `shared_over` the result, and so its noise, must be the same.
     """

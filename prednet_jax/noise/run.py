@@ -43,15 +43,15 @@ class Evaluation:
         self.switch = switch
 
     def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
-        """What an equation reads, of the values by variable."""
+        """Returns what an equation reads, of the values by variable."""
         return atom.val if compat.is_literal(atom) else values[atom]
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Is told what an equation gave, and may give something else."""
+        """Returns the results to use in the place of an equation's results."""
         return results
 
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
-        """The results of an equation without programs inside."""
+        """Returns the results of an equation without programs inside."""
         step, switch = call.step, self.switch(call.step.path)
         orders = call.drawn.get(step.path)
         if switch is None or not step.action.any:
@@ -63,7 +63,7 @@ class Evaluation:
         return [jnp.where(switch, n, c) for n, c in zip(noisy, clean, strict=True)]
 
     def higher_order(self, call: "Call", words: Words, operands: list) -> list:
-        """The results of an equation that runs other programs."""
+        """Returns the results of an equation that runs other programs."""
         return list(call.rule.run(call, words, operands))
 
     def body(
@@ -74,7 +74,7 @@ class Evaluation:
         return at_words(call.step.bodies[label], words, operands, self, drawn)
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
-        """Is told the number of steps of a while loop, or of a branch."""
+        """Notes the number of steps of a while loop, or of a branch."""
 
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
         """Evaluates all steps of a program; `values`, by variable, grows."""
@@ -107,18 +107,18 @@ class Call(NamedTuple):
 
     @property
     def rule(self) -> HigherOrder:
-        """The rule of its primitive."""
+        """Returns the rule of its primitive."""
         rule = registry.higher_order(self.step.name)
         assert rule is not None
         return rule
 
     @property
     def params(self) -> dict[str, Any]:
-        """The equation's parameters."""
+        """Returns the equation's parameters."""
         return self.step.equation.params
 
     def bind(self, *operands: Any) -> list[Any]:
-        """Evaluate the equation as it stands, without noise."""
+        """Evaluates the equation as it stands, without noise."""
         return compat.bind(self.step.equation, *operands)
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
@@ -126,7 +126,7 @@ class Call(NamedTuple):
         return self.evaluation.body(self, words, operands, label)
 
     def decided(self, words: Words, number: Any) -> None:
-        """Tell what the equation itself decided."""
+        """Tells what the equation itself decided."""
         self.evaluation.decided(self.step, words, number)
 
 
@@ -138,7 +138,7 @@ def run(
     run_key: Array | None = None,
     evaluation: Evaluation | None = None,
 ) -> list[Any]:
-    """The values of a plan's results at the values `args` of its arguments.
+    """Returns the values of a plan's results at the values `args` of its arguments.
 
     The plan was made in the same trace. `key`, typed or raw, is consumed here; orders
     of `schedule="run"` are drawn from `run_key`, else from it too.
@@ -157,7 +157,7 @@ def at_words(
     evaluation: Evaluation,
     drawn: Drawn | None = None,
 ) -> list[Any]:
-    """As `run`; `drawn`: ahead, by the plan that this one is an inlined part of."""
+    """Evaluates a plan as `run` does; `drawn` are orders that an outer plan drew."""
     values: dict[Any, Any] = {}
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
@@ -169,7 +169,7 @@ def at_words(
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:
-    """Draw the orders of all equations of a plan at once: the program stays small."""
+    """Draws the orders of all equations of a plan at once: the program stays small."""
     order = plan.noise.order
     # An order for each output is drawn on the spot, where XLA fuses it with the sum.
     if order is None or order.granularity == "element" or not plan.to_draw:
@@ -257,7 +257,7 @@ def typed(step: Step, operands: Sequence[Any]) -> list[Any]:
 
 
 def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
-    """A step without noise; add_any of a joined chain has many terms."""
+    """Returns a step without noise; add_any of a joined chain has many terms."""
     if step.name == "add_any":
         return [functools.reduce(lax.add, operands)]
     return compat.bind(step.equation, *operands)
@@ -329,7 +329,7 @@ def _ordered(
 def _replaced(
     step: Step, evaluate: Callable[..., Array], source: Any, operands: Sequence[Any]
 ) -> Array:
-    """`evaluate(source, *operands)`, with the derivative of the plain sum."""
+    """Returns `evaluate(source, *operands)`, with the derivative of the plain sum."""
 
     @jax.custom_jvp
     def ordered(source: Any, *operands: Array) -> Array:

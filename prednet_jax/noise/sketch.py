@@ -21,7 +21,7 @@ HUGE = 1e18
 
 
 def numbers(x: Any) -> Array:
-    """A value as an array of real numbers of a type that NumPy has too."""
+    """Returns a value as an array of real numbers of a type that NumPy has too."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -52,7 +52,7 @@ def classes(x: Any) -> Any:
 # Traced once for each shape and type.
 @jax.jit
 def digest(x: Array) -> list[Array]:
-    """A large value of real numbers in few.
+    """Returns a large value of real numbers in few.
 
     For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
     squares, the largest magnitude, the unbounded elements (see `classes`).

@@ -31,12 +31,12 @@ def option(default: Any, check: Callable[..., None], **accepted: Any) -> Any:
 
 
 def choice(default: Any, *accepted: str) -> Any:
-    """A field with one of these texts."""
+    """Returns a field with one of these texts."""
     return option(default, errors.choice, accepted=accepted)
 
 
 def integer(default: Any, low: int, high: int) -> Any:
-    """A field with an integer from `low` to `high`."""
+    """Returns a field with an integer from `low` to `high`."""
     return option(default, errors.integer, low=low, high=high)
 
 
@@ -55,7 +55,7 @@ class NoiseSpec:
                 check(field.name, value)
 
     def __add__(self, other: NoiseSpec) -> NoiseSpec:
-        """Both noises, `self` first."""
+        """Returns both noises, `self` first."""
         return compose(self, other) if isinstance(other, NoiseSpec) else NotImplemented
 
 
@@ -183,7 +183,7 @@ class MonteCarlo(Elementwise):
     virtual_precision: int | None = integer(None, 2, 53)
 
     def precision(self, dtype: Any) -> int:
-        """The virtual precision for numbers of a type."""
+        """Returns the virtual precision for numbers of a type."""
         if self.virtual_precision is not None:
             return self.virtual_precision
         return 53 if dtype == "float64" else 24
@@ -282,7 +282,7 @@ class Composition(NoiseSpec):
 
 
 def compose(*specs: NoiseSpec) -> NoiseSpec:
-    """The noises of all `specs` in order: flattened, without Identity."""
+    """Returns the noises of all `specs` in order: flattened, without Identity."""
     flat = [part for spec in specs for part in parts(spec)]
     if not flat:
         return Identity()
@@ -299,7 +299,7 @@ def default() -> NoiseSpec:
 
 
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
-    """The simple specs of which `spec` consists; none for Identity."""
+    """Returns the simple specs of which `spec` consists; none for Identity."""
     accepted = "a noise spec, such as noise.parse('ulp') gives"
     errors.expect(isinstance(spec, NoiseSpec), "spec", spec, accepted)
     if isinstance(spec, Composition):
@@ -308,7 +308,7 @@ def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
 
 
 def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
-    """The part of `spec` that acts at `site` (one of `SITES`), or None."""
+    """Returns the part of `spec` that acts at `site` (one of `SITES`), or None."""
     errors.choice("site", site, SITES)
     acting = [part for part in parts(spec) if part.site == site]
     return compose(*acting) if acting else None

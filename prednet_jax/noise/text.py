@@ -40,7 +40,7 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 def parse(text: str) -> NoiseSpec:
-    """The spec that a text describes: a Composition of parts joined by "+".
+    """Returns the spec that a text describes: a Composition of parts joined by "+".
 
     A NoiseError names the text that is wrong and what would be accepted.
     """
@@ -54,7 +54,7 @@ def parse(text: str) -> NoiseSpec:
 
 
 def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
-    """The text of a spec: the inverse of `parse`.
+    """Returns the text of a spec: the inverse of `parse`.
 
     `defaults` writes options that have their default value too, as records want it.
     A ValueError: no text can hold the name of a leaf or of a primitive.
@@ -99,7 +99,7 @@ def _order(kind: type[NoiseSpec]) -> list[str]:
 
 
 def _value(name: str, kind: str, text: str) -> Any:
-    """A value of the type that an attribute is annotated with."""
+    """Returns a value of the type that an attribute is annotated with."""
     if "None" in kind and text.lower() == "none":
         return None
     if kind.startswith("tuple"):
@@ -150,7 +150,7 @@ def _value_text(value: Any) -> str:
 
 
 def _writable(name: str, separators: str) -> str:
-    """A name, if it is read back as itself."""
+    """Returns a name, if it is read back as itself."""
     if set(name) & set(separators) or name != name.strip() or name.lower() == "none":
         raise NoiseError(
             f"{name!r} cannot be written in a text: expected none of {separators}, no "

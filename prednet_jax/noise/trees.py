@@ -48,7 +48,7 @@ def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
 
 
 def _floats(tree: object) -> dict[int, Array]:
-    """The floating-point leaves that have elements, by position."""
+    """Returns the floating-point leaves that have elements, by position."""
     leaves = enumerate(map(jnp.asarray, jax.tree.leaves(tree)))
     floats = {
         i: x for i, x in leaves if jnp.issubdtype(x.dtype, jnp.floating) and x.size
@@ -116,7 +116,7 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
 
 
 def _select(spec: BitFlip, tree: object) -> dict[int, Array]:
-    """The leaves among which BitFlip draws."""
+    """Returns the leaves among which BitFlip draws."""
     floats = _floats(tree)
     if spec.leaf is None:
         return floats

@@ -22,7 +22,7 @@ from prednet_jax.noise.questions.leaves import (
 
 
 def v_ermv(a: Any, b: Any) -> float:
-    """Mean of |A - B| / |A|; not symmetric, `a` is the reference.
+    """Returns mean of |A - B| / |A|; not symmetric, `a` is the reference.
 
     An element that is zero in both adds nothing; one that is zero in `a` alone adds 1.
     NaN where only one of the two is NaN.
@@ -35,17 +35,17 @@ def v_ermv(a: Any, b: Any) -> float:
 
 
 def v_c(a: Any, b: Any) -> float:
-    """Fraction of elements that differ in value (`equal_elements`)."""
+    """Returns fraction of elements that differ in value (`equal_elements`)."""
     return float(np.mean(~equal_elements(*_pooled(a, b))))
 
 
 def l2_distance(a: Any, b: Any) -> float:
-    """Root of the sum of (A - B)^2."""
+    """Returns root of the sum of (A - B)^2."""
     return float(np.sqrt(np.sum(np.square(subtract(*_pooled(a, b))))))
 
 
 def _pooled(a: Any, b: Any) -> list[np.ndarray]:
-    """All elements of both trees, checked: two of [n]."""
+    """Returns all elements of both trees, checked: two of [n]."""
     check_same_structure("one", a, "the other", b)
     return [
         np.hstack([np.zeros(0), *map(np.ravel, wide_leaves(tree))]) for tree in (a, b)

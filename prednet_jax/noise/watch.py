@@ -63,7 +63,7 @@ class Watched(Evaluation):
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
-        """As `Evaluation`; notes what stands around."""
+        """Evaluates an equation as `Evaluation` does, and notes what stands around."""
         counters, labels = len(words.steps or ()), len(self.labels)
         self._around.append((call.step, counters, labels))
         try:
@@ -72,7 +72,7 @@ class Watched(Evaluation):
             self._around.pop()
 
     def place(self, words: Words | None = None) -> Place:
-        """Where the program is; without words, outside of all loops."""
+        """Returns where the program is; without words, outside of all loops."""
         place = Place([], [], 1, [])
         steps = (words.steps if words else None) or ()
         after = [*(counters for _, counters, _ in self._around[1:]), len(steps)]
@@ -95,7 +95,7 @@ class Watched(Evaluation):
         return place
 
     def send(self, label: Hashable, value: Array, place: Place) -> None:
-        """Show an array to the host, in parts of at most `_PART` elements."""
+        """Shows an array to the host, in parts of at most `_PART` elements."""
         size = value.size
 
         def note(part: Any, row: Any, *index: Any) -> None:
@@ -123,7 +123,7 @@ class Watched(Evaluation):
             whole()
 
     def seen(self, run: Callable[[], Any]) -> Seen:
-        """What is sent during a run."""
+        """Returns what is sent during a run."""
         self._parts.clear()
         with naming_loops():
             jax.block_until_ready(run())

@@ -64,11 +64,11 @@ class Report(NamedTuple):
 
     @property
     def varies(self) -> str:
-        """The worst of all entries."""
+        """Returns the worst of all entries."""
         return min((e.varies for e in self.entries), key=VARIES.index, default="no")
 
     def to_json(self) -> dict[str, Any]:
-        """All but the compiled program itself."""
+        """Returns all but the compiled program itself."""
         fields = self._asdict()
         del fields["compiled"]
         return {"varies": self.varies, **fields}
@@ -206,7 +206,7 @@ def audit(
 def _advice(
     build: Callable, entries: Sequence[Entry], deterministic: bool
 ) -> tuple[Advice, ...]:
-    """What would help, tried by compiling again."""
+    """Returns what would help, tried by compiling again."""
     advice = []
     if not deterministic and any(e.varies == "call" for e in entries):
         left = [e for e in build(True)[1] if e.varies == "call"]

@@ -76,7 +76,7 @@ class Compiled(NamedTuple):
 
 
 def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
-    """A program for CUDA, as bytecode of StableHLO with source lines.
+    """Returns a program for CUDA, as bytecode of StableHLO with source lines.
 
     `args` are arrays or `jax.ShapeDtypeStruct`s; results may take the memory of those
     at the positions `donate`.
@@ -160,7 +160,7 @@ _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
 
 
 def _compiled(folder: Path) -> Compiled:
-    """What the worker and XLA wrote of one program."""
+    """Returns what the worker and XLA wrote of one program."""
     texts = [file.read_text() for file in sorted(folder.glob("*.ptx"))]
     ptx = {entry: text for text in texts for entry in _ENTRY.findall(text)}
     answer = json.loads((folder / "answer.json").read_text())
@@ -175,7 +175,7 @@ def _compiled(folder: Path) -> Compiled:
 
 
 def _launches(folder: Path) -> Iterator[Launch]:
-    """What XLA's dump says of the sequence of kernels and calls."""
+    """Yields what XLA's dump says of the sequence of kernels and calls."""
     (sequence,) = folder.glob("*.thunk_sequence.txt")
     (metadata,) = folder.glob("*.thunk_metadata.txt")
     names = {}

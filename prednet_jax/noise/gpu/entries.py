@@ -103,7 +103,7 @@ def entries_of(
 
 
 def _opcode(each: hlo.Instruction) -> str:
-    """The opcode, whether it waits for the result or only starts."""
+    """Returns the opcode, whether it waits for the result or only starts."""
     return each.opcode.removesuffix("-start")
 
 
@@ -358,7 +358,7 @@ _LIBRARIES: dict[str, Library | None] = {
 
 
 def is_call(kind: str) -> bool:
-    """Whether a launch is a call of a library, by XLA's name of its kind."""
+    """Returns whether a launch is a call of a library, by XLA's name of its kind."""
     calls = (
         "Gemm|CublasLt|Convolution|CustomCall|Fft|Cholesky|TriangularSolve|Cudnn|Norm"
     )

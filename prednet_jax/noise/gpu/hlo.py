@@ -34,7 +34,7 @@ class Instruction(NamedTuple):
 
     @property
     def frame(self) -> int:
-        """Number of the stack frame; 0 if there is none."""
+        """Returns number of the stack frame; 0 if there is none."""
         return int(self._attribute(r"stack_frame_id=(\d+)") or 0)
 
     @property
@@ -68,11 +68,11 @@ class Program:
 
     @cached_property
     def instructions(self) -> dict[str, Instruction]:
-        """All instructions by name."""
+        """Returns all instructions by name."""
         return {x.name: x for body in self.computations.values() for x in body}
 
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """An instruction, and those of the fusion that it stands for."""
+        """Yields an instruction, and those of the fusion that it stands for."""
         yield instruction
         for each in self.computations.get(instruction.attribute("calls"), ()):
             yield from self.inside(each)

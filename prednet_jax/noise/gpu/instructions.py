@@ -40,7 +40,7 @@ class Instruction(NamedTuple):
 
 
 def unknown(instruction: Instruction) -> PtxError:
-    """The error of an instruction that is not in the tables."""
+    """Returns the error of an instruction that is not in the tables."""
     return PtxError(
         f"ptx={instruction.text!r}: expected an instruction that this interpreter "
         "knows and that PTX defines to the bit"
@@ -60,7 +60,7 @@ def _shift(function: Callable[..., Array], x: Array, by: Array) -> Array:
 
 
 def _extract(x: Array, position: Array, length: Array) -> Array:
-    """Bits of an unsigned number: `length` of them, from `position`."""
+    """Returns bits of an unsigned number: `length` of them, from `position`."""
     mask = (np.uint64(1) << np.minimum(length, 32).astype(np.uint64)) - np.uint64(1)
     return _shift(np.right_shift, x, position) & mask.astype(np.uint32)
 
@@ -71,7 +71,7 @@ def _wide(a: Array, b: Array) -> Array:
 
 
 def _canonical(function: Callable[..., Array], *operands: Array) -> Array:
-    """With the one NaN that a GPU makes."""
+    """Returns with the one NaN that a GPU makes."""
     result = np.asarray(function(*operands))
     bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), result.view(np.uint32))
     return bits.view(np.float32)

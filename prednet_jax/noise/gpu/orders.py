@@ -126,7 +126,7 @@ known: dict[str, Schedule | str] = {}
 
 
 def _read_orders(keys: Sequence[Sum]) -> None:
-    """Compile what is not known, each sum by itself, and read the orders."""
+    """Compiles what is not known, each sum by itself, and read the orders."""
     if not known:
         known.update(committed())
     missing = [key for key in dict.fromkeys(keys) if str(key) not in known]
@@ -147,7 +147,7 @@ def _read_orders(keys: Sequence[Sum]) -> None:
 
 
 def committed() -> dict[str, Schedule]:
-    """Orders that come with the package, by the name of the sum."""
+    """Returns orders that come with the package, by the name of the sum."""
     rounds: dict[str, list[Any]] = {}
     with np.load(COMMITTED) as file:
         for name, table in file.items():
@@ -156,7 +156,7 @@ def committed() -> dict[str, Schedule]:
 
 
 def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:
-    """The sum of an array over axes, in the order of a schedule."""
+    """Returns the sum of an array over axes, in the order of a schedule."""
     kept = [d for d in range(x.ndim) if d not in axes]
     shape = [x.shape[d] for d in kept]
     columns = lax.transpose(x, (*axes, *kept))
@@ -206,7 +206,7 @@ def _replayed_product(
 
 
 def _tf32(x: Array) -> Array:
-    """Float32 with 10 bits of mantissa, to nearest, ties away from zero."""
+    """Returns float32 with 10 bits of mantissa, to nearest, ties away from zero."""
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     rounded = (bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
     number = lax.bitcast_convert_type(rounded, jnp.float32)

@@ -106,7 +106,7 @@ def _kernel(parameters: tuple[str, ...], body: str) -> Kernel:
 
 
 def _operand(text: str) -> Any:
-    """An operand as Python has it; an address is a list of base and offset."""
+    """Returns an operand as Python has it; an address is a list of base and offset."""
     if text.startswith("{"):
         return tuple(_operand(part.strip()) for part in text[1:-1].split(","))
     if text.startswith("["):
@@ -133,7 +133,7 @@ class Memory:
         self.tags: Array | None = np.zeros(end // 2, np.int32) if tagged else None
 
     def view(self, position: int, dtype: Any) -> Array:
-        """The variable of that position, to be read and written."""
+        """Returns the variable of that position, to be read and written."""
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.data[start:stop].view(dtype)
 
@@ -151,7 +151,7 @@ class Memory:
         return address // size
 
     def load(self, address: Array, dtype: np.dtype[Any], text: str) -> "Register":
-        """Bits at addresses, and their tags."""
+        """Returns bits at addresses, and their tags."""
         index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
         tags = _UNTAGGED
         if self.tags is not None and size > 1:
@@ -159,7 +159,7 @@ class Memory:
         return Register(self.data.view(dtype)[index], tags)
 
     def store(self, address: Array, value: "Register", text: str) -> None:
-        """Write bits and tags; threads that disagree about an address are an error."""
+        """Writes bits and tags; threads that disagree about an address are an error."""
         bits, size = value.bits, value.bits.dtype.itemsize
         index, cells = self._index(address, size, text), self.data.view(bits.dtype)
         cells[index] = bits
@@ -196,7 +196,7 @@ def run(
     *,
     sample: bool = False,
 ) -> None:
-    """Run a kernel on global memory; `combine` None: there are no tags.
+    """Runs a kernel on global memory; `combine` None: there are no tags.
 
     `sample`: the first block alone, and arithmetic on floats other than additions gives
     any number, for tags that depend on none. A PtxError: at what it does not know or
@@ -299,7 +299,7 @@ class _Threads:
         return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 
     def _calculate(self, instruction: Instruction, mask: Array) -> None:
-        """All instructions that are functions of their operands."""
+        """Returns all instructions that are functions of their operands."""
         target, *sources = instruction.operands
         opcode = instruction.opcode
         if self.sample and _ARITHMETIC.match(opcode):
@@ -367,7 +367,7 @@ class _Threads:
             self.write(register, Register(bits, tags), mask)
 
     def _shuffle(self, instruction: Instruction, mask: Array) -> None:
-        """shfl.sync.down: a register of a later lane of the warp."""
+        """Returns shfl.sync.down: a register of a later lane of the warp."""
         target, source, *rest = instruction.operands
         if instruction.opcode != "shfl.sync.down.b32" or rest[1:] != [31, -1]:
             raise unknown(instruction)

@@ -38,13 +38,13 @@ class Program(NamedTuple):
     result: tuple[int, np.dtype[Any]]
 
     def run(self, memory: ptx.Memory, combine: ptx.Combine | None = None) -> Array:
-        """The result, flat, from the arguments in a memory."""
+        """Returns the result, flat, from the arguments in a memory."""
         for launch in self.launches:
             ptx.run(launch, memory, combine)
         return memory.view(*self.result)
 
     def memory(self, arguments: Sequence[Any], *, tagged: bool = False) -> ptx.Memory:
-        """Memory that holds the arguments."""
+        """Returns memory that holds the arguments."""
         memory = ptx.Memory(self.sizes, tagged=tagged)
         for parameter, value in zip(self.parameters, arguments, strict=True):
             memory.view(*parameter)[:] = np.ravel(value)
@@ -52,7 +52,7 @@ class Program(NamedTuple):
 
 
 def assemble(compiled: Compiled) -> Program:
-    """What was compiled, as a program to be run.
+    """Returns what was compiled, as a program to be run.
 
     A PtxError: it has several results, or does more than launch kernels of XLA's own.
     """
@@ -106,7 +106,7 @@ class Schedule(NamedTuple):
     rounds: tuple[Array, ...]
 
     def sum(self, terms: Array) -> Array:
-        """The sums of float32 terms [terms, outputs]."""
+        """Returns the sums of float32 terms [terms, outputs]."""
         columns = terms
         zeros = np.array([[0.0], [-0.0]], np.float32).repeat(terms.shape[1], 1)
         for indices in self.rounds:
@@ -148,7 +148,7 @@ class _Sums:
     def combine(
         self, opcode: str, tags: Sequence[Array], values: Sequence[Array]
     ) -> Array:
-        """See `ptx.Combine`.
+        """Returns see `ptx.Combine`.
 
         An addition of two different tags is a step of the sum, and so is that of a
         constant zero. Everything else may only bring together numbers of one tag: a
@@ -174,7 +174,7 @@ class _Sums:
         return result
 
     def _operand(self, tag: Array, value: Array) -> Array:
-        """The tags of numbers that are added."""
+        """Returns the tags of numbers that are added."""
         known = self.values[tag]
         other = (tag == 0) & (value.view(np.uint32) != 0)
         if self.exact:
@@ -223,7 +223,7 @@ class _Sums:
 
 
 def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedule:
-    """The order in which a compiled sum over axes adds, in float32.
+    """Returns the order in which a compiled sum over axes adds, in float32.
 
     Its parameters are arrays of that shape; the sum may follow elementwise arithmetic.
     A PtxError: the program is no sum whose outputs all have one tree.
@@ -262,7 +262,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
 def trees(
     launch: ptx.Launch, variables: Sequence[tuple[str, int]]
 ) -> dict[int, Schedule]:
-    """How sums inside of any kernel are added, by the number of their terms.
+    """Returns how sums inside of any kernel are added, by the number of their terms.
 
     Its first block runs on arbitrary numbers, and instructions on floats that PTX does
     not define to the bit give some number: no order depends on it. Terms are what is
@@ -296,7 +296,7 @@ _NONE = -9
 def _chains(
     batches: Sequence[Array], left: Array, right: Array, column: Array
 ) -> tuple[Array, Array, list[Array]]:
-    """One round: the longest chains of columns.
+    """Returns one round: the longest chains of columns.
 
     Of `batches`, the additions still to be made, operands come first; all else is by
     tag. Returns the tags of the columns that the round makes, its table

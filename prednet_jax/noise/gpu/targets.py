@@ -40,7 +40,7 @@ class Card(NamedTuple):
 
     @property
     def sm(self) -> str:
-        """The architecture as the compiler names it, such as `sm_61`."""
+        """Returns the architecture as the compiler names it, such as `sm_61`."""
         major, minor = self.capability
         return f"sm_{major}{minor}"
 

@@ -83,7 +83,7 @@ def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAl
 def cut_gathered(
     spec: ReductionOrder, axis: int, axes: Sequence[int], x: Any
 ) -> Cut | LeftAlone:
-    """reduce_sum over the axis of an all_gather: one piece for each device."""
+    """Returns reduce_sum over the axis of an all_gather: one piece for each device."""
     n = x.shape[axis]
     if n < 3:
         return too_few(n)
@@ -98,7 +98,7 @@ def cut_gathered(
 
 
 def axes_of(params: Params) -> tuple[Any, ...]:
-    """The mesh axes that a collective names."""
+    """Returns the mesh axes that a collective names."""
     names = params.get("axes", params.get("axis_name", ()))
     return tuple(names) if isinstance(names, tuple | list) else (names,)
 
@@ -171,7 +171,7 @@ def _in_sequence(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
 
 
 def _over_tree(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
-    """The sum at rank 0 of NCCL's binary tree, level by level from the leaves.
+    """Returns the sum at rank 0 of NCCL's binary tree, level by level from the leaves.
 
     A rank whose lowest bit is b has the children rank - b/2 and rank + b/2; where the
     second is out of range, the nearest that the tree has, if any.
@@ -189,7 +189,7 @@ def _over_tree(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
 
 
 def _second_child(rank: int, bit: int, n: int) -> int:
-    """The second child of a rank whose lowest bit is `bit`; 0: it has none."""
+    """Returns the second child of a rank whose lowest bit is `bit`; 0: it has none."""
     step = bit // 2
     while step and rank + step >= n:
         step //= 2

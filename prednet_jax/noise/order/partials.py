@@ -92,7 +92,7 @@ def stack_pieces(x: Array, axis: int, n: int) -> Array:
 
 
 def cut_axes(sizes: Sequence[int], n: int, first: Collection[int] = ()) -> list[Piece]:
-    """Cut a box into about n pieces, along as few axes as possible.
+    """Cuts a box into about n pieces, along as few axes as possible.
 
     At most n, but four where a box of twos has to be cut into three. Axes of `first`
     that hold all n pieces come before longer ones.
@@ -121,12 +121,12 @@ def after(d: int, axis: int) -> int:
 
 
 def unstack(x: Array, axis: int = 0) -> list[Array]:
-    """The slices of `x` along an axis, without it."""
+    """Returns the slices of `x` along an axis, without it."""
     return [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
 
 
 def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
-    """reduce_sum: pieces of the longest reduced axis."""
+    """Returns reduce_sum: pieces of the longest reduced axis."""
     axes = tuple(params["axes"])
     sizes = [x.shape[d] for d in axes]
     terms = math.prod(sizes)
@@ -154,7 +154,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 
 
 def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
-    """reduce_window_sum: pieces of the window."""
+    """Returns reduce_window_sum: pieces of the window."""
     window = params["window_dimensions"]
     terms = math.prod(window)
     if terms < 3:
@@ -222,7 +222,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 def cut_scatter_add(
     spec: ReductionOrder, params: Params, operand: Any, indices: Any, updates: Any
 ) -> Cut | LeftAlone:
-    """scatter-add: pieces of the updates, each added up from zero."""
+    """Returns scatter-add: pieces of the updates, each added up from zero."""
     numbers = params["dimension_numbers"]
     batching = numbers.scatter_indices_batching_dims
     # Axes of the indices along which updates may meet, and those of the updates.
@@ -292,7 +292,7 @@ def cut_select_and_scatter_add(
 
 
 def cut_add_any(terms: Sequence[Any]) -> Cut | LeftAlone:
-    """A chain of cotangent sums: each term is a piece."""
+    """Returns a chain of cotangent sums: each term is a piece."""
     n = len(terms)
     if n < 3:
         return too_few(n)
@@ -306,7 +306,7 @@ def cut_add_any(terms: Sequence[Any]) -> Cut | LeftAlone:
 
 
 def widen(x: Array) -> Array:
-    """`x` in the type in which its sums are kept."""
+    """Returns `x` in the type in which its sums are kept."""
     return lax.convert_element_type(x, widened(x.dtype))
 
 

@@ -56,7 +56,7 @@ def network(n: int) -> tuple[tuple[int, int], ...]:
 def draw_orders(
     words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
 ) -> tuple[Array, ...]:
-    """Draw a uniform permutation of n partial sums for each element of `shape`.
+    """Draws a uniform permutation of n partial sums for each element of `shape`.
 
     uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
     permutation; of others the outcomes of the network's exchanges, 32 to a word.
@@ -78,7 +78,7 @@ def draw_orders(
 def permute(
     orders: Sequence[Array], partial_sums: Sequence[Array], *, commuting: bool = False
 ) -> list[Array]:
-    """The partial sums in the drawn order, element by element.
+    """Returns the partial sums in the drawn order, element by element.
 
     `commuting` says that the first two may come in either order.
     """
@@ -106,7 +106,7 @@ def _table(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, ...]:
-    """Shape of the array of orders for outputs of `shape`."""
+    """Returns shape of the array of orders for outputs of `shape`."""
     if granularity == "element":
         return tuple(shape)
     if granularity == "shared" or not shape:
@@ -135,7 +135,7 @@ def randomly_ordered_sum(
     initial: Array | None = None,
     kept: np.dtype | None = None,
 ) -> Array:
-    """Partial sums added in drawn orders, to `initial` if there is one.
+    """Returns partial sums added in drawn orders, to `initial` if there is one.
 
     `orders` are of `draw_orders`, over the `tile_grid` of the outputs; every partial
     sum and addition is rounded to the type `kept`, unless it is None.
@@ -171,6 +171,6 @@ def narrow_type(accumulate: str, types: Sequence[np.dtype]) -> np.dtype | None:
 
 
 def widened(dtype: np.dtype) -> np.dtype:
-    """The type in which partial sums of `dtype` are kept: float32, or wider."""
+    """Returns the type in which partial sums of `dtype` are kept: float32, or wider."""
     narrow = jnp.dtype(dtype).itemsize <= 2 and jnp.issubdtype(dtype, jnp.floating)
     return jnp.dtype(jnp.float32) if narrow else jax.dtypes.canonicalize_dtype(dtype)

@@ -46,14 +46,14 @@ def _pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
 
 
 def _kept_type(params: Params, lhs: Any, rhs: Any) -> np.dtype:
-    """The type in which the pieces of a product are kept."""
+    """Returns the type in which the pieces of a product are kept."""
     return widened(params["preferred_element_type"] or jnp.result_type(lhs, rhs))
 
 
 def cut_dot(
     spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
 ) -> Cut | LeftAlone:
-    """dot_general: pieces of one contracted axis become a batch axis.
+    """Returns dot_general: pieces of one contracted axis become a batch axis.
 
     Where no contracted axis has three terms, they are cut together, a product a piece:
     four pieces, not three, of two axes of two.
@@ -101,7 +101,7 @@ def cut_dot(
 def cut_conv(
     spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
 ) -> Cut | LeftAlone:
-    """conv_general_dilated: pieces of the kernel, each with its own padding."""
+    """Returns conv_general_dilated: pieces of the kernel, each with its own padding."""
     numbers = params["dimension_numbers"]
     # Input features, window.
     axes = list(numbers.rhs_spec[1:])
@@ -130,7 +130,7 @@ def cut_conv(
     )
 
     def apart(a: Array, b: Array) -> Sums:
-        """One convolution for each piece of the kernel."""
+        """Returns one convolution for each piece of the kernel."""
 
         def part(piece: Piece) -> Array:
             padding = list(params["padding"])
@@ -195,7 +195,7 @@ def _is_everywhere(
 
 
 def _slice_axes(x: Array, axes: Sequence[int], piece: Piece) -> Array:
-    """`x` from start to stop along each of the axes."""
+    """Returns `x` from start to stop along each of the axes."""
     for axis, (start, stop) in zip(axes, piece, strict=True):
         x = lax.slice_in_dim(x, start, stop, axis=axis)
     return x

@@ -208,7 +208,7 @@ def decisions(
 def _tallied(
     pairs: Iterable[tuple[Seen, Seen]], labels: Mapping[str, Step], draws: int
 ) -> list[Decision]:
-    """The decisions of clean and noisy runs, and how often they differ."""
+    """Returns the decisions of clean and noisy runs, and how often they differ."""
     # By path: elements of the clean run, those compared, those that differ, draws.
     counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(4, int))
     examples: dict[str, Counter[int]] = defaultdict(Counter)
@@ -236,7 +236,7 @@ def _tallied(
 def _evaluated(
     clean: Sequence[np.ndarray], noisy: Sequence[np.ndarray], labels: np.ndarray
 ) -> Evaluation:
-    """What noise makes of the answers of runs, each beside a clean one."""
+    """Returns what noise makes of the answers of runs, each beside a clean one."""
     draws, flips = len(clean), Counter[int]()
     for expected, answer in zip(clean, noisy, strict=True):
         flips.update(np.flatnonzero(answer != expected).tolist())
@@ -248,7 +248,7 @@ def _evaluated(
 
 
 def _labels(labels: Any) -> np.ndarray:
-    """The labels of an evaluation set, refusing what is none."""
+    """Returns the labels of an evaluation set, refusing what is none."""
     labels = np.asarray(labels)
     if labels.dtype.kind not in "biu" or labels.ndim != 1 or not labels.size:
         raise NoiseError(
@@ -259,7 +259,7 @@ def _labels(labels: Any) -> np.ndarray:
 
 
 def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
-    """What a result answers to each label."""
+    """Returns what a result answers to each label."""
     leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
     answers = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
     scores = jnp.issubdtype(answers.dtype, jnp.floating)
@@ -290,7 +290,7 @@ def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
 
 
 def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
-    """The examples that flipped so often, the most often first."""
+    """Returns the examples that flipped so often, the most often first."""
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Flip(i, n / draws, *quantiles.interval(n, draws)) for i, n in order)
 
@@ -323,7 +323,7 @@ class _Deciding(Watched):
         return any(id(x) in self._bits for x in operands)
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
-        """The number of steps of a loop, or of a branch."""
+        """Returns the number of steps of a loop, or of a branch."""
         self._note(step, words, 0, number)
 
     def _note(self, step: Step, words: Words, i: int, value: Any) -> None:
@@ -348,7 +348,7 @@ _KEEPS_BITS = frozenset(
 def _decided(
     step: Step, operands: Sequence[Any], results: Sequence[Any]
 ) -> Sequence[Any]:
-    """What an equation decides, as discrete arrays."""
+    """Returns what an equation decides, as discrete arrays."""
     floats = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in operands]
     if not any(floats) or step.name == "bitcast_convert_type":
         return []
@@ -382,7 +382,7 @@ def _discrete(results: Sequence[Any]) -> list[Any]:
 def _permutation(
     params: dict[str, Any], operands: Sequence[Any], floats: Sequence[bool]
 ) -> Array:
-    """From where each element of a sort comes."""
+    """Returns from where each element of a sort comes."""
     axis, keys = params["dimension"], params["num_keys"]
     if not any(floats[:keys]):
         keys = len(operands)

@@ -45,7 +45,7 @@ def devices(
     out_specs: Any = None,
     spec: NoiseSpec = SUMS_BY_RANK,
 ) -> Callable:
-    """A function that computes on one device what `fn` computes over a mesh.
+    """Returns a function that computes on one device what `fn` computes over a mesh.
 
     Args:
         fn: a program of whole arrays, with `jax.shard_map` inside (its `mesh=` left
@@ -242,7 +242,7 @@ def _traced(
     sizes: Mapping[str, int],
     out_specs: Any,
 ) -> Traced:
-    """The program of a function over the mesh, rewritten for one device."""
+    """Returns the program of a function over the mesh, rewritten for one device."""
     mesh = _mesh(sizes, AxisType.Auto if placed is None else AxisType.Explicit)
     specs = (*(placed or ()), *[PartitionSpec()] * len(arrays))[: len(arrays)]
     whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]

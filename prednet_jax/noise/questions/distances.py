@@ -109,5 +109,5 @@ def distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_discrete(value: Recorded) -> bool:
-    """Whether a value holds integers, booleans or keys."""
+    """Returns whether a value holds integers, booleans or keys."""
     return not value.dtype.startswith(("float", "bfloat", "complex"))

@@ -77,7 +77,7 @@ class Invariance(NamedTuple):
 def invariance(
     fn: Callable, *, batch: Sequence[int] = (0,), draws: int = 8, seed: int = 0
 ) -> Callable[..., Invariance]:
-    """Compare the ways to call a function of a batch of rows.
+    """Compares the ways to call a function of a batch of rows.
 
     Args:
         fn: as for `inject`, from rows to rows: axis 0 of each array among the arguments
@@ -146,7 +146,7 @@ class _Given(NamedTuple):
         return len(self.arrays[0][0])
 
     def result(self, batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        """The arrays of the result, of PRNG keys their data."""
+        """Returns the arrays of the result, of PRNG keys their data."""
         arrays = self.outcome(batches, others).arrays
         is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
         pairs = zip(arrays, is_key, strict=True)
@@ -181,7 +181,7 @@ def _on_one_device(x: Any) -> Any:
 
 
 def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
-    """The call, refusing batches without a common axis 0."""
+    """Returns the call, refusing batches without a common axis 0."""
     for i in batch:
         if i >= len(call.args):
             raise NoiseError(
@@ -215,7 +215,7 @@ def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
 
 
 def _result(shapes: Outcome, arrays: Sequence[Any]) -> Any:
-    """The result of `fn` with these arrays."""
+    """Returns the result of `fn` with these arrays."""
     return dataclasses.replace(shapes, arrays=arrays).result()
 
 
@@ -382,7 +382,7 @@ def _first_line(given: _Given, name: str, lines: _Followed) -> str:
 
 
 def _rearranged(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two arrays hold nearly the same numbers, in other places."""
+    """Returns whether two arrays hold nearly the same numbers, in other places."""
     x, y = wide_leaves([x, y])
     near = functools.partial(np.allclose, rtol=0.01, atol=0.01 * rms(y))
     return not near(x, y) and near(np.sort(x, None), np.sort(y, None))

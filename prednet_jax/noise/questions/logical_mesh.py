@@ -67,7 +67,7 @@ class LogicalMesh:
 
 
 def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
-    """A program over a mesh of these sizes, rewritten for one device.
+    """Returns a program over a mesh of these sizes, rewritten for one device.
 
     A NoiseError: a `shard_map` has another mesh, or types hold unreduced values.
     """
@@ -77,7 +77,7 @@ def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def spread_over(jaxpr: Any) -> bool:
-    """Whether a rewritten program uses its mesh anywhere."""
+    """Returns whether a rewritten program uses its mesh anywhere."""
     opened, _ = compat.open_jaxpr(jaxpr)
     return any(
         isinstance(equation.params.get("mesh"), LogicalMesh)
@@ -112,7 +112,7 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
 
 
 def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
-    """A parameter without shardings, its programs rewritten."""
+    """Returns a parameter without shardings, its programs rewritten."""
     if isinstance(value, Sharding):
         return None
     if compat.is_jaxpr(value):
@@ -158,7 +158,7 @@ def _local_size(aval: Any, but: Sequence[str] = ()) -> int:
 
 
 def _spec(aval: Any) -> list[tuple[str, ...]]:
-    """The explicit mesh axes over which each axis of a type is sharded."""
+    """Returns the explicit mesh axes over which each axis of a type is sharded."""
     sharding = getattr(aval, "sharding", None)
     spec = () if sharding is None or sharding.mesh.empty else sharding.spec
     return axis_names(spec, len(getattr(aval, "shape", ())))
@@ -416,7 +416,7 @@ def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
-    """The mesh axes of each axis of an array."""
+    """Returns the mesh axes of each axis of an array."""
     named = [
         () if x is None else (x,) if isinstance(x, str) else tuple(x) for x in spec
     ]
@@ -426,7 +426,7 @@ def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
 def _layout(
     shape: Sequence[int], spec: Any, sizes: Mapping[str, int]
 ) -> tuple[list[Any], tuple[int, ...]]:
-    """How an array lies on the mesh.
+    """Returns how an array lies on the mesh.
 
     For each axis of the array the mesh axes that it is spread over, then its own
     number; and the sizes of these.

@@ -78,7 +78,7 @@ class Recorded:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Returns number of elements."""
         return math.prod(self.shape)
 
 
@@ -99,7 +99,7 @@ class Recording:
     equations: tuple[Recorded, ...]
 
     def save(self, path: Any) -> None:
-        """Write an .npz, which any machine with NumPy reads.
+        """Writes an .npz, which any machine with NumPy reads.
 
         `about` is a text in JSON: of each equation all attributes that are no arrays.
         `3/norms` are the norms of equation 3, from 0. NoiseError: it cannot be written.
@@ -131,7 +131,7 @@ class Recording:
 
 
 def load_recording(path: Any) -> Recording:
-    """Read what `Recording.save` wrote.
+    """Reads what `Recording.save` wrote.
 
     A NoiseError: it is no such file, is damaged or of another version.
     """
@@ -214,7 +214,7 @@ class Watch(Watched):
     def __init__(
         self, fn: Callable, args: Any, kwargs: Any, spec: NoiseSpec | None = None
     ) -> None:
-        """Trace and plan; `spec` is the noise of each run, if any."""
+        """Traces and plan; `spec` is the noise of each run, if any."""
         super().__init__(EXECUTIONS)
         self.name = getattr(fn, "__name__", type(fn).__name__)
         args, kwargs = BoundCall(fn, args, kwargs).arguments()
@@ -302,7 +302,7 @@ class Watch(Watched):
         words: Words | None = None,
         sources: tuple[int, ...] = (),
     ) -> None:
-        """Send a value, if it is an array of numbers."""
+        """Sends a value, if it is an array of numbers."""
         if not _is_array(value):
             return
         place, x = self.place(words), numbers(value)
@@ -326,7 +326,7 @@ class Watch(Watched):
             self.send((path, i), part, place)
 
     def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
-        """All values of one run; at `arrays`, or those that were traced."""
+        """Returns all values of one run; at `arrays`, or those that were traced."""
         words = random_bits.words(key)
         seen = self.seen(lambda: self._compiled(words, *(arrays or self._arrays)))
         parts: dict[str, dict[int, dict[tuple, np.ndarray]]] = {}
@@ -344,7 +344,7 @@ def _names(kind: str, tree: Any, count: int) -> list[str]:
 
 
 def _is_array(x: Any) -> bool:
-    """Whether a value is an array of numbers: no mutable array, no token."""
+    """Returns whether a value is an array of numbers: no mutable array, no token."""
     if isinstance(x, bool | int | float | complex | np.ndarray | np.generic):
         return not isinstance(x, np.ndarray) or x.dtype.kind in "biufcV"
     aval = x if isinstance(x, jax.ShapeDtypeStruct) else getattr(x, "aval", None)
@@ -361,13 +361,13 @@ _CALLS = re.compile(
 
 
 def _within(path: str) -> str:
-    """The loops and branches of a path, without positions and calls."""
+    """Returns the loops and branches of a path, without positions and calls."""
     names = [part.partition(":")[2] for part in path.split("/")[:-1]]
     return "/".join(name for name in names if not _CALLS.match(name))
 
 
 def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recorded:
-    """A value of what was seen of it: its parts by number and step."""
+    """Returns a value of what was seen of it: its parts by number and step."""
     steps, shape, loops = sorted(parts[0]), fact["shape"], len(fact["starts"])
     n = len(steps)
     # In a branch that was not taken, none.

@@ -78,7 +78,7 @@ class Signs(NamedTuple):
     known: Result
 
     def settled(self, values: Result) -> Result:
-        """A result with the signs of the known one where they are free."""
+        """Returns a result with the signs of the known one where they are free."""
         return [
             _nearest(x, y) if free else x
             for x, y, free in zip(values, self.known, self.is_free, strict=True)

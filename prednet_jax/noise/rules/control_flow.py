@@ -28,12 +28,12 @@ Call = Any  # `run.Call`, or what stands for it
 
 
 def _inline(call: Call, words: Words, operands: list) -> list:
-    """A call without a rule of its own: its body."""
+    """Returns a call without a rule of its own: its body."""
     return call.body(words, operands)
 
 
 def _jit(call: Call, words: Words, operands: list) -> list:
-    """A compiled call: its body, with its shardings as constraints."""
+    """Returns a compiled call: its body, with its shardings as constraints."""
     operands = _constrain(operands, call.params["in_shardings"])
     results = call.body(words, operands)
     return _constrain(results, call.params["out_shardings"])
@@ -160,7 +160,7 @@ def _barrier(values: list) -> list:
 
 
 def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
-    """A derivative along those of `dots` that are no symbolic zeros."""
+    """Returns a derivative along those of `dots` that are no symbolic zeros."""
     # A custom_vjp function refuses derivatives by what it closes over, zeros too.
     moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
@@ -205,7 +205,7 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
 
 
 def _split(params: Mapping[str, Any], operands: Sequence[Any]) -> tuple:
-    """The constants of `matvec` and of `solve`, all constants, and b."""
+    """Returns the constants of `matvec` and of `solve`, all constants, and b."""
     lengths = params["const_lengths"]
     count, before = sum(lengths), lengths.matvec + lengths.vecmat
     return (
@@ -257,7 +257,7 @@ _SPARSE = {
 
 
 def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
-    """The program that stands for an equation of sparse arrays."""
+    """Returns the program that stands for an equation of sparse arrays."""
     loaded = sys.modules[f"jax.experimental.sparse.{module}"]
     function = getattr(loaded, f"_{equation.primitive.name}_impl")
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]

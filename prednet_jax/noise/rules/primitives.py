@@ -156,7 +156,7 @@ registry.RULES.update(control_flow.HIGHER_ORDER)
 
 
 def known() -> frozenset[str]:
-    """Names of all primitives that JAX has or that have a rule."""
+    """Returns names of all primitives that JAX has or that have a rule."""
     return frozenset(registry.RULES) | compat.primitive_names()
 
 

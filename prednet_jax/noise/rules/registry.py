@@ -82,13 +82,13 @@ RULES: dict[str, Rule] = {}
 
 
 def higher_order(name: str) -> HigherOrder | None:
-    """The rule of the primitive of that name, if it runs other programs."""
+    """Returns the rule of the primitive of that name, if it runs other programs."""
     rule = RULES.get(name)
     return rule if isinstance(rule, HigherOrder) else None
 
 
 def register_rule(primitive: core.Primitive, rule: Rule) -> None:
-    """Tell noise what to do at a primitive of your own; rules go by its name.
+    """Tells noise what to do at a primitive of your own; rules go by its name.
 
     Register before the first call of a noisy function: those that are compiled already
     stay as they are. NoiseError: `primitive` is none, or has a rule already, or `rule`
