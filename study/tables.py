@@ -309,7 +309,7 @@ CONTRAST = {
     "n": "{n}",
     "mean, control": "{control_mean:sig4}",
     "difference [95 %]": difference,
-    "of the control": "{percent:+.2f} %",
+    "difference of means over the control's mean": "{percent:+.2f} %",
     "largest": "{max_abs_difference:sig}",
 }
 _TESTS = {
@@ -355,9 +355,11 @@ def verdict(record: Record) -> str:
     raw = ("raw", "raw_low", "raw_high")
     limit = redraw_limit(record)
     rows = {
-        "random against fixed orders": shown(of, *ends),
+        "random against fixed orders (exp of the mean log ratio, minus 1)": shown(
+            of, *ends
+        ),
         "the same, 90 % interval of the equivalence test": shown(of, *ends_90),
-        "the same, difference of the mean losses": shown(of, *raw),
+        "the same, difference of the mean losses over the control's": shown(of, *raw),
         "the same, mixed model": shown(mixed, *ends),
         "p: sign flip; permutation within seeds; equivalence": "; ".join(
             numbers.probability(of[p]) for p in ("p_value", "permutation_p", "tost_p")

@@ -9,7 +9,9 @@ from study import make_tables
 from study import tables as study_tables
 
 
-def test_tables_numbers_and_figures_are_those_of_the_records(tmp_path):
+@pytest.mark.slow
+def test_tables_numbers_and_figures_are_those_of_the_records():
+    """`make tables` does the same."""
     records = study_tables.Study(make_tables.STUDY)
     texts, files = make_tables.makers(records), make_tables.figures(records)
     pages = make_tables.package.pages()
