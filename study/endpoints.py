@@ -64,7 +64,9 @@ def endpoints(
     }
 
 
-def apart(a: Trajectory, b: Trajectory, control: Trajectory, update: int) -> float:
+def relative_weight_distance(
+    a: Trajectory, b: Trajectory, control: Trajectory, update: int
+) -> float:
     """Returns the distance of two trainings over the control's from its start."""
     travelled = np.linalg.norm(control.weights[update] - control.weights[0])
     return float(np.linalg.norm(a.weights[update] - b.weights[update]) / travelled)

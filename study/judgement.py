@@ -86,7 +86,7 @@ def manipulation(
             continue
         prints = {run.final_params_sha256 for run in other}
         differ += [all(run.final_params_sha256 not in prints for run in treated)]
-        apart = [_apart(a, b) for a in treated for b in other]
+        apart = [_relative_weight_distance(a, b) for a in treated for b in other]
         known = [distance for distance in apart if distance is not None]
         if not known:
             raise errors.UserError(
@@ -96,7 +96,7 @@ def manipulation(
     return statistics.manipulation(differ, distances) if differ else None
 
 
-def _apart(a: Run, b: Run) -> float | None:
+def _relative_weight_distance(a: Run, b: Run) -> float | None:
     """Final distance of two runs over the control's way; None: it is not recorded."""
     if b.arm == b.control:
         return a.distance_over_travelled[max(a.distance_over_travelled, key=int)]
@@ -148,7 +148,7 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
     details = answered.as_dict() | statistics.secondary_statistics(answered.effect.runs)
     details["sentence"] += " This is about emulated noise only: no GPU was used."
     details |= {"emulated_only": True, "status": part.status}
-    if part.known_answers:
+    if part.positive_controls:
         details["known_answers"] = known = known_answers(part, seeds)
         if failed := [row["arm"] for row in known if not row["holds"]]:
             details["status"] += f"; unconfirmed, by {', '.join(failed)}"
@@ -202,7 +202,7 @@ def same_bits(seeds: Records, others: Records, arm: str) -> int:
 def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
     """Returns whether each of the part's arms with a known answer has it."""
     rows = []
-    for arm, expected in part.known_answers.items():
+    for arm, expected in part.positive_controls.items():
         answered = answer(seeds, part.endpoint, arm)
         above = bool(answered.effect.low > 0)
         holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected

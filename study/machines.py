@@ -24,9 +24,9 @@ from study.parts import (
     CONTROL,
     FIXED,
     FIXED_ORDERS,
+    SEEDS_WITH_TWELVE_MACHINES,
     STALE,
     STALE_RUN,
-    TWELVE,
 )
 
 #: What the machines of a seed start from, by the prefix of their arms.
@@ -48,8 +48,9 @@ ARTICLE_SIZE = {
     },
 }
 ALT = (
-    f"The twelve machines of {TWELVE} seeds, a dot each: loss over the mean of those "
-    "with true targets. Left from one initial model, right from weights of their own."
+    f"The twelve machines of {SEEDS_WITH_TWELVE_MACHINES} seeds, a dot each: loss over "
+    "the mean of those with true targets. Left from one initial model, right from "
+    "weights of their own."
 )
 
 

@@ -24,12 +24,12 @@ class Treatment:
 
     Attributes:
         draw: the draws of an arm differ in the keys of their noise only.
-        dose: (factor, kind) of `studies.dose.amplified`; None: not amplified.
+        dose: (factor, kind) of `dose.amplified`, or None.
         optimizer: `adam` or `momentum`.
         rate: factor of the learning rate; other than 1 it plants a known effect.
-        rate_from: number of updates before the factor applies.
-        other_weights: 0: the seed's own initial weights; n: those of the n-th other
-            seed, beyond the seeds of the study.
+        rate_change_update: number of updates before the factor applies.
+        weights_seed_offset: number of the other seed, beyond the seeds of the study,
+            from which initial weights are drawn. Defaults to 0, the seed's own.
         seeds: how many of the part's first seeds get this treatment; None: all.
     """
 
@@ -42,8 +42,8 @@ class Treatment:
     optimizer: str = "adam"
     convolution: str = "auto"
     rate: float = 1.0
-    rate_from: int = 0
-    other_weights: int = 0
+    rate_change_update: int = 0
+    weights_seed_offset: int = 0
     seeds: int | None = None
 
     @property
@@ -53,9 +53,9 @@ class Treatment:
 
     def weights_seed(self, seed: int) -> int:
         """Returns the seed from which the initial weights of a run are drawn."""
-        if not self.other_weights:
+        if not self.weights_seed_offset:
             return seed
-        return 1_000_000 + 100 * seed + self.other_weights
+        return 1_000_000 + 100 * seed + self.weights_seed_offset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,10 @@ class Part:
     it is trained on one stream in order.
 
     Attributes:
-        endpoint: what its answer is about, of `studies.endpoints`.
+        endpoint: what its answer is about, of `study.endpoints`.
         status: of a part whose random orders have an answer: when its plan was made.
-        known_answers: arms whose answer is known, with it; if one has another answer,
-            that of the part is unconfirmed.
+        positive_controls: arms whose answer is known, and the answer. If one of them
+            has another answer, the answer of the part is unconfirmed.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Part:
     seeds: Sequence[int]
     treatments: tuple[Treatment, ...]
     status: str = ""
-    known_answers: Mapping[str, str] = dataclasses.field(
+    positive_controls: Mapping[str, str] = dataclasses.field(
         default_factory=dict, hash=False
     )
 
@@ -152,16 +152,18 @@ _ORDER = _draws(RANDOM, "reduction_order", range(2))
 _RUN = _draws(FIXED, "reduction_order:schedule=run", range(2))
 # Orders that differ between any two channels. Those of `_ORDER` differ between blocks
 # of 32, more channels than most layers of the small network have.
-_FINE = _draws("reduction_order_tile_1", "reduction_order:tile=1", range(2))
+_ORDER_PER_CHANNEL = _draws(
+    "reduction_order_tile_1", "reduction_order:tile=1", range(2)
+)
 #: On how many seeds part I has twelve machines.
-TWELVE = 6
+SEEDS_WITH_TWELVE_MACHINES = 6
 
 
 def _machines(prefix: str) -> list[Treatment]:
     """Twelve machines of part I: eight with true and four with stale targets.
 
-    Each adds in another fixed order, on the first `TWELVE` seeds. With a prefix each
-    also starts from other weights; without one, float32 is the first of the eight.
+    Each machine adds in another fixed order, on the first seeds only. With a prefix it
+    also starts from other weights. Without one, float32 is the first of the eight.
     """
     machines = [
         _PLAIN,
@@ -173,8 +175,8 @@ def _machines(prefix: str) -> list[Treatment]:
         dataclasses.replace(
             machine,
             arm=prefix + machine.arm,
-            other_weights=number if prefix else 0,
-            seeds=TWELVE,
+            weights_seed_offset=number if prefix else 0,
+            seeds=SEEDS_WITH_TWELVE_MACHINES,
         )
         for number, machine in enumerate(machines, start=1)
         if prefix or machine.arm != CONTROL
@@ -198,7 +200,7 @@ def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
 
 
 #: Three fixed orders and two random draws.
-_FIVE = (
+_THREE_FIXED_AND_TWO_RANDOM = (
     *(_PLAIN, _NULL),
     *_draws(FIXED, _FIXED_ELEMENT, [0]),
     *_draws(RANDOM, _ELEMENT, range(2)),
@@ -266,7 +268,7 @@ _PARTS = (
         name="C-noise",
         seeds=range(8348, 8356),
         # Last the largest Gaussian rung of part B, at the length of part C.
-        treatments=(_PLAIN, *_FINE, *_ORDER, _doses("adam", [1e8])[-1]),
+        treatments=(_PLAIN, *_ORDER_PER_CHANNEL, *_ORDER, _doses("adam", [1e8])[-1]),
     ),
     Part(
         name="D",
@@ -326,7 +328,7 @@ _PARTS = (
     Part(
         name="H",
         status="planned before its first run: part H",
-        known_answers={
+        positive_controls={
             STALE: RAISES,
             "order_1e+07": RAISES,
             "planted_rate_0.4": RAISES,
@@ -341,20 +343,34 @@ _PARTS = (
             _STALE,
             # They learn more slowly in the last fifth. A rate that is lower from the
             # start is another trajectory before rounding is.
-            *_draws("planted_rate_0.4", _ELEMENT, range(2), rate=0.4, rate_from=2400),
-            *_draws("planted_rate_0.85", _ELEMENT, range(4), rate=0.85, rate_from=2400),
+            *_draws(
+                "planted_rate_0.4",
+                _ELEMENT,
+                range(2),
+                rate=0.4,
+                rate_change_update=2400,
+            ),
+            *_draws(
+                "planted_rate_0.85",
+                _ELEMENT,
+                range(4),
+                rate=0.85,
+                rate_change_update=2400,
+            ),
             Treatment(arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8),
         ),
     ),
     Part(
         name="J",
         status="planned before its first run: part J",
-        known_answers={STALE: RAISES, "planted_rate_0": RAISES},
+        positive_controls={STALE: RAISES, "planted_rate_0": RAISES},
         seeds=range(8740, 8800),
         treatments=(
-            *_FIVE,
+            *_THREE_FIXED_AND_TWO_RANDOM,
             # They stop learning for the last fifth.
-            *_draws("planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_from=2400),
+            *_draws(
+                "planted_rate_0", _ELEMENT, range(2), rate=0.0, rate_change_update=2400
+            ),
             dataclasses.replace(_STALE, seeds=8),
         ),
     ),
@@ -362,13 +378,17 @@ _PARTS = (
         name="H-windows",
         status="planned before its first run: part H-windows",
         endpoint="window_loss",
-        known_answers={STALE: RAISES, "planted_rate_0": RAISES},
+        positive_controls={STALE: RAISES, "planted_rate_0": RAISES},
         **_WINDOWS,
         treatments=(
-            *_FIVE,
+            *_THREE_FIXED_AND_TWO_RANDOM,
             dataclasses.replace(_STALE, seeds=8),
             Treatment(
-                arm="planted_rate_0", noise=_ELEMENT, rate=0.0, rate_from=2800, seeds=12
+                arm="planted_rate_0",
+                noise=_ELEMENT,
+                rate=0.0,
+                rate_change_update=2800,
+                seeds=12,
             ),
         ),
     ),
@@ -377,7 +397,7 @@ _PARTS = (
         network=GREY,
         data="moving_digits",
         seeds=range(8664, 8680),
-        treatments=(*_FIVE, dataclasses.replace(_STALE, seeds=8)),
+        treatments=(*_THREE_FIXED_AND_TWO_RANDOM, dataclasses.replace(_STALE, seeds=8)),
     ),
     Part(
         name="J-planted",
@@ -385,7 +405,13 @@ _PARTS = (
         seeds=range(8740, 8772),
         treatments=(
             _PLAIN,
-            *_draws("planted_rate_0.2", _ELEMENT, range(2), rate=0.2, rate_from=2400),
+            *_draws(
+                "planted_rate_0.2",
+                _ELEMENT,
+                range(2),
+                rate=0.2,
+                rate_change_update=2400,
+            ),
         ),
     ),
     Part(
@@ -394,8 +420,8 @@ _PARTS = (
         **_WINDOWS,
         treatments=(
             _PLAIN,
-            Treatment(arm="planted_rate_2.3", rate=2.3, rate_from=2800),
-            Treatment(arm="planted_rate_1.4", rate=1.4, rate_from=2800),
+            Treatment(arm="planted_rate_2.3", rate=2.3, rate_change_update=2800),
+            Treatment(arm="planted_rate_1.4", rate=1.4, rate_change_update=2800),
         ),
     ),
 )

@@ -251,12 +251,16 @@ def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]
             | {
                 "final_params_sha256": run.sha256,
                 "distance_over_travelled": {
-                    str(update): endpoints.apart(run, control, control, update)
+                    str(update): endpoints.relative_weight_distance(
+                        run, control, control, update
+                    )
                     for update in run.weights
                     if update and update in control.weights
                 },
                 "final_distance_from": {
-                    f"{t.arm}.{t.draw}": endpoints.apart(run, other, control, last)
+                    f"{t.arm}.{t.draw}": endpoints.relative_weight_distance(
+                        run, other, control, last
+                    )
                     for t, other in done.items()
                     if treatment.only_noise
                     and t.only_noise

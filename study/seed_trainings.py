@@ -31,7 +31,11 @@ ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 @functools.lru_cache(maxsize=64)
 def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
     """Chainer's Adam, or gradient descent with momentum."""
-    drawn, start, factor = part.random_windows, treatment.rate_from, treatment.rate
+    drawn, start, factor = (
+        part.random_windows,
+        treatment.rate_change_update,
+        treatment.rate,
+    )
     if drawn is not None:
         cosine = optimizers.cosine(drawn.learning_rate, part.updates, drawn.rate_floor)
         adam = optimizers.chainer_adam(
@@ -97,14 +101,18 @@ def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
     start = _Training(
         state, {name: [] for name in CURVES}, {0: records.vector(state.params)}
     )
-    forks = [t.rate_from for t in part.treatments if t.rate_from]
+    forks = [t.rate_change_update for t in part.treatments if t.rate_change_update]
     return _advance(part, treatment, seed, start, min(forks, default=0))
 
 
 def _before_rate(treatment: Treatment) -> Treatment:
     """Returns the treatment before its late change of the rate, without its name."""
     kind = dataclasses.replace(treatment, arm="", seeds=None)
-    return dataclasses.replace(kind, rate=1.0, rate_from=0) if kind.rate_from else kind
+    return (
+        dataclasses.replace(kind, rate=1.0, rate_change_update=0)
+        if kind.rate_change_update
+        else kind
+    )
 
 
 def _advance(
@@ -133,7 +141,9 @@ def _advance(
 
 def _kind(treatment: Treatment) -> Treatment:
     """Returns the treatment without what leaves its program the same."""
-    return dataclasses.replace(treatment, arm="", draw=0, other_weights=0, seeds=None)
+    return dataclasses.replace(
+        treatment, arm="", draw=0, weights_seed_offset=0, seeds=None
+    )
 
 
 def initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from study import machines
-from study.parts import PARTS, TWELVE
+from study.parts import PARTS, SEEDS_WITH_TWELVE_MACHINES
 from study.seed_records import Run, SeedRecord
 
 PART = PARTS["I"]
@@ -21,19 +21,21 @@ def record(seed, mistake=0.5, spread=1e-3, weights=1.0):
     runs = []
     for treatment in PART.of_seed(seed):
         log = np.log1p(mistake) if treatment.targets == "stale" else 0.0
-        log += (weights if treatment.other_weights else spread) * rng.uniform(-1, 1)
+        log += (weights if treatment.weights_seed_offset else spread) * rng.uniform(
+            -1, 1
+        )
         about = {"arm": treatment.arm, "draw": treatment.draw, **REST}
         runs.append(Run(last_frame_loss=1e-2 * float(np.exp(log)), **about))
     return SeedRecord(seed=seed, updates=250, runs=tuple(runs), about={})
 
 
-FIRST = [record(seed) for seed in PART.seeds[:TWELVE]]
+FIRST = [record(seed) for seed in PART.seeds[:SEEDS_WITH_TWELVE_MACHINES]]
 
 
 def test_one_initial_model_gives_the_articles_picture_and_free_weights_do_not():
     for prefix in machines.STARTS:
         found = machines.twelve(FIRST, prefix)
-        assert len(found) == TWELVE
+        assert len(found) == SEEDS_WITH_TWELVE_MACHINES
         assert all((len(of.stale), len(of.true)) == (4, 8) for of in found.values())
     made = machines.values(FIRST)
     assert made["I.apart"] == "6 of 6"

@@ -210,7 +210,7 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
 
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="shifted")
 NOISY = [Treatment(arm="noisy", noise="ulp", draw=i) for i in (0, 1)]
-LATE = Treatment(arm="late", rate=0.5, rate_from=2)
+LATE = Treatment(arm="late", rate=0.5, rate_change_update=2)
 PART = Part(
     name="tiny",
     network=CONFIG,
