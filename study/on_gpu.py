@@ -36,36 +36,39 @@ CHUNK = 50
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One way to train on a device.
+    """A treatment, and how a device executes it.
 
     Attributes:
-        targets: as in `Method`.
-        convolution: `im2col`, a product of matrices, as Chainer without cuDNN has it;
-            or `xla`, which is cuDNN's on a GPU.
+        treatment: what is trained. Its convolutions are `im2col`, products of matrices,
+            as Chainer without cuDNN has them, or `xla`, cuDNN's on a GPU.
         mode: `vmap`, all seeds at once, or `map`, one after another as a single run.
         deterministic: compiled under `--xla_gpu_deterministic_ops=true`.
         precision: of products of matrices; `default` may round to TF32.
     """
 
-    targets: str = "true"
-    convolution: str = "im2col"
+    treatment: Treatment
     mode: str = "vmap"
     deterministic: bool = False
     precision: str = "highest"
 
 
-_CUDNN = Arm(convolution="xla", mode="map")
+def _way(targets: str = "true", convolution: str = "im2col", **execution: Any) -> Arm:
+    treatment = Treatment(arm=CONTROL, targets=targets, convolution=convolution)
+    return Arm(treatment=treatment, **execution)
+
+
+_CUDNN = _way(convolution="xla", mode="map")
 ARMS = {
-    "gpu": Arm(),
-    "gpu_again": Arm(),
-    "gpu_deterministic": Arm(deterministic=True),
-    "gpu_tf32": Arm(precision="default"),
-    "gpu_stale": Arm(targets="stale"),
+    "gpu": _way(),
+    "gpu_again": _way(),
+    "gpu_deterministic": _way(deterministic=True),
+    "gpu_tf32": _way(precision="default"),
+    "gpu_stale": _way(targets="stale"),
     "gpu_cudnn": _CUDNN,
     "gpu_cudnn_again": _CUDNN,
-    "gpu_cudnn_stale": dataclasses.replace(_CUDNN, targets="stale"),
+    "gpu_cudnn_stale": _way("stale", convolution="xla", mode="map"),
     # The same by the CPU, from which distances are measured.
-    "cpu": Arm(convolution="auto", mode="map"),
+    "cpu": _way(convolution="auto", mode="map"),
 }
 
 
@@ -83,10 +86,9 @@ def train(
     Returns the curves `last_frame_loss` and `window_loss` `[N, updates]`, and the final
     weights `[N, size]`, as in `records.vector`.
     """
-    treatment = Treatment(arm=CONTROL, targets=arm.targets)
-    states = [initial_state(part, treatment, seed) for seed in seeds]
+    states = [initial_state(part, arm.treatment, seed) for seed in seeds]
     state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    advance, shown = _program(part, arm, treatment), jnp.asarray(shown)
+    advance, shown = _program(part, arm), jnp.asarray(shown)
     chunks = []
     for start in range(0, updates, CHUNK):
         numbers = jnp.arange(start, min(start + CHUNK, updates))
@@ -103,11 +105,12 @@ def train(
     return curves, np.stack(weights)
 
 
-def _program(part: Part, arm: Arm, treatment: Treatment) -> Callable:
+def _program(part: Part, arm: Arm) -> Callable:
     """`(state, frames, updates) -> (state, losses)`, leaves with the axis N first."""
-    network = dataclasses.replace(part.network, convolution=arm.convolution)
-    method = Method(targets=arm.targets, truncation_leak=part.truncation_leak)
-    step = truncated.make_step(network, optimizer(part, treatment), method)
+    kind = arm.treatment
+    network = dataclasses.replace(part.network, convolution=kind.convolution)
+    method = Method(targets=kind.targets, truncation_leak=part.truncation_leak)
+    step = truncated.make_step(network, optimizer(part, kind), method)
     key = jax.random.key(0)
 
     def one(inputs: tuple) -> tuple:

@@ -33,9 +33,8 @@ def test_seeds_in_one_program_train_as_each_alone(shown, arm, close, monkeypatch
     monkeypatch.setattr(on_gpu, "CHUNK", 8)  # The last one is shorter.
     how = on_gpu.ARMS[arm]
     curves, weights = on_gpu.train(PART, how, PART.seeds, shown, PART.updates)
-    alone_as = Treatment(arm=arm, targets=how.targets, convolution=how.convolution)
     for i, seed in enumerate(PART.seeds):
-        alone = seed_trainings.train(PART, alone_as, seed)
+        alone = seed_trainings.train(PART, how.treatment, seed)
         last = alone.curves["last_frame_loss"]
         np.testing.assert_allclose(curves["last_frame_loss"][i], last, rtol=close)
         window = alone.curves["loss"]
@@ -63,10 +62,10 @@ def test_a_record_has_the_last_fifth_and_the_way_from_the_cpu():
 
 @pytest.mark.parametrize(("arm", "rounded"), [("gpu", False), ("gpu_tf32", True)])
 def test_products_are_rounded_only_where_the_arm_says_so(shown, arm, rounded):
-    treatment = Treatment(arm="float32")
-    states = [seed_trainings.initial_state(PART, treatment, s) for s in PART.seeds]
+    how = on_gpu.ARMS[arm]
+    states = [seed_trainings.initial_state(PART, how.treatment, s) for s in PART.seeds]
     state = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
-    program = on_gpu._program(PART, on_gpu.ARMS[arm], treatment)
+    program = on_gpu._program(PART, how)
     text = program.lower(state, shown, np.arange(2)).as_text()
     products = re.findall(r"stablehlo\.dot_general.*", text)
     assert products
