@@ -38,7 +38,7 @@ PYTHONS = ("3.11", "3.10", "3.9", "3.8")
 PACKAGE = "chainer==7.8.1"
 
 
-class Arm(NamedTuple):
+class Intervention(NamedTuple):
     """A change of the published loop: flags of in_chainer/run.py, and their meaning."""
 
     flags: tuple[str, ...]
@@ -48,25 +48,33 @@ class Arm(NamedTuple):
 PUBLISHED, COPIED = "published", "target copied"
 _COPY = "--target=copied"
 ARMS = {
-    PUBLISHED: Arm((), "one buffer for the input, one for the target"),
-    "input copied": Arm(("--input=copied",), "a new array for every input"),
-    "remade": Arm(
+    PUBLISHED: Intervention((), "one buffer for the input, one for the target"),
+    "input copied": Intervention(("--input=copied",), "a new array for every input"),
+    "remade": Intervention(
         ("--remake",),
         "new arrays for parameters and state after every update, as a transfer makes",
     ),
-    COPIED: Arm((_COPY,), "a new array for every target, as a transfer to a GPU makes"),
-    "both copied": Arm(("--input=copied", _COPY), "new arrays for input and target"),
-    "difference kept": Arm(
+    COPIED: Intervention(
+        (_COPY,), "a new array for every target, as a transfer to a GPU makes"
+    ),
+    "both copied": Intervention(
+        ("--input=copied", _COPY), "new arrays for input and target"
+    ),
+    "difference kept": Intervention(
         ("--loss=difference_kept",),
         "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",
     ),
-    "remade, target copied": Arm(
+    "remade, target copied": Intervention(
         ("--remake", _COPY), "both together: all that a GPU run copies"
     ),
-    "static": Arm(("--static",), "published, every frame the same"),
-    "static, target copied": Arm(("--static", _COPY), "the same, target copied"),
-    "window 1": Arm(("--window=1",), "published, an update after every frame"),
-    "window 1, target copied": Arm(("--window=1", _COPY), "the same, target copied"),
+    "static": Intervention(("--static",), "published, every frame the same"),
+    "static, target copied": Intervention(
+        ("--static", _COPY), "the same, target copied"
+    ),
+    "window 1": Intervention(("--window=1",), "published, an update after every frame"),
+    "window 1, target copied": Intervention(
+        ("--window=1", _COPY), "the same, target copied"
+    ),
 }
 # (one arm, another, whether their final weights are predicted to be equal).
 PREDICTIONS = (
