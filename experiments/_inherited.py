@@ -226,12 +226,15 @@ def frames_of(path: str, own: DataSettings) -> DataSettings:
 
 
 def define_weights() -> None:
-    """Declares --weights and --extrapolate_from, which `load_trained_network` reads."""
+    """Declares --weights and its flags, which `load_trained_network` reads."""
     flags.DEFINE_integer(
         "extrapolate_from",
         None,
         "Frame of a sequence, from 1, from which on the network sees its own "
-        "predictions; 0: it sees all. Defaults to Keras's extrap_start_time, or 0.",
+        "predictions. Defaults to the extrap_start_time of a Keras model, or to none.",
+    )
+    flags.DEFINE_bool(
+        "stored_start", True, "Extrapolate from the extrap_start_time of a Keras model."
     )
     flags.DEFINE_string(
         "weights",
@@ -283,11 +286,11 @@ def load_trained_network() -> TrainedNetwork:
         own = tasks.of(config), params
     network, params = initial_weights(name, _flags.network(), own)
     first = FLAGS.extrapolate_from
-    if FLAGS.weights is not None and first is None:
+    if FLAGS.weights is not None and first is None and FLAGS.stored_start:
         first = weights.extrapolation(name)
         if first is not None:
-            print(f"--extrapolate_from={first}, as {name}; 0: none")
-    trained = TrainedNetwork(network, params, frames, name, first or None)
+            print(f"--extrapolate_from={first}, as {name}; --nostored_start: none")
+    trained = TrainedNetwork(network, params, frames, name, first)
     if own is None and (Path(name).exists() or name not in weights.pretrained_names()):
         return trained._replace(frames=frames_of(name, frames))
     frames = dataclasses.replace(frames, data=frames.data or name)

@@ -31,6 +31,12 @@ from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
+_cli.TOPICS |= {
+    "Files": ["input", "output", "overwrite"],
+    "Network, where the file does not tell it": [
+        *("variant", "height", "width", "pixel_max"),
+    ],
+}
 flags.DEFINE_string("input", None, "File or directory to read.", required=True)
 flags.DEFINE_string("output", None, "File or directory to write.", required=True)
 flags.DEFINE_integer(
@@ -82,12 +88,12 @@ def main() -> None:
     )
     if not isinstance(config, PredNetConfig):
         raise UserError(f"--input={FLAGS.input}: of autoencoder; expected prednet")
-    print_network(config, params)
     for name in ("height", "width", "variant", "pixel_max"):
         given, own = FLAGS[name].value, getattr(config, name)
         scaled = name == "pixel_max" and weights.is_port(FLAGS.input)
         if given not in (None, own) and not scaled:
             raise UserError(f"--{name}={given}: expected {own}, as in {FLAGS.input}")
+    print_network(config, params)
     try:
         save(output, config, params)
     except UserError as error:

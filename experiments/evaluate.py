@@ -31,6 +31,18 @@ from prednet_jax.report import documents
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
+_cli.TOPICS |= {
+    "Weights and sequences": [
+        "weights",
+        "split",
+        "frames",
+        "sequences",
+        "skip",
+        "seed",
+    ],
+    "Predictions": ["horizons", "extrapolate_from", "stored_start"],
+    "Output": ["output", "ssim_range"],
+}
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()

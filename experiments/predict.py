@@ -40,6 +40,11 @@ from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
 LAYERS = ("layers.npz", "layers.png")
+_cli.TOPICS |= {
+    "Weights and frames": ["weights", "start", "frames", "seed"],
+    "Predictions": ["future", "extrapolate_from", "stored_start"],
+    "Output": ["workdir", "layers"],
+}
 WORDS = ("seen", "own")  # What the network was shown in place of a frame.
 _flags.define_model_flags()
 _flags.define_data_flags()

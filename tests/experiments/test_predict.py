@@ -248,7 +248,7 @@ def test_a_keras_file_brings_its_size_and_where_it_extrapolates(
     assert f"--extrapolate_from=3, as {path}" in said
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert scores["extrapolate_from"] == 3
-    words = (f"--weights={path}", "--data=walk", "--frames=3", "--extrapolate_from=0")
+    words = (f"--weights={path}", "--data=walk", "--frames=3", "--nostored_start")
     assert "extrapolated" not in predict(tmp_path, *words)
     done = forked(
         "convert_weights.py", f"--input={path}", f"--output={tmp_path}/a.safetensors"
