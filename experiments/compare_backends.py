@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def timed() -> bool:
-    """Whether --minutes decide the size: no flag does, in the setting of the study."""
+    """Returns whether --minutes decide the size."""
     given = [name for name in _SIZES if FLAGS[name].present]
     design = make_design(_plan_of_flags())
     other = [
@@ -217,7 +217,7 @@ def _purpose(design: runs.Design, by_minutes: bool) -> str:
 
 
 def _plan_of_flags() -> Plan:
-    """The plan that the flags alone describe."""
+    """Returns the plan that the flags alone describe."""
     first = FIRST_SEED if FLAGS.first_seed is None else FLAGS.first_seed
     if _fresh():
         first = secrets.randbelow(2**31)
@@ -230,7 +230,7 @@ def _fresh() -> bool:
 
 
 def _kept_plan() -> Plan | None:
-    """The plan of an interrupted comparison that the flags ask for again; or None."""
+    """Returns the plan of an interrupted comparison that the flags ask for, or None."""
     kept = Plan.read(Path(FLAGS.workdir))
     if kept is None or not _fresh():
         return None
@@ -243,7 +243,10 @@ def _kept_plan() -> Plan | None:
 
 
 def _plan(reporter: progress.Reporter, started: float) -> Plan:
-    """The plan of an interrupted comparison, or a new one; it is kept and printed."""
+    """Returns the plan of an interrupted comparison, or a new one.
+
+    It is kept and printed.
+    """
     root = Path(FLAGS.workdir)
     if kept := _kept_plan():
         reporter.line(f"Continues the comparison that was interrupted: {_size(kept)}.")
@@ -301,7 +304,7 @@ def _counts(rung: budget.Rung) -> str:
 
 
 def make_design(plan: Plan) -> runs.Design:
-    """The design of a plan, with the flags that every plan shares."""
+    """Returns the design of a plan, with the flags that every plan shares."""
     setup, rung = _flags.setup(), plan.rung
     if "autoencoder" in rung.without:
         setup["tasks"] = tuple(t for t in setup["tasks"] if t.name != "autoencoder")
@@ -329,7 +332,7 @@ def _list_jobs(design: runs.Design) -> None:
     for name, reason in design.skipped:
         print(f"skipped {name}: {reason}")
     for job in design.runs():
-        print(job.shown)
+        print(job.command_line)
 
 
 def measure(reporter: progress.Reporter, design: runs.Design) -> budget.Speed:
@@ -381,7 +384,7 @@ class Saddle:
 
     @property
     def script(self) -> executor.Script:
-        """The process; it keeps the trainings that have finished."""
+        """Returns the process; it keeps the trainings that have finished."""
         arguments = (
             "--programs=symmetric",
             f"--arms={','.join(self.arms)}",
@@ -392,7 +395,7 @@ class Saddle:
         )
         return executor.Script(
             name="the training from an exact saddle",
-            launch=executor.Launch(
+            launch=executor.ProcessCommand(
                 script=_script("symmetric_start.py"),
                 arguments=arguments,
                 environment=records.environment() | {"JAX_PLATFORMS": "cpu"},
@@ -402,13 +405,13 @@ class Saddle:
         )
 
     def rows(self) -> list[symmetric.Row]:
-        """The rows of its trainings; none unless all have finished."""
+        """Returns the rows of its trainings; none unless all have finished."""
         path = self.folder / "runs.csv"
         rows = symmetric.read(path) if path.exists() else []
         return rows if len(rows) == len(self.arms) else []
 
     def state(self) -> progress.State:
-        """How far it is, as its log has it."""
+        """Returns how far it is, as its log has it."""
         path = self.folder / executor.LOG
         text = path.read_text(errors="replace") if path.exists() else ""
         lines = [line for line in text.splitlines() if ": update " in line]
@@ -421,7 +424,10 @@ class Saddle:
 
 
 def _saddle(design: runs.Design, plan: Plan) -> Saddle | None:
-    """The trainings from a saddle that belong to a plan; its folder is prepared."""
+    """Returns the trainings from a saddle that belong to a plan.
+
+    Its folder is prepared.
+    """
     arms, updates = plan.rung.saddle_arms, plan.rung.saddle_updates
     if not plan.minutes:
         updates = max(design.updates, symmetric.BINS)
@@ -566,7 +572,7 @@ def shorten(
     needed: list[runs.Job],
     saddle: Saddle | None,
 ) -> tuple[runs.Design, Saddle | None]:
-    """The largest design that the runs have reached; their rest is cut off."""
+    """Returns the largest design that the runs have reached; their rest is cut off."""
     rung = shortened.largest_rung(needed, published.RUNGS)
     assert rung is not None
     seeds = range(design.first_seed, design.first_seed + rung.seeds)
@@ -599,7 +605,7 @@ def shorten(
 
 
 def judge(design: runs.Design, saddle: Saddle | None) -> dict:
-    """The verdict about the runs on disk, next to the published study."""
+    """Returns the verdict about the runs on disk, next to the published study."""
     study = published.load()
     others = []
     if saddle is not None and (rows := saddle.rows()):
@@ -611,7 +617,7 @@ def judge(design: runs.Design, saddle: Saddle | None) -> dict:
 
 
 def _size_record(plan: Plan, design: runs.Design, saddle: Saddle | None) -> dict:
-    """What was planned and reached, for the verdict's design."""
+    """Returns what was planned and reached, for the verdict's design."""
     study = published.load()
     differs = {
         task.name: study.other_setting(design, task)

@@ -57,13 +57,13 @@ def main() -> None:
     jobs = sweep.jobs()
     if FLAGS.address == sweeps.LOCAL:
         for job in jobs:
-            if lacking := design.lacking(job.arm, job.threads):
+            if lacking := design.missing_hardware(job.arm, job.threads):
                 where = "on this machine; --address names another"
                 raise UserError(f"arm={job.arm.name!r}: {lacking} ({where})")
     missing, reasons = runs.kept(jobs)
     if FLAGS.dry_run:
         for job in jobs:
-            print(job.shown)
+            print(job.command_line)
         return
     print(runs.describe_reasons(reasons) or f"{len(jobs)} runs", flush=True)
     with files.hold(sweep.root):
@@ -82,7 +82,7 @@ def main() -> None:
 
         if missing:
             running = sweeps.execute(missing, address=FLAGS.address)
-            runs.follow(running, len(jobs), len(rows), line)
+            runs.report_progress(running, len(jobs), len(rows), line)
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:

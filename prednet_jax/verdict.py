@@ -94,7 +94,7 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """The claim with its remark."""
+        """Returns the claim with its remark."""
         return f"{self.kind} ({self.remark})" if self.remark else self.kind.value
 
     def to_json(self) -> dict[str, Any]:

@@ -60,24 +60,27 @@ _CONFIG: Spec = {
 
 
 def spec(chart: Spec) -> Spec:
-    """A chart in the look of all figures."""
+    """Returns a chart in the look of all figures."""
     schema = "https://vega.github.io/schema/vega-lite/v6.json"
     return {"$schema": schema, **chart, "config": _CONFIG}
 
 
 def svg(chart: Spec, alt_text: str) -> bytes:
-    """A chart with its data as SVG; the same chart gives the same bytes everywhere."""
+    """Returns a chart with its data as SVG.
+
+    The same chart gives the same bytes everywhere.
+    """
     head, _, body = vl_convert.vegalite_to_svg(spec(chart)).partition(">")
     return f'{head} role="img">\n<title>{escape(alt_text)}</title>{body}\n'.encode()
 
 
 def png(chart: Spec) -> bytes:
-    """A chart with its data as PNG, at twice its size in pixels."""
+    """Returns a chart with its data as PNG, at twice its size in pixels."""
     return vl_convert.vegalite_to_png(spec(chart), scale=2)
 
 
 def layer(mark: str, encoding: Spec, data: Any = None, **properties: Any) -> Spec:
-    """A mark of a chart with its properties; `data` None: rows of the chart."""
+    """Returns a mark of a chart with its properties; `data` None: rows of the chart."""
     drawn: Spec = {"mark": {"type": mark, **properties}, "encoding": encoding}
     if data is not None:
         drawn["data"] = {"values": data}
@@ -85,19 +88,19 @@ def layer(mark: str, encoding: Spec, data: Any = None, **properties: Any) -> Spe
 
 
 def channel(field: str, title: str | None = None, **scale: Any) -> Spec:
-    """A quantitative channel; on a linear scale it need not show zero."""
+    """Returns a quantitative channel; on a linear scale it need not show zero."""
     if "type" not in scale:
         scale = {"zero": False, **scale}
     return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
 def names(field: str, **more: Any) -> Spec:
-    """A nominal channel, whose values stand in the order of the data."""
+    """Returns a nominal channel, whose values stand in the order of the data."""
     return {"field": field, "type": "nominal", "sort": None, "title": None, **more}
 
 
 def literal(field: str) -> Spec:
-    """A channel whose values are colours or shapes."""
+    """Returns a channel whose values are colours or shapes."""
     return {"field": field, "type": "nominal", "scale": None}
 
 
@@ -112,7 +115,7 @@ class Panel(NamedTuple):
 
 
 def around_zero(title: str, values: Sequence[Sequence[float]], margin: float) -> Panel:
-    """A panel wide enough for the rows but those that are far away.
+    """Returns a panel wide enough for the rows but those that are far away.
 
     There is room for half of the rows and a quarter more: with stale targets in the
     panel the other arms would look like lines. `values` are of the seeds, by row; up to
@@ -159,7 +162,7 @@ class Dots(NamedTuple):
 
     @property
     def chart(self) -> Spec:
-        """The specification."""
+        """Returns the specification."""
         stacks = [
             [dot for row in self.rows for dot in _stacked(panel, row, row.values[i])]
             for i, panel in enumerate(self.panels)
@@ -172,12 +175,15 @@ class Dots(NamedTuple):
         return {"hconcat": drawn, "spacing": 40}
 
     def svg(self) -> bytes:
-        """The figure for a document."""
+        """Returns the figure for a document."""
         return svg(self.chart, self.alt_text)
 
 
 def _stacked(panel: Panel, row: Row, values: Sequence[float]) -> Iterator[Spec]:
-    """Each finite value; dots that would cover each other stand above one another."""
+    """Yields each finite value.
+
+    Dots that would cover each other stand above one another.
+    """
     taken = Counter[int]()
     for value in sorted(filter(np.isfinite, values)):
         shown = min(max(value, panel.low), panel.high)

@@ -43,7 +43,7 @@ _BEGINS_A_LINE = re.compile(r"^(?:[\s>*+-]|\d+[.)])*(<!--[=/][\w.-]*-->)", re.MU
 
 
 def names(document: str) -> set[str]:
-    """Names of the tables and numbers that a document marks.
+    """Returns names of the tables and numbers that a document marks.
 
     A UserError: a mark is not closed, has no proper name, or begins a line.
     """
@@ -73,7 +73,7 @@ def tables(document: str) -> dict[str, str]:
 
 
 def fill(document: str, made: Mapping[str, str], *, others: bool = False) -> str:
-    """A document with its tables and numbers made anew, from their texts by name.
+    """Returns a document with its tables and numbers made from their texts by name.
 
     A UserError: a name is marked that nothing makes (with `others` its text stays as it
     is), or as for `names`.
@@ -149,14 +149,14 @@ def renew(
 
 
 def markdown(frame: "pd.DataFrame", cells: Cells = None) -> str:
-    """A table in Markdown, with `cells` as in `rows`."""
+    """Returns a table in Markdown, with `cells` as in `rows`."""
     heading, *lines = rows(frame, cells)
     ruled = (heading, ["---"] * len(heading), *lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
 def rows(frame: "pd.DataFrame", cells: Cells = None) -> list[list[str]]:
-    """The headings of a table, and its cells by row.
+    """Returns the headings of a table, and its cells by row.
 
     `cells` says how those of each column are made, by the column's heading (or in pairs
     with it: two columns may have the same heading): a template of `numbers.text` over
@@ -173,7 +173,7 @@ def rows(frame: "pd.DataFrame", cells: Cells = None) -> list[list[str]]:
 
 
 def columns(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """A table in plain text, its columns as wide as they need.
+    """Returns a table in plain text, its columns as wide as they need.
 
     The names of the columns are the first row; `right` are the numbers of the columns
     that are aligned right.

@@ -55,11 +55,11 @@ class Curves:
     zone: float | None = None
 
     def columns(self) -> list[tuple[int, str]]:
-        """Number of the line, and seed, of each column after the axis."""
+        """Returns number of the line, and seed, of each column after the axis."""
         return [(k, s) for k, line in enumerate(self.series) for s in line.curves]
 
     def csv(self) -> str:
-        """The table: the axis, then a column per line and seed."""
+        """Returns the table: the axis, then a column per line and seed."""
         curves = [self.series[k].curves[seed] for k, seed in self.columns()]
         names = [f"{self.series[k].name} {seed}".strip() for k, seed in self.columns()]
         return csv_text(["update", *names], zip(self.x, *curves, strict=True))
@@ -112,7 +112,7 @@ class Curves:
         }
 
     def _inputs(self) -> list[Spec]:
-        """The choice of a seed where there are several, and a switch per line."""
+        """Returns the choice of a seed and a switch per line."""
         seeds = list(dict.fromkeys(seed for _, seed in self.columns()))
         seed: Spec = {"name": "seed", "value": ""}
         if len(seeds) > 1:
@@ -126,7 +126,7 @@ class Curves:
         ]
 
     def _summary(self) -> list[Spec]:
-        """From the table's values to quartiles over the chosen seeds."""
+        """Turns the table's values into quartiles over the chosen seeds."""
 
         def joined(op: str, name: str, groups: Sequence[str], **field: str) -> Spec:
             aggregate = {"op": op, "as": name, **field}
@@ -162,7 +162,7 @@ def _where(test: str, value: object, other: object) -> Spec:
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str]]) -> str:
-    """A CSV file; numbers that are not finite are empty cells."""
+    """Returns a CSV file; numbers that are not finite are empty cells."""
     import pandas as pd
 
     table = pd.DataFrame(rows, columns=head).replace([np.inf, -np.inf], np.nan)
@@ -170,7 +170,7 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[float | str]]) -> str:
 
 
 def losses(results: Results, model: str) -> Curves | None:
-    """Running means of the losses of every arm and seed; None without the control.
+    """Returns running means of the losses by arm and seed; None without the control.
 
     A mean is over a tenth of a run, at most 50 updates; a run that ended before the
     others, since it diverged, is left out.
@@ -217,7 +217,7 @@ def losses(results: Results, model: str) -> Curves | None:
 
 
 def relative_losses(results: Results, model: str) -> Curves | None:
-    """The same losses relative to the control's, seed by seed."""
+    """Returns the same losses relative to the control's, seed by seed."""
     loss = losses(results, model)
     if loss is None:
         return None
@@ -237,7 +237,7 @@ def relative_losses(results: Results, model: str) -> Curves | None:
 
 
 def seeds(verdict: Record) -> Dots:
-    """A dot per seed of every contrast whose two arms were run, a panel per model."""
+    """Returns a dot per seed of each contrast, a panel per model."""
     panels, of_models = [], []
     colours: dict[str, str] = {}
     for model, arms in verdict["losses"].items():
@@ -275,7 +275,7 @@ def _ratios(arms: Record, contrast: Record) -> list[float]:
 
 
 def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
-    """True frames `[N, H, W, C]`, the predictions of every arm that kept some, a copy.
+    """Returns true frames `[N, H, W, C]`, the predictions of the arms, and a copy.
 
     By what they are, with the median over the frames of their mean squared error: a cut
     between scenes, which nobody foresees, would decide a mean. Empty: no arm kept any.
@@ -302,7 +302,7 @@ def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
 
 
 def loss_picture(folder: str | os.PathLike) -> bytes:
-    """The losses of one run, which may still go on, and of copying its frames: PNG.
+    """Returns the losses of one run and of copying its frames, as PNG.
 
     Its directory is `folder`. Those of frozen weights are shown too, if scored.
     """

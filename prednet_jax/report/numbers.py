@@ -13,7 +13,7 @@ MISSING = "-"
 
 
 def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
-    """A number with so many significant digits, such as "0.0306" or "-1.21e-05".
+    """Returns a number with so many significant digits, such as "0.0306".
 
     `sign` writes "+" before a positive number; None and nan are not known.
     """
@@ -29,19 +29,19 @@ def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> 
 
 
 def probability(value: float | None) -> str:
-    """A p-value or a power with two significant digits; 1 and 0 stay whole."""
+    """Returns a p-value or a power with two significant digits; 1 and 0 stay whole."""
     return f"{value:g}" if value in (0, 1) else significant(value, 2)
 
 
 def percent(fraction: float | None, *, sign: bool = True) -> str:
-    """A fraction in percent, two significant digits."""
+    """Returns a fraction in percent, two significant digits."""
     if fraction is None or math.isnan(fraction):
         return MISSING
     return f"{significant(100 * fraction, 2, sign=sign)} %"
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """The two ends of an interval, two significant digits.
+    """Returns the two ends of an interval, two significant digits.
 
     An end that is None or infinite is missing: there were too few seeds for one.
     """
@@ -51,7 +51,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def change(mean: float, low: float | None, high: float | None) -> str:
-    """A change in percent, two significant digits, with the ends of its interval.
+    """Returns a change in percent to two digits, with its interval.
 
     The ends have as many decimals as the mean. An end that they would round to 0 has
     two significant digits, so that 0 is always 0 itself.

@@ -32,12 +32,12 @@ def _text(name: str) -> str:
 
 @functools.cache
 def script() -> str:
-    """The text of the page's one script: its own, with Vega and Vega-Lite."""
+    """Returns the text of the page's one script: its own, with Vega and Vega-Lite."""
     return vl_convert.javascript_bundle(_text("page.js"))
 
 
 def policy() -> str:
-    """Nothing from outside, no form, and no script but `script()`."""
+    """Allows nothing from outside, no form, and no script but `script()`."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -46,7 +46,10 @@ def policy() -> str:
 
 
 def page(results: Results) -> str:
-    """The whole page as HTML; a section whose records are missing is left out."""
+    """Returns the whole page as HTML.
+
+    A section whose records are missing is left out.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("prednet_jax.report", "template"),
         autoescape=True,
@@ -177,7 +180,7 @@ def _model(results: Results, model: str) -> dict[str, Any]:
 
 
 def _in_page(drawn: charts.Spec, alt_text: str) -> Markup:
-    """The specification as JSON, in colours that follow the page's light or dark."""
+    """Returns the specification as JSON in light or dark colours."""
     made = charts.spec({**drawn, "description": alt_text, "background": None})
     text = json.dumps(made)
     for colour, name in _SHADES.items():

@@ -51,20 +51,23 @@ class Results:
 
     @property
     def models(self) -> list[str]:
-        """Names of the models, in the order of the verdict."""
+        """Returns names of the models, in the order of the verdict."""
         return list(self.verdict["verdict"])
 
     def contrasts(self, model: str) -> list[dict[str, Any]]:
-        """The contrasts of a model."""
+        """Returns the contrasts of a model."""
         return contrasts(self.verdict, model)
 
     def arms(self, model: str) -> list[dict[str, Any]]:
-        """The arms of a model, as recorded."""
+        """Returns the arms of a model, as recorded."""
         arms = self.verdict.get("arms") or []
         return [arm for arm in arms if arm.get("model") == model]
 
     def section(self, name: str) -> dict[str, Any]:
-        """A section of the verdict that is an object; empty where there is none."""
+        """Returns a section of the verdict that is an object.
+
+        Empty where there is none.
+        """
         found = self.verdict.get(name) or {}
         if not isinstance(found, Mapping):
             raise FileError(
@@ -75,19 +78,19 @@ class Results:
 
 
 def contrasts(verdict: Record, model: str) -> list[dict[str, Any]]:
-    """The contrasts of a model in a verdict."""
+    """Returns the contrasts of a model in a verdict."""
     return [contrast for contrast in verdict["contrasts"] if contrast["model"] == model]
 
 
 def label(contrast: Record) -> str:
-    """The treatment's name, with the control's where that is not the usual one."""
+    """Returns the treatment's name, with the control's if it is not the usual one."""
     if contrast["control"] == CONTROL:
         return contrast["treatment"]
     return f"{contrast['treatment']} - {contrast['control']}"
 
 
 def relative(contrast: Record | None, name: str) -> float | None:
-    """A field of a contrast as a fraction of the control's mean loss, or None."""
+    """Returns a field of a contrast over the control's mean loss, or None."""
     contrast = contrast or {}
     value, scale = contrast.get(name), contrast.get("control_mean")
     if contrast.get("scale") == "log":
@@ -96,7 +99,7 @@ def relative(contrast: Record | None, name: str) -> float | None:
 
 
 def identical(contrast: Record) -> bool:
-    """Whether the final weights equal the control's byte for byte, in every seed."""
+    """Returns whether the final weights equal the control's in every seed."""
     return bool(contrast.get("n")) and contrast.get("bitwise_equal") == contrast["n"]
 
 

@@ -31,7 +31,7 @@ def strip(
     start: int = 0,
     words: Words = None,
 ) -> bytes:
-    """Ten or twelve frames of each row, or fewer, as PNG.
+    """Draws ten or twelve frames of each row, or fewer, as PNG.
 
     They are ten, spread evenly; with `words` and `first` the last frames before it, and
     as many horizons as there is room for, with the nearest and the farthest one. A line
@@ -75,7 +75,7 @@ def film(
     start: int = 0,
     words: Words = None,
 ) -> bytes:
-    """The last 200 frames as GIF, the rows side by side, 200 ms each."""
+    """Returns the last 200 frames as GIF, the rows side by side, 200 ms each."""
     stacked = np.concatenate(list(rows.values()), axis=2)
     pictures = []
     for t in range(max(0, len(stacked) - _FILM), len(stacked)):
@@ -93,7 +93,7 @@ def film(
 
 
 def _shown(length: int, first: int | None) -> NDArray:
-    """Numbers of the frames of a strip."""
+    """Returns numbers of the frames of a strip."""
     if first is None or first >= length:
         return _spread(0, length, _SPREAD)
     horizons = min(length - first, _SHOWN - min(first, _BEFORE))
@@ -110,7 +110,7 @@ def _spread(begin: int, end: int, most: int) -> NDArray:
 def _caption(
     t: int, first: int | None, start: int, words: Words
 ) -> tuple[list[str], str]:
-    """The lines over a frame, and their colour."""
+    """Returns the lines over a frame, and their colour."""
     after = first is not None and t >= first
     lines = [str(start + t)]
     if words and first is not None and after:
@@ -121,7 +121,7 @@ def _caption(
 
 
 def _picture(frame: NDArray, enlarged: float) -> Image.Image:
-    """A frame `[H, W, C]` in [0, 1], each pixel as a square, about so many times."""
+    """Returns a frame `[H, W, C]` in [0, 1] enlarged, each pixel as a square."""
     factor = max(1, round(enlarged))
     frame = np.nan_to_num(frame, nan=_ABSENT)
     pixels = (255 * np.clip(frame, 0, 1)).round().astype(np.uint8)

@@ -17,12 +17,12 @@ _SEPARATED = 0.1
 
 
 def display_name(model: str) -> str:
-    """A model's name as a heading has it."""
+    """Returns a model's name as a heading has it."""
     return {"prednet": "PredNet", "autoencoder": "Autoencoder"}.get(model, model)
 
 
 def text_table(verdict: Record) -> str:
-    """The verdict as plain text: per model a line, a row per contrast and a sentence.
+    """Returns the verdict as plain text, a row per contrast.
 
     `n` counts the pairs of seeds, `same` those whose final weights equal the control's
     byte for byte.
@@ -68,7 +68,7 @@ def _text_of_model(verdict: Record, model: str, word: str) -> str:
 
 
 def text_row(contrast: Record) -> list[str]:
-    """A contrast as cells of plain text, in the order of the terminal's table."""
+    """Returns a contrast as cells of plain text, in the table's order."""
     n, same = contrast.get("n", MISSING), contrast.get("bitwise_equal")
     return [
         label(contrast),
@@ -83,7 +83,7 @@ def text_row(contrast: Record) -> list[str]:
 
 
 def difference(contrast: Record) -> str:
-    """A difference in units of the loss, of logarithms in percent.
+    """Returns a difference in units of the loss, of logarithms in percent.
 
     With its interval, if seeds give one.
     """
@@ -192,7 +192,7 @@ def _numbers(claim: Claim) -> str:
 
 
 def signed_percent(fraction: float) -> str:
-    """A change of the loss: whole percents from 10 on, else one decimal."""
+    """Returns a change of the loss: whole percents from 10 on, else one decimal."""
     value = 100 * fraction
     places = 0 if abs(value) >= 10 else 1
     return f"{value:+.{places}f}" if round(value, places) else "0.0"
@@ -208,7 +208,7 @@ def _three(found: Estimate) -> str:
 
 
 def effect(contrast: Record) -> str:
-    """A difference in percent of the control's loss, with its interval."""
+    """Returns a difference in percent of the control's loss, with its interval."""
     if identical(contrast):
         return "0, bit for bit"
     mean, low, high = (

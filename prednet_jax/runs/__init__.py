@@ -9,5 +9,11 @@ executed on this machine (`execute`) or on many (`sweeps.execute`).
 from prednet_jax.runs.arms import NAMES, Role, arm
 from prednet_jax.runs.arms import names as arm_names
 from prednet_jax.runs.design import Design, check
-from prednet_jax.runs.executor import Ended, ProcessError, clear, execute, follow
+from prednet_jax.runs.executor import (
+    Ended,
+    ProcessError,
+    clear,
+    execute,
+    report_progress,
+)
 from prednet_jax.runs.jobs import Job, describe_reasons, kept, source

@@ -62,11 +62,11 @@ class Arm:
 
     @property
     def gpu(self) -> bool:
-        """Whether it needs a GPU."""
+        """Returns whether it needs a GPU."""
         return self.role in (Role.GPU, Role.GPU_DETERMINISTIC)
 
     def as_dict(self) -> dict[str, object]:
-        """Role and scale, as in verdict.json."""
+        """Returns role and scale, as in verdict.json."""
         scale = {} if self.scale is None else {"scale": self.scale}
         return {"role": self.role.value, **scale}
 
@@ -221,7 +221,7 @@ def _check_noise(name: str, text: str) -> None:
 
 
 def names(words: Sequence[str]) -> tuple[str, ...]:
-    """Names of arms from a text that was cut at its commas.
+    """Returns names of arms from a text that was cut at its commas.
 
     A spec has commas of its own: `noise:ulp:max_ulps=2,site=weights` is one name.
     """

@@ -89,13 +89,16 @@ class Rung:
 
     @property
     def saddle_updates(self) -> int:
-        """Updates of the runs from a saddle; by then twins have left it."""
+        """Returns the updates of the runs from a saddle; by then twins have left it."""
         long = self.updates >= published.RUNGS[-1]
         return published.SADDLE_UPDATES[-1 if long else -2]
 
     @property
     def saddle_arms(self) -> tuple[str, ...]:
-        """Arms of the runs from a saddle; none if the saddle is given up."""
+        """Returns the arms of the runs from a saddle.
+
+        None if the saddle is given up.
+        """
         if "saddle" in self.without:
             return ()
         arms = published.SADDLE_ARMS
@@ -103,7 +106,7 @@ class Rung:
 
     @property
     def chance(self) -> float:
-        """The chance that its random orders separate from the fixed ones."""
+        """Returns the chance that its random orders separate from the fixed ones."""
         return published.load().rungs[self.updates].chance_to_separate(self.seeds)
 
     def processes(self, speed: Speed) -> list[float]:

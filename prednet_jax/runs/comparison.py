@@ -31,11 +31,11 @@ class ArmRuns:
 
     @property
     def arm(self) -> Arm:
-        """The arm of the runs."""
+        """Returns the arm of the runs."""
         return self.job.arm
 
     def metric(self, last: int) -> np.ndarray:
-        """Mean of each run's `last` last losses, of last frames, `[seeds]`."""
+        """Returns each run's mean last-frame loss over `last` updates, `[seeds]`."""
         means = []
         for run in self.runs:
             failed = FAILURE in run.manifest
@@ -44,18 +44,21 @@ class ArmRuns:
         return np.asarray(means)
 
     def weights(self, place: int) -> np.ndarray:
-        """Final weights of run number `place`, float64 `[n]`."""
+        """Returns the final weights of run number `place`, float64 `[n]`."""
         path = self.runs[place].directory / records.WEIGHTS
         return records.vector(records.read_tree(path))
 
     def final_bits(self) -> np.ndarray:
-        """SHA-256 of each run's final weights, `[seeds]`; empty text: diverged."""
+        """Returns the SHA-256 of each run's final weights, `[seeds]`.
+
+        Empty text: diverged.
+        """
         return np.asarray(
             [run.manifest.get("final_params_sha256", "") for run in self.runs]
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """One row of the table of arms."""
+        """Returns one row of the table of arms."""
         manifest = self.runs[0].manifest
         # The first update of a process includes compiling, so it is left out.
         seconds = np.concatenate([run.metrics["seconds"][1:] for run in self.runs])
@@ -63,7 +66,7 @@ class ArmRuns:
             "model": self.job.model,
             "name": self.arm.name,
             "meaning": self.arm.meaning,
-            "command": self.job.shown,
+            "command": self.job.command_line,
             "status": "run",
             "noise": manifest["noise"],
             "threads": manifest["device"]["threads"],
@@ -85,7 +88,7 @@ class Judged:
 
     @functools.cached_property
     def losses(self) -> dict[str, dict[str, list[float]]]:
-        """The metric by arm, seed and noise draw, as in verdict.json."""
+        """Returns the metric by arm, seed and noise draw, as in verdict.json."""
         last = self.design.metric_updates(self.task)
         by_arm: dict[str, dict[str, list[float]]] = {}
         for of_draw in self.runs:
@@ -97,13 +100,13 @@ class Judged:
 
     @functools.cached_property
     def margin(self) -> dict[str, Any]:
-        """The margin of equivalence, from the control."""
+        """Returns the margin of equivalence, from the control."""
         control = arms.CONTROL.name
         return statistics.margin_from_losses(self.losses, control, self.design.margin)
 
     @property
     def pairs(self) -> dict[tuple[str, str], tuple[ArmRuns, ArmRuns]]:
-        """Treatment and control of every contrast by name, of their first draws.
+        """Returns treatment and control of every contrast by name by first draws.
 
         The deterministic GPU is compared with the default GPU where both were run.
         """
@@ -116,7 +119,7 @@ class Judged:
         }
 
     def contrasts(self) -> list[dict[str, Any]]:
-        """Every arm minus the control, with Holm's correction, as in verdict.json."""
+        """Returns every arm minus the control, with Holm's correction."""
         results = statistics.contrasts_from_losses(
             self.losses,
             list(self.pairs),
@@ -137,7 +140,7 @@ class Judged:
         return rows
 
     def excluded(self) -> list[dict[str, Any]]:
-        """One record for each seed that `EXCLUSION_RULE` leaves out of a contrast."""
+        """Returns one record for each seed that a contrast leaves out."""
         rows = []
         for (treatment, control), (_, runs) in self.pairs.items():
             about = {"model": self.task.name, "treatment": treatment}
@@ -154,7 +157,7 @@ class Judged:
         return rows
 
     def answers(self) -> list[statistics.Answered]:
-        """The answer about random orders, and about a GPU's own noise if it was run."""
+        """Returns the answer about random orders and a GPU's own noise."""
         by_role = {runs.arm.role: runs.arm.name for runs in self.runs}
         names = arms.TREATMENT.name, arms.CONTROL.name, arms.FIXED_ORDERS
         questions: list[tuple[str, str, str | statistics.Group]] = [names]
@@ -171,7 +174,7 @@ class Judged:
         ]
 
     def manipulation(self, noisy: str, quiet: str) -> statistics.Manipulation:
-        """How far the first draw of a noise moved the trajectories."""
+        """Returns how far the first draw of a noise moved the trajectories."""
         treatment, control = (
             next(r for r in self.runs if r.arm.name == name and r.job.draw == 0)
             for name in (noisy, quiet)
@@ -186,7 +189,7 @@ class Judged:
     def claims(
         self, answers: list[statistics.Answered], study: statistics.Arms | None
     ) -> list[statistics.Claim]:
-        """What the comparison says, beside a study that it repeats (None: none).
+        """Returns what the comparison says, next to a repeated study (None: none).
 
         With one image per update stale targets cannot have an effect.
         """
@@ -204,7 +207,7 @@ class Judged:
         return claims
 
     def arms(self) -> list[dict[str, Any]]:
-        """The table of arms; those that could not run come last."""
+        """Returns the table of arms; those that could not run come last."""
         skipped = dict(self.design.skipped)
         return [runs.as_dict() for runs in self.runs if runs.job.draw == 0] + [
             {"model": self.task.name, "name": arm.name}
@@ -220,7 +223,7 @@ def judge(
     study: Mapping[str, statistics.Arms] | None = None,
     others: Sequence[statistics.Claim] = (),
 ) -> dict[str, Any]:
-    """All contrasts and verdicts, as in verdict.json, of runs on disk.
+    """Returns all contrasts and verdicts, as in verdict.json, of runs on disk.
 
     `study` has the losses of the published study, by the networks for which it is
     repeated; `others` are claims that do not come from its runs.
@@ -271,7 +274,7 @@ def judge(
 def details(
     answers: list[statistics.Answered], runs: Sequence[ArmRuns]
 ) -> dict[str, Any]:
-    """What is known of the answers of one network, and in sentences."""
+    """Returns what is known of the answers of one network, and in sentences."""
     emulated = not any(of.arm.gpu for of in runs)
     sentences = [answer.sentence for answer in answers]
     if emulated:
@@ -284,7 +287,10 @@ def details(
 
 
 def read(jobs: list[Job]) -> list[ArmRuns]:
-    """The runs of jobs of one network; a FileError: the arms did not start alike."""
+    """Returns the runs of jobs of one network.
+
+    A FileError: the arms did not start alike.
+    """
     runs = [ArmRuns(job, tuple(verified(job, n) for n in job.seeds)) for job in jobs]
     records.check_comparable([run for of_arm in runs for run in of_arm.runs])
     return runs
@@ -293,7 +299,7 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
 def distance_over_travelled(
     treatment: ArmRuns, control: ArmRuns, places: list[int]
 ) -> list[float]:
-    """Distance of final weights, over the way of the control's from its initial ones.
+    """Returns the distance of final weights, over the distance the control travelled.
 
     One number per place: the numbers of the runs that count, of `job.seeds`.
     """

@@ -19,7 +19,7 @@ from prednet_jax.training import loop
 from prednet_jax.training.recipe import check_memory
 
 # There is no verdict without the control and the treatment.
-ALWAYS = (arms.CONTROL, arms.TREATMENT)
+REQUIRED_ARMS = (arms.CONTROL, arms.TREATMENT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Setup:
             )
 
     def flags(self, task: Task, draw: int) -> tuple[str, ...]:
-        """Flags of `train.py` that all arms of a network share, for one noise draw."""
+        """Returns the flags of `train.py` that all arms of a network share."""
         return (
             *task.flags(),
             f"--updates={self.updates_of(task)}",
@@ -76,11 +76,11 @@ class Setup:
         )
 
     def data_of(self, task: Task) -> str:
-        """Frames of a network, as `train.py --data` takes them."""
+        """Returns the frames of a network, as `train.py --data` takes them."""
         return (self.data if task.windowed else self.images) or task.data
 
     def updates_of(self, task: Task) -> int:
-        """Number of updates of a network."""
+        """Returns number of updates of a network."""
         return self.updates if task.windowed else self.image_updates
 
 
@@ -89,8 +89,8 @@ class Design(Setup):
     """The design of a comparison.
 
     Attributes:
-        arms: names of arms; `ALWAYS` are added in front. None: those of
-            `own_arms` for each network.
+        arms: names of arms; `REQUIRED_ARMS` are added in front. None: those of
+            `default_arms` for each network.
         without: names of arms that are left out.
         first_seed: the first root seed.
         seeds: number of seeds: first_seed, first_seed + 1, ...
@@ -116,27 +116,31 @@ class Design(Setup):
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:
-        """The arms of all networks, the control first."""
+        """Returns the arms of all networks, the control first."""
         every = [arm for task in self.tasks for arm in self.arms_of(task)]
         return tuple(dict.fromkeys(every))
 
     def arms_of(self, task: Task) -> tuple[Arm, ...]:
-        """The arms of a network, the control first."""
-        chosen = own_arms(task) if self.arms is None else self.arms
+        """Returns the arms of a network, the control first."""
+        chosen = default_arms(task) if self.arms is None else self.arms
         names = [name for name in chosen if name not in self.without]
-        return tuple(dict.fromkeys((*ALWAYS, *map(arms.arm, names))))
+        return tuple(dict.fromkeys((*REQUIRED_ARMS, *map(arms.arm, names))))
 
     @cached_property
     def skipped(self) -> tuple[tuple[str, str], ...]:
         """Arms that cannot run here, with the reason."""
         threads = self.threads
         reasons = (
-            (arm.name, lacking(arm, arm.threads or threads)) for arm in self.chosen
+            (arm.name, missing_hardware(arm, arm.threads or threads))
+            for arm in self.chosen
         )
         return tuple((name, reason) for name, reason in reasons if reason)
 
     def runs(self) -> list[Job]:
-        """One job per process; the control's is first, the draws of an arm adjoin."""
+        """Returns one job per process.
+
+        The control's is first, the draws of an arm adjoin.
+        """
         skipped = dict(self.skipped)
         return [
             self._job(task, arm, draw)
@@ -172,17 +176,17 @@ class Design(Setup):
         )
 
     def metric_updates(self, task: Task) -> int:
-        """Over how many of the last updates the metric is averaged."""
+        """Returns over how many of the last updates the metric is averaged."""
         return max(1, round(self.last * self.updates_of(task)))
 
     def metric_name(self, task: Task) -> str:
-        """The metric in words; it is the primary endpoint of the study."""
+        """Returns the metric in words; it is the primary endpoint of the study."""
         loss = "loss of the window's last frame" if task.windowed else "loss"
         return f"{loss}, mean over the last {self.metric_updates(task)} updates"
 
 
-def own_arms(task: Task) -> tuple[str, ...]:
-    """What a network is asked if nobody says: another fixed order, stale targets.
+def default_arms(task: Task) -> tuple[str, ...]:
+    """Returns the default arms of a network: another fixed order, stale targets.
 
     A network that sees single images cannot have stale targets.
     """
@@ -193,8 +197,11 @@ def own_arms(task: Task) -> tuple[str, ...]:
     return another, arms.STALE.name
 
 
-def lacking(arm: Arm, threads: int | None) -> str:
-    """What this machine lacks that a run needs: a GPU, or processors; else ""."""
+def missing_hardware(arm: Arm, threads: int | None) -> str:
+    """Returns what this machine lacks that a run needs: a GPU, or processors.
+
+    Else "".
+    """
     if arm.gpu and process.gpu_found() is None:
         return "no GPU found"
     try:

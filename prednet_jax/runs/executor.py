@@ -26,7 +26,7 @@ from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.runs import store
-from prednet_jax.runs.jobs import Job, any_diverged, kept, seal_ended, verified
+from prednet_jax.runs.jobs import Job, any_diverged, kept, verified, write_receipts
 
 LOG = "log.txt"
 _LEASH = Path(__file__).with_name("leash.py")
@@ -51,7 +51,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
+class ProcessCommand:
     """What a machine needs to know to start a process.
 
     `environment` has the variables that matter (`records.ENVIRONMENT`); `threads` is
@@ -75,7 +75,7 @@ class Script:
     """
 
     name: str
-    launch: Launch
+    launch: ProcessCommand
     log: Path
 
     def run(self, stop: threading.Event) -> Exception | None:
@@ -134,7 +134,7 @@ def _run(job: Job | Script, stop: threading.Event) -> Ended:
             while child.poll() is None and not stop.wait(_LOOK):
                 # An error is reported when the process has ended.
                 with contextlib.suppress(FileError):
-                    seal_ended(missing)
+                    write_receipts(missing)
         if stop.is_set():
             return Ended(job, ProcessError("stopped"))
         part, missing = missing, _missing(missing)
@@ -144,7 +144,7 @@ def _run(job: Job | Script, stop: threading.Event) -> Ended:
     return Ended(job, ending(job, child.returncode))
 
 
-def follow(
+def report_progress(
     running: Running, total: int, done: int, line: Callable[[Ended], str]
 ) -> None:
     """Waits for jobs, of `total` of which some are `done`; each end is a line."""
@@ -159,9 +159,9 @@ def follow(
             sys.stdout.flush()
 
 
-def launch(job: Job, workdir: str | os.PathLike) -> Launch:
-    """How to start a job whose runs shall lie in `workdir/seed_N`."""
-    return Launch(
+def launch(job: Job, workdir: str | os.PathLike) -> ProcessCommand:
+    """Returns how to start a job whose runs shall lie in `workdir/seed_N`."""
+    return ProcessCommand(
         script=job.script,
         arguments=(*job.arguments(workdir), "--noprogress"),
         environment=job.environment(),
@@ -170,9 +170,12 @@ def launch(job: Job, workdir: str | os.PathLike) -> Launch:
 
 
 def _missing(job: Job) -> Job | None:
-    """The runs of a job that are not complete; writes receipts for those that are."""
+    """Returns the runs of a job that are not complete.
+
+    Writes receipts for those that are.
+    """
     with contextlib.suppress(FileError):
-        seal_ended(job)
+        write_receipts(job)
     missing, _ = kept([job])
     return missing[0] if missing else None
 
@@ -186,17 +189,20 @@ def make_room(job: Job) -> None:
 
 
 def ending(job: Job, status: int) -> Exception | None:
-    """The error of a job that has ended; None: its runs are whole, and get receipts."""
+    """Returns the error of a job that has ended.
+
+    None: its runs are whole, and get receipts.
+    """
     log = job.folder / LOG
     if status and _missing(job) is not None:
         kind = UserError if status == 2 else ProcessError
         lines = log.read_text(errors="replace").strip().splitlines() or ["no output"]
         return kind(
             f"arm {job.arm.name} of {job.model} ended with status {status} "
-            f"({lines[-1]}); see {log}; it was: {job.shown}"
+            f"({lines[-1]}); see {log}; it was: {job.command_line}"
         )
     try:
-        seal_ended(job)
+        write_receipts(job)
         for seed in job.seeds:
             verified(job, seed)
     except FileError as error:
@@ -221,9 +227,9 @@ def clear(root: Path, jobs: Iterable[Job]) -> None:
 
 @contextlib.contextmanager
 def started(
-    launch: Launch, log: Path, *, folder: Path | None = None
+    launch: ProcessCommand, log: Path, *, folder: Path | None = None
 ) -> Iterator[subprocess.Popen]:
-    """A running child; it is killed when the block ends.
+    """Yields a running child; it is killed when the block ends.
 
     Its output is appended to `log`; `folder` is its working directory.
     """
@@ -247,7 +253,7 @@ def started(
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child: this process's, and the variables of its job.
+    """Returns the environment of a child: this process's, and the variables of its job.
 
     Without those of Ray and those that matter (`records.ENVIRONMENT`).
     """
@@ -261,7 +267,7 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def processors(count: int | None) -> Iterator[str]:
-    """Numbers of processors for one child, which no other child has if possible.
+    """Yields numbers of processors for one child, which no other child has if possible.
 
     `train.py --threads=1` takes the first processor that it may use, so without this
     all such children would share one. Each processor has a lock file. Empty (`count`
@@ -286,6 +292,9 @@ def processors(count: int | None) -> Iterator[str]:
 
 
 def killed(status: int) -> bool:
-    """Whether a signal ended a child; `train.py` reports some as 128 + its number."""
+    """Returns whether a signal ended a child.
+
+    `train.py` reports some as 128 + its number.
+    """
     asked = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     return status < 0 or status - 128 in asked

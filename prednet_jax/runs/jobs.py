@@ -1,7 +1,7 @@
 """One process of a comparison or a sweep: its command, its facts and its stored runs.
 
 docs/sweeps.md lists the facts of a run (`store`). One that has ended gets a receipt
-(`seal`), is never made again and is read by `verified`, which refuses one that is
+(`write_receipt`), is never made again and is read by `verified`, which refuses one that is
 truncated, altered or of another job.
 """
 
@@ -63,62 +63,62 @@ class Job:
 
     @property
     def model(self) -> str:
-        """Name of the network."""
+        """Returns name of the network."""
         return self.task.name
 
     def arguments(self, workdir: str | os.PathLike) -> tuple[str, ...]:
-        """Arguments of the script, for runs in `workdir/seed_N`."""
+        """Returns the arguments of the script, for runs in `workdir/seed_N`."""
         seeds = ",".join(map(str, self.seeds))
         return (*self.flags, f"--seeds={seeds}", f"--workdir={os.fspath(workdir)}")
 
     @property
-    def shown(self) -> str:
-        """The exact command line, with the environment in front."""
+    def command_line(self) -> str:
+        """Returns the exact command line, with the environment in front."""
         variables = [f"{k}={v}" for k, v in self.arm.environment]
         words = (*variables, "python", self.script, *self.arguments(self.folder))
         return shlex.join(words)
 
     @property
     def title(self) -> str:
-        """Network, arm and setting, for one line of text."""
+        """Returns network, arm and setting, for one line of text."""
         return f"{self.model} {self.arm.name} {self.setting}".rstrip()
 
     @property
     def chosen(self) -> dict[str, str]:
-        """The flags by name."""
+        """Returns the flags by name."""
         found = (flag.removeprefix("--").partition("=") for flag in self.flags)
         return {name: value for name, _, value in found}
 
     @property
     def updates(self) -> int:
-        """Number of updates of each run."""
+        """Returns number of updates of each run."""
         return int(self.chosen["updates"])
 
     @property
     def device(self) -> str:
-        """Kind of the device, with the number of threads for a CPU."""
+        """Returns kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
             return process.gpu_found() or "gpu"
         return f"cpu, threads {self.threads or process.available_threads()}"
 
     def environment(self) -> dict[str, str]:
-        """The variables that matter: those of this process, overridden by the arm's.
+        """Returns the variables that matter: those of this process and the arm's.
 
         A Ray worker's differ: call it in the process that the user started.
         """
         return records.environment() | dict(self.arm.environment)
 
     def of(self, *seeds: int) -> "Job":
-        """The same job for some of its seeds only."""
+        """Returns the same job for some of its seeds only."""
         return replace(self, seeds=seeds)
 
     def run_folder(self, seed: int) -> Path:
-        """The directory of one seed's run."""
+        """Returns the directory of one seed's run."""
         return self.folder / f"seed_{seed}"
 
 
 def facts(job: Job, seed: int) -> dict[str, Any]:
-    """What determines the numbers of one of a job's runs."""
+    """Returns what determines the numbers of one of a job's runs."""
     return {
         "flags": dict(sorted(job.chosen.items())),
         "files": _files(job),
@@ -131,7 +131,7 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
 
 
 def _files(job: Job) -> dict[str, str]:
-    """What a run reads from paths: SHA-256 of the content, by flag."""
+    """Returns what a run reads from paths: SHA-256 of the content, by flag."""
     digests, chosen = {}, job.chosen
     name = chosen.get("data", job.task.data)
     # MNIST lies on disk too, below a folder that a variable may name.
@@ -151,7 +151,7 @@ def _frames(name: str, **options: Any) -> str:
 
 @functools.cache
 def _weights(path: str) -> str:
-    """SHA-256 of the final weights of a run; else of all bytes at the path."""
+    """Returns SHA-256 of the final weights of a run; else of all bytes at the path."""
     folder = Path(path)
     if (folder / records.MANIFEST).is_file():
         return str(records.read_json(folder / records.MANIFEST).get(END))
@@ -167,7 +167,7 @@ def _versions() -> dict[str, str]:
 
 @functools.cache
 def source(script: str) -> str:
-    """SHA-256 of the package's Python files, the script, and its helpers `_*.py`."""
+    """Returns the SHA-256 of the package's Python files, script and helpers `_*.py`."""
     path = Path(script)
     package = [
         (f.relative_to(PACKAGE).as_posix(), f) for f in sorted(PACKAGE.rglob("*.py"))
@@ -183,7 +183,10 @@ def source(script: str) -> str:
 
 @functools.cache
 def _task_source(model: str) -> str:
-    """SHA-256 of the module of a task from elsewhere; empty for the package's own."""
+    """Returns the SHA-256 of the module of a task from elsewhere.
+
+    Empty for the package's own.
+    """
     if model in tasks.NAMED:
         return ""
     spec = importlib.util.find_spec(model.partition(":")[0])
@@ -192,12 +195,12 @@ def _task_source(model: str) -> str:
     return "+" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
-def seal_ended(job: Job) -> None:
+def write_receipts(job: Job) -> None:
     """Writes the receipts of runs that have ended; their process may still run."""
     for seed in job.seeds:
         folder = job.run_folder(seed)
         if not (folder / store.RECEIPT).exists() and _has_ended(folder):
-            seal(job, seed)
+            write_receipt(job, seed)
 
 
 def _has_ended(folder: Path) -> bool:
@@ -207,7 +210,7 @@ def _has_ended(folder: Path) -> bool:
     return False
 
 
-def seal(job: Job, seed: int) -> None:
+def write_receipt(job: Job, seed: int) -> None:
     """Writes the receipt of a run that has ended, with its weights and all updates.
 
     One that diverged ends with the first update that is not finite, or with the last.
@@ -268,7 +271,7 @@ def verified(job: Job, seed: int) -> records.Run:
 
 
 def any_diverged(job: Job) -> bool:
-    """Whether a run of the job diverged."""
+    """Returns whether a run of the job diverged."""
     folders = (job.run_folder(seed) for seed in job.seeds)
     ended = [folder for folder in folders if (folder / store.RECEIPT).exists()]
     return any(FAILURE in records.read_json(f / records.MANIFEST) for f in ended)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from prednet_jax import data, records, tasks
 from prednet_jax.files import FileError
 from prednet_jax.runs import budget, store
-from prednet_jax.runs.jobs import END, FILES, Job, facts, seal
+from prednet_jax.runs.jobs import END, FILES, Job, facts, write_receipt
 from prednet_jax.training import checkpoints, loop
 
 
@@ -69,7 +69,7 @@ def shorten(job: Job, seed: int, updates: int) -> None:
     for later in checkpoints.updates(folder):
         if later > updates:
             shutil.rmtree(folder / checkpoints.FOLDER / str(later))
-    seal(of_length(job, updates).of(seed), seed)
+    write_receipt(of_length(job, updates).of(seed), seed)
 
 
 def of_length(job: Job, updates: int) -> Job:

@@ -29,7 +29,7 @@ from prednet_jax.errors import UserError, whole
 from prednet_jax.runs import arms, executor, jobs, store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.design import Setup
-from prednet_jax.runs.executor import LOG, Ended, Launch, ProcessError, Running
+from prednet_jax.runs.executor import LOG, Ended, ProcessCommand, ProcessError, Running
 from prednet_jax.runs.jobs import PACKAGE, Job
 from prednet_jax.tasks import Task
 
@@ -97,11 +97,11 @@ class Sweep(Setup):
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:
-        """The arms."""
+        """Returns the arms."""
         return tuple(map(arms.arm, self.arms))
 
     def jobs(self) -> list[Job]:
-        """Every run, seed by seed: an interrupted sweep then has complete seeds."""
+        """Returns every run seed by seed: interrupted sweeps then have whole seeds."""
         return [
             self._job(task, arm, seed, setting)
             for task in self.tasks
@@ -131,12 +131,15 @@ class Sweep(Setup):
 
 
 def absolute(path: str) -> str:
-    """A path from the root, since runs start in other directories; names stay."""
+    """Returns a path from the root, since runs start in other directories.
+
+    Names stay.
+    """
     return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
 
 
 def setting_flags(text: str) -> tuple[str, ...]:
-    """The flags of `train.py` that a setting stands for, each named once."""
+    """Returns the flags of `train.py` that a setting stands for, each named once."""
     values: dict[str, str] = {}
     for word in text.split():
         name, _, value = word.partition("=")
@@ -155,7 +158,7 @@ class KilledError(RuntimeError):
 
 
 def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
-    """As `executor.execute`; a job asks for a CPU per thread, and a GPU if needed."""
+    """Runs jobs as `executor.execute` does; a job gets a CPU per thread."""
     planned = list(planned)
     ray = connect(address)
     try:
@@ -220,8 +223,11 @@ def connect(address: str) -> Any:
     return ray
 
 
-def launch(job: Job) -> Launch:
-    """What to start on a machine; the script is named relative to its checkout."""
+def launch(job: Job) -> ProcessCommand:
+    """Returns what to start on a machine.
+
+    The script is named relative to its checkout.
+    """
     here = executor.launch(job, _RUN)
     environment = dict(here.environment)
     if job.model not in tasks.NAMED:
@@ -231,8 +237,8 @@ def launch(job: Job) -> Launch:
     return dataclasses.replace(here, script=str(script), environment=environment)
 
 
-def run_here(start: Launch, expected: str) -> dict[str, Any]:
-    """The Ray task: runs what `launch` gave in a child of this worker.
+def run_here(start: ProcessCommand, expected: str) -> dict[str, Any]:
+    """Returns the Ray task: runs what `launch` gave in a child of this worker.
 
     `expected` is `jobs.source` where the sweep was started. Returns `status` of the
     child and `files`, {path: content} of its log and its runs; or `refused`, why.
@@ -273,7 +279,7 @@ def receive(job: Job, outcome: dict[str, Any]) -> Ended:
 
 
 def row(job: Job, last: float) -> dict[str, Any]:
-    """A job of one seed, whose run has ended, as a row of the merged result.
+    """Returns a job of one seed, whose run has ended, as a row of the merged result.
 
     Metrics are averaged over the `last` fraction of the updates.
     """

@@ -11,7 +11,7 @@ from prednet_jax import files, process, records, runs, statistics, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.verdict_text import text_table
 from prednet_jax.runs import comparison
-from prednet_jax.runs.jobs import seal
+from prednet_jax.runs.jobs import write_receipt
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
 AUTOENCODER = tasks.of(AutoencoderConfig())
@@ -67,7 +67,7 @@ def write_runs(job, losses, *, changed="", end=(3.0, 4.0)):
             value = float(loss)
             writer.write(update=i + 1, loss=0.0, last_frame_loss=value, seconds=0.1)
         writer.close()
-        seal(job, seed)
+        write_receipt(job, seed)
 
 
 def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, **effects):
@@ -188,7 +188,7 @@ def diverge(job, seed):
     manifest = records.read_json(folder / records.MANIFEST)
     end = {"final_params_sha256": records.fingerprint(params)}
     records.write_json(folder / records.MANIFEST, manifest | end)
-    seal(job, seed)
+    write_receipt(job, seed)
 
 
 def test_diverged_seeds_of_the_question_are_left_out_up_to_one_in_twenty(tmp_path):

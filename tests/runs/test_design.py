@@ -28,7 +28,7 @@ def test_commands_are_exact_and_what_cannot_run_here_is_skipped_with_the_reason(
     assert reason.startswith("threads=9999: expected a whole number")
     names = [job.arm.name for job in plan.runs() if job.model == "prednet"]
     assert names == ["float32", "reduction_order", "reduction_order", "threads_1"]
-    first, second = (shlex.split(job.shown) for job in plan.runs()[1:3])
+    first, second = (shlex.split(job.command_line) for job in plan.runs()[1:3])
     assert first[0] == "JAX_PLATFORMS=cpu"
     assert "--noise=reduction_order" in first
     assert "--seeds=3000,3001" in first
@@ -40,7 +40,7 @@ def test_commands_are_exact_and_what_cannot_run_here_is_skipped_with_the_reason(
     assert with_gpu.skipped == ()
     # The CPU too: initial weights are drawn there.
     (job, *_) = (job for job in with_gpu.runs() if job.arm.name == "gpu")
-    assert shlex.split(job.shown)[0] == "JAX_PLATFORMS=cuda,cpu"
+    assert shlex.split(job.command_line)[0] == "JAX_PLATFORMS=cuda,cpu"
 
 
 def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):
@@ -49,7 +49,7 @@ def test_an_arm_of_any_noise_keeps_the_commas_of_its_spec(tmp_path):
     spec = "reduction_order:partials=4,granularity=element"
     assert names == ("float64", f"noise:{spec}", "noise:ulp", "ulp")
     job = design(tmp_path, arms=names, tasks=(PREDNET,)).runs()[4]
-    assert f"--noise={spec}" in shlex.split(job.shown)
+    assert f"--noise={spec}" in shlex.split(job.command_line)
     assert job.arm.role == Role.DESCRIPTIVE
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, files, records, runs, tasks
 from prednet_jax.runs import comparison, executor, store
-from prednet_jax.runs.jobs import kept, seal, verified
+from prednet_jax.runs.jobs import kept, verified
 from prednet_jax.runs.store import RunState, Status
 
 SCRIPT = Path(__file__).with_name("fake_train.py")
@@ -115,7 +115,7 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     path = tmp_path / "seed_0" / records.METRICS
     path.write_text(path.read_text().replace("null", "0.5"))
     with pytest.raises(files.FileError, match="3 updates; expected 5"):
-        seal(diverging, 0)
+        write_receipt(diverging, 0)
 
 
 @pytest.mark.fault

@@ -87,7 +87,7 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     change(folder)
     refusals = [lambda: jobs.verified(job, seed)]
     if name in BROKEN:
-        refusals.append(lambda: jobs.seal(job, seed))
+        refusals.append(lambda: jobs.write_receipt(job, seed))
     for refusal in refusals:
         with pytest.raises(files.FileError) as caught:
             refusal()
