@@ -1,8 +1,8 @@
 """One process of a comparison or a sweep: its command, its facts and its stored runs.
 
-docs/sweeps.md lists the facts of a run (`store`). One that has ended gets a receipt
-(`write_receipt`), is never made again and is read by `verified`, which refuses one that is
-truncated, altered or of another job.
+docs/sweeps.md lists the facts of a run (`store`). A run that has ended gets a receipt
+(`write_receipt`) and is never made again. `verified` reads it, and refuses a run that
+is truncated, altered or of another job.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, files, records, runs, tasks
 from prednet_jax.runs import comparison, executor, store
-from prednet_jax.runs.jobs import kept, verified
+from prednet_jax.runs.jobs import kept, verified, write_receipt
 from prednet_jax.runs.store import RunState, Status
 
 SCRIPT = Path(__file__).with_name("fake_train.py")

@@ -2,12 +2,10 @@ import time
 
 import pytest
 
-from prednet_jax import data, process, records, runs, tasks
+from prednet_jax import records, runs, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.files import FileError
 from prednet_jax.runs import progress, shortened
-from prednet_jax.training import recipe as recipes
-from prednet_jax.training import runs as trainings
 
 TINY = tasks.of(PredNetConfig(channels=(3, 4), height=8, width=12))
 
@@ -28,26 +26,11 @@ def job(root, updates=4, arm="float32"):
     return shortened.of_length(found, updates)
 
 
-def trained(job):
-    """The run of a job, in this process."""
-    asked = recipes.Recipe(
-        task=TINY,
-        open_source=lambda seed: data.open_source(
-            "walk", **tasks.frame_size(TINY), seed=seed
-        ),
-        updates=job.updates,
-        window=3,
-        dtype=process.set_precision("float32"),
-        checkpoint_every=2,
-    )
-    trainings.train(asked, {7: job.run_folder(7)})
-    return records.read_run(job.run_folder(7))
-
-
-def test_a_run_that_is_cut_is_the_run_that_ends_there(tmp_path):
+def test_a_run_that_is_cut_is_the_run_that_ends_there(forked, tmp_path):
     long, short = job(tmp_path / "long", 6), job(tmp_path / "short", 4)
-    trained(long)
-    expected = trained(short)
+    for made in (long, short):
+        forked("train.py", *made.arguments(made.folder), "--noprogress")
+    expected = records.read_run(short.run_folder(7))
     assert shortened.reached(long, 7) == 6
     # A run whose process was stopped after its last update has no receipt yet.
     (short.run_folder(7) / records.WEIGHTS).unlink()
