@@ -57,8 +57,8 @@ class Method:
             from 0, is the first that the network does not see; None: it sees all.
             Each sequence is then a window of its own and starts from the zero state.
         rematerialize: whether the gradient computes the frames of a window again
-            instead of keeping what they need: a third of the memory or less, for about
-            a third more time. Gradients are equal to rounding. PredNet only.
+            instead of keeping what they need, in a third of the memory at the published
+            sizes. Gradients are equal to rounding. PredNet only.
     """
 
     objective: str | None = None
