@@ -18,7 +18,15 @@ import prednet_jax
 from study import __main__ as study
 from tests.processes import ROOT
 
-PAGES = ("quickstart", "models", "from_keras", "data", "own_network", "training")
+PAGES = (
+    "install",
+    "quickstart",
+    "models",
+    "from_keras",
+    "data",
+    "own_network",
+    "training",
+)
 PAGES = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 PAGES = (*PAGES, "prednet_jax/noise/README.md")
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -24,6 +24,8 @@ EXPECTED = {
         r"log, step 3 of its loops \[nan\.py:11 in body\]: 1 element of -1\n(?s:.*)"
         r"runs under noise(?s:.*)sqrt \[nan\.py:20 in spread\]"
     ),
+    # Why, how many digits, and a tolerance that the next line keeps to.
+    "start": r"beyond\n[67]\.\d\n",
     "trainings": (
         r"(?s)half width.*\nnoise: loss.*\nbeyond: loss is first at update 1:"
         r".*\nnoise: p .*\ncannot tell: p"
