@@ -27,12 +27,14 @@ import numpy as np
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise.questions.first_difference import NOISE
+from prednet_jax.noise import specs
 from prednet_jax.noise.questions.training import Program
 
 ROWS, LENGTH, INPUTS, UNITS, CLASSES = 16, 8, 6, 16, 5
 # Batches that are there; later updates see them again.
 SEEN = 20
+# Updates of the redraws that tell when a fault could be found: each is found before.
+EARLY = 16
 # The highest learning rate; noise grows where it is high.
 RATE = 0.1
 
@@ -340,15 +342,15 @@ def variants() -> list[tuple[str, Recipe, str, int]]:
 
 
 def noisy(name: str, updates: int, halves: bool) -> Callable[..., np.ndarray]:
-    """`draw(fault, draws)`: losses of trainings under noise [draws, updates]."""
+    """`draw(fault, draws)`: first losses of trainings under noise [draws, EARLY]."""
     step = make_step(name, Recipe(halves=halves), updates)
     program = None
 
     def draw(fault: str = "", draws: int = 64) -> np.ndarray:
         nonlocal program
         with jax.numpy_dtype_promotion("standard"):
-            state, many = initial(name, fault), batches(name, updates, fault)
-            program = program or Program(step, state, many[0], NOISE)
+            state, many = initial(name, fault), batches(name, updates, fault)[:EARLY]
+            program = program or Program(step, state, many[0], specs.default())
             program.arrays = jax.tree.leaves(state)
             keys = jax.random.split(jax.random.key(len(fault)), draws)
             return program.curves(keys, enumerate(many))["loss"]

@@ -24,11 +24,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.tables import format_table
@@ -51,17 +50,18 @@ _SUMS = frozenset(
 
 
 class Cancellation(NamedTuple):
-    """An equation whose sum is small beside its terms.
+    """An equation whose sum is small compared with its terms.
 
     Attributes:
-        path: as `coverage` lists it.
-        primitive: its name.
-        source: the user's line that made it, such as `model.py:12 in loss`.
-        digits_lost: decimal digits, at the worst step of the loops around.
-        worst: digits that its worst element loses there.
-        step: of the loops around, outermost first.
-        share: of the error of the result, what passes through this equation, 0 to 1;
-            None: not measured.
+        path: the equation's path as `coverage` lists it.
+        primitive: the primitive's name.
+        source: the user's line, such as `model.py:12 in loss`.
+        digits_lost: decimal digits that the array loses, at the worst step of the loops
+            around the equation.
+        worst: decimal digits that the worst element loses at that step.
+        step: that step of each loop, outermost first.
+        share: share of the result's error that passes through this equation, 0 to 1.
+            None if the result has no error.
     """
 
     path: str
@@ -77,8 +77,8 @@ class Cancellations(tuple[Cancellation, ...]):
     """The equations that lose a digit or more, the worst first.
 
     Attributes:
-        equations: number of sums that were looked at.
-        error: of the result under noise, relative, RMS over its elements and the draws.
+        equations: number of sums in the program.
+        error: relative error of the result under noise, RMS over elements and draws.
     """
 
     equations: int
@@ -99,7 +99,7 @@ class Cancellations(tuple[Cancellation, ...]):
         return "\n".join([*format_table(head, rows, ">>><<"), last])
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all that it tells."""
+        """Returns all numbers and texts."""
         return {"cancellations": list(self), **vars(self)}
 
 
@@ -114,8 +114,8 @@ def cancellations(
 
     Args:
         fn: as for `inject`.
-        spec: the noise. Defaults to an order of sums for each element, and an ulp.
-        draws: number of noisy runs that the shares of the error are of.
+        spec: noise. Defaults to `specs.default()`.
+        draws: number of noisy runs from which the shares of the error are measured.
         key: PRNG key of these runs. Defaults to `jax.random.key(0)`.
 
     Returns:
@@ -125,7 +125,7 @@ def cancellations(
         NoiseError: as for `inject`.
     """
     integer("draws", draws, 1)
-    spec = with_routines(NOISE if spec is None else spec)
+    spec = with_routines(specs.default() if spec is None else spec)
 
     def measure(*args: Any, **kwargs: Any) -> Cancellations:
         first = jax.random.key(0) if key is None else key
@@ -146,10 +146,12 @@ def cancellations(
 
 
 class _Pair(Watched):
-    """A run without noise and one with it, as two rows of a batch.
+    """A run without noise and a run with noise, as two rows of a batch.
 
-    `number` is that of each sum by its path; a sum whose number is chosen has in both
-    rows the value without noise.
+    Attributes:
+        number: position of each sum, by path. `run` may choose one sum, whose value
+            under noise is replaced by the value without noise.
+        steps: the sums by path.
     """
 
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
@@ -158,7 +160,7 @@ class _Pair(Watched):
         program = traced(function, self.arrays)
         steps = [s for s in plan(program.jaxpr, spec).walk() if _is_sum(s)]
         self.number = {step.path: i for i, step in enumerate(steps)}
-        self.facts = {step.path: step for step in steps}
+        self.steps = {step.path: step for step in steps}
         self.chosen: Array | None = None
 
         def run(key: Array, chosen: Array, *arrays: Array) -> Any:
@@ -174,13 +176,14 @@ class _Pair(Watched):
         self.compiled = jax.jit(run)
 
     def run(self, key: Array, path: str = "") -> Any:
+        """Returns the outcome of both rows; the sum at `path` has no noise."""
         chosen = np.zeros(max(1, len(self.number)), bool)
         if path:
             chosen[self.number[path]] = True
         return self.compiled(key, chosen, *self.arrays)
 
     def error(self, keys: Array, path: str = "") -> float:
-        """Relative RMS error of the result, without what comes through a sum."""
+        """Returns the result's relative RMS error if the sum at `path` has no noise."""
         errors = []
         for key in keys:
             leaves = wide_leaves(jax.device_get(self.run(key, path).arrays))
@@ -188,18 +191,18 @@ class _Pair(Watched):
         return rms(np.array(errors))
 
     def cancelling(self, key: Array) -> list[Cancellation]:
-        """The sums that lose digits, the worst first."""
+        """Returns the sums that lose digits, the worst first."""
         worst: dict[str, Cancellation] = {}
         for (path, *at), numbers in self.seen(lambda: self.run(key)).items():
             digits, most = map(float, numbers)
             if digits >= max(LEAST, worst[path].digits_lost if path in worst else 0):
-                step = self.facts[path]
+                step = self.steps[path]
                 about = path, step.name, step.source, digits, most
                 worst[path] = Cancellation(*about, tuple(map(int, at)))
         return sorted(worst.values(), key=lambda c: -c.digits_lost)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Looks at sums in both rows, and takes noise out of a chosen one."""
+        """Measures the digits that a sum loses, and removes a chosen sum's noise."""
         if step.path not in self.number:
             return results
         self.labels[step.path] = step
@@ -220,7 +223,7 @@ def _is_sum(step: Step) -> bool:
 
 
 def _size_of_terms(step: Step, operands: list) -> Array:
-    """The sum of the magnitudes of the terms, with the shape of the result."""
+    """Returns the sum of the terms' magnitudes, with the shape of the result."""
     sizes = [
         jnp.abs(x) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x
         for x in operands
@@ -234,7 +237,7 @@ def _size_of_terms(step: Step, operands: list) -> Array:
 
 
 def _digits_lost(clean: Array, noisy: Array, size: Array) -> Array:
-    """Digits lost by an array of sums, and by its worst element: [2]."""
+    """Returns the digits lost by an array of sums and by its worst element [2]."""
     most = np.float32(-math.log10(float(jnp.finfo(clean.dtype).eps)))
     clean, noisy, size = (x.astype(jnp.float32) for x in (clean, noisy, size))
     known = (size > 0) & jnp.isfinite(clean) & ((clean != 0) | (noisy != 0))

@@ -36,18 +36,18 @@ LEAST, LEAST_PAIRS = 5, 8
 
 
 class CurvesComparison(NamedTuple):
-    """What two sets of curves say.
+    """Whether two sets of curves differ by more than chance.
 
     Attributes:
         answer: `noise`, `beyond` or `cannot tell`.
-        p_value: of the hypothesis that the sets differ by chance; None: there is no
-            test of one curve a side.
+        p_value: probability of so large a difference by chance. None if there is one
+            curve a side, which allows no test.
         change: relative change of the loss in the last fifth, b against a.
-        low: lower end of its 90 % interval; None: one curve a side.
+        low: lower end of the 90 % interval of `change`. None if there is no test.
         high: upper end.
-        detectable: the smallest change of the loss in the last fifth that the test
-            would find in 80 % of cases; None: it can find none.
-        note: what would tell, where this cannot.
+        detectable: smallest change that the test would find in 80 % of cases. None if
+            the test can find none.
+        note: what would allow an answer, if the answer is `cannot tell`.
     """
 
     answer: str
@@ -148,7 +148,7 @@ def curves(
 
 
 def _checked(name: str, x: Any) -> np.ndarray:
-    """Curves as an array [n, T]."""
+    """Returns curves as an array [n, T], and refuses what is no such."""
     try:
         array = np.asarray(x, np.float64)
     except (TypeError, ValueError):
@@ -171,13 +171,13 @@ def _checked(name: str, x: Any) -> np.ndarray:
 
 
 def _with_means(logs: np.ndarray) -> np.ndarray:
-    """Curves, and as two more columns their means, of all updates and the last ones."""
+    """Returns curves and two more columns, the means of all and of the last updates."""
     last = -(-logs.shape[1] // 5)
     return np.column_stack([logs, logs.mean(1), logs[:, -last:].mean(1)])
 
 
 def _largest(differences: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The statistic for differences of means [relabellings, T]."""
+    """Returns the statistic of differences of means [relabellings, T]."""
     known = scale > 1e-12  # Means of equal numbers are equal up to rounding.
     if not known.any():
         return np.zeros(len(differences))
@@ -185,7 +185,7 @@ def _largest(differences: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _of_signs(differences: np.ndarray) -> np.ndarray:
-    """The statistic for all signs of paired differences, the observed ones first."""
+    """Returns the statistic for all signs of paired differences, the observed first."""
     n = len(differences)
     if 2**n <= EXACT:
         signs = np.array(list(itertools.product([1, -1], repeat=n)))
@@ -197,7 +197,7 @@ def _of_signs(differences: np.ndarray) -> np.ndarray:
 
 
 def _of_labels(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The statistic for all ways to label the curves, the observed one first."""
+    """Returns the statistic for all labels of the curves, the observed ones first."""
     every, n = np.concatenate([x, y]), len(x)
     total = len(every)
     if math.comb(total, n) <= EXACT:
@@ -213,7 +213,7 @@ def _of_labels(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _curves_needed(deviation: float, margin: float, paired: bool) -> int:
-    """How many pairs, or curves a side, resolve the margin."""
+    """Returns how many pairs, or curves a side, are needed to resolve the margin."""
     sides = 1 if paired else 2
     quantile = quantiles.two_sided(2 * EQUIVALENCE) + quantiles.two_sided(0.4)
     size = deviation * quantile / math.log1p(margin)

@@ -20,11 +20,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise import quantiles, random_bits, specs
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import integer
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import named_leaves, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words
@@ -36,14 +35,16 @@ class NotFinite(NamedTuple):
     """An equation that makes a NaN or an infinity.
 
     Attributes:
-        path: as `coverage` lists it; `argument['x']` of an argument that holds one.
-        primitive: its name, or `argument`.
-        source: the user's line that made it, such as `model.py:12 in loss`.
+        path: the equation's path as `coverage` lists it, or an argument that holds a
+            NaN or an infinity, such as `argument[0]['x']`.
+        primitive: the primitive's name, or `argument`.
+        source: the user's line, such as `model.py:12 in loss`.
         kind: `NaN` or `infinity`.
-        step: of the loops around, outermost first, when it first makes one.
-        operands: in words, the operands at that step.
-        elements: how many elements of its result are made so.
-        in_result: whether the result of the function is not finite because of it.
+        step: first such step of each loop around the equation, outermost first.
+        operands: values of the operands at that step, in words.
+        elements: number of elements of the equation's result that are made so.
+        in_result: whether the function's result is not finite because of it.
+        fraction: share of noisy runs in which this equation is the first, 0 to 1.
     """
 
     path: str
@@ -54,6 +55,7 @@ class NotFinite(NamedTuple):
     operands: tuple[str, ...] = ()
     elements: int = 1
     in_result: bool = True
+    fraction: float = 1.0
 
     def __str__(self) -> str:
         step = f", step {', '.join(map(str, self.step))} of its loops" * bool(self.step)
@@ -66,34 +68,24 @@ class NotFinite(NamedTuple):
         )
 
 
-class NanShare(NamedTuple):
-    """An equation that is the first to make one in some runs; see `NotFinite`.
-
-    `fraction` is the share of runs, 0 to 1, `example` one of them.
-    """
-
-    path: str
-    primitive: str
-    source: str
-    fraction: float
-    example: NotFinite
-
-
 class NanRate(NamedTuple):
-    """In which share of runs noise makes a NaN or an infinity.
+    """How often noise makes a NaN or an infinity.
 
     Attributes:
-        fraction: share of noisy runs whose result has a NaN, or is infinite where it is
-            not without noise; `low` to `high` is the 95 % interval.
-        entries: the equations that are the first to make one, the most frequent first.
-        clean: what makes one without noise; None: nothing does.
+        fraction: share of noisy runs whose result has a NaN, or is infinite where the
+            result without noise is not, 0 to 1.
+        low: lower end of the 95 % interval of `fraction`.
+        high: upper end.
+        entries: the equations that are the first to make one in some noisy run, the
+            most frequent first.
+        clean: the equation that makes one without noise, or None.
         draws: number of noisy runs.
     """
 
     fraction: float
     low: float
     high: float
-    entries: tuple[NanShare, ...]
+    entries: tuple[NotFinite, ...]
     clean: NotFinite | None
     draws: int
 
@@ -104,7 +96,7 @@ class NanRate(NamedTuple):
             f"({self.low:.0%} to {self.high:.0%} of all), the run without noise "
             f"{'gives one too' if self.clean else 'gives none'}"
         ]
-        lines += [f"  {e.fraction:.0%}: {e.example}" for e in self.entries]
+        lines += [f"  {entry.fraction:.0%}: {entry}" for entry in self.entries]
         return "\n".join(lines)
 
 
@@ -115,20 +107,17 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
         fn: as for `inject`, compiled or not.
 
     Returns:
-        `find(*args, **kwargs)`, which gives the equation that makes the result not
-            finite; of a finite result the first that makes any, which nothing reads;
-            None: no equation makes one, and no argument of a result that is not finite
-            holds one.
+        `find(*args, **kwargs)`. It gives the equation that makes the result not finite,
+            or the argument. If the result is finite, it gives the first equation that
+            makes a NaN or an infinity anyway, or None if there is none.
 
     Raises:
         NoiseError: on a call, as for `inject`.
     """
 
     def find(*args: Any, **kwargs: Any) -> NotFinite | None:
-        search, key = (
-            _Search(BoundCall(fn, args, kwargs), Identity()),
-            jax.random.key(0),
-        )
+        search = _Search(BoundCall(fn, args, kwargs), Identity())
+        key = jax.random.key(0)
         return search.first(key, *search.run(key))
 
     return find
@@ -141,7 +130,7 @@ def nan_rate(
 
     Args:
         fn: as for `inject`.
-        spec: the noise. Defaults to an order of sums for each element, and an ulp.
+        spec: noise. Defaults to `specs.default()`.
         draws: number of noisy runs.
 
     Returns:
@@ -151,7 +140,7 @@ def nan_rate(
         NoiseError: as for `inject`.
     """
     integer("draws", draws, 1)
-    spec = with_routines(NOISE if spec is None else spec)
+    spec = with_routines(specs.default() if spec is None else spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> NanRate:
         call = BoundCall(fn, args, kwargs)
@@ -168,8 +157,8 @@ def nan_rate(
         counts = Counter(first.path for first in firsts if first)
         examples = {first.path: first for first in firsts if first}
         entries = tuple(
-            NanShare(*examples[path][:3], n / draws, examples[path])
-            for path, n in counts.most_common()
+            examples[path]._replace(fraction=count / draws)
+            for path, count in counts.most_common()
         )
         interval = quantiles.interval(len(firsts), draws)
         return NanRate(len(firsts) / draws, *interval, entries, clean, draws)
@@ -178,7 +167,7 @@ def nan_rate(
 
 
 def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
-    """Whether a result has a NaN, or is infinite where the plain one is not."""
+    """Returns whether a result has a NaN, or an infinity that the plain one has not."""
     return bool(np.any(np.isnan(x) | (np.isinf(x) & (x != plain))))
 
 
@@ -186,8 +175,14 @@ def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
 _HALF = 1 << 12
 
 
-class _Seen(NamedTuple):
-    """What one execution of an equation made: `order` sorts executions."""
+class _Execution(NamedTuple):
+    """One execution of an equation that makes a NaN or an infinity.
+
+    Attributes:
+        order: sorts executions by time.
+        entry: the equation.
+        of_finite: whether its operands are finite.
+    """
 
     order: tuple[int, ...]
     entry: NotFinite
@@ -195,9 +190,9 @@ class _Seen(NamedTuple):
 
 
 class _Search(Watched):
-    """An evaluation that sends what is made not finite, and replaces some of it.
+    """An evaluation that shows where numbers become NaN or infinite.
 
-    `labels` holds for each path what `after` knows of it while tracing.
+    `run` may replace what some equations make so by 1.
     """
 
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
@@ -216,12 +211,12 @@ class _Search(Watched):
         self.compiled = jax.jit(run)
 
     def first(
-        self, key: Array, made: list[_Seen], result: list[np.ndarray]
+        self, key: Array, made: list[_Execution], result: list[np.ndarray]
     ) -> NotFinite | None:
-        """The equation to blame in a run, of which this was seen."""
+        """Returns the cause in one run, of which `run` gave `made` and `result`."""
         if all(np.isfinite(x).all() for x in result):
             return made[0].entry._replace(in_result=False) if made else None
-        # What is made of an infinity has that one's maker as its cause.
+        # An equation with infinite operands is not the cause; it reads a cause.
         makers = list(dict.fromkeys(m.entry.path for m in made if m.of_finite))
         firsts = {m.entry.path: m.entry for m in reversed(made)}
         _, mended = self.run(key, makers) if makers else (made, result)
@@ -251,8 +246,13 @@ class _Search(Watched):
 
     def run(
         self, key: Array, replaced: Collection[str] = ()
-    ) -> tuple[list[_Seen], list[np.ndarray]]:
-        """What is made, in order, and the result."""
+    ) -> tuple[list[_Execution], list[np.ndarray]]:
+        """Returns what is made NaN or infinite, in order, and the result.
+
+        Args:
+            key: key of the noise.
+            replaced: paths of equations, whose NaN and infinities are replaced by 1.
+        """
         chosen = np.zeros(max(1, len(self.number)), bool)
         chosen[[self.number[path] for path in replaced]] = True
         results: list[Any] = []
@@ -266,8 +266,8 @@ class _Search(Watched):
         made.sort(key=lambda m: m.order)
         return made, wide_leaves(jax.device_get(results[0].result()))
 
-    def _described(self, path: str, steps: tuple, numbers: list[float]) -> _Seen:
-        """What one execution has sent."""
+    def _described(self, path: str, steps: tuple, numbers: list[float]) -> _Execution:
+        """Returns an execution from the numbers that it has sent."""
         number, step, starts, kinds = self.labels[path]
         nans, infinite, of_finite, high, low, *rest = numbers
         shape = step.equation.outvars[0].aval.shape
@@ -282,10 +282,12 @@ class _Search(Watched):
         kind = "NaN" if nans else "infinity"
         about = path, step.name, step.source, kind, steps, tuple(operands)
         order = (*itertools.chain(*zip(starts, steps, strict=True)), number)
-        return _Seen(order, NotFinite(*about, int(nans or infinite)), bool(of_finite))
+        return _Execution(
+            order, NotFinite(*about, int(nans or infinite)), bool(of_finite)
+        )
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Looks at results that equations compute, and replaces what is asked for."""
+        """Watches the results of an equation, and replaces some."""
         if step.bodies:
             return results
         return [

@@ -37,11 +37,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles, random_bits
+from prednet_jax.noise import quantiles, random_bits, specs
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.arguments import Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import as_array
 from prednet_jax.noise.questions.sampling import computation_part
 from prednet_jax.noise.questions.tables import format_table
@@ -339,8 +338,7 @@ def training(
         batches: sequence of batches, or a function of the update, counted from 0.
         updates: number of updates. Defaults to all of a sequence, and to 100 of a
             function.
-        spec: noise. Defaults to a random order for each element of a sum, and an error
-            of at most one unit in the last place of every result.
+        spec: noise. Defaults to `specs.default()`.
         draws: number of noisy trainings, 4 or more. They take `draws` times as long as
             one, and one compilation.
         most: largest number of noisy trainings that `Band.compare` may use if `draws`
@@ -355,7 +353,7 @@ def training(
     """
     integer("draws", draws, 4)
     integer("most", most, 4)
-    noise = computation_part(NOISE if spec is None else spec)
+    noise = computation_part(specs.default() if spec is None else spec)
     many = _batches(batches, updates)
 
     def run(key: Array) -> Band:
