@@ -44,6 +44,14 @@ def both(x):
     return abs(x) + 1, abs(x) + 1.5
 
 
+def weights():
+    return {"w": jnp.ones((3, 64))}
+
+
+def logits(x, w):
+    return x @ w
+
+
 class Model:
     def apply(x):
         return x
@@ -66,6 +74,8 @@ def folder(tmp_path, monkeypatch):
     np.savez("model.npz", **{"params/Dense_0/kernel": w, "x": x})
     np.savez("folders.npz", **{"params/Dense_0": w, "params/Dense_0/kernel": w})
     np.savez("out.npz", **{"out/y": x @ w})
+    np.savez("l.npz", x @ w)
+    np.savez("sum.npz", y=x.sum(1), z=x.sum(1))
     np.savez("texts.npz", np.array(["a"]))
     np.savez("four.npz", np.ones(4))
     np.savez("a.npz", np.float32(0.1), np.zeros(4, np.int32))
@@ -112,6 +122,16 @@ def test_as_a_process_in_the_current_directory(folder):
             "first_difference {}:other --args=one.npz --recording=r.npz",
             "{}.py:19 in other",
         ),
+        ("compare_layers {}:other --args=one.npz --reference=sum.npz", "an offset of"),
+        (
+            "compare_layers {}:other --args=one.npz --reference=sum.npz --names=y=z",
+            "{}.py:19 in other",
+        ),
+        ("compare_trees {}:weights --reference=positional.npz", "unmatched there"),
+        (
+            "compare_logits {}:logits --args=positional.npz --a=l.npz --b=l.npz",
+            "cause of the difference: identical",
+        ),
         # Names with slashes are the places of nested dictionaries.
         (
             "explain {}:model --args=model.npz --a=out.npz --b=out.npz",
@@ -125,7 +145,7 @@ def test_text_and_json(folder, capsys, command, expected):
     argv = command.format(folder).split()
     argv += ["--specs=data;-"] * (argv[0] == "devices")
     few = "4" if argv[0] == "training" else "2"
-    without = "coverage", "record", "first_nan", "curves"
+    without = "coverage", "record", "first_nan", "curves", "compare_trees"
     argv += [f"--draws={few}"] * (argv[0] not in without)
     status, text, _ = asked(capsys, *argv)
     assert status == 0
@@ -169,6 +189,11 @@ def test_text_and_json(folder, capsys, command, expected):
         ("localize {one} --draws=0", "--draws=0: expected an int"),
         ("digits {one} --seed=99999999999999999999", "--seed=99999"),
         ("explain {one} --a=one.npz --b=one.npz --noise=ulp", "ulp: explain takes"),
+        ("compare_layers {one} --reference=one.npz", "no name in common: here y"),
+        ("compare_layers {one} --reference=sum.npz --names=y", "--names=y: expected"),
+        ("compare_layers {one} --reference=sum.npz --names=q=z", "nearest is 'y'"),
+        ("compare_layers {one} --reference=no.npz", "expected a file of arrays"),
+        ("compare_logits {one} --a=a.npz --b=a.npz", "the 1 leaves"),
         ("first_difference {one} --recording=one.npz", "one.npz: expected a recording"),
     ],
 )

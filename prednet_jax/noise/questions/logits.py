@@ -233,7 +233,8 @@ def _measures(
         return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}
     with np.errstate(invalid="ignore"):
         terms = np.where(x == -np.inf, 0.0, np.exp(x) * (x - y))
-    best = [np.sort(np.argsort(-z, axis).take(range(top), axis), axis) for z in (x, y)]
+    first = range(min(top, x.shape[axis]))
+    best = [np.sort(np.argsort(-z, axis).take(first, axis), axis) for z in (x, y)]
     return {
         "ratio": far,
         "kl": max(0.0, float(terms.sum(axis).mean())),

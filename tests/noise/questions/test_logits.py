@@ -62,6 +62,12 @@ def test_flips_of_the_most_likely_token():
     assert report.worst == (0, 0)
 
 
+def test_a_set_as_large_as_the_vocabulary_never_changes():
+    report = noise.compare_logits(logits, -PLAIN, PLAIN, top=40)(KEY, W, X)
+    assert report.flips.found == 1
+    assert report.top.found == 0
+
+
 def test_log_probabilities_are_logits_of_themselves():
     other = PLAIN * np.float32(1.01)
     pairs = [
