@@ -20,8 +20,8 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
-from prednet_jax.noise.questions.layers import arrays_of, canonical, leaf_name
 from prednet_jax.noise.questions.leaves import as_array, rms, subtract
+from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name
 from prednet_jax.noise.questions.tables import format_table
 
 # Of the sorted numbers of equal weights: bfloat16 keeps 8 bits.

@@ -1,0 +1,111 @@
+"""Names of arrays on two sides, and which of them belong together."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.questions.segments import key_text
+
+
+def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
+    """Returns arrays by name, of a mapping or an .npz file."""
+    if isinstance(given, str | os.PathLike):
+        try:
+            with open(given, "rb") as file, np.load(file, allow_pickle=False) as held:
+                given = {name: held[name] for name in held.files}
+        except Exception as error:
+            why = getattr(error, "strerror", None) or "it is none, or damaged"
+            raise NoiseError(
+                f"{what}={given}: expected a file of arrays as numpy.savez writes it "
+                f"({why})"
+            ) from None
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise NoiseError(f"{what}: {kind}: expected arrays by name, or an .npz file")
+    arrays = {str(name): np.asarray(x) for name, x in given.items()}
+    wrong = [n for n, x in arrays.items() if x.dtype.kind not in "biufcV"]
+    if wrong or not arrays:
+        found = f"{wrong[0]} is no array of numbers" if wrong else "empty"
+        raise NoiseError(f"{what}: {found}: expected arrays by name")
+    return arrays
+
+
+def leaf_name(keys: Sequence[Any]) -> str:
+    """Returns the name of a leaf of a result: its path without what frameworks add."""
+    # Flax NNX wraps an array in a variable with a value.
+    parts = [key_text(key) for key in keys if getattr(key, "name", "") != "value"]
+    start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)
+    if start is None:
+        return "/".join(["result", *parts])
+    # A place in (result, intermediates), and the first of a sown tuple, is no name.
+    parts = parts[start:-1] if parts[-1] == "0" else parts[start:]
+    kept = [p for p in parts if p not in ("intermediates", "__call__")]
+    return "/".join(kept) or "result"
+
+
+def canonical(name: str) -> tuple[str, ...]:
+    """Returns the parts of a name, of each its letters and digits in lower case."""
+    parts = re.split(r"[./\[\]:~]+", name.lower())
+    return tuple(filter(None, (re.sub(r"[^a-z0-9]", "", part) for part in parts)))
+
+
+def match(
+    here: Sequence[str], there: Sequence[str], names: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns for names here the names there: as given, equal, or equal at the end.
+
+    Raises:
+        NoiseError: a given name is on neither side, or no two names belong together.
+    """
+    for given, known, side in (
+        (names.keys(), here, "here"),
+        (names.values(), there, "in the reference"),
+    ):
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0)
+                raise NoiseError(
+                    f"names: {name!r} is not {side}: expected one of {_some(known)}; "
+                    f"the nearest is {near[0]!r}"
+                )
+    pairs = dict(names)
+    mine, yours = (
+        {n: canonical(n) for n in every if n not in taken}
+        for every, taken in ((here, names.keys()), (there, set(names.values())))
+    )
+    for same in (lambda a, b: "".join(a) == "".join(b), _ends_with):
+        fits = {n: [t for t, b in yours.items() if same(a, b)] for n, a in mine.items()}
+        taken = [t for several in fits.values() for t in several]
+        for name, several in fits.items():
+            if len(several) == 1 and taken.count(several[0]) == 1:
+                pairs[name] = several[0]
+                del mine[name], yours[several[0]]
+    if not pairs:
+        both = [(a, b) for a in here for b in there]
+        near = max(both, key=lambda pair: _likeness(*pair))
+        raise NoiseError(
+            f"no name in common: here {_some(here)}; in the reference {_some(there)}; "
+            f"expected some, or names={{here: there}}, such as names={dict([near])}"
+        )
+    return pairs
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
+
+
+def _ends_with(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """Whether one name is the end of the other."""
+    long, short = sorted((a, b), key=len, reverse=True)
+    end = "".join(short)
+    return bool(end) and any("".join(long[i:]) == end for i in range(len(long)))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more

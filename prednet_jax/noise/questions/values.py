@@ -1,0 +1,181 @@
+"""Values of a program, each computed from the reference's values before it.
+
+With v such a value, r the reference's and v_k the value under noise,
+
+    d = rms(v - r),     e_k = rms(v_k - v),    k = 1 .. draws,
+
+and the difference is beyond noise if d > max(L q(e, f), W max(e, f)), as in
+`distances`: q is the upper quartile over the draws and f a floor, one element moved by
+an ulp. Elements far above all others (a mask of -1e9) are judged on their own.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from prednet_jax.noise._inject import inject
+from prednet_jax.noise.questions import hints
+from prednet_jax.noise.questions.distances import (
+    FLIPS,
+    RATIO_LIMIT,
+    WORST_DRAW_FACTOR,
+)
+from prednet_jax.noise.questions.explain import explain
+from prednet_jax.noise.questions.leaves import (
+    describe_leaves,
+    rms,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.segments import Program
+from prednet_jax.noise.specs import NoiseSpec
+
+# Elements so many times the small ones (5 %) are judged apart from the others.
+GIANT = 1e6
+# A value is too narrow if it is so many times nearer to the reference in float32.
+NARROWER = 8.0
+_TINY = float(np.finfo(float).tiny)
+_NOTHING: Mapping[int, Callable] = MappingProxyType({})
+
+
+class SubstitutedValues:
+    """The values of a program, each computed from the reference's before it."""
+
+    def __init__(self, program: Program, known: Mapping[int, np.ndarray]) -> None:
+        self.program, self.known = program, known
+        types = program.types
+        cast = {i: jax.numpy.asarray(x, types[i].dtype) for i, x in known.items()}
+        self.given = cast, program.arrays
+        self.plain = jax.device_get(jax.jit(self.function(known))(*self.given))
+        # Lines that are running whatever layer is computed.
+        segments = [program.segment([i], known) for i in known]
+        every = ({x for n in nodes for x in n.sources} for nodes in segments if nodes)
+        self.shared: set[str] = set.intersection(*every) if len(known) > 1 else set()
+
+    def function(
+        self, numbers: Iterable[int], changed: Mapping[int, Callable] = _NOTHING
+    ) -> Callable:
+        """Returns some values as a function of the known ones and the arguments."""
+        return lambda known, arrays: self.program.values(
+            numbers, arrays, known, changed
+        )
+
+    def drawn(
+        self, spec: NoiseSpec, key: Array, draws: int
+    ) -> dict[int, list[np.ndarray]]:
+        """Returns the differences that noise makes in each value."""
+        noisy = inject(self.function(self.plain), with_routines(spec))
+        results = list(BoundCall(noisy, self.given, {}).draw(noisy, key, draws))
+        plain = {i: _wide(x) for i, x in self.plain.items()}
+        return {i: [subtract(_wide(x[i]), plain[i]) for x in results] for i in plain}
+
+    def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:
+        """Returns what `explain` says of values that differ by more than noise."""
+        away = {i: self.known[i] - self.plain[i] for i in numbers}
+        finite = [i for i in numbers if np.isfinite(away[i]).all()]
+        found = dict.fromkeys(numbers, "beyond")
+        if finite:
+            pair = ({i: side[i] for i in finite} for side in (self.plain, self.known))
+            found |= explain(self.function(finite), *pair)(key, *self.given).rung
+        return found
+
+    def too_narrow(self, i: int) -> str:
+        """Returns the format of a value that the reference has in float32, or ""."""
+        format_, changed = hints.widened(self.program.segment([i], self.known))
+        narrow, theirs = _wide(self.plain[i]), _wide(self.known[i])
+        away = rms(subtract(narrow, theirs))
+        if not format_ or away == 0:
+            return ""
+        try:
+            wide = _wide(self._evaluate(i, changed))
+        except (TypeError, ValueError):
+            return ""  # An equation whose types cannot be changed.
+        return format_ if NARROWER * rms(subtract(wide, theirs)) < away else ""
+
+    def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
+        """Returns what a value, and its lines, show of the cause."""
+        ours, theirs = self.plain[i], self.known[i]
+
+        def explains(changed: np.ndarray, part: tuple[slice, ...]) -> bool:
+            cut = [x[part] for x in drawn]
+            return judge(changed[part].astype(ours.dtype), theirs[part], cut).over <= 1
+
+        nodes = self.program.segment([i], self.known)
+        evaluate = functools.partial(self._evaluate, i)
+        return (
+            hints.array_hint(ours, theirs, explains)
+            or hints.program_hint(self.program, nodes, evaluate, explains)
+            or hints.fitted_hint(ours, theirs, explains, range(ours.ndim))
+        )
+
+    def _evaluate(self, i: int, changed: Mapping[int, Callable]) -> np.ndarray:
+        return np.asarray(self.function([i], changed)(*self.given)[i])
+
+    def where(self, i: int) -> tuple[tuple[str, ...], ...]:
+        """Returns the lines of a value, those before it, and the arguments read.
+
+        Lines that call those functions are among them, unless they call all layers.
+        """
+        nodes = self.program.segment([i], self.known)
+        read = {i for n in nodes for i in n.operands} & self.known.keys()
+        before = [n for n in self.program.nodes if read.intersection(n.results)]
+        lines, after = (
+            dict.fromkeys(n.sources[0] for n in some if n.sources)
+            for some in (nodes, before)
+        )
+        callers = (line for n in nodes for line in n.sources[1:])
+        lines |= dict.fromkeys(line for line in callers if line not in self.shared)
+        elsewhere = tuple(line for line in after if line not in lines)
+        return tuple(lines), elsewhere, tuple(self.program.arguments(nodes))
+
+
+def _wide(x: Any) -> np.ndarray:
+    return wide_leaves(x)[0]
+
+
+class Judged(NamedTuple):
+    """A difference, relative, what noise makes of it, and its part of the bound."""
+
+    difference: float | None
+    expected: float
+    ratio: float | None
+    over: float
+
+
+def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
+    """Compares a value with the reference's.
+
+    `drawn` are the differences that noise makes, in float64.
+    """
+    epsilon = describe_leaves(ours)[0].epsilon
+    away, size = subtract(_wide(ours), _wide(theirs)), np.abs(_wide(theirs))
+    if not np.isfinite(away).all():
+        return Judged(None, 0.0, None, math.inf)
+    size[~np.isfinite(size)] = 0
+    scale, parts, floor = rms(size) or 1.0, [np.ones(away.shape, bool)], 0.0
+    if epsilon and size.any():
+        # A mask may be most of an array.
+        giant = size > GIANT * np.quantile(size[size > 0], 0.05)
+        parts = [giant, ~giant]
+    elif not epsilon:
+        # Of whole numbers the root of the fraction that differs counts.
+        away, *drawn = (np.where(x != 0, 1.0, 0.0) for x in (away, *drawn))
+        scale, floor = 1.0, math.sqrt(FLIPS) / RATIO_LIMIT * (away.size > 1)
+    over = 0.0
+    for part in parts:
+        root = math.sqrt(part.size)  # So that an ulp in one element is the floor.
+        level = floor or epsilon * float(np.max(size * part, initial=0)) / root
+        levels = np.maximum([rms(x * part) for x in drawn] or [0.0], level or _TINY)
+        quartile = float(np.quantile(levels, 0.75, method="lower"))
+        bound = max(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * float(levels.max()))
+        over = max(over, rms(away * part) / bound)
+    far, expected = rms(away) / scale, rms(np.array([rms(x) for x in drawn])) / scale
+    ratio = far / expected if expected else None
+    return Judged(far, expected, ratio if far else 0.0, over)
