@@ -62,7 +62,6 @@ _NETWORK = (
     *("--height=48", "--width=64", "--channels=3,24,48,72", "--r_channels=16,24,48,72"),
     *("--sampling=windows", "--window=20", "--batch=8", "--learning_rate=2e-3"),
     *("--schedule=cosine", "--clip_gradient=1", "--validate_every=0", "--noplot"),
-    "--replica_mode=map",
 )
 _SMALL = (
     *("--height=24", "--width=32", "--channels=3,6", "--sampling=windows"),

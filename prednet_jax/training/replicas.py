@@ -129,10 +129,14 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
     return 1
 
 
-def resolve_mode(mode: str, platform: str) -> str:
-    """How the replicas of one device are run: `map` or `vmap`."""
+def resolve_mode(mode: str, platform: str, replicas: int) -> str:
+    """Returns how the replicas of one device are run: `map` or `vmap`.
+
+    `auto` is `vmap` for several replicas on a device that is not a CPU. One replica
+    alone is the program of a single run.
+    """
     one_of("replica_mode", mode, MODES)
-    own = "map" if platform == "cpu" else "vmap"
+    own = "map" if platform == "cpu" or replicas == 1 else "vmap"
     return own if mode == "auto" else mode
 
 

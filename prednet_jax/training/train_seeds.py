@@ -145,7 +145,7 @@ def train_seeds(
     recipe.check_sizes(len(directories), together=mode is not None)
     layout = None
     if mode is not None:
-        mode = replicas.resolve_mode(mode, jax.default_backend())
+        mode = replicas.resolve_mode(mode, jax.default_backend(), len(directories))
         task = replicas.resolve_network(recipe.task, mode)
         recipe = dataclasses.replace(recipe, task=task)
         layout = replicas.layout(len(directories), recipe.data.batch)

@@ -64,7 +64,9 @@ def test_devices_divide_the_work():
 
 def test_auto_is_a_batched_product_only_under_vmap():
     config = PredNetConfig(channels=(3, 4), height=8, width=8)
-    assert replicas.resolve_mode("auto", "cpu") == "map"
-    assert replicas.resolve_mode("auto", "gpu") == "vmap"
+    assert replicas.resolve_mode("auto", "cpu", 2) == "map"
+    assert replicas.resolve_mode("auto", "gpu", 2) == "vmap"
+    # A batch of one run needs no axis of replicas.
+    assert replicas.resolve_mode("auto", "gpu", 1) == "map"
     assert replicas.resolve_network(config, "map").config is config
     assert replicas.resolve_network(config, "vmap").config.convolution == "im2col"
