@@ -68,7 +68,7 @@ class Identity(NoiseSpec):
 class ReductionOrder(NoiseSpec):
     """Partial sums accumulated in a random order, as split-K and atomics do.
 
-    docs/noise.md ("Reduction order") has the sum and what each option is like.
+    docs/noise/noises.md ("Reduction order") has the sum and what each option is like.
 
     Attributes:
         partials: pieces of each reduction at most, 3 to 64 (two commute).
@@ -147,7 +147,7 @@ class Elementwise(NoiseSpec):
         deterministic: the noise is a function of the operation and the bits of its
             operands (of a sum, of its result), not of the key or the place.
         routines: whether the operands of a library's routines (linear algebra, FFT) and
-            of kernels are perturbed too (docs/noise.md says why).
+            of kernels are perturbed too (docs/noise/limits.md says why).
     """
 
     _: KW_ONLY

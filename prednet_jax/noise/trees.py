@@ -1,8 +1,8 @@
 """Noise that acts once on a whole tree of arrays: a gradient, or initial weights.
 
-docs/noise.md ("Noise on trees") defines both kinds. Source of `BitFlip`: C. Summers &
-M. Dinneen, "Nondeterminism and instability in neural network optimization", ICML 2021,
-section 5.
+docs/noise/noises.md ("Noise on trees") defines both kinds. Source of `BitFlip`: C.
+Summers & M. Dinneen, "Nondeterminism and instability in neural network optimization",
+ICML 2021, section 5.
 """
 
 import functools

@@ -124,7 +124,7 @@ def test_the_examples_of_the_main_page_run_and_the_first_is_short(capsys):
 
 
 def test_the_table_of_noises_names_every_kind_and_parses_to_it():
-    table = MAIN.split("## The noises")[1].split("### ")[0]
+    table = page("noises").split("## The noises")[1].split("### ")[0]
     named = set()
     for line in table.splitlines():
         if not line.startswith("| `"):

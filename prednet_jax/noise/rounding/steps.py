@@ -5,7 +5,7 @@ finite to infinite, and leaves zero, infinities and NaN alone unless it says oth
 Random bits are uint32 arrays of the shape of the value; `draw(i)` gives those numbered
 i, and `zero` is `error_free.run_time_zero`.
 
-docs/noise.md ("Noise on single results") defines the noises. Sources:
+docs/noise/noises.md ("Noise on single results") defines the noises. Sources:
 
 - stochastic rounding: M. Croci et al., "Stochastic rounding: implementation, error
   analysis and applications", R. Soc. Open Sci. 9 (2022), mode 1; P. Blanchard, N.

@@ -3,7 +3,7 @@
 One function for each higher-order primitive, named in `HIGHER_ORDER`; JAX's public
 functions rebuild it, so that their derivative and batching rules hold. Sparse arrays'
 products and sums are replaced by the programs with which JAX computes them on a CPU.
-docs/noise.md says what becomes of linear solvers.
+docs/noise/limits.md says what becomes of linear solvers.
 """
 
 import functools
