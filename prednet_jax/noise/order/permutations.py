@@ -1,7 +1,8 @@
 """The mathematics of sums in random order: permutations by masked selections.
 
 docs/noise/noises.md ("Reduction order") has the sum of n partial sums and the bound of
-its error. All n! permutations are equally likely; as addition commutes, n!/2 trees remain.
+its error. All n! permutations are equally likely. As addition commutes, n!/2 trees
+remain.
 
 Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
 For more, every output (or tile) sorts n random 32-bit keys with Batcher's
