@@ -1,7 +1,8 @@
-"""Studies beside the comparison: long trainings, known saddles, curvature.
+"""The finished study: does numerical noise help PredNet to train?
 
-The long trainings (parts B to I of study/pages):
-    parts -> seed_trainings (with dose, endpoints) -> seed_records, one JSON a seed
-    -> judgement (contrasts, the answer) -> tables, figures
-Part A: symmetric (weights, runs.csv, and what it shows)
+README.md has the question, the answer and every command. The long trainings go through
+    parts -> seed_trainings (with dose, endpoints) -> seed_records, two files a part
+    -> judgement (contrasts, the answer) -> tables, figures -> make_tables
+Part A is `prednet_jax.saddles.symmetric`; `chainer` shows the mistake in Chainer. The
+study imports the package, and nothing imports the study.
 """
