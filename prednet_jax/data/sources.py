@@ -189,7 +189,7 @@ def split_parts(data: str) -> dict[str, str]:
     """Returns the paths of train, validation and test of a folder that has such parts.
 
     They are folders, videos, lists or arrays with these names, or the usual short ones
-    (val), perhaps after X_, as coxlab/prednet names its .hkl files. Without a part
+    (val), perhaps after `X_`, as coxlab/prednet names its .hkl files. Without a part
     `train` and another one the result is empty.
     """
     path = os.path.expanduser(data)
