@@ -40,7 +40,8 @@ SIZES = {
 }
 #: Keys of Keras itself that change no number of the network.
 HARMLESS = {
-    *("name", "trainable", "dtype", "return_sequences", "return_state", "unroll"),
+    *("name", "trainable", "dtype", "input_dtype", "return_sequences", "return_state"),
+    "unroll",
     *("implementation", "consume_less", "input_dim", "input_length", "input_shape"),
     *("batch_input_shape", "batch_shape", "batch_size", "sparse", "ragged", "optional"),
     *("time_major", "zero_output_for_mask", "cell", "units", "activity_regularizer"),

@@ -237,9 +237,10 @@ def test_a_model_that_computes_something_else_is_refused_by_name(
         weights.load(path)
 
 
-def test_activations_of_coxlab_and_of_keras_3_are_accepted(tmp_path):
+def test_configurations_of_keras_1_and_of_keras_3_are_accepted(tmp_path):
     wrapped = {"module": "keras.activations", "class_name": "function"}
     options = {"error_activation": wrapped | {"config": "relu"}, "output_mode": "error"}
+    options |= {"dim_ordering": "tf", "input_dtype": "float32", "consume_less": "gpu"}
     config, path = edited(tmp_path, "w.json", "w.hdf5", **options)
     assert weights.load(path)[0] == config
 
