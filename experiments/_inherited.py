@@ -194,7 +194,9 @@ def run_flags(path: str) -> Mapping[str, Any]:
         return {}
     found = records.read_manifest(folder).flags
     if not isinstance(found, Mapping):
-        raise UserError(f"{folder / records.MANIFEST}: not that of a run of train.py")
+        raise UserError(
+            f"{folder / records.MANIFEST}: not the manifest of a run of train.py"
+        )
     return found
 
 
@@ -218,6 +220,9 @@ def frames_of(path: str, own: DataSettings) -> DataSettings:
         print(f"--data={layer['data']}, as {path}")
     if layer.get("data", own.data) in (None, *data.NAMES):
         layer = {name: layer[name] for name in ("data",) if name in layer}
+    if layer.get("crop", own.crop) not in data.CROPS:
+        accepted = "|".join(data.CROPS)
+        raise UserError(f"{path}: flag crop: value should be one of <{accepted}>")
     values = dataclasses.asdict(own) | layer
     try:
         return settings.fill(DataSettings, values)

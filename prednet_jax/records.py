@@ -249,7 +249,7 @@ class Manifest:
         names = {f.name for f in fields(cls)} - {"other"}
         try:
             known = {k: v for k, v in values.items() if k in names and v is not None}
-            known["updates"] = int(known["updates"])
+            known["updates"] = int(known.get("updates", 0))
             known["resumed"] = tuple(known.get("resumed", ()))
             other = {k: v for k, v in values.items() if k not in names}
             defaults = {"model": "", "network": {}, "seed": 0, "flags": {}}

@@ -68,7 +68,9 @@ def _converted(name: str, hint: str, value: Any) -> Any:
                 kind is bool
             ):
                 return kind(value)
-    raise UserError(f"--{name}={value!r}: expected {hint.removeprefix('<class ')}")
+    kinds = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+    wanted = next((text for kind, text in kinds.items() if kind in hint), "a text")
+    raise UserError(f"--{name}={value!r}: expected {wanted}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
