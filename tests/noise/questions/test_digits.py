@@ -225,3 +225,30 @@ def test_signs_of_factors_are_free():
     turned = [t * flip[:, None] * flip, q * flip]
     report = noise.explain(form, turned, form(x))(jax.random.key(1), x)
     assert "beyond" not in jax.tree.leaves(report.rung)
+
+
+def test_a_function_that_computes_otherwise_when_compiled_has_no_tolerance():
+    """An impure function had rtol 2, and an int64 that wraps atol 4.4e12."""
+    calls = []
+
+    def impure(x):
+        calls.append(0)
+        return jnp.sum(x) * np.float32(len(calls))
+
+    x = noise_programs.normal(0, 300, mean=1.0)
+    with pytest.raises(noise.NoiseError, match="expected a pure function"):
+        noise.tolerance(impure)(KEY, x)
+    wide = np.asarray([2**40, 3], np.int64)
+    with pytest.raises(noise.NoiseError, match="expected a pure function"):
+        noise.tolerance(lambda x: x * 1000)(KEY, wide)
+
+
+def test_nan_and_infinity_are_not_the_same_result():
+    """Tolerances were 0 and 0, and fresh runs infinite where the reference is NaN."""
+
+    def fn(x):
+        return np.float32(np.inf) * (jnp.mean(x * x) - jnp.mean(x) ** 2)
+
+    x = jnp.full(100, 1.5, jnp.float32)
+    with pytest.raises(noise.NoiseError, match="or NaN in some and infinite in others"):
+        noise.tolerance(fn, noise.UlpPerturbation())(KEY, x)

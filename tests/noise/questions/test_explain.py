@@ -189,3 +189,93 @@ def test_what_is_no_result_is_refused():
     ):
         with pytest.raises(noise.NoiseError, match=message):
             noise.explain(jnp.sum, a, b)(KEY, jnp.ones(8))
+
+
+@pytest.mark.parametrize("fault", ["gelu", "factor", "term"])
+def test_a_bug_of_the_size_of_a_format_in_one_number_is_no_format(fault):
+    """14 of 18 such bugs in scalar losses were `tf32` or `bf16`."""
+    x, w = noise_programs.normal(0, 32, 64), noise_programs.normal(1, 64, 1, scale=0.2)
+
+    def loss(x, w, fault=""):
+        h = x @ w * np.float32(1.0005 if fault == "factor" else 1)
+        h = h[1:] if fault == "term" else h
+        return jnp.mean(jax.nn.gelu(h, approximate=fault != "gelu"))
+
+    report = noise.explain(loss, loss(x, w, fault), loss(x, w), draws=2)(KEY, x, w)
+    assert report.rung == "beyond"
+
+
+@pytest.mark.parametrize("rows", [40, 4000])
+def test_few_weights_are_no_pattern_at_any_number_of_rows(rows):
+    x = noise_programs.normal(2, rows, 64)
+    w = noise_programs.normal(3, 64, 1, scale=0.2)
+    y = x @ w
+    wrong = y * np.float32(1.0005)
+    assert noise.explain(jnp.matmul, wrong, y, draws=2)(KEY, x, w).rung == "beyond"
+    low = accuracy.noisy(jnp.matmul, (x, w), "tf32", 1)
+    assert noise.explain(jnp.matmul, low, y, draws=2)(KEY, x, w).rung == "tf32"
+
+
+def test_elements_are_judged_at_the_noise_that_they_have():
+    """Half of a leaf, a thousand times smaller and wrong by 50 %, was `order`."""
+    x, w = noise_programs.normal(4, 32, 64), noise_programs.normal(5, 64, 64)
+    sizes = np.where(np.arange(64) < 32, 1, 1e-3).astype(np.float32)
+    fn = lambda x, w: (x @ w) * sizes  # noqa: E731
+    y = fn(x, w)
+    wrong = y.at[:, 32:].multiply(1.5)
+    report = noise.explain(fn, wrong, y, draws=3)(KEY, x, w)
+    assert report.rung == "beyond"
+    another = accuracy.noisy(fn, (x, w), "reduction_order", 1)
+    report = noise.explain(fn, another, y, draws=3)(KEY, x, w)
+    assert report.rung in ("order", "rounding")
+    reference = noise.noise_reference(fn, x, w)
+    with pytest.raises(AssertionError, match="1024 of 2048 elements outside"):
+        reference.assert_close(wrong)
+    reference.assert_close(another)
+
+
+def test_all_terms_added_one_after_another_are_another_order():
+    x = noise_programs.normal(6, 64, 4096, mean=0.5)
+    fn = lambda x: jnp.sum(x, 1)  # noqa: E731
+    add = lambda total, now: (total + now, None)  # noqa: E731
+    chain = lax.scan(add, jnp.zeros(64), x.T)[0]
+    report = noise.explain(fn, chain, fn(x), draws=4)(KEY, x)
+    assert report.rung == "order"
+    assert "a longer chain of additions" in report.leaves[0].reason
+    reference = noise.noise_reference(fn, x)
+    reference.assert_close(chain)
+    reference.assert_close(np.sum(np.asarray(x), 1))  # NumPy's pairs.
+    with pytest.raises(AssertionError):
+        reference.assert_close(jnp.sum(x[:, 1:], 1))
+
+
+def test_a_nan_that_noise_alone_makes_is_rounding():
+    def fn(x):
+        return jnp.sqrt(jnp.mean(x * x) - jnp.mean(x) ** 2)
+
+    x = jnp.full(100, 1.5, jnp.float32)
+    assert fn(x) == 0
+    report = noise.explain(fn, np.float32("nan"), fn(x), draws=6)(KEY, x)
+    assert report.rung == "rounding"
+    assert "rounding alone does that in runs here" in report.leaves[0].reason
+    table = noise.digits_table(fn)(KEY, x)
+    assert "noise alone makes 1 of 1 elements NaN or infinite" in str(table)
+    wrong = noise.explain(jnp.sum, np.float32("nan"), jnp.sum(x), draws=2)(KEY, x)
+    assert wrong.rung == "beyond"
+
+
+def test_what_is_no_number_is_refused_by_name():
+    for thing in (
+        jnp.sum,
+        "x",
+        np.array(["x"]),
+        np.array([None]),
+        np.datetime64("now"),
+    ):
+        for ask in (
+            lambda thing=thing: noise.explain(lambda: thing, thing, thing),
+            lambda thing=thing: noise.assert_close({"a": thing}, {"a": thing}, {}),
+            lambda thing=thing: noise.digits(lambda: thing)(KEY),
+        ):
+            with pytest.raises(noise.NoiseError, match="expected numbers"):
+                ask()
