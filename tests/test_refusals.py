@@ -268,7 +268,7 @@ def test_bad_comparisons_and_sweeps_are_named(tmp_path):
         (runs.Design, {"arms": ("noise:none",)}, "arm='noise:none': expected a noise"),
         (runs.Design, {"tasks": ()}, "models="),
         (runs.Design, {"tasks": NETWORK * 2}, "models=prednet,prednet: expected"),
-        (runs.Design, {"seeds": 1}, "seeds=1: expected a whole number, at least 2"),
+        (runs.Design, {"seeds": 0}, "seeds=0: expected a whole number, at least 1"),
         (runs.Design, {"last": 0.0}, "last=0.0"),
         (runs.Design, {"margin": 1.0}, "margin=1.0"),
         (runs.Design, {"first_seed": -1}, "first_seed=-1"),
