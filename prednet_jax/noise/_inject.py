@@ -168,7 +168,7 @@ def evaluate(
     if missing:
         raise NoiseError(
             f"nothing to perturb at {', '.join(map(repr, missing))}: expected paths "
-            "that coverage lists, and names of primitives"
+            "that noise.coverage(fn, spec)(*args) lists, or names of primitives"
         )
     leaves = jax.tree.leaves(arrays)
     out = run(planned, key, leaves, run_key=run_key, evaluation=hooks)

@@ -36,6 +36,11 @@ from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.variability import l2_distance
 
+_INCONCLUSIVE = (
+    "inconclusive: fresh draws of noise gave another ranking; increase --draws "
+    "(samples=)"
+)
+
 
 class Culprit(NamedTuple):
     """One equation of a set that explains the change, or a given part.
@@ -88,7 +93,7 @@ class Findings(NamedTuple):
             for c in self.culprits
         ]
         if not self.settled:
-            lines.append("cannot tell: other draws say otherwise; ask for more draws")
+            lines.append(_INCONCLUSIVE)
         return "\n".join(lines)
 
 

@@ -246,7 +246,9 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
             if others or "callback" in step.name or f"'{step.name}'" in said:
                 said = f"{said}; {step.path} [{step.source}] is not XLA's own"
                 break
-        raise NoiseError(f"for a GPU that is not there: {said}") from error
+        raise NoiseError(
+            f"XLA could not compile this program for CUDA: {said}"
+        ) from error
 
 
 def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
