@@ -357,7 +357,7 @@ def measure(reporter: progress.Reporter, design: runs.Design) -> budget.Speed:
         keep_every=0,
     )
     jobs = [
-        replace(job, flags=tuple(f for f in job.flags if "--examples" not in f))
+        replace(job, flags=tuple(flag for flag in job.flags if flag[0] != "examples"))
         for job in design.runs()
         if not job.draw
     ]

@@ -118,8 +118,9 @@ def make_sweep() -> sweeps.Sweep:
 def check_settings() -> None:
     """Refuses flags that train.py cannot read, or that are given too."""
     for text in filter(str.strip, FLAGS.setting):
-        words = sweeps.setting_flags(text)
-        for name in (word.removeprefix("--").partition("=")[0] for word in words):
+        chosen = sweeps.setting_flags(text)
+        words = [f"--{name}={value}" for name, value in chosen.items()]
+        for name in chosen:
             if name in FLAGS and FLAGS[name].present:
                 raise UserError(
                     f"setting={text!r}: --{name} is given too; expected one of the two"

@@ -156,9 +156,9 @@ class Task(abc.ABC):
         """
         return 0
 
-    def flags(self) -> tuple[str, ...]:
-        """Flags of `train.py` that select this network with these settings."""
-        return (f"--model={self.name}",)
+    def flags(self) -> dict[str, str]:
+        """Returns the flags of `train.py` that select this network, by name."""
+        return {"model": self.name}
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -180,17 +180,17 @@ class Configured(Task):
         """The configuration."""
         return dataclasses.asdict(self.config)
 
-    def flags(self) -> tuple[str, ...]:
-        """The sizes of a PredNet always, other settings where they are no default."""
+    def flags(self) -> dict[str, str]:
+        """Returns the sizes of a PredNet, and settings that are not the default."""
         always = {n: getattr(self.config, n) for n in self.always}
         default = type(self.config)(**always)
-        found = [f"--model={self.name}"]
+        found = {"model": self.name}
         for field in dataclasses.fields(self.config):
             value = getattr(self.config, field.name)
             if field.name in always or value != getattr(default, field.name):
-                text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-                found.append(f"--{field.name}={text}")
-        return tuple(found)
+                entries = value if isinstance(value, tuple) else (value,)
+                found[field.name] = ",".join(map(str, entries))
+        return found
 
 
 class PredNetTask(Configured):
@@ -307,8 +307,8 @@ class AutoencoderTask(Configured):
         return x.reshape(frames.shape)
 
     def flags(self):
-        """As of any other, but for the channels, which come from the images."""
-        return tuple(f for f in super().flags() if not f.startswith("--channels="))
+        """Returns the flags without the channels, which come from the images."""
+        return {k: v for k, v in super().flags().items() if k != "channels"}
 
 
 Network = Task | PredNetConfig | AutoencoderConfig

@@ -41,7 +41,8 @@ class Arm:
         meaning: one phrase for the report.
         role: its part in the verdict.
         scale: size of its Gaussian noise, relative to the gradient's norm; None: none.
-        flags: flags of `experiments/train.py` beyond those that all arms share.
+        flags: flags of `experiments/train.py` beyond those that all arms share, each a
+            name and a value.
         environment: environment variables set for the process.
         threads: number of processors that it may use; None: all.
         draws: number of independent draws of its noise, in a process each; the metric
@@ -54,7 +55,7 @@ class Arm:
     meaning: str
     role: Role = Role.DESCRIPTIVE
     scale: float | None = None
-    flags: tuple[str, ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()
     environment: tuple[tuple[str, str], ...] = (("JAX_PLATFORMS", "cpu"),)
     threads: int | None = None
     draws: int = 1
@@ -84,7 +85,7 @@ _FIXED = (
         name="reduction_order",
         meaning="fresh random order of every reduction",
         role=Role.TREATMENT,
-        flags=("--noise=reduction_order",),
+        flags=(("noise", "reduction_order"),),
         draws=2,
         examples=True,
     ),
@@ -92,30 +93,30 @@ _FIXED = (
         name="stale_targets",
         meaning="every frame of a window is pulled towards the last",
         role=Role.STALE,
-        flags=("--targets=stale",),
+        flags=(("targets", "stale"),),
         examples=True,
     ),
     Arm(
         name="float64",
         meaning="float64, deterministic order",
-        flags=("--precision=float64",),
+        flags=(("precision", "float64"),),
     ),
     Arm(
         name="reduction_order_run",
         meaning="random order of every reduction, the same for the whole run",
         role=Role.NULL,
-        flags=("--noise=reduction_order:schedule=run",),
+        flags=(("noise", "reduction_order:schedule=run"),),
     ),
     Arm(
         name="gpu_order",
         meaning="the fixed order of sums of a GTX 1080, products by a model",
         role=Role.NULL,
-        flags=("--noise=gpu_order:gpu=gtx1080",),
+        flags=(("noise", "gpu_order:gpu=gtx1080"),),
     ),
     Arm(
         name="ulp",
         meaning="up to one ulp on every result",
-        flags=("--noise=ulp",),
+        flags=(("noise", "ulp"),),
         examples=True,
     ),
     Arm(
@@ -143,7 +144,7 @@ def _threads(value: str) -> Arm | None:
         name=f"threads_{value}",
         meaning=f"float32, {value} thread(s)",
         role=Role.NULL,
-        flags=(f"--threads={value}",),
+        flags=(("threads", value),),
         threads=int(value),
     )
 
@@ -161,14 +162,14 @@ def _gaussian(value: str) -> Arm | None:
         name=f"gaussian_{value}",
         meaning=f"Gaussian noise of {value} times the gradient's norm",
         role=Role.GAUSSIAN,
-        flags=(f"--noise={spec}",),
+        flags=(("noise", spec),),
         scale=scale,
     )
 
 
 def _spec(value: str) -> Arm:
     _check_noise(f"noise:{value}", value)
-    return Arm(name=f"noise:{value}", meaning=value, flags=(f"--noise={value}",))
+    return Arm(name=f"noise:{value}", meaning=value, flags=(("noise", value),))
 
 
 def _convolution(value: str) -> Arm | None:
@@ -178,7 +179,7 @@ def _convolution(value: str) -> Arm | None:
         name=f"convolution_{value}",
         meaning=f"{value} convolutions, another fixed order",
         role=Role.NULL,
-        flags=(f"--convolution={value}",),
+        flags=(("convolution", value),),
     )
 
 

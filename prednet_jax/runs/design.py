@@ -64,16 +64,19 @@ class Setup:
                 f"models={','.join(names)}: expected at least one, each once"
             )
 
-    def flags(self, task: Task, draw: int) -> tuple[str, ...]:
-        """Returns the flags of `train.py` that all arms of a network share."""
-        return (
-            *task.flags(),
-            f"--updates={self.updates_of(task)}",
-            f"--data={self.data_of(task)}",
-            *([f"--window={self.window}"] if task.windowed else []),
-            *(["--allow_outside=true"] if self.allow_outside else []),
-            *([f"--draw={draw}"] if draw else []),
-        )
+    def flags(self, task: Task, draw: int) -> dict[str, str]:
+        """Returns the flags of `train.py` that all arms of a network share, by name."""
+        found = task.flags() | {
+            "updates": str(self.updates_of(task)),
+            "data": self.data_of(task),
+        }
+        if task.windowed:
+            found["window"] = str(self.window)
+        if self.allow_outside:
+            found["allow_outside"] = "true"
+        if draw:
+            found["draw"] = str(draw)
+        return found
 
     def data_of(self, task: Task) -> str:
         """Returns the frames of a network, as `train.py --data` takes them."""
@@ -155,15 +158,15 @@ class Design(Setup):
         folder = self.root / "runs" / task.name / arm.name
         if draw:
             folder /= f"draw_{draw}"
-        own: tuple[str, ...] = ()
+        own: dict[str, str] = {}
         if arm.examples and not draw:
-            own += ("--examples=6",)
+            own["examples"] = "6"
         if self.keep_every and task.windowed:
-            own += (f"--checkpoint_every={self.keep_every}",)
+            own["checkpoint_every"] = str(self.keep_every)
         threads = arm.threads
         if self.threads and not threads and not arm.gpu:
             threads = self.threads
-            own += (f"--threads={threads}",)
+            own["threads"] = str(threads)
         return Job(
             task=task,
             arm=arm,
@@ -171,7 +174,7 @@ class Design(Setup):
             seeds=seeds,
             folder=folder,
             script=self.script,
-            flags=(*self.flags(task, draw), *own, *arm.flags),
+            flags=tuple((self.flags(task, draw) | own | dict(arm.flags)).items()),
             threads=threads,
         )
 

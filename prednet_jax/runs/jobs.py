@@ -46,7 +46,7 @@ class Job:
         seeds: root seeds.
         folder: directory of the runs, which are `folder/seed_N`.
         script: path of `train.py`, as the command names it.
-        flags: of the script, with those of the arm; the last of two equal names counts.
+        flags: flags of the script by name, with those of the arm.
         threads: number of processors that it may use; None: all.
         setting: flags that tell it apart from jobs of equal model, arm and seed.
     """
@@ -57,7 +57,7 @@ class Job:
     seeds: tuple[int, ...]
     folder: Path
     script: str
-    flags: tuple[str, ...]
+    flags: tuple[tuple[str, str], ...]
     threads: int | None = None
     setting: str = ""
 
@@ -69,7 +69,8 @@ class Job:
     def arguments(self, workdir: str | os.PathLike) -> tuple[str, ...]:
         """Returns the arguments of the script, for runs in `workdir/seed_N`."""
         seeds = ",".join(map(str, self.seeds))
-        return (*self.flags, f"--seeds={seeds}", f"--workdir={os.fspath(workdir)}")
+        own = (("seeds", seeds), ("workdir", os.fspath(workdir)))
+        return tuple(f"--{name}={value}" for name, value in (*self.flags, *own))
 
     @property
     def command_line(self) -> str:
@@ -86,8 +87,7 @@ class Job:
     @property
     def chosen(self) -> dict[str, str]:
         """Returns the flags by name."""
-        found = (flag.removeprefix("--").partition("=") for flag in self.flags)
-        return {name: value for name, _, value in found}
+        return dict(self.flags)
 
     @property
     def updates(self) -> int:

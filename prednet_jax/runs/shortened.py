@@ -74,8 +74,5 @@ def shorten(job: Job, seed: int, updates: int) -> None:
 
 def of_length(job: Job, updates: int) -> Job:
     """Returns the job with another number of updates."""
-    flags = (
-        f"--updates={updates}" if flag.startswith("--updates=") else flag
-        for flag in job.flags
-    )
-    return replace(job, flags=tuple(flags))
+    flags = job.chosen | {"updates": str(updates)}
+    return replace(job, flags=tuple(flags.items()))

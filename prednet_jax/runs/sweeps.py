@@ -90,9 +90,7 @@ class Sweep(Setup):
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
         for text, arm in itertools.product(self.settings, self.chosen):
-            flags = (*setting_flags(text), *arm.flags)
-            names = [flag.partition("=")[0] for flag in flags]
-            if len(set(names)) < len(names):
+            if setting_flags(text).keys() & dict(arm.flags).keys():
                 raise UserError(f"setting={text!r}: expected no flag of arm {arm.name}")
 
     @cached_property
@@ -112,8 +110,8 @@ class Sweep(Setup):
 
     def _job(self, task: Task, arm: Arm, seed: int, setting: str) -> Job:
         threads = None if arm.gpu else arm.threads or self.threads
-        confined = (f"--threads={threads}",) if threads else ()
-        own = (*confined, *setting_flags(setting), *arm.flags)
+        confined = {"threads": str(threads)} if threads else {}
+        own = confined | setting_flags(setting) | dict(arm.flags)
         job = Job(
             task=task,
             arm=arm,
@@ -121,7 +119,7 @@ class Sweep(Setup):
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=(*self.flags(task, 0), *own),
+            flags=tuple((self.flags(task, 0) | own).items()),
             threads=threads,
             setting=setting,
         )
@@ -138,7 +136,7 @@ def absolute(path: str) -> str:
     return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
 
 
-def setting_flags(text: str) -> tuple[str, ...]:
+def setting_flags(text: str) -> dict[str, str]:
     """Returns the flags of `train.py` that a setting stands for, each named once."""
     values: dict[str, str] = {}
     for word in text.split():
@@ -150,7 +148,7 @@ def setting_flags(text: str) -> tuple[str, ...]:
                 f"once, none of {', '.join(_OWN)}"
             )
         values[name] = absolute(value) if name in _PATHS else value
-    return tuple(f"--{name}={value}" for name, value in values.items())
+    return values
 
 
 class KilledError(RuntimeError):

@@ -62,7 +62,7 @@ MISTAKES = {
         "--layers=R9": "--layers=R9: layer='R9': expected",
         f"{DIGITS} --start=10 --frames=20": "--frames=20: expected a sum of at most 20",
         "--frames=900000000": "--frames=900000000: expected a whole number, from 2 to",
-        "--frames=9 --extrapolate_from=0": "expected a whole number, from 1 to 8",
+        "--frames=9 --extrapolate_from=-1": "expected a whole number, from 1 to 8",
         "--frames=9 --extrapolate_from=9": "expected a whole number, from 1 to 8",
     },
     "evaluate.py": {
@@ -70,7 +70,7 @@ MISTAKES = {
         "--sequences=-1": "--sequences=-1: -1 is not a non-negative integer; expected",
         "--sequences=5000": "sequences=5000 of 100 frames",
         "--frames=1": "frames=1: expected a whole number, at least 2",
-        "--extrapolate_from=0": "extrapolate_from=0: expected",
+        "--extrapolate_from=-1": "extrapolate_from=-1: expected",
     },
     "sweep.py": {
         "--models=resnet": "model='resnet'",

@@ -48,7 +48,7 @@ def job(root, noise="none", seeds=(0, 1), **changes):
         seeds=seeds,
         folder=root,
         script=str(SCRIPT),
-        flags=(*PREDNET.flags(), "--updates=5", f"--noise={noise}"),
+        flags=(*PREDNET.flags().items(), ("updates", "5"), ("noise", noise)),
         **changes,
     )
 

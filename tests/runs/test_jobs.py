@@ -114,7 +114,7 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
     elsewhere = dataclasses.replace(job, script=os.path.relpath(job.script))
     assert kept(elsewhere) == ([], {"kept": 2})
     changes = {
-        "flags": dataclasses.replace(job, flags=(*job.flags, "--learning_rate=1")),
+        "flags": dataclasses.replace(job, flags=(*job.flags, ("learning_rate", "1"))),
         "device": dataclasses.replace(job, threads=7),
     }
     for name, other in changes.items():
@@ -146,7 +146,7 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
         ),
     }
     for flag, write in seen.items():
-        other = dataclasses.replace(job, flags=(*job.flags, f"--{flag}"))
+        other = dataclasses.replace(job, flags=(*job.flags, tuple(flag.split("="))))
         found = []
         for content in (1, 2, 1):
             write(content)

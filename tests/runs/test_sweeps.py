@@ -95,7 +95,7 @@ def test_a_sweep_goes_on_and_its_result_does_not_depend_on_the_order(tmp_path):
 
 def test_a_run_that_diverged_has_a_row_and_no_endpoints(tmp_path):
     (job, *_) = sweep(tmp_path).jobs()
-    lost = dataclasses.replace(job, flags=(*job.flags, "--noise=diverges_at_0"))
+    lost = dataclasses.replace(job, flags=(*job.flags, ("noise", "diverges_at_0")))
     assert run([lost]) == 1
     found = sweeps.row(lost, 0.2)
     assert found["loss"] is found["final_params_sha256"] is None
