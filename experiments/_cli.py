@@ -34,7 +34,7 @@ def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
 
 
 def fail(message: object, status: int = 2) -> None:
-    """One line on stderr, and the exit status."""
+    """Prints one line on stderr and ends with an exit status."""
     # Names of files may hold anything, control codes of the terminal too.
     words = " ".join(str(message).split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
@@ -94,7 +94,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _ending(error: BaseException) -> tuple[str, int] | None:
-    """What to say of an error, and the exit status; None: a fault of the program."""
+    """Returns the line of an error and the exit status; None: a fault of ours."""
     if isinstance(error, ModuleNotFoundError) and (said := missing_extra(error)):
         return said, 2
     if isinstance(error, KeyboardInterrupt):

@@ -159,12 +159,12 @@ def setup() -> dict[str, Any]:
 
 
 def integers(name: str) -> tuple[int, ...]:
-    """A comma-separated flag as whole numbers; empty where it is not given."""
+    """Returns a comma-separated flag as whole numbers; empty: it is not given."""
     return numbers(name, int, "whole numbers such as 3,48,96,192")
 
 
 def numbers(name: str, kind: type = float, accepted: str = "numbers, as 1,0.1") -> Any:
-    """A comma-separated flag as a tuple of numbers; empty where it is not given."""
+    """Returns a comma-separated flag as numbers; empty: it is not given."""
     values = getattr(FLAGS, name) or ()
     try:
         return tuple(map(kind, values))

@@ -268,7 +268,7 @@ class TrainedNetwork(NamedTuple):
 
     @property
     def effective(self) -> dict[str, Any]:
-        """What holds in place of flags that were not given."""
+        """The values that hold in place of flags that were not given."""
         names = {*_FRAMES} & {*_cli.chosen_flags()}
         values = {name: getattr(self.frames, name) for name in sorted(names)}
         own = {"weights": self.weights, "extrapolate_from": self.extrapolate_from}

@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def make_sweep() -> sweeps.Sweep:
-    """What the flags describe."""
+    """Returns the sweep that the flags describe."""
     for name in ("data", "images"):
         if FLAGS[name].value:
             FLAGS[name].value = sweeps.absolute(FLAGS[name].value)

@@ -117,7 +117,7 @@ class PredNetConfig:
         return self.r_channels if self.r_channels is not None else self.channels
 
     def size(self, layer: int) -> tuple[int, int]:
-        """Height and width of the maps of a layer (halved at each layer)."""
+        """Returns height and width of the maps of a layer (halved at each layer)."""
         return self.height >> layer, self.width >> layer
 
 
@@ -172,7 +172,7 @@ class Convolution:
 
 
 def convolutions(config: PredNetConfig) -> dict[str, Convolution]:
-    """Shape and algorithm of each convolution, by the names of `models.step`."""
+    """Returns shape and algorithm of each convolution, by name of `models.step`."""
     table = {}
     for layer, (channels, recurrent) in enumerate(
         zip(config.channels, config.recurrent, strict=True)

@@ -34,7 +34,7 @@ def expect(accepted: object, name: str, value: object, wanted: str) -> None:
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """A whole number of Python or NumPy in a range; booleans and floats are refused."""
+    """Returns an integer in a range; refuses other numbers, booleans and floats."""
     integral = isinstance(value, Integral) and not isinstance(value, bool)
     number = int(value) if integral else minimum - 1
     inside = minimum <= number and (maximum is None or number <= maximum)
@@ -89,7 +89,7 @@ EXTRAS = {name: extra for extra, of in _BRINGS.items() for name in of.split()}
 
 
 def missing_extra(error: ImportError) -> str | None:
-    """What to install where a module of an extra is missing; None: of another.
+    """Returns what to install where a module of an extra is missing, or None.
 
     By the path of a checkout: no package index has this project.
     """

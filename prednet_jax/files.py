@@ -74,7 +74,7 @@ def open_binary(path: str | os.PathLike) -> io.BufferedReader:
 
 
 def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
-    """The whole content of a regular file of at most `limit` bytes."""
+    """Reads a regular file of at most `limit` bytes."""
     with open_binary(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -83,13 +83,13 @@ def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
 
 
 def digest(path: str | os.PathLike) -> str:
-    """SHA-256 of a regular file, 64 hexadecimal digits."""
+    """Returns the SHA-256 of a regular file, 64 hexadecimal digits."""
     with open_binary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:
-    """The whole content of a UTF-8 file; a byte-order mark is left out."""
+    """Reads a UTF-8 file without its byte-order mark."""
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -97,7 +97,7 @@ def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:
 
 
 def kind(path: str | os.PathLike) -> str | None:
-    """`zip`, `npy` or `hdf5` by a file's first bytes; None: none of them."""
+    """Returns `zip`, `npy` or `hdf5` by a file's first bytes, or None."""
     with open_binary(path) as file:
         head = file.read(8)
     return next((_STARTS[start] for start in _STARTS if head.startswith(start)), None)
@@ -105,7 +105,7 @@ def kind(path: str | os.PathLike) -> str | None:
 
 @contextlib.contextmanager
 def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
-    """An .npz of at most `LIMIT` bytes of arrays, which are loaded by their names.
+    """Opens an .npz of at most `LIMIT` bytes, whose arrays are loaded by name.
 
     A FileError, also where an array is loaded: it is missing or not such an archive.
     """
@@ -130,7 +130,7 @@ def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
 def read_npz(
     path: str | os.PathLike, names: Container[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The arrays of an .npz by name, in its order; those of `names`, None: all."""
+    """Reads the arrays of an .npz by name: those of `names`, or all."""
     with open_npz(path) as arrays:
         wanted = [name for name in arrays.files if names is None or name in names]
         stored = {name: arrays[name] for name in wanted}
@@ -141,7 +141,7 @@ def read_npz(
 
 
 def reason(error: BaseException) -> str:
-    """What a library said of a broken file: its words on one line, cut short."""
+    """Returns what a library reported of a broken file, on one line, cut short."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= 160 else f"{words[:157]}..."
 

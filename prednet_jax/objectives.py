@@ -97,7 +97,7 @@ def error_loss(
     *,
     layer_weights: Sequence[float] | None = None,
 ) -> Float[Array, ""]:
-    """The loss of `lotter` over sequences that start from the zero state.
+    """Returns the loss of `lotter` over sequences from the zero state.
 
     `layer_weights` is lambda, one number per layer; None: (1, 0, ...), the paper's L0.
     Its Lall is (1, .1, ...).
@@ -175,7 +175,7 @@ def window_loss(
 
 
 def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float, ...]:
-    """Layer weights; a UserError says which settings contradict each other."""
+    """Returns the layer weights, and refuses settings that contradict each other."""
     weights = _layer_weights(config, method.layer_weights)
     if objective == "errors" and method.targets == "stale":
         raise UserError(
@@ -218,7 +218,7 @@ def _transitions(
 
 
 def cut(state: Any, first: Bool[Array, ""]) -> Any:
-    """The carried state without its gradient; zeros if a sequence starts here."""
+    """Returns the carried state without its gradient; zeros at a sequence's start."""
     return jax.tree.map(
         lambda x: jnp.where(first, jnp.zeros_like(x), jax.lax.stop_gradient(x)), state
     )
@@ -232,7 +232,7 @@ def squares(
     *,
     stale: bool,
 ) -> tuple[Float[Array, " T"], WindowResult]:
-    """Squared errors of predictions of the last T frames, for any network.
+    """Returns the squared errors of predictions of the last T frames.
 
     The first result is what pulls them, the distance from their true or stale targets.
     """

@@ -34,7 +34,7 @@ def chainer_adam(
     b2: float = 0.999,
     eps: float = 1e-8,
 ) -> optax.GradientTransformation:
-    """Adam with epsilon added to the uncorrected sqrt(v).
+    """Returns Adam with epsilon added to the uncorrected sqrt(v).
 
     A schedule is a function of the number of the update, from 0. `eps` is 1e-8 in
     Chainer, 1e-7 in Keras. The same values give the same object, so that what was
@@ -80,7 +80,7 @@ def _chainer_adam(
 
 
 def one_minus_power(b: float, t: jax.Array) -> jax.Array:
-    """1 - b^t, of a running mean after t updates that began at zero.
+    """Computes 1 - b^t, of a running mean after t updates that began at zero.
 
     Written plainly it is off by 6e-5 in float32 at b = 0.999, t = 1.
     """
@@ -111,7 +111,7 @@ def clipped(
 
 @functools.lru_cache(maxsize=64)
 def lotter_schedule(updates: int) -> optax.Schedule:
-    """Learning rate of `lotter`: 1e-3 in the first half of all updates, then 1e-4.
+    """Returns the rate of `lotter`: 1e-3 in the first half of updates, then 1e-4.
 
     kitti_train.py has 1e-3 before epoch 75 and 1e-4 from there on, of 150 epochs.
     """
@@ -123,7 +123,7 @@ def lotter_schedule(updates: int) -> optax.Schedule:
 
 @functools.lru_cache(maxsize=64)
 def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
-    """A rate that falls along half a cosine, from `rate` to `floor` times it.
+    """Returns a rate that falls along half a cosine, from `rate` to `floor` of it.
 
     `rate` > 0 is that of the first update; `floor` in [0, 1) that after the last.
     """

@@ -110,7 +110,7 @@ class Launched(NamedTuple):
 
 
 def launched() -> Launched | None:
-    """What SLURM, Open MPI or Kubernetes say of this process; None: it is alone."""
+    """Returns what a launcher reports of this process; None: it is alone."""
     for name, mark, count, number in _LAUNCHERS:
         if mark in os.environ and number in os.environ:
             total = int(os.environ[count]) if count else None
@@ -161,7 +161,7 @@ def _join(what: str, **options: Any) -> None:
 
 
 def all_max(*values: int) -> tuple[int, ...]:
-    """The largest of each value over all processes; all of them call it."""
+    """Returns the largest of each value over all processes; all call it."""
     if jax.process_count() == 1:
         return values
     everywhere = multihost_utils.process_allgather(np.asarray(values, np.int32))
@@ -279,7 +279,7 @@ def available_threads() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Bytes that a training can use on one device; None: unknown. Starts JAX."""
+    """Returns the bytes that a training can use on one device, if known."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if jax.default_backend() != "cpu":
         return stats.get("bytes_limit")
@@ -294,7 +294,7 @@ def memory_bytes() -> int | None:
 
 @functools.cache
 def gpu_found() -> str | None:
-    """The first NVIDIA GPU, by its driver, or None; JAX would start a backend."""
+    """Returns the first NVIDIA GPU by its driver, or None, without starting JAX."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -308,7 +308,7 @@ def gpu_found() -> str | None:
 
 
 def description() -> dict[str, object]:
-    """Devices, processor model, and usable threads; starts the backend."""
+    """Returns devices, processor model and usable threads; starts the backend."""
     devices = jax.devices()
     return {
         "platform": devices[0].platform,

@@ -41,7 +41,7 @@ _PLACES = ("JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES"
 
 
 def fingerprint(tree: Mapping[str, Any]) -> str:
-    """SHA-256 of a nested dictionary of arrays: names, dtypes, shapes and bytes."""
+    """Returns the SHA-256 of nested arrays: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
     for name, array in _leaves(tree):
         array = np.ascontiguousarray(array)
@@ -51,7 +51,7 @@ def fingerprint(tree: Mapping[str, Any]) -> str:
 
 
 def vector(tree: Mapping[str, Any]) -> np.ndarray:
-    """All numbers of a nested dictionary, in `jax.tree.leaves` order, float64."""
+    """Returns all numbers of nested arrays, in `jax.tree.leaves` order, float64."""
     return np.concatenate([np.asarray(x, np.float64).ravel() for _, x in _leaves(tree)])
 
 
@@ -76,7 +76,7 @@ def write_tree(
 
 
 def tree_bytes(tree: Mapping[str, Any], *, compressed: bool = False) -> bytes:
-    """What `write_tree` writes."""
+    """Returns what `write_tree` writes."""
     buffer = io.BytesIO()
     save = np.savez_compressed if compressed else np.savez
     save(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def write_json(path: str | os.PathLike, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """What `write_json` writes."""
+    """Returns what `write_json` writes."""
     return (json.dumps(_finite(value), indent=2, allow_nan=False) + "\n").encode()
 
 
@@ -151,7 +151,7 @@ def write_csv(
 def csv_bytes(
     rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None
 ) -> bytes:
-    """What `write_csv` writes."""
+    """Returns what `write_csv` writes."""
     names = list(rows[0] if columns is None else columns)
     text = io.StringIO()
     writer = csv.DictWriter(
@@ -163,7 +163,7 @@ def csv_bytes(
 
 
 def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
-    """The rows of a table, by column; a FileError: it is missing or is no text."""
+    """Reads the rows of a table; a FileError: it is missing or is no text."""
     return list(csv.DictReader(files.read_text(path).splitlines()))
 
 
@@ -292,7 +292,7 @@ class MetricsWriter:
 
 
 def metrics_lines(path: Path) -> list[str]:
-    """The lines of updates 1, 2, ... up to the first that is torn or out of order."""
+    """Reads the lines of updates 1, 2, ... up to the first torn one."""
     lines: list[str] = []
     for line, row in _whole_lines(path):
         if not isinstance(row, dict) or row.get("update") != len(lines) + 1:
@@ -302,7 +302,7 @@ def metrics_lines(path: Path) -> list[str]:
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
-    """The lines of a file of JSON up to the first that is torn, and what they say."""
+    """Yields the lines of a file of JSON up to the first torn one, and their values."""
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
     for line in lines:
         try:
@@ -315,7 +315,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
 
 
 def read_validation(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """The rows of `validation.jsonl` up to a torn line; none where it is missing."""
+    """Reads the rows of `validation.jsonl` up to a torn line, if it is there."""
     return [row for _, row in _whole_lines(Path(directory) / VALIDATION)]
 
 
@@ -346,7 +346,7 @@ def read_run(directory: str | os.PathLike) -> Run:
 
 
 def _columns(path: Path, rows: list[Any]) -> dict[str, np.ndarray]:
-    """Metrics by name, each `[updates]`; null is NaN."""
+    """Returns metrics by name, each `[updates]`; null is NaN."""
     names = rows[0].keys() if isinstance(rows[0], dict) else ()
     for number, row in enumerate(rows, 1):
         values = list(row.values()) if isinstance(row, dict) else [""]
@@ -382,7 +382,7 @@ def check_comparable(runs: list[Run]) -> None:
 
 
 def git_commit(directory: str | os.PathLike) -> str | None:
-    """Commit of a checkout, with `+changes` if tracked files differ; None: no git."""
+    """Returns the commit of a checkout, with `+changes` if tracked files differ."""
 
     def git(*args: str) -> str | None:
         command = ["git", "-C", os.fspath(directory), *args]
@@ -399,7 +399,7 @@ def git_commit(directory: str | os.PathLike) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that determine the numbers."""
+    """Returns versions of Python and of the packages that determine the numbers."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -410,10 +410,10 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Those variables of `ENVIRONMENT` that are set, with their values."""
+    """Returns those variables of `ENVIRONMENT` that are set, with their values."""
     return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
 
 
 def of_numbers(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that may change numbers, in alphabetical order."""
+    """Returns those variables that may change numbers, in alphabetical order."""
     return {k: v for k, v in sorted(variables.items()) if k not in _PLACES}

@@ -38,7 +38,7 @@ class Adam(NamedTuple):
     eps: float = 1e-8
 
     def at(self, update: int) -> float:
-        """Learning rate of an update; here updates count from 1."""
+        """Returns the learning rate of an update; here updates count from 1."""
         return float(self.rate(update - 1)) if callable(self.rate) else self.rate
 
 
@@ -71,7 +71,7 @@ class Task(abc.ABC):
     def outputs(
         self, params: dict, carry: Any, frames: jax.Array, first: jax.Array
     ) -> tuple[jax.Array, Any]:
-        """Predictions of a window, and the state carried to the next window.
+        """Returns the predictions of a window, and the state for the next window.
 
         `frames` are `[T + 1, B, H, W, C]` in [0, 1]; frame 0 is the last one of the
         window before, or a stand-in if `first`, a boolean scalar. The predictions
@@ -82,7 +82,7 @@ class Task(abc.ABC):
         )
 
     def initial_carry(self, batch: int, dtype: jnp.dtype) -> Any:
-        """The state before the first window; None for a network without one."""
+        """Returns the state before the first window; None: the network has none."""
         del batch, dtype
 
     def loss(
@@ -93,7 +93,7 @@ class Task(abc.ABC):
         first: jax.Array,
         method: Method,
     ) -> tuple[jax.Array, WindowResult]:
-        """What an update minimises, here `objectives.squares` of `outputs`."""
+        """Returns what an update minimises, here `objectives.squares` of `outputs`."""
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
         scored = jnp.ones(len(predictions), frames.dtype)
@@ -119,12 +119,12 @@ class Task(abc.ABC):
                 )
 
     def adam(self, updates: int) -> Adam:
-        """Settings of the published Adam, for a training of `updates` updates."""
+        """Returns the settings of the published Adam, for so many updates."""
         del updates
         return Adam()
 
     def optimizer(self, updates: int) -> optax.GradientTransformation:
-        """The default optimiser."""
+        """Returns the default optimiser."""
         rate, eps = self.adam(updates)
         return optimizers.chainer_adam(rate, eps=eps)
 
@@ -136,16 +136,16 @@ class Task(abc.ABC):
         return self.outputs(params, carry, frames[:, None], jnp.asarray(True))[0][:, 0]
 
     def with_convolution(self, name: str, *, where: str | None = None) -> "Task":
-        """The same network with another convolution; with `where`, in place of that."""
+        """Returns the network with another convolution; with `where`, in its place."""
         del name, where
         return self
 
     def network(self) -> dict[str, Any]:
-        """The network's settings, for the manifest."""
+        """Returns the network's settings, for the manifest."""
         return {}
 
     def algorithms(self, dtype: jnp.dtype, batch: int = 1) -> dict[str, str]:
-        """Algorithm of each convolution by name; empty if the network has no choice."""
+        """Returns the algorithm of each convolution by name, if there is a choice."""
         del dtype, batch
         return {}
 
@@ -173,11 +173,11 @@ class Configured(Task):
         self.weights = sum(math.prod(s) for group in groups for s in group.values())
 
     def init_params(self, key: jax.Array) -> dict:
-        """The published initialisers."""
+        """Draws parameters by the published initialisers."""
         return init_params(self.config, key)
 
     def network(self) -> dict[str, Any]:
-        """The configuration."""
+        """Returns the configuration."""
         return dataclasses.asdict(self.config)
 
     def flags(self) -> dict[str, str]:
@@ -208,11 +208,11 @@ class PredNetTask(Configured):
         self.fresh_windows = config.order == "lotter"
 
     def initial_carry(self, batch, dtype):
-        """The zero state."""
+        """Returns the zero state."""
         return prednet.initial_state(self.config, batch, dtype)
 
     def loss(self, params, carry, frames, first, method):
-        """`objectives.window_loss`, by default with the variant's published loss."""
+        """Returns `objectives.window_loss`, by default of the published loss."""
         method = dataclasses.replace(method, objective=self._objective(method))
         return objectives.window_loss(params, self.config, carry, frames, first, method)
 
@@ -225,13 +225,13 @@ class PredNetTask(Configured):
         return method.objective or published
 
     def adam(self, updates):
-        """Chainer's Adam; for `lotter` Keras's, with its schedule."""
+        """Returns Chainer's Adam; for `lotter` Keras's, with its schedule."""
         if self.config.order == "lotter":
             return Adam(optimizers.lotter_schedule(updates), 1e-7)
         return Adam()
 
     def predict(self, params, frames):
-        """`models.prednet.predict` of one sequence."""
+        """Predicts one sequence by `models.prednet.predict`."""
         return prednet.predict(params, self.config, frames[:, None])[0][:, 0]
 
     def with_convolution(self, name, *, where=None):
@@ -256,7 +256,7 @@ class PredNetTask(Configured):
         return count
 
     def algorithms(self, dtype, batch=1):
-        """The algorithm of each convolution; `auto` is resolved."""
+        """Returns the algorithm of each convolution; `auto` is resolved."""
         return prednet.algorithms(self.config, dtype, batch)
 
 
@@ -280,7 +280,7 @@ class AutoencoderTask(Configured):
         self.frame = self.config.height, self.config.width, self.config.channels
 
     def loss(self, params, carry, frames, first, method):
-        """The squared errors of images `[T, B, H, W, C]`; with T = 1 stale is true."""
+        """Returns squared errors of images `[T, B, H, W, C]`; T = 1: stale is true."""
         steps, batch = frames.shape[:2]
         flat = frames.reshape(steps * batch, *frames.shape[2:])
         outputs = self.predict(params, flat).reshape(frames.shape)
@@ -291,7 +291,7 @@ class AutoencoderTask(Configured):
         return jnp.square(outputs - goal).mean(axis=(1, 2, 3, 4)).sum(), result
 
     def predict(self, params, frames):
-        """Reconstructions `[B, H, W, C]` in (0, 1) of such images in [0, 1]."""
+        """Reconstructs images `[B, H, W, C]` in [0, 1]; the result is in (0, 1)."""
         if frames.ndim != 4 or frames.shape[1:] != self.frame:
             raise UserError(
                 f"images of shape {tuple(frames.shape)}: expected [B, H, W, C] with "
@@ -319,7 +319,7 @@ NAMED = {
 
 
 def of(network: Network) -> Task:
-    """The task of a configuration; a task is returned as it is."""
+    """Returns the task of a configuration, or a task as it is."""
     if isinstance(network, Task):
         return network
     for task, config in NAMED.values():
@@ -332,7 +332,7 @@ def of(network: Network) -> Task:
 
 
 def recorded(model: str, network: Mapping[str, Any]) -> Task:
-    """The task that a manifest names, with settings as `Task.network` gave them."""
+    """Returns the task that a manifest names, with its recorded settings."""
     check_recorded(model)
     if model not in NAMED:
         return load(model)
@@ -343,7 +343,7 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
 
 
 def frame_size(task: Task) -> dict[str, Any]:
-    """Height, width and channels of a frame, as sources of frames take them."""
+    """Returns height, width and channels of a frame, as sources take them."""
     return dict(zip(("height", "width", "channels"), task.frame, strict=True))
 
 
@@ -371,7 +371,7 @@ def check_recorded(model: str) -> None:
 
 
 def _imports(module: str, loader: Any) -> set[str]:
-    """Packages that a module imports, wherever in its text; none if it has no text."""
+    """Returns the packages that the text of a module imports anywhere."""
     try:
         source = getattr(loader, "get_source", lambda _: None)(module)
         tree = ast.parse(source or "")
@@ -410,7 +410,7 @@ _ACCEPTED = f"expected {', '.join(NAMED)} or module:object, a prednet_jax.tasks.
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Module and object of a name; the working directory is looked at from now on."""
+    """Splits a name into module and object; adds the working directory to the path."""
     module, _, attribute = str(name).partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise UserError(f"model={name!r}: {_ACCEPTED}")

@@ -113,7 +113,7 @@ def _bits(leaf: Any) -> tuple:
 
 
 def updates(directory: str | os.PathLike) -> list[int]:
-    """Numbers of the saved updates, in order."""
+    """Returns the numbers of the saved updates, in order."""
     folder = Path(directory) / FOLDER
     return sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit())
 
@@ -205,7 +205,7 @@ def remove_leftovers(directory: str | os.PathLike, *, everything: bool = False) 
 
 
 def _checkpointer() -> ocp.StandardCheckpointer:
-    """Of this process: among several it waits for no other one."""
+    """Returns a checkpointer that waits for no other process."""
     number = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=number,
@@ -216,7 +216,7 @@ def _checkpointer() -> ocp.StandardCheckpointer:
 
 
 def _files_digest(folder: Path) -> str:
-    """SHA-256 over the names and the content of all files but the digest's own."""
+    """Returns the SHA-256 of the names and contents of all files but the digest."""
     whole = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != DIGEST:
@@ -226,7 +226,7 @@ def _files_digest(folder: Path) -> str:
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    """What `digest.json` says; nothing where it is missing or damaged."""
+    """Returns what `digest.json` holds; {} where it is missing or damaged."""
     try:
         found = records.read_json(path / DIGEST)
     except FileError:

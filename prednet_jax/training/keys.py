@@ -16,7 +16,7 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def stream(seed: int, name: str) -> jax.Array:
-    """The PRNG key (threefry2x32) of one purpose of `STREAMS`, of a seed below 2^32."""
+    """Returns the PRNG key (threefry2x32) of a purpose of `STREAMS`."""
     whole("seed", seed, 0, 2**32 - 1)
     one_of("stream", name, STREAMS)
     root = jax.random.key(seed, impl=IMPLEMENTATION)

@@ -89,7 +89,7 @@ class Pair(NamedTuple):
 
 
 def initial_params(network: Network, seed: int) -> dict:
-    """The initial weights of a seed, float32, drawn on the CPU: all arms get the same.
+    """Draws the initial weights of a seed, float32, on the CPU.
 
     A GPU's normal() may differ in the last bit, one of float64 draws other numbers.
     """
@@ -101,13 +101,13 @@ def initial_params(network: Network, seed: int) -> dict:
 def prepare_params(
     params: dict, dtype: np.dtype, noise: NoiseSpec | None, seed: int, draw: int = 0
 ) -> dict:
-    """Initial weights as a run trains them: in its precision, with noise on weights."""
+    """Returns initial weights in a run's precision, with the noise on weights."""
     params = jax.tree.map(lambda x: jax.numpy.asarray(x, dtype), params)
     return truncated.noisy_weights(params, noise, noise_key(seed, draw))
 
 
 def noise_key(seed: int, draw: int) -> jax.Array:
-    """The key of a run's noise."""
+    """Returns the key of a run's noise."""
     key = keys.stream(seed, "noise")
     return jax.random.fold_in(key, draw) if draw else key
 
@@ -121,7 +121,7 @@ def frame_schedule(
     method: Method | None = None,
     batch: int = 1,
 ) -> data.Schedule:
-    """Which frames each update sees, in the published order."""
+    """Returns which frames each update sees, in the published order."""
     task = tasks.of(network)
     window = window if task.windowed else 0
     # What the network made up in a window is not carried on.
@@ -219,7 +219,7 @@ def stream(
 def copy_last_frame_loss(
     window: np.ndarray, first: bool, method: Method | None = None
 ) -> float | None:
-    """Loss of predicting each frame by the last one before it that is seen.
+    """Returns the loss of predicting each frame by the last frame seen before it.
 
     Of a window `[T + 1, ..., H, W, C]` uint8, with pixels in [0, 1]; the transition
     from the stand-in of a `first` one does not count. None: there is no transition.
@@ -240,14 +240,14 @@ def update_record(
     copied: float | None,
     seconds: float,
 ) -> UpdateRecord:
-    """The record of an update, from its metrics as NumPy arrays."""
+    """Returns the record of an update, from its metrics as NumPy arrays."""
     losses = float(metrics.loss), float(metrics.frame_losses[-1]), copied
     norm = float(metrics.grad_norm)
     return UpdateRecord(update, frames_seen, *losses, norm, seconds)
 
 
 def frames_seen(schedule: data.Schedule, updates: int) -> int:
-    """Transitions scored in the first updates of a schedule."""
+    """Returns the number of transitions that the first updates score."""
     # A first window of T transitions scores T - 1 of them.
     made, batch = schedule.start[:updates].shape
     opened = schedule.first[:updates].sum() if schedule.window else 0

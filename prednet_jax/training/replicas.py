@@ -56,7 +56,7 @@ class Layout:
         return self.batch // self.mesh.shape[BATCH]
 
     def held(self, axis: int) -> list[int]:
-        """The replicas (axis 0) or streams (1) of which this process holds a part."""
+        """Returns the replicas (axis 0) or streams (1) that this process holds."""
         shape = self.replicas, self.batch
         sharding = NamedSharding(self.mesh, BY_STREAM)
         places = sharding.addressable_devices_indices_map(shape).values()
@@ -64,7 +64,7 @@ class Layout:
         return sorted(set().union(*parts))
 
     def written(self, replica: int) -> bool:
-        """Whether this process writes the records of a replica: one process does."""
+        """Returns whether this process writes the records of a replica."""
         rows = self.mesh.devices.shape[0]
         first = self.mesh.devices[replica * rows // self.replicas, 0]
         return first.process_index == jax.process_index()
@@ -87,7 +87,7 @@ class Layout:
         return jax.tree.map(put, *trees)
 
     def place_states(self, states: Sequence[TrainState]) -> TrainState:
-        """The states of the local replicas, placed."""
+        """Places the states of the local replicas."""
         fields = zip(zip(*states, strict=True), _STATE, strict=True)
         return TrainState(*(self.place(parts, spec) for parts, spec in fields))
 
@@ -112,7 +112,7 @@ def layout(
 def shares(
     replicas: int, batch: int, devices: int, processes: int = 1
 ) -> tuple[int, int] | None:
-    """Devices that share the replicas, and those that share each batch; or None."""
+    """Returns how many devices share the replicas, and each batch; or None."""
     for name, value in (("replicas", replicas), ("batch", batch), ("devices", devices)):
         whole(name, value, 1)
     rows = math.gcd(replicas, devices)
@@ -122,7 +122,7 @@ def shares(
 
 
 def most_devices(replicas: int, batch: int, available: int, processes: int = 1) -> int:
-    """Devices a process, as many as are available and divide the work; at least 1."""
+    """Returns the most devices a process that divide the work evenly; at least 1."""
     for devices in range(available, 1, -1):
         if shares(replicas, batch, devices * processes, processes):
             return devices
@@ -141,7 +141,7 @@ def resolve_mode(mode: str, platform: str, replicas: int) -> str:
 
 
 def resolve_network(network: Network, mode: str) -> Task:
-    """The task with the convolution that `auto` means under `vmap`."""
+    """Returns the task with the convolution that `auto` means under `vmap`."""
     task = tasks.of(network)
     return task.with_convolution("im2col", where="auto") if mode == "vmap" else task
 
@@ -154,7 +154,7 @@ def compile_update(
     layout: Layout,
     mode: str,
 ) -> Any:
-    """One update of all replicas as one compiled program; its state is donated.
+    """Compiles one update of all replicas, to which their state is donated.
 
     `update(states, frames, first, key_data) -> (states, StepMetrics)`, every leaf with
     axis N first: frames `[N, T + 1, B, H, W, C]` uint8, first `[N]`, key_data `[N, 2]`.
@@ -212,14 +212,14 @@ def many_seeds(update: Callable, layout: Layout, runs: Sequence[SeedRun]) -> Pai
 
 
 def gather_states(states: TrainState) -> TrainState:
-    """All states, in every process; all of them call it."""
+    """Returns all states in every process; all of them call it."""
     if jax.process_count() == 1:
         return states
     return multihost_utils.process_allgather(states, tiled=True)
 
 
 def replica_state(states: TrainState, replica: int) -> TrainState:
-    """One replica's state as NumPy arrays: what this process holds of it."""
+    """Returns what this process holds of a replica's state, as NumPy arrays."""
 
     def part(x: Any) -> np.ndarray:
         if isinstance(x, jax.Array) and not x.is_fully_addressable:
@@ -230,7 +230,7 @@ def replica_state(states: TrainState, replica: int) -> TrainState:
 
 
 def _rows(array: jax.Array) -> dict[int, np.ndarray]:
-    """The replicas' parts of an array, those held here; of a batch the first part."""
+    """Returns the parts of an array that are held here, by replica."""
     rows: dict[int, np.ndarray] = {}
     for shard in array.addressable_shards:
         first = shard.index[0].start or 0

@@ -81,7 +81,7 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
 
 
 def _as_stream(frames: Any) -> Any:
-    """Frames `[T, B, H, W, C]` on the host, where reading compiles no program."""
+    """Returns frames `[T, B, H, W, C]` on the host, where reading compiles nothing."""
     if not isinstance(frames, jax.core.Tracer):
         frames = np.asarray(frames)
     if frames.ndim not in (4, 5):
@@ -131,7 +131,7 @@ class Trainer:
         return _program(self.task, self.descent, self.method, self.noise)
 
     def init(self, start: Any, *, batch: int = 1) -> TrainState:
-        """The state before the first update, of `batch` sequences trained together.
+        """Returns the state before the first update, of `batch` sequences.
 
         `start` is the parameters (left as they are), or a PRNG key to draw them from.
         """
@@ -143,7 +143,7 @@ class Trainer:
     def step(
         self, state: TrainState, frames: Any, first: Any, key: jax.Array | None = None
     ) -> tuple[TrainState, StepMetrics]:
-        """One update; the state after it, and the losses of the window's frames.
+        """Makes an update; returns the state after it, and the losses of the frames.
 
         Args:
             state: the state before it. Not to be used again where there is a GPU, whose
@@ -229,7 +229,7 @@ class Validation:
         }
 
     def score(self, params: Any) -> Evaluation:
-        """Of the weights, without noise."""
+        """Scores weights without noise."""
         return self._trainer.evaluate(params, self.frames)
 
 
@@ -246,7 +246,7 @@ def _program(
 
 @functools.lru_cache(maxsize=64)
 def _evaluation(task: Task) -> Callable:
-    """`(params, carry, frames, first) -> (carry, frame_losses)`, compiled."""
+    """Compiles `(params, carry, frames, first) -> (carry, frame_losses)`."""
     loss = functools.partial(task.loss, method=Method())
 
     @jax.jit

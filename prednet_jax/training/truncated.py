@@ -97,7 +97,7 @@ def initial_train_state(
     *,
     batch: int = 1,
 ) -> TrainState:
-    """The state before the first update, in the precision of the parameters.
+    """Returns the state before the first update, in the parameters' precision.
 
     New arrays, since a step may be donated the state.
     """
@@ -108,7 +108,7 @@ def initial_train_state(
 
 
 def noisy_weights(params: dict, noise: NoiseSpec | None, key: jax.Array) -> dict:
-    """Parameters with the part of the noise that is on weights, if it has one."""
+    """Adds the part of the noise that is on weights, if it has one."""
     on_weights = noise_lib.at(noise, "weights") if noise is not None else None
     if on_weights is None:
         return params
@@ -116,7 +116,7 @@ def noisy_weights(params: dict, noise: NoiseSpec | None, key: jax.Array) -> dict
 
 
 def jit_update(update: Callable) -> Any:
-    """`jax.jit` of an update, which is donated its first argument, the state.
+    """Compiles an update, to which its first argument, the state, is donated.
 
     Not on a CPU. There a moment that is updated in place has to wait for all that read
     it: 8 % of a step at 64x48, 4 % at 160x120, where a kept state costs 12 and 113 MB.
@@ -196,6 +196,6 @@ def make_step(
 
 
 def _keys(key: jax.Array, update: jax.Array) -> tuple[jax.Array, ...]:
-    """One for each place where noise can enter; the last two are of all updates."""
+    """Returns a key for each place where noise can enter; two are of all updates."""
     each = jax.random.split(jax.random.fold_in(key, update), 3)
     return (*each, *jax.random.split(key))
