@@ -101,9 +101,10 @@ def main() -> None:
 
 def make_sweep() -> sweeps.Sweep:
     """Returns the sweep that the flags describe."""
+    shared = _flags.setup()
     for name in ("data", "images"):
-        if FLAGS[name].value:
-            FLAGS[name].value = sweeps.absolute(FLAGS[name].value)
+        if shared[name]:
+            shared[name] = sweeps.absolute(shared[name])
     return sweeps.Sweep(
         script=str(TRAIN),
         arms=runs.arm_names(FLAGS.arms),
@@ -111,7 +112,7 @@ def make_sweep() -> sweeps.Sweep:
         settings=tuple(FLAGS.setting),
         # Where a system cannot confine a process, a run has all processors.
         threads=FLAGS.threads if hasattr(os, "sched_setaffinity") else None,
-        **_flags.setup(),
+        **shared,
     )
 
 
