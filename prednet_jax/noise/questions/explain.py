@@ -142,7 +142,7 @@ class Explanation(NamedTuple):
 def explain(
     fn: Callable, a: Any, b: Any, *, draws: int = 8
 ) -> Callable[..., Explanation]:
-    """Place the difference of two results of `fn` on the ladder.
+    """Returns a function that names the cause of the difference of two results.
 
     Args:
         fn: the computation, as for `inject`. It is run here, at full precision.

@@ -404,9 +404,12 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
 
 
 def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
-    """Raise unless every element is within its tolerance of the expected one.
+    """Raises unless every element is within its tolerance of the expected one.
 
-    `expected`: as `fn(*args)`; `tolerances`: of `tolerance(fn, spec)(key, *args)`.
+    Args:
+        actual: a result.
+        expected: the result of the reference, `fn(*args)`.
+        tolerances: of `tolerance(fn)(key, *args)`.
 
     Raises:
         AssertionError: some leaf is outside. A line for each says by how much, in units
