@@ -13,8 +13,10 @@ program took 0.21 s.
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from prednet_jax import files, records
 from prednet_jax.runs import published
 
 #: Seconds to compile, and seconds of an update, of each training.
@@ -46,6 +48,8 @@ EQUAL_CHANCE = 0.05
 #: Share of the time that a plan may fill; the rest absorbs what was not foreseen.
 FILLED = 0.92
 MOST_SEEDS = 40
+#: Where the plan of a comparison is kept until its verdict.
+PLAN = "plan.json"
 _DRAWS, _IMAGE_UPDATES = 2, 500
 
 
@@ -201,3 +205,74 @@ def choose(seconds: float, speed: Speed, processes: int) -> Choice:
         fits=True,
         others=tuple(others.values()),
     )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of a comparison; kept on the disk until there is a verdict.
+
+    Attributes:
+        first_seed: the first root seed.
+        rung: seeds, updates, and the parts that are given up.
+        minutes: what it was chosen for; None: the flags decided.
+        closing: seconds that judging the runs and the report take.
+    """
+
+    first_seed: int
+    rung: Rung
+    minutes: float | None = None
+    closing: float = 0.0
+
+    def write(self, root: Path) -> None:
+        """Keeps the plan in the directory of the comparison."""
+        records.write_json(root / PLAN, asdict(self))
+
+    @classmethod
+    def read(cls, root: Path) -> "Plan | None":
+        """Reads the plan of an interrupted comparison; None: there is none."""
+        if not (root / PLAN).is_file():
+            return None
+        stored = records.read_json(root / PLAN)
+        try:
+            rung = stored.pop("rung")
+            without = tuple(rung.pop("without"))
+            return cls(**stored, rung=Rung(**rung, without=without))
+        except (AttributeError, KeyError, TypeError):
+            raise files.FileError(
+                f"{root / PLAN}: not the plan of a comparison; remove it to begin anew"
+            ) from None
+
+
+def describe_size(first: int, rung: Rung) -> str:
+    """Returns the seeds and updates of a rung, in words."""
+    last = first + rung.seeds - 1
+    seeds = f"seed {first}" if rung.seeds == 1 else f"seeds {first} to {last}"
+    return f"{seeds}, {rung.updates} updates each"
+
+
+def describe_choice(choice: Choice, speed: Speed) -> str:
+    """Returns what was chosen and why, with what is given up."""
+    rung = choice.rung
+    effect, higher, total = published.load().rungs[rung.updates].stale_effect()
+    text = (
+        f"An update takes {1e3 * COSTS['float32'][1] * speed.updates:.0f} ms "
+        f"here. Chosen: {counts(rung)}, about {choice.seconds / 60:.1f} minutes more. "
+        f"In the study's records the weights have separated by then in "
+        f"{rung.chance:.0%} of such repetitions, without which nothing can be said "
+        f"about noise, and stale targets had raised the loss in {higher} of {total} "
+        f"seeds ({effect:+.0%})."
+    )
+    if choice.others:
+        others = ", ".join(f"{counts(o)} {o.chance:.0%}" for o in choice.others)
+        text += f" Other sizes that fit: {others}."
+    if rung.without:
+        parts = "; ".join(GIVEN_UP[name] for name in rung.without)
+        text += f" Given up for want of time: {parts}. More --minutes include it."
+    if not choice.fits:
+        text += " This is the smallest size, and it may take longer than was asked for."
+    return text
+
+
+def counts(rung: Rung) -> str:
+    """Returns how many seeds and updates a rung has, in words."""
+    return f"{rung.seeds} seed{'s' * (rung.seeds > 1)} of {rung.updates} updates"
