@@ -87,10 +87,10 @@ def match(
                 del mine[name], yours[several[0]]
     if not pairs:
         both = [(a, b) for a in here for b in there]
-        near = max(both, key=lambda pair: _likeness(*pair))
+        closest = max(both, key=lambda pair: _likeness(*pair))
         raise NoiseError(
             f"no name in common: here {_some(here)}; in the reference {_some(there)}; "
-            f"expected some, or names={{here: there}}, such as names={dict([near])}"
+            f"expected some, or names={{here: there}}, such as names={dict([closest])}"
         )
     return pairs
 
