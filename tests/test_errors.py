@@ -98,7 +98,15 @@ def test_without_the_package_a_script_names_what_is_missing():
 
 FLAG = re.compile(r"(?<![\w-])--(?!xla_)([a-z][a-z_]+)(?![\w-])")
 # absl's, and those of pip, git, ps and an example.
-OTHERS = {"help", "noprogress", "only_check_args", "target", "upgrade", "porcelain"}
+OTHERS = {
+    "help",
+    "helpshort",
+    "noprogress",
+    "only_check_args",
+    "target",
+    "upgrade",
+    "porcelain",
+}
 OTHERS |= {"format", "flag", "quiet", "noplot"}
 
 
