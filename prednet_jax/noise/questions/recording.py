@@ -118,8 +118,10 @@ class Recording:
             files.write_whole(path, content.getvalue())
         except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path.
             reason = getattr(error, "strerror", None) or error
+            name = os.fspath(path)
+            shown = name if str(name).isprintable() else repr(name)
             raise NoiseError(
-                f"{os.fspath(path)!r}: {reason}: expected a file that can be written"
+                f"{shown}: {reason}: expected a file that can be written"
             ) from None
 
     def __str__(self) -> str:
