@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 def operand_dtype(dtype: DTypeLike) -> jnp.dtype:
     """Returns the type in which products of arrays of `dtype` take their operands."""
-    narrow = jax.config.jax_default_matmul_precision == "bfloat16"
+    narrow = jax.config.values["jax_default_matmul_precision"] == "bfloat16"
     return jnp.dtype(jnp.bfloat16 if narrow and dtype == jnp.float32 else dtype)
 
 

@@ -214,8 +214,8 @@ _conv2d.defvjp(_conv2d_fwd, _conv2d_bwd)
 
 def prepare(kernel: Float[Array, "k k Ci Co"], algorithm: Algorithm) -> Prepared:
     """Transforms a kernel once, for `apply_sum` to use on many maps."""
-    both = (_transformed(kernel, backward, algorithm) for backward in (False, True))
-    return Prepared(*both, algorithm)
+    forward, backward = (_transformed(kernel, b, algorithm) for b in (False, True))
+    return Prepared(forward, backward, algorithm)
 
 
 def apply_sum(
