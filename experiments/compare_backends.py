@@ -1,7 +1,7 @@
 """Repeats the published study on this machine in minutes, and reports its claims.
 
     python experiments/compare_backends.py                  # five minutes
-    python experiments/compare_backends.py --minutes=15     # more seeds, more updates
+    python experiments/compare_backends.py --minutes=15     # more seeds or updates
     python experiments/compare_backends.py --seeds=8 --updates=3000 --arms=ulp,gpu_order
 
 Every arm trains on the same weights and data, in a process of its own
