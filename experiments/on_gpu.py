@@ -157,7 +157,7 @@ def tools(folder: Path, seconds: float) -> list[Sequence[str]]:
     """Returns the command of the part `tools`."""
     limit = str(max(seconds - 20, 1))
     output = str(folder / "tools.jsonl")
-    return [(sys.executable, "-m", "benchmarks.gpu_tools", output, limit)]
+    return [(sys.executable, "-m", "tests.accuracy.gpu_tools", output, limit)]
 
 
 def compare(folder: Path, gpu: bool) -> list[Sequence[str]]:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from benchmarks.noise_programs import convolve
 from prednet_jax import noise
+from tests.accuracy.noise_programs import convolve
 
 X = jax.ShapeDtypeStruct((6, 40), jnp.float32)
 KEY = jax.random.key(0)

@@ -3,11 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import planted
 from prednet_jax import noise
 from prednet_jax.noise import Identity, ReductionOrder, UlpPerturbation, variability
 from prednet_jax.noise._localize import localize, minimise
 from prednet_jax.noise.variability import l2_distance
+from tests.accuracy import planted
 
 KEY = jax.random.key(2)
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from benchmarks.noise_programs import line_of
 from prednet_jax import noise
+from tests.accuracy.noise_programs import line_of
 from tests.processes import ROOT
 
 KEY, ULP = jax.random.key(0), noise.UlpPerturbation()

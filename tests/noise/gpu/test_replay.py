@@ -10,9 +10,9 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from benchmarks.noise_programs import normal
 from prednet_jax import noise
 from prednet_jax.noise.gpu import orders, ptx, replay
+from tests.accuracy.noise_programs import normal
 from tests.noise.gpu import reductions
 
 GOLDEN = reductions.golden()

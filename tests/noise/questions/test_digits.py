@@ -8,10 +8,10 @@ import pytest
 import significantdigits
 from scipy import stats
 
-from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.__main__ import plain_data
+from tests.accuracy import accuracy, noise_programs
 
 KEY = jax.random.key(0)
 BOTH = noise.parse(accuracy.BOTH)

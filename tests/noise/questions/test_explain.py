@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
 from prednet_jax.noise.questions.exact import exact
@@ -14,6 +13,7 @@ from prednet_jax.noise.questions.explain import NOT_MODELLED
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
+from tests.accuracy import accuracy, noise_programs
 
 KEY = jax.random.key(4)
 

@@ -8,11 +8,11 @@ import pytest
 from flax import nnx
 from jax import lax
 
-from benchmarks.noise_programs import HELD_OUT, LATER, SEEN, line_of
 from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
 from prednet_jax.noise.questions.recording import WHOLE
 from prednet_jax.noise.sketch import COLUMNS, digest
+from tests.accuracy.noise_programs import HELD_OUT, LATER, SEEN, line_of
 from tests.processes import ROOT
 
 KEY = jax.random.key(0)

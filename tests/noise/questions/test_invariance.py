@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from benchmarks.noise_programs import line_of
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
+from tests.accuracy.noise_programs import line_of
 
 X = jax.random.normal(jax.random.key(0), (6, 40))
 W = jax.random.normal(jax.random.key(1), (40, 3))

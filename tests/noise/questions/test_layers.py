@@ -12,9 +12,9 @@ from flax import nnx
 from jax import numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from benchmarks import port_accuracy
 from prednet_jax import noise, weights
 from prednet_jax.models import prednet
+from tests.accuracy import port_accuracy
 from tests.processes import ROOT
 from tests.weights import test_golden_keras, test_golden_pytorch
 

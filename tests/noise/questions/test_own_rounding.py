@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from benchmarks import accuracy, noise_programs
 from prednet_jax import noise
 from prednet_jax.noise.questions.own_rounding import own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall
+from tests.accuracy import accuracy, noise_programs
 from tests.noise.rounding_cpu import multiplying
 
 KEY = jax.random.key(0)

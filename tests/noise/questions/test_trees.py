@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from benchmarks.port_accuracy import load
 from prednet_jax import noise
+from tests.accuracy.port_accuracy import load
 from tests.processes import ROOT
 
 RECORDED = ROOT / "tests" / "golden" / "ports"

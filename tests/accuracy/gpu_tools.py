@@ -1,6 +1,6 @@
 """What the tools of `noise` say of this device's results, program by program.
 
-    python -m benchmarks.gpu_tools FILE SECONDS
+    python -m tests.accuracy.gpu_tools FILE SECONDS
 
 adds one JSON line a program of `noise_programs` to FILE, and leaves out those that it
 has. Asked on the CPU: the cause that `explain` names for the device's result at the
@@ -19,9 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import noise_programs
-from benchmarks.accuracy import in_float64
 from prednet_jax import noise
+from tests.accuracy import noise_programs
+from tests.accuracy.accuracy import in_float64
 
 CALLS = 20
 

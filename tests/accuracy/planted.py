@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from benchmarks.noise_programs import layer_norm, line_of, normal, whole
+from tests.accuracy.noise_programs import layer_norm, line_of, normal, whole
 
 X = jnp.linspace(0.5, 1.5, 24)
 W = jax.random.normal(jax.random.key(0), (24, 24)) / 5

@@ -1,7 +1,7 @@
 """How often `noise.compare_layers` is right about ports of PyTorch models.
 
-    python benchmarks/ports_torch.py --output=DIR --seeds=16   # where PyTorch is
-    python -m benchmarks.port_accuracy --recordings=DIR --output=FILE.jsonl
+    python tests/accuracy/ports_torch.py --output=DIR --seeds=16   # where PyTorch is
+    python -m tests.accuracy.port_accuracy --recordings=DIR --output=FILE.jsonl
 
 Each recording is compared with its port without a fault, and those of seed 0 with each
 fault that the port has. A fault is found if the first layer beyond noise has its
@@ -18,8 +18,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from benchmarks import ports
 from prednet_jax import noise
+from tests.accuracy import ports
 
 # The constants of `compare_layers` were chosen with these networks alone.
 SEEN = ("mlp", "cnn", "attention", "lstm")

@@ -4,8 +4,6 @@ Each name stands for a function without arguments that gives the program and its
 arguments, floats in float32.
 """
 
-# ruff: noqa: D103 (programs say by their names what they compute)
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

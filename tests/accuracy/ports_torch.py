@@ -1,6 +1,6 @@
-"""Records small PyTorch models layer by layer, for the ports in `benchmarks.ports`.
+"""Records small PyTorch models layer by layer, for the ports in `tests.accuracy.ports`.
 
-    python benchmarks/ports_torch.py --output=DIR --seeds=8
+    python tests/accuracy/ports_torch.py --output=DIR --seeds=8
 
 It needs PyTorch and NumPy alone, and writes DIR/<network>_<seed>.npz with `input/...`,
 `weights/...` (the state_dict) and `layers/...`, which forward hooks recorded.

@@ -1,15 +1,13 @@
 """Small trainings, other orders of their sums, and faults, for `noise.training`.
 
-    python -m benchmarks.trainings --output=DIR --minutes=20
-    python -m benchmarks.trainings --output=DIR --report
+    python -m tests.accuracy.trainings --output=DIR --minutes=20
+    python -m tests.accuracy.trainings --output=DIR --report
 
 A network labels the tokens of padded sequences: statistics of the batch, a body,
 dropout, a cross-entropy over the tokens that are there, AdamW with clipping and a
 schedule, written out so that each fault is one changed line. Constants of the tool were
 chosen on `PILOT`; rates are of `MEASURED`.
 """
-
-# ruff: noqa: D103 (programs say by their names what they compute)
 
 import argparse
 import functools

@@ -18,9 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks import noise_programs as programs
-from benchmarks import planted
-from benchmarks.noise_programs import HELD_OUT, LATER, PRODUCTS, SEEN
 from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import CLOSER_FACTOR, ladder, place
@@ -33,6 +30,9 @@ from prednet_jax.noise.questions.sampling import (
     BoundCall,
     with_routines,
 )
+from tests.accuracy import noise_programs as programs
+from tests.accuracy import planted
+from tests.accuracy.noise_programs import HELD_OUT, LATER, PRODUCTS, SEEN
 
 FRESH = 10_000
 FAILURES = (1e-2, 1e-3)
