@@ -1,6 +1,6 @@
 """The suites `step` and `foreign`: the speed of PredNet, and what noise costs others.
 
-docs/noise/cost.md names the three networks that `foreign` trains, in Flax Linen.
+docs/noise/accuracy.md names the three networks that `foreign` trains, in Flax Linen.
 """
 
 import json

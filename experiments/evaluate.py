@@ -12,7 +12,8 @@ From --extrapolate_from on the network sees its own predictions. With --horizons
 frame t of a piece is also a start: frame t + h is predicted from the frames up to t.
 
 --output writes the scores as JSON, with the command, the weights' SHA-256 and the
-versions. --horizons also writes a figure of the same name, .png. docs/benchmarks.md has
+versions. --horizons also writes a figure of the same name, .png.
+docs/predict_and_evaluate.md has
 the protocols of the literature. The first command takes ten seconds of one core.
 """
 

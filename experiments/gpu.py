@@ -6,7 +6,7 @@ compiles the training step and the prediction of PredNet and of the autoencoder,
 factor at a time from one base program, for the article's GPUs (one card of each
 architecture) and for A100, H100 and B200. Nothing runs. Convolutions are XLA's, as on a
 GPU, unless a factor says otherwise. Writes --record after each program and takes up
-where it was; docs/gpu.md is made from it (study/make_tables.py).
+where it was; study/pages/gpu_programs.md is made from it (study/make_tables.py).
 """
 
 import dataclasses

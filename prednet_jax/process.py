@@ -3,7 +3,8 @@
 XLA reads its flags and sizes its thread pool once, when the first array is made. So
 `prepare` has to be called before that, as every script does first; nothing happens at
 import. An environment variable that is already set stays as it is. The gain of each
-setting is noted beside it; docs/measurements.md, section Speed, has the commands.
+setting is noted beside it; study/pages/measurements.md, section Speed, has the
+commands.
 """
 
 import contextlib
@@ -93,7 +94,7 @@ def split_cpu(count: int) -> None:
 
 
 # What says how many processes a launcher started and which this one is
-# (docs/several_hosts.md), after the name by which `jax.distributed` knows it.
+# (docs/many_machines.md), after the name by which `jax.distributed` knows it.
 _LAUNCHERS = (
     ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
     ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -184,7 +185,8 @@ def assert_same_on_all(name: str, value: Any) -> None:
         )
 
 
-# Flags of XLA's CPU compiler: the value measured to be best (docs/measurements.md), and
+# Flags of XLA's CPU compiler: the value measured to be best
+# (study/pages/measurements.md), and
 # the first version of jax without the flag. XLA ends the process at an unknown flag.
 _XLA_FLAGS = {
     # The older emitters compile a training step in two thirds of the time and half of

@@ -64,7 +64,9 @@ def figures() -> dict[Path, Callable[[], bytes]]:
     docs = ROOT / "docs"
     return {
         docs / "comparison.svg": lambda: seeds(read("published/verdict.json")).svg(),
-        docs / "gpu_lines.svg": lambda: make.gpu_lines(read("gpu/audit.json")),
+        ROOT / "study" / "pages" / "gpu_lines.svg": lambda: make.gpu_lines(
+            read("gpu/audit.json")
+        ),
         docs / "learned.svg": lambda: make.learned_curves(learned_validation()),
     }
 

@@ -101,9 +101,11 @@ def written(folder, *suffixes):
 def test_every_page_is_in_the_table_of_contents():
     docs, study = ROOT / "docs", ROOT / "study"
     pages = written(docs, ".md", ".ipynb")
-    text = "".join((docs / name).read_text() for name in ("index.md", "api.md"))
-    trees = re.findall(r"{toctree}.*?```", text, re.DOTALL)
-    listed = set(re.findall(r"^[\w/]+$", "".join(trees), re.MULTILINE))
+    listed = set()
+    for folder in ("", "api/"):
+        text = (docs / folder / "index.md").read_text()
+        trees = "".join(re.findall(r"{toctree}.*?```", text, re.DOTALL))
+        listed |= {folder + n for n in re.findall(r"^[\w/]+$", trees, re.MULTILINE)}
     names = {str(p.relative_to(docs).with_suffix("")) for p in pages}
     # The site shows the study's pages in docs/study (docs/conf.py).
     of_study = [study / "README.md", *(study / "pages").glob("*.md")]

@@ -6,7 +6,7 @@ the published `--sequences` each line names a list, and the state is reset at th
 of each list. Only one picture is in memory at a time.
 
 The content of a picture tells its format, one of `FORMATS`: for a PostScript file, for
-example, Pillow would start another program. docs/inputs.md lists which are refused.
+example, Pillow would start another program. docs/data.md lists which are refused.
 """
 
 import contextlib

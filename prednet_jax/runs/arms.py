@@ -17,7 +17,8 @@ from prednet_jax.errors import UserError
 class Role(StrEnum):
     """What an arm is for in the verdict.
 
-    docs/arms.md has the arms of each. GPU is compared with GPU_DETERMINISTIC, the same
+    study/pages/arms.md has the arms of each. GPU is compared with GPU_DETERMINISTIC,
+    the same
     GPU without its noise. NULL, another fixed order of the same sums, should differ by
     chance only. DESCRIPTIVE: shown, not judged.
     """

@@ -1,6 +1,7 @@
 """One process of a comparison or a sweep: its command, its facts and its stored runs.
 
-docs/sweeps.md lists the facts of a run (`store`). A run that has ended gets a receipt
+docs/many_machines.md lists the facts of a run (`store`). A run that has ended gets a
+receipt
 (`write_receipt`) and is never made again. `verified` reads it, and refuses a run that
 is truncated, altered or of another job.
 """

@@ -141,7 +141,8 @@ def evaluate(
     Returns:
         `sequences`, `frames`, `pieces` (how many there are), `left_out`; for `observed`
         and `extrapolated` frames, where there are any, the scores that
-        docs/benchmarks.md names; the same of copying, `copy_<name>`; and `ratio`, the
+        docs/predict_and_evaluate.md names; the same of copying, `copy_<name>`; and
+        `ratio`, the
         MSE over the MSE of copying. `horizons` has the same by horizon, a string: frame
         t + h is predicted from the frames up to t and compared with copying frame t,
         for every t of a piece. There `starts` counts the t, and `mse_by_start` has the

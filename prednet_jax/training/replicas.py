@@ -9,8 +9,8 @@ are dealt out first. Devices are ordered by process, so that each process holds
 neighbouring streams of neighbouring replicas. The replicas of a device are taken one
 after the other (`map`: the program of a single run), or all at once (`vmap`: XLA would
 turn its convolutions into grouped ones, slow on a CPU, so that `auto` is `im2col`).
-`auto` is `map` on a CPU, where `vmap` was slower (docs/measurements.md), and `vmap`
-elsewhere, where one replica leaves most of a device idle (not measured there).
+`auto` is `map` on a CPU, where `vmap` was slower (study/pages/measurements.md), and
+`vmap` elsewhere, where one replica leaves most of a device idle (not measured there).
 """
 
 import math

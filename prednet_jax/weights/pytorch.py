@@ -12,7 +12,7 @@ In both E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halve
 other way round here, as `watanabe`, and so have the kernels that read them.
 
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
-arrays. Unpickling can run any program: docs/inputs.md lists what this one knows.
+arrays. Unpickling can run any program: docs/data.md lists what this one knows.
 """
 
 import functools

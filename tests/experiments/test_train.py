@@ -28,14 +28,14 @@ def test_same_seed_gives_the_same_bits_and_another_does_not(runs):
 
 def test_the_page_on_runs_in_python(runs, tmp_path, monkeypatch, capsys):
     """Its examples, in order, on a run at the place that the page names."""
-    page = (ROOT / "docs/run_in_python.md").read_text()
+    page = (ROOT / "docs/predict_and_evaluate.md").read_text()
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/first").symlink_to(runs / "again")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) == 3
     for block in blocks:
-        exec(compile(block, "docs/run_in_python.md", "exec"), {})
+        exec(compile(block, "docs/predict_and_evaluate.md", "exec"), {})
     assert re.search(r"6 updates; .*frozen", capsys.readouterr().out, re.DOTALL)
     named = re.findall(r"^\| `([a-z]+\.\w+)`", page, re.MULTILINE)
     missing = {name for name in named if not (runs / "again" / name).exists()}

@@ -24,7 +24,7 @@ scope, which begins with `conv`.
 The thresholds of `fastest` were measured on two AVX-512 processors at 160x120 (channels
 3,48,96,192), 64x48 (3,12,24,48) and 32x24 (3,6,12), by `experiments/benchmark.py
 --suite=conv` of commit 09c1a23; `BATCH_CHANNELS` by its suite `step` with batches of 8.
-docs/measurements.md has the figures.
+study/pages/measurements.md has the figures.
 """
 
 from collections.abc import Iterable, Sequence
