@@ -89,9 +89,8 @@ def train(
     if saddle is not None and not saddle.rows():
         queue.append(saddle.script)
     rest = [job for job in missing if job not in first]
-    queue += sorted(
-        rest, key=lambda job: (not job.task.windowed, "noise" not in job.chosen)
-    )
+    rest.sort(key=lambda job: (not job.task.windowed, "noise" not in job.chosen))
+    queue += rest
     works: list[tuple[float, progress.Work]] = [
         (_cost(job), progress.Training(job)) for job in jobs
     ]
