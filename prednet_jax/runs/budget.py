@@ -30,8 +30,9 @@ COSTS: Mapping[str, tuple[float, float]] = {
     "saddle run": (17.0, 0.0154),
     "autoencoder": (1.9, 0.0020),
 }
-#: Seconds to start a process, and to judge the runs and draw the report.
-STARTING, CLOSING = 4.0, 12.0
+#: Seconds to start a process, and to stop what still runs at the end of the time, judge
+#: the runs and draw the report.
+STARTING, CLOSING = 4.0, 20.0
 #: Updates of each program that are timed.
 MEASURED_UPDATES = 40
 #: What may be given up, in this order, where the time does not suffice for all.
