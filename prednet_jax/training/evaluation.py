@@ -1,6 +1,6 @@
 """How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame, and of many.
 
-docs/training.md ("Predicting: one protocol") describes the protocol. PSNR is
+docs/predict_and_evaluate.md ("Predict a video") describes the protocol. PSNR is
 10 log10(1 / MSE) in decibels; SSIM is Wang et al. 2004 (IEEE Trans. Image Process.
 13:600) with scikit-image's uniform window of 7x7, or the largest odd one that fits,
 averaged over pixels and colours.
