@@ -3,9 +3,9 @@
     python benchmarks/compare_costs.py
 
 Prints processor seconds of compiling and milliseconds of an update, on one processor,
-and both over those of the control: the numbers of `runs.budget.COSTS`. Then the
-reference program, by which machines are compared: an update at 64x48 with windows of 20
-frames.
+and both divided by the control's: the numbers of `runs.budget.COSTS`. Then it prints
+the time of the reference program, by which machines are compared: an update at 64x48
+with windows of 20 frames.
 """
 
 import argparse

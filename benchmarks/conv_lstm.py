@@ -41,7 +41,7 @@ class Network(nn.Module):
 
     @nn.compact
     def __call__(self, state: list, frame: jax.Array) -> tuple[list, jax.Array]:
-        """The state is a list of `(h, c)`, both `[B, H / 2, W / 2, 48]`."""
+        """Advances the state, a list of `(h, c)`, both `[B, H / 2, W / 2, 48]`."""
         x, after = to_patches(frame), []
         for h, c in state:
             gates = Convolution(4 * CHANNELS)(jnp.concatenate([x, h], -1))
@@ -54,14 +54,14 @@ class Network(nn.Module):
 
 
 def to_patches(frame: jax.Array) -> jax.Array:
-    """`[B, H, W, C]` -> `[B, H / 2, W / 2, 4 C]`."""
+    """Converts `[B, H, W, C]` to `[B, H / 2, W / 2, 4 C]`."""
     batch, height, width, channels = frame.shape
     cut = frame.reshape(batch, height // PATCH, PATCH, width // PATCH, PATCH, channels)
     return cut.swapaxes(2, 3).reshape(batch, height // PATCH, width // PATCH, -1)
 
 
 def to_frame(patches: jax.Array) -> jax.Array:
-    """The inverse of `to_patches`."""
+    """Inverts `to_patches`."""
     batch, rows, columns, _ = patches.shape
     cut = patches.reshape(batch, rows, columns, PATCH, PATCH, -1).swapaxes(2, 3)
     return cut.reshape(batch, rows * PATCH, columns * PATCH, -1)
@@ -74,18 +74,18 @@ class ConvLstm(Task):
         self.frame, self.data = (height, width, channels), data
 
     def init_params(self, key):
-        """Flax's initialisers (LeCun normal, zero biases)."""
+        """Applies Flax's initialisers (LeCun normal, zero biases)."""
         state = self.initial_carry(1, jnp.float32)
         return Network().init(key, state, jnp.zeros((1, *self.frame)))["params"]
 
     def initial_carry(self, batch, dtype):
-        """Zeros."""
+        """Returns zeros."""
         height, width, _ = self.frame
         zeros = jnp.zeros((batch, height // PATCH, width // PATCH, CHANNELS), dtype)
         return [(zeros, zeros)] * LAYERS
 
     def outputs(self, params, carry, frames, first):
-        """Predictions of frames[1:]."""
+        """Predicts frames[1:]."""
 
         def step(state, x):
             frame, reset = x
@@ -99,7 +99,7 @@ class ConvLstm(Task):
         return predictions, carry
 
     def loss(self, params, carry, frames, first, method):
-        """The mean squared error, so that gradients are clipped at PredNet's norm."""
+        """Returns the mean squared error, to clip gradients at PredNet's norm."""
         total, result = super().loss(params, carry, frames, first, method)
         return total / result.scored.sum(), result
 

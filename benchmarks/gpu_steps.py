@@ -1,9 +1,9 @@
 """Speed of training steps on a GPU: programs compiled together, timed alone.
 
-Autotuning makes compilation the cost of an hour with a GPU. So a dozen processes
-compile at once into JAX's cache on disk, each one program. Then one process loads
-program after program and times it with nothing else at work. What is not compiled at
-the deadline is named and left out. The processes are called as
+Because of autotuning, compilation takes most of an hour with a GPU. So a dozen
+processes compile at the same time into JAX's cache on disk, one program each. Then one
+process loads program after program and times it while nothing else runs. Programs that
+are not compiled at the deadline are named and left out. The processes are called as
 
     python -m benchmarks.gpu_steps compile STEPS
     python -m benchmarks.gpu_steps time STEPS      # one record a line
@@ -123,7 +123,7 @@ def run(
     """Compiles steps, many at once, and then times one after the other.
 
     Args:
-        steps: what is timed, the most valuable first.
+        steps: steps to time, the most valuable first.
         cache: folder of compiled programs, which a second call uses again.
         workers: processes that compile at once; together they may take three fifths of
             the GPU's memory.
@@ -191,7 +191,7 @@ def _environment(cache: Path, memory: float) -> dict[str, str]:
 
 
 class _Worker:
-    """A process of this module; what it says on stderr goes to a file."""
+    """A process of this module, whose stderr is written to a file."""
 
     def __init__(
         self, action: str, steps: Sequence[Step], cache: Path, memory: float
@@ -293,7 +293,7 @@ def profile(call: Callable[[], Any]) -> dict[str, Any]:
     """Returns the kernels that one call launches, and the seconds they take in all.
 
     `most` names the five kernels that take the longest together, with their seconds.
-    Empty on a CPU, and where JAX's profiler says nothing.
+    The result is empty on a CPU, and if JAX's profiler reports nothing.
     """
     import jax
 

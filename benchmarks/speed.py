@@ -34,7 +34,7 @@ Step = tuple[Callable, tuple]
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, np.ndarray]:
-    """The result of a call, and its wall and processor seconds."""
+    """Returns the result of a call, and its wall and processor seconds."""
     start, used = time.perf_counter(), time.process_time()
     result = jax.block_until_ready(call())
     return result, np.array([time.perf_counter() - start, time.process_time() - used])
@@ -48,7 +48,7 @@ class TimedStep:
         compiled: the program, `(state, *inputs) -> (state, metrics)`.
         state: the training's state, replaced by each call.
         inputs: frames `[T + 1, B, H, W, C]` uint8, whether they open a sequence, a key.
-        facts: what is recorded of the step: sizes, algorithms, device, compile time.
+        facts: record of the step: sizes, algorithms, device, compile time.
     """
 
     compiled: Callable
@@ -132,10 +132,11 @@ def step(
     torch_python: str | None,
     rematerialize: bool,
 ) -> dict[str, Any]:
-    """Returns the median seconds of one training window, and what it was.
+    """Returns the median seconds of one training window, and its settings.
 
-    With `torch_python` `torch_prednet` too is timed, before and after in a process of
-    its own on the same processors; `throughput_ratio` is ours over its median.
+    With `torch_python`, `torch_prednet` is timed too, before and after, in a separate
+    process on the same processors. `throughput_ratio` is our throughput divided by its
+    median.
     """
     sizes = config, window, batch, repeats
     peers = [_peer(torch_python, *sizes)] if torch_python else []
@@ -158,7 +159,7 @@ def step(
 
 
 def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
-    """What `torch_prednet` prints."""
+    """Returns the record that `torch_prednet` prints."""
     if shutil.which(python) is None:
         raise UserError(f"--torch_python={python}: expected a Python with PyTorch")
     script = Path(__file__).with_name("torch_prednet.py")
@@ -174,7 +175,7 @@ def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
 
 
 def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]:
-    """Noisy steps of networks against clean ones; `noise` "none": each of `SPECS`."""
+    """Times networks' noisy against clean steps; `noise` "none": each of `SPECS`."""
     for name in networks:
         one_of("networks", name, NETWORKS)
     jax.config.update("jax_enable_compilation_cache", False)
@@ -195,11 +196,12 @@ def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]
 def compare(
     network: str, step: Callable[[str], Step], specs: Sequence[str], repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Times noisy training steps against the clean step; one row per noise.
+    """Measures noisy training steps against the clean step; yields a row per noise.
 
-    All programs run in one process and take turns, so that other load slows all alike.
-    The time ratio is the median, over rounds, of noisy over clean seconds of one round;
-    the compile ratio that of processor time to trace and compile, the smaller of two.
+    All programs run in one process and take turns, so that other load slows all of them
+    equally. The time ratio is the median, over rounds, of noisy over clean seconds of
+    one round; The compile ratio compares processor time to trace and compile, the
+    smaller of two.
     """
     _compiled(*step("none"))  # The first compilation has extra costs.
     programs: dict[str, Callable] = {}
@@ -231,7 +233,7 @@ def compare(
 
 
 def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
-    """A compiled step without its arguments, and the processor seconds it took."""
+    """Compiles a step and binds its arguments; also returns the processor seconds."""
 
     def fresh(*args: Any) -> Any:  # A new function, so that JAX compiles it again.
         return step(*args)
@@ -241,7 +243,7 @@ def _compiled(step: Callable, arguments: tuple) -> tuple[Callable, float]:
 
 
 def training_step(name: str) -> Step:
-    """A training step of one of `NETWORKS`, and its arguments after a noise key."""
+    """Returns a training step of one of `NETWORKS`, and its arguments after the key."""
     random = np.random.default_rng(0)
     inputs: np.ndarray
     if name == "transformer":

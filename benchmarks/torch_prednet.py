@@ -2,10 +2,10 @@
 
     python torch_prednet.py DEVICE HEIGHT WIDTH WINDOW BATCH REPEATS CHANNELS...
 
-DEVICE is cpu, cuda, cuda-deterministic or cuda-without-cudnn.
-The peer of the suite `step` of benchmark.py (--torch_python); needs a Python with
-PyTorch and nothing of this package. docs/performance.md says how the published model is
-optimised; it runs eagerly. The last line is one JSON object.
+DEVICE is cpu, cuda, cuda-deterministic or cuda-without-cudnn. The suite `step` of
+benchmark.py compares itself with this script (--torch_python). It needs a Python with
+PyTorch and nothing of this package. docs/performance.md describes how the published
+model is optimised; it runs eagerly. The last line is one JSON object.
 """
 
 import itertools
@@ -144,7 +144,7 @@ def prepare(layout, height, width, window, batch, *channels, graph=False):
 
 
 def measure(layout, height, width, window, batch, repeats, *channels):
-    """Seconds of each window after the first, and the number of parameters."""
+    """Returns the seconds of each window after the first, and the parameter count."""
     call, parameters = prepare(layout, height, width, window, batch, *channels)
     seconds = []
     for _ in range(repeats + 1):

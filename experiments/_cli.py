@@ -1,8 +1,8 @@
 """How a script runs: its main, its error lines, its exit status.
 
-0 done; 1 a run that cannot go on, memory or disk that are used up, or a fault of the
-program, with its traceback; 2 something the user can mend, in one line on stderr;
-128 + number of the signal interrupted.
+0 done; 1 a run that cannot continue, memory or disk that are used up, or a fault of the
+program, with its traceback; 2 something the user can mend, in one line on stderr; 128 +
+number of the signal interrupted.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _ending(error: BaseException) -> tuple[str, int] | None:
-    """Returns the line of an error and the exit status; None: a fault of ours."""
+    """Returns the line of an error and the exit status, or None for a fault of ours."""
     if isinstance(error, ModuleNotFoundError) and (said := missing_extra(error)):
         return said, 2
     if isinstance(error, KeyboardInterrupt):

@@ -1,8 +1,8 @@
 """Flags that several scripts share, and the objects that they describe.
 
 Flags that fill a dataclass are declared from it: name, type, default and help. They are
-read once, into that dataclass. A value outside what is accepted is a `UserError` that
-names the flag.
+read once, into that dataclass. A value that is not accepted is a `UserError` that names
+the flag.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def define_fields(
 ) -> None:
     """Declares a flag for each of these fields of a dataclass, which documents them.
 
-    Tuples become lists; `defaults` are those of flags that have another.
+    Tuples become lists. `defaults` replaces the dataclass's defaults of some flags.
     """
     attributes = str(inspect.getdoc(record)).split("Attributes:\n")[1]
     about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))
@@ -106,7 +106,7 @@ _DEFINE = {
 def define_model_flags(
     *, channels: str = "3,48,96,192", height: int = 120, width: int = 160
 ) -> None:
-    """Declares the flags that `network` reads; the sizes are those of a PredNet."""
+    """Declares the flags that `network` reads; the sizes are a PredNet's defaults."""
     _cli.TOPICS["Network"] = ["model", "height", "width"]
     flags.DEFINE_string(
         "model",
@@ -151,7 +151,7 @@ def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None
 
 
 def setup() -> dict[str, Any]:
-    """Returns the fields of `runs.design.Setup`, but for the script."""
+    """Returns the fields of `runs.design.Setup`, except the script."""
     return {name: getattr(FLAGS, name) for name in SETUP} | {
         "root": Path(FLAGS.workdir),
         "tasks": tuple(small_task(name, images=FLAGS.images) for name in FLAGS.models),

@@ -1,6 +1,6 @@
-"""Layers of settings that are not flags: of a preset, of a run, of given weights.
+"""Settings that come from a preset, a run or given weights instead of flags.
 
-A flag that was given and contradicts what a run or a file has is a `UserError`.
+A given flag that contradicts a setting of the run or file is a `UserError`.
 """
 
 import dataclasses
@@ -73,12 +73,12 @@ def preset_values() -> dict[str, Any]:
 
 
 def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags that the run in a directory was begun with; {}: there is none.
+    """Returns the flags that the run in a directory started with; {} without a run.
 
-    Of several seeds one may be ahead of another, where a training was interrupted.
+    If a training of several seeds was interrupted, one may be ahead of another.
 
     Raises:
-        UserError: a flag that was given contradicts them.
+        UserError: a given flag contradicts them.
     """
     folders = run_directory.runs_below(workdir)
     if not folders:
@@ -153,8 +153,8 @@ def initial_weights(
 ) -> tuple[Task, dict]:
     """Returns network and weights to start from: of a weight file, or of a run.
 
-    They supply model, variant and sizes; flags that are given must agree, except
-    --convolution. What a run that continues has `kept` is not read again.
+    They supply model, variant and sizes; given flags must agree, except --convolution.
+    Weights that a continued run has `kept` are not read again.
     """
     given = _cli.given_flags()
     sizes = {"height": described.height, "width": described.width}
@@ -183,7 +183,7 @@ def initial_weights(
 def run_flags(path: str) -> Mapping[str, Any]:
     """Returns the flags of the run whose folder, weights or checkpoint this is.
 
-    Empty: the path is none of them.
+    The result is empty for any other path.
     """
     folder = Path(path)
     if folder.parent.name == "checkpoints" and folder.name.isdigit():
@@ -201,10 +201,10 @@ def run_flags(path: str) -> Mapping[str, Any]:
 
 
 def frames_of(path: str, own: DataSettings) -> DataSettings:
-    """Returns the frames of a run, and how they are cut, where no flag says otherwise.
+    """Returns a run's frames and how they are cut; given flags take precedence.
 
-    How they are cut only where they lie on disk. A network of the package has the
-    frames that it was trained on. Another path has none: the settings are returned.
+    The cut is included only for frames on disk. A network of the package has the frames
+    that it was trained on. Any other path has no frames, so `own` is returned.
     """
     recorded = run_flags(path)
     if path in weights.pretrained_names() and not Path(path).exists():
@@ -256,8 +256,8 @@ class TrainedNetwork(NamedTuple):
         task: the network.
         params: its parameters.
         frames: the frames.
-        weights: where the parameters come from.
-        extrapolate_from: the first frame that it does not see; None: it sees all.
+        weights: origin of the parameters.
+        extrapolate_from: the first frame that it does not see, or None if it sees all.
     """
 
     task: Task
@@ -276,11 +276,11 @@ class TrainedNetwork(NamedTuple):
 
 
 def load_trained_network() -> TrainedNetwork:
-    """Loads the network of --weights; of a run also its frames and how they are cut.
+    """Loads the network of --weights; for a run also its frames and their cut.
 
-    A network that comes with the package has the frames of its name unless flags say
-    otherwise, and frames from disk are scaled to its size. Without --weights it is one
-    of these networks, which one line says.
+    A network that comes with the package has the frames of its name unless flags choose
+    others, and frames from disk are scaled to its size. Without --weights one of these
+    networks is chosen, and one line names it.
     """
     frames, name, own = _flags.frames(), FLAGS.weights, None
     if name is None:

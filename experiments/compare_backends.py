@@ -7,8 +7,8 @@
 Every arm trains on the same weights and data, in a process of its own
 (`experiments/train.py`). Without --seeds, --updates and --arms a short measurement of
 this machine's speed and the records of the study decide how many seeds and updates fit
-into --minutes, and which size can show most; the decision is printed first. Seeds are
-fresh unless --first_seed or --seeds is given, so that every run is new evidence.
+into --minutes, and which size can detect the most; the decision is printed first. Seeds
+are fresh unless --first_seed or --seeds is given, so that every run is new evidence.
 
 Flags by topic:
 
@@ -19,8 +19,8 @@ Flags by topic:
     output            --workdir --tables --dry_run
 
 Writes verdict.json, report.html and one directory per run into --workdir, in place of
-what an earlier comparison left. A comparison that was interrupted continues: it keeps
-its seeds, its size and the runs that had finished.
+an earlier comparison's files. A comparison that was interrupted continues: it keeps its
+seeds, its size and the runs that had finished.
 """
 
 import contextlib
@@ -161,7 +161,7 @@ def timed() -> bool:
 
 
 def _purpose(design: runs.Design, by_minutes: bool) -> str:
-    """Returns what the comparison will do, for how long, and why."""
+    """Describes the planned comparison, its duration, and the reason for both."""
     networks = " and ".join(task.name for task in design.tasks)
     size = f"{design.seeds} seeds, {design.updates} updates"
     if by_minutes:
@@ -284,7 +284,7 @@ def judge(design: runs.Design, saddle: Saddle | None) -> dict:
 
 
 def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) -> dict:
-    """Returns what was planned and reached, for the verdict's design."""
+    """Returns the planned and the reached design, for the verdict."""
     study = published.load()
     differs = {
         task.name: study.other_setting(design, task)
@@ -308,9 +308,9 @@ def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) 
 
 
 def show_learned(design: runs.Design) -> None:
-    """Adds what the package's network predicts to the frames that PredNet's arms show.
+    """Adds predictions of the package's network to the frames that PredNet's arms show.
 
-    Nothing where these are not frames of the walk in its size.
+    Nothing is added unless these are frames of the walk in its size.
     """
     config, params = pretrained("walk")
     task, place = tasks.of(config), design.root / "runs" / "prednet" / report.LEARNED

@@ -7,14 +7,14 @@ r"""Scores frozen weights on sequences that they were not trained on.
 The sequences of the split are cut into pieces of --frames. Each piece is predicted from
 the zero state, frame by frame, and its frame 0 is not scored. MSE, MAE, PSNR and SSIM
 are pooled over all pieces and printed, with the scores of copying the last frame seen
-in brackets.
-From --extrapolate_from on the network sees its own predictions. With --horizons every
-frame t of a piece is also a start: frame t + h is predicted from the frames up to t.
+in brackets. From --extrapolate_from on the network sees its own predictions. With
+--horizons every frame t of a piece is also a start: frame t + h is predicted from the
+frames up to t.
 
 --output writes the scores as JSON, with the command, the weights' SHA-256 and the
 versions. --horizons also writes a figure of the same name, .png.
-docs/predict_and_evaluate.md has
-the protocols of the literature. The first command takes ten seconds of one core.
+docs/predict_and_evaluate.md describes the protocols of the literature. The first
+command takes ten seconds of one core.
 """
 
 import os

@@ -5,8 +5,9 @@
 compiles the training step and the prediction of PredNet and of the autoencoder, one
 factor at a time from one base program, for the article's GPUs (one card of each
 architecture) and for A100, H100 and B200. Nothing runs. Convolutions are XLA's, as on a
-GPU, unless a factor says otherwise. Writes --record after each program and takes up
-where it was; study/pages/gpu_programs.md is made from it (study/make_tables.py).
+GPU, unless a factor changes them. Writes --record after each program; the same command
+again continues from there. study/pages/gpu_programs.md is made from it
+(study/make_tables.py).
 """
 
 import dataclasses
@@ -106,7 +107,7 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def audited(case: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the audit of a case says, as the record has it."""
+    """Returns the audit of a case in the form of the record."""
     function, arguments = built(case)
     gpu, deterministic = case["gpu"], case["deterministic"]
     ask = noise.audit(function, gpu=gpu, deterministic=deterministic, advise=False)
@@ -144,7 +145,7 @@ def lines(entries: Sequence[Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Audits what the record has not yet."""
+    """Audits the programs that the record lacks."""
     file = Path(FLAGS.record)
     compilation.found_wheels()
     rows = records.read_json(file)["rows"] if file.exists() else []

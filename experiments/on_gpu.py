@@ -1,4 +1,4 @@
-r"""Does what this package needs a GPU for, the most valuable first.
+r"""Measures everything that needs a GPU, the most valuable first.
 
     python experiments/on_gpu.py                       (ten minutes)
     python experiments/on_gpu.py --minutes=30 --workdir=runs/gpu
@@ -6,15 +6,15 @@ r"""Does what this package needs a GPU for, the most valuable first.
 
 speed     training steps by size, batch, precision and convolution: seconds, kernels,
           the fraction of what the card can do; PyTorch's, where it is installed
-tools     what explain, tolerance and digits say of this card's results; how many
+tools     answers of explain, tolerance and digits about this card's results; how many
           results twenty calls give
 compare   compare_backends.py with the arms gpu and gpu_deterministic
 training  a network for 64x48 frames, trained twice as the package's walk network was
 
-Each result is written to --workdir as soon as it is there. The same command again does
-what is missing. All parts run at the same time, since compiling takes most of it;
-while `speed` times its steps the others are stopped. Without a GPU everything runs in
-small on the CPU. docs/gpu.md has what an H200 gave.
+Each result is written to --workdir at once. The same command again adds missing
+results. All parts run at the same time, since compiling takes most of it; while `speed`
+times its steps the others are stopped. Without a GPU everything runs in small on the
+CPU. docs/gpu.md has the results of an H200.
 """
 
 import contextlib
@@ -277,7 +277,7 @@ def _start(log: Path, commands: list[Sequence[str]]) -> subprocess.Popen:
 
 
 def _wait(running: list[tuple[str, subprocess.Popen]], end: float) -> None:
-    """Waits for parts until the time is used up, and says how each of them ended."""
+    """Waits for parts until the time is used up, and prints how each of them ended."""
     for part, started in running:
         try:
             status = started.wait(max(end - time.monotonic(), 0))

@@ -160,7 +160,7 @@ def check_network(trained: _inherited.TrainedNetwork) -> None:
 
 
 def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
-    """The first frame that is shown, and the number of frames."""
+    """Returns the first frame that is shown, and the number of frames."""
     start, count, future = FLAGS.start, FLAGS.frames, FLAGS.future
     longest = 20
     if future and start is None and count is None and source.length < ENDLESS:
@@ -229,9 +229,9 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
 def layers(
     maps: dict[str, np.ndarray], first: int | None, labels: dict[str, Any]
 ) -> dict[str, bytes]:
-    """The maps, and a strip of their mean over channels, in one grey scale a layer.
+    """Draws the maps, and a strip of their channel means in one grey scale per layer.
 
-    A scale ends at the 99th percentile of all frames but the first, before which
+    A scale ends at the 99th percentile of all frames except the first, before which
     nothing was seen. So later frames are not black.
     """
     rows = {}

@@ -3,8 +3,8 @@
   .venv/bin/python experiments/report.py
   .venv/bin/python experiments/report.py --directory=results/published
 
-Reads verdict.json and the runs beside it; trains nothing. Without --directory it takes
-results/compare, or results/published where nothing was compared yet.
+Reads verdict.json and the runs next to it; trains nothing. Without --directory it takes
+results/compare, or results/published if nothing was compared yet.
 """
 
 from pathlib import Path

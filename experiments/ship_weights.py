@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]:
-    """The last row of validation.jsonl, and `evaluation.evaluate` on unused splits."""
+    """Returns the last row of validation.jsonl, and scores on the unused splits."""
     rows = records.read_validation(run)
     found: dict[str, Any] = {"validation": rows[-1]} if rows else {}
     sizes = tasks.frame_size(task)
@@ -82,9 +82,9 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
 
 
 def commands(run: Path, workdir: str) -> list[str]:
-    """What makes such a run: every flag that its manifest records.
+    """Returns the command of such a run, with every flag that its manifest records.
 
-    Before it, what makes the run with whose weights it began.
+    If the run started from another run's weights, that run's command comes first.
     """
     given = records.read_json(run / records.MANIFEST)["flags"] | {"workdir": workdir}
     earlier: list[str] = []

@@ -49,7 +49,7 @@ flags.DEFINE_string(
 
 
 def main() -> None:
-    """Checks, runs what is missing, merges."""
+    """Checks the sweep, executes the missing runs, and merges the results."""
     sweep = make_sweep()
     check_settings()
     design.check(sweep)

@@ -76,7 +76,7 @@ def _show(run: symmetric.Run, design: Design, update: int, loss: float) -> None:
 
 
 def write_manifest(folder: Path, design: Design) -> None:
-    """Says what the table holds; a UserError refuses a table of another design."""
+    """Describes the table's contents; a table of another design is a UserError."""
     shared = {
         **dataclasses.asdict(design),
         "data": "walk",

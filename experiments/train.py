@@ -142,7 +142,8 @@ def draw(folder: Path) -> None:
 def prepare_devices(asked: Settings) -> str | None:
     """Joins processes and splits the CPU for runs that are trained together.
 
-    Returns how replicas of a device are run; None: one seed after the other.
+    Returns how replicas on a device are executed, or None if seeds run one after the
+    other.
     """
     own, batch = asked.computation, asked.data.batch
     if not own.replicas and batch == 1:

@@ -28,8 +28,9 @@ PROFILES = ("uniform_worst_case", "xla_gpu", "chainer_cudnn")
 def reductions(*, small: bool) -> dict[str, Reduction]:
     """Returns the reductions of a training step of PredNet, by primitive and use.
 
-    They are those of the ConvLSTM of layer 1 at the article's size (60 x 80 pixels, 240
-    channels in, 192 out) and of the layers around it; `small`: the same in seconds.
+    They come from the ConvLSTM of layer 1 at the article's size (60 x 80 pixels, 240
+    channels in, 192 out) and from the layers around it. With `small` the sizes are
+    reduced so that all of them run in seconds.
     """
     height, width, inputs, outputs = (12, 16, 24, 16) if small else (60, 80, 240, 192)
     rows, depth = height * width, 9 * inputs
@@ -122,7 +123,7 @@ def variation(found: Sequence[Any]) -> dict[str, Any]:
 
 
 def outputs(reduction: Reduction, repeats: int) -> list[np.ndarray]:
-    """Outputs of one compiled program, called `repeats` times."""
+    """Returns the outputs of one compiled program, called `repeats` times."""
     function, operands = reduction
     compiled = jax.jit(function).lower(*operands).compile()
     return [np.asarray(compiled(*operands)) for _ in range(repeats)]

@@ -155,7 +155,7 @@ class AutoencoderConfig:
 class Convolution:
     """A convolution of a PredNet: odd k x k kernel, stride 1, zero 'same' padding.
 
-    Height and width are those of the output. `algorithm` is one of `CONVOLUTIONS`.
+    Height and width are the output's. `algorithm` is one of `CONVOLUTIONS`.
 
     The gates of a layer see the hidden state of the layer above, enlarged x2 by its
     nearest neighbours. Those convolutions are `upsampled`, and take the small map, so

@@ -18,11 +18,11 @@ class UserError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on although its command was valid."""
+    """A run that cannot continue although its command was valid."""
 
 
 def expect(accepted: object, name: str, value: object, wanted: str) -> None:
-    """Refuses a value that is not accepted, saying what is."""
+    """Refuses a value that is not among the accepted ones, which the error lists."""
     if accepted:
         return
     try:
@@ -116,8 +116,8 @@ _DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 def quieten_cuda_plugin() -> None:
     """Drops JAX's traceback about a CUDA plugin that has no device to run on.
 
-    Beside JAX the extra `gpu-audit` installs its CUDA plugin, for its compiler. Without
-    a driver JAX then goes on with the CPU, as before, but says so in twenty lines.
+    The extra `gpu-audit` installs JAX's CUDA plugin too, for its compiler. Without a
+    driver JAX then continues on the CPU, as before, but logs this in twenty lines.
     """
 
     def says_more(record: logging.LogRecord) -> bool:

@@ -1,7 +1,8 @@
 """Opens files that somebody else may have made, and locks directories.
 
-What is no regular file (a pipe, a device, a socket), and what would fill the memory, is
-refused before it is read; the rest is the job of the libraries that read the formats.
+A path that is not a regular file (a pipe, a device, a socket) and a file that would
+fill the memory are refused before they are read. All other checks are left to the
+libraries that read the formats.
 """
 
 import contextlib
@@ -51,11 +52,11 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 class FileError(UserError):
-    """A file that cannot be opened, or is not what it should be."""
+    """A file that cannot be opened, or does not have the expected content."""
 
 
 def open_binary(path: str | os.PathLike) -> io.BufferedReader:
-    """Opens a regular file for reading; a FileError says why that cannot be."""
+    """Opens a regular file for reading; a FileError gives the reason if it cannot."""
     try:
         # A pipe would wait here for who writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -130,7 +131,7 @@ def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
 def read_npz(
     path: str | os.PathLike, names: Container[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Reads the arrays of an .npz by name: those of `names`, or all."""
+    """Reads the arrays of an .npz by name: only the given `names`, or all."""
     with open_npz(path) as arrays:
         wanted = [name for name in arrays.files if names is None or name in names]
         stored = {name: arrays[name] for name in wanted}
@@ -141,7 +142,7 @@ def read_npz(
 
 
 def reason(error: BaseException) -> str:
-    """Returns what a library reported of a broken file, on one line, cut short."""
+    """Returns a library's message about a broken file, on one line, cut short."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= 160 else f"{words[:157]}..."
 

@@ -13,7 +13,7 @@
 Extrapolation (kitti_extrap_finetune.py of coxlab/prednet): from frame k of a sequence
 on, the network sees its own predictions, and the gradient goes through them. For
 `errors` the loss is then sum_t w_t mean |prediction of frame t - frame t| / 2, which
-without an extrapolated frame is that of E_0 above.
+without an extrapolated frame equals the loss of E_0 above.
 
 A window `[T + 1, B, H, W, C]` holds T transitions from a frame to the next, and in the
 first window of a sequence a stand-in (`data.windows`). With T = 1 the published script
@@ -41,8 +41,8 @@ class Method:
     """How a network is trained.
 
     Attributes:
-        objective: `squares`, `errors` or `mse`; None: the one that the network was
-            published with.
+        objective: `squares`, `errors` or `mse`. Defaults to the objective that the
+            network was published with.
         targets: `true`, or `stale`: the gradient pulls every prediction towards the
             *last* frame of the window, as the published code does under Chainer on a
             CPU (study/pages/chainer.md). Reported losses use the true targets in both
@@ -51,11 +51,12 @@ class Method:
             on ConvP_l at the start of a window. In Chainer it does: unchain_backward
             cuts the graph at ancestors of the loss only, and these nodes are not among
             them. Their input h is a constant by then.
-        layer_weights: lambda of the objective `errors`; None: (1, 0, ...). Of
-            `watanabe` all but the first must be 0.
+        layer_weights: lambda of the objective `errors`, one number per layer. Defaults
+            to (1, 0, ...). For `watanabe` all but the first must be 0.
         extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
-            from 0, is the first that the network does not see; None: it sees all.
-            Each sequence is then a window of its own and starts from the zero state.
+            from 0, is the first that the network does not see. Defaults to None: it
+            sees all. Each sequence is then a window of its own and starts from the zero
+            state.
         rematerialize: whether the gradient computes the frames of a window again
             instead of keeping what they need, in a third of the memory at the published
             sizes. Gradients are equal to rounding. PredNet only.
@@ -99,8 +100,8 @@ def error_loss(
 ) -> Float[Array, ""]:
     """Returns the loss of `lotter` over sequences from the zero state.
 
-    `layer_weights` is lambda, one number per layer; None: (1, 0, ...), the paper's L0.
-    Its Lall is (1, .1, ...).
+    `layer_weights` is lambda, one number per layer. It defaults to (1, 0, ...), the
+    paper's L0; the paper's Lall is (1, .1, ...).
     """
     chosen = _layer_weights(config, layer_weights)
     steps = frames.shape[0]
@@ -131,12 +132,12 @@ def window_loss(
     first: Bool[Array, ""],
     method: Method | None = None,
 ) -> tuple[Float[Array, ""], WindowResult]:
-    """Loss of one window of truncated back-propagation.
+    """Computes the loss of one window of truncated back-propagation.
 
     `state` is carried from the window before, and ignored if `first`, where the window
-    `[T + 1, B, H, W, C]` starts a sequence; `method` None: `squares`. A UserError says
-    which settings contradict each other, such as stale targets and `errors`, which has
-    no target buffer.
+    `[T + 1, B, H, W, C]` starts a sequence. `method` defaults to `squares`. A UserError
+    names settings that contradict each other, such as stale targets and `errors`, which
+    has no target buffer.
     """
     method = method or Method()
     objective = method.objective or "squares"

@@ -37,8 +37,8 @@ def chainer_adam(
     """Returns Adam with epsilon added to the uncorrected sqrt(v).
 
     A schedule is a function of the number of the update, from 0. `eps` is 1e-8 in
-    Chainer, 1e-7 in Keras. The same values give the same object, so that what was
-    compiled with it is found again.
+    Chainer, 1e-7 in Keras. The same values give the same object, so that programs
+    compiled with it are reused.
     """
     if not callable(learning_rate):
         positive("learning_rate", learning_rate)
@@ -125,7 +125,8 @@ def lotter_schedule(updates: int) -> optax.Schedule:
 def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     """Returns a rate that falls along half a cosine, from `rate` to `floor` of it.
 
-    `rate` > 0 is that of the first update; `floor` in [0, 1) that after the last.
+    `rate` > 0 is the learning rate of the first update. After the last update it is
+    `floor * rate`, with `floor` in [0, 1).
     """
     positive("learning_rate", rate)
     whole("updates", updates, 1)

@@ -1,10 +1,10 @@
-"""What a process computes on, and what must be set in it before a backend starts.
+"""Settings of a process: processors, precision, devices, cache, and XLA's flags.
 
 XLA reads its flags and sizes its thread pool once, when the first array is made. So
 `prepare` has to be called before that, as every script does first; nothing happens at
-import. An environment variable that is already set stays as it is. The gain of each
-setting is noted beside it; study/pages/measurements.md, section Speed, has the
-commands.
+import. An environment variable that is already set is not changed. A comment at each
+setting gives its measured gain; the commands are in study/pages/measurements.md,
+section Speed.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from jax.experimental import multihost_utils
 
 from prednet_jax.errors import UserError, one_of, whole
 
-# Precisions of a computation, and what JAX is told of the products of matrices.
+# Precisions of a computation, and JAX's precision of matrix products for each.
 PRECISIONS = {
     "float32": "highest",
     "float64": "highest",
@@ -64,7 +64,7 @@ def limit_threads(count: int, first: int = 0) -> None:
     """Confines this process, and every thread it starts later, to `count` processors.
 
     Call it before any array is made: XLA sizes its thread pool by the affinity mask.
-    Processes beside each other should each have a `first` of their own.
+    Processes that run at the same time should each have a different `first`.
     """
     check_threads(count)
     allowed = sorted(os.sched_getaffinity(0))
@@ -103,7 +103,7 @@ _LAUNCHERS = (
 
 
 class Launched(NamedTuple):
-    """What a launcher says: its name, how many processes (None: unknown), this one."""
+    """A launcher's name, its number of processes (or None), and this one's index."""
 
     launcher: str
     total: int | None
@@ -111,7 +111,7 @@ class Launched(NamedTuple):
 
 
 def launched() -> Launched | None:
-    """Returns what a launcher reports of this process; None: it is alone."""
+    """Returns the launcher that started this process, or None if it runs alone."""
     for name, mark, count, number in _LAUNCHERS:
         if mark in os.environ and number in os.environ:
             total = int(os.environ[count]) if count else None
@@ -209,7 +209,8 @@ _GPU_FLAGS = {"--xla_gpu_enable_triton_gemm": ("false", (0, 12))}
 def set_xla_flags() -> None:
     """Adds the flags measured to be best for a training step to XLA_FLAGS.
 
-    Flags that are there stay as they are; to the name of a file nothing is added.
+    Flags that the variable has already are not changed. If it names a file of flags,
+    nothing is added.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):

@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def noise_tolerance(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """`noise_tolerance(fn, *args).assert_close(actual)` compares with `fn(*args)`.
+    """Provides `noise_tolerance(fn, *args).assert_close(actual)`, against `fn(*args)`.
 
     Keyword arguments: `spec` (the noise), `draws`, `failure` (probability of a false
     alarm per leaf), `seed`; see `prednet_jax.noise.noise_reference`.

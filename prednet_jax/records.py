@@ -1,6 +1,6 @@
 """The records of a run on disk: manifest, metrics, fingerprints. Needs no JAX.
 
-docs/reliability.md lists what a run directory holds. If asked for there are also
+docs/reliability.md lists the contents of a run directory. On request it also holds
     validation.jsonl  one JSON object per score of the frozen weights
     loss.png          the losses, drawn at the end, with the extra `report`
     examples.npz      predicted frames
@@ -84,7 +84,7 @@ def tree_bytes(tree: Mapping[str, Any], *, compressed: bool = False) -> bytes:
 
 
 def read_tree(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads what `write_tree` wrote; a FileError says why it cannot."""
+    """Reads a file of `write_tree`; a FileError gives the reason if it cannot."""
     tree: dict[str, Any] = {}
     try:
         stored = files.read_npz(path)
@@ -127,7 +127,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """Reads JSON; a FileError says that the file is missing or is not JSON."""
+    """Reads JSON; a file that is missing or is not JSON is a FileError."""
     text = files.read_text(path)
     try:
         return json.loads(text)
@@ -168,12 +168,12 @@ def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
 
 
 class ManifestError(FileError):
-    """A manifest that is not that of a run."""
+    """A file that is not the manifest of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a run is and where it comes from: `manifest.json`.
+    """The settings and the origin of a run: `manifest.json`.
 
     A field that is None or empty is not written, except `git_commit` and the mappings
     that every manifest has. Fields that this version does not know are kept.
@@ -196,13 +196,14 @@ class Manifest:
         prng: implementation of the PRNG.
         convolutions: algorithm of each convolution.
         sampling: `windows`, or None where updates see a stream.
-        validation: what the frozen weights are scored on.
+        validation: data on which the frozen weights are scored.
         layout: replicas and devices of a program of several runs.
-        resumed: where the run was continued, and what had changed.
+        resumed: updates at which the run was continued, and the changes since.
         wall_seconds: seconds of the training, of its last process.
         processor_seconds_per_second: measured parallelism.
-        final_params_sha256: fingerprint of the final weights; None: not finished.
-        failure: why the run ended without them.
+        final_params_sha256: fingerprint of the final weights, or None if the run is
+            unfinished.
+        failure: reason why the run ended without final weights.
         other: fields of other versions.
     """
 
@@ -233,7 +234,7 @@ class Manifest:
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields by name, as they are written."""
+        """Returns the fields by name, in the written form."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values |= {"resumed": list(self.resumed)} | values.pop("other")
         written = {k: v for k, v in values.items() if v is not None and v != []}
@@ -244,7 +245,7 @@ class Manifest:
         """Returns the manifest that was written as JSON.
 
         Raises:
-            ManifestError: it is not that of a run; `name` says which.
+            ManifestError: it is not the manifest of a run; the message contains `name`.
         """
         names = {f.name for f in fields(cls)} - {"other"}
         try:
@@ -259,7 +260,7 @@ class Manifest:
 
 
 def read_manifest(directory: str | os.PathLike) -> Manifest:
-    """Reads the manifest of a run; a FileError: there is none, or it is damaged."""
+    """Reads the manifest of a run; a missing or damaged one is a FileError."""
     path = Path(directory) / MANIFEST
     return Manifest.from_json(read_json(path), path)
 
@@ -366,7 +367,7 @@ def _is_metric(value: Any) -> bool:
 
 
 def check_comparable(runs: list[Run]) -> None:
-    """Refuses, with a FileError, runs of one seed that did not start alike."""
+    """Refuses runs of one seed with different starts; raises a FileError."""
     seen: dict[tuple, Run] = {}
     for run in runs:
         manifest = run.manifest

@@ -66,7 +66,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def init_params(self, key: jax.Array) -> dict:
-        """Draws float32 parameters: nested dictionaries of arrays."""
+        """Initialises float32 parameters: nested dictionaries of arrays."""
 
     def outputs(
         self, params: dict, carry: Any, frames: jax.Array, first: jax.Array
@@ -82,7 +82,7 @@ class Task(abc.ABC):
         )
 
     def initial_carry(self, batch: int, dtype: jnp.dtype) -> Any:
-        """Returns the state before the first window; None: the network has none."""
+        """Returns the state before the first window, or None without a state."""
         del batch, dtype
 
     def loss(
@@ -150,9 +150,9 @@ class Task(abc.ABC):
         return {}
 
     def kept_values(self) -> int:
-        """Returns at least how many numbers a step keeps for the gradient; 0: unknown.
+        """Returns a lower bound of the numbers kept for the gradient; 0 if unknown.
 
-        They are those of one sequence.
+        The numbers that a step keeps for one sequence are counted.
         """
         return 0
 
@@ -163,7 +163,7 @@ class Task(abc.ABC):
 
 @dataclasses.dataclass(unsafe_hash=True)
 class Configured(Task):
-    """A network of this package: its configuration says all about it."""
+    """A network of this package, which its configuration describes completely."""
 
     config: Any
     always: ClassVar[tuple[str, ...]] = ()
@@ -173,7 +173,7 @@ class Configured(Task):
         self.weights = sum(math.prod(s) for group in groups for s in group.values())
 
     def init_params(self, key: jax.Array) -> dict:
-        """Draws parameters by the published initialisers."""
+        """Initialises parameters as published."""
         return init_params(self.config, key)
 
     def network(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class PredNetTask(Configured):
         return objectives.window_loss(params, self.config, carry, frames, first, method)
 
     def check(self, method):
-        """See `Task`, and `objectives.check`."""
+        """Checks the method by `objectives.check`; see `Task`."""
         objectives.check(self.config, method, self._objective(method))
 
     def _objective(self, method: Method) -> str:
@@ -235,13 +235,13 @@ class PredNetTask(Configured):
         return prednet.predict(params, self.config, frames[:, None])[0][:, 0]
 
     def with_convolution(self, name, *, where=None):
-        """See `Task`."""
+        """Returns the task with another convolution; see `Task`."""
         if where not in (None, self.config.convolution):
             return self
         return PredNetTask(dataclasses.replace(self.config, convolution=name))
 
     def kept_values(self):
-        """Inputs and outputs of the convolutions, and what the cells keep."""
+        """Counts inputs and outputs of convolutions, and the cells' values."""
         config = self.config
         count = 0
         for name, shape in convolutions(config).items():
@@ -319,7 +319,7 @@ NAMED = {
 
 
 def of(network: Network) -> Task:
-    """Returns the task of a configuration, or a task as it is."""
+    """Returns the task of a configuration, or a given task unchanged."""
     if isinstance(network, Task):
         return network
     for task, config in NAMED.values():

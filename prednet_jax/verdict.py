@@ -1,4 +1,4 @@
-"""What a comparison claims: the types that verdict.json consists of. Needs no JAX.
+"""The claims of a comparison: the types that verdict.json consists of. Needs no JAX.
 
 `statistics` makes them, `report` reads them; text appears only where they are printed.
 """
@@ -24,7 +24,7 @@ class Answer(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a claim is about, as verdict.json has it; a remark may follow."""
+    """The subject of a claim, as in verdict.json; a remark may follow."""
 
     NOISE = "random order of sums changes the loss"
     GPU = "a GPU's own noise changes the loss"
@@ -39,9 +39,9 @@ class Estimate:
 
     Attributes:
         estimate: the change.
-        low: lower end of the interval; None: too few seeds for one.
+        low: lower end of the interval, or None with too few seeds.
         high: upper end of the interval, or None.
-        seeds: number of seeds; None: not recorded.
+        seeds: number of seeds, or None if it was not recorded.
     """
 
     estimate: float
@@ -65,20 +65,20 @@ class Claim:
     """One claim of a comparison; numbers are relative changes of the loss.
 
     Attributes:
-        kind: what it is about.
-        remark: what follows it in brackets; empty: nothing.
+        kind: subject of the claim.
+        remark: text that follows the subject in brackets, or an empty text.
         model: the network.
         answer: whether it holds. Where a study is repeated, the answer rests on the
             seeds of both.
         found: the effect in the runs at hand.
-        published: the effect in the published study; None: there is none.
-        predicted: ends of the range in which a repetition of this size should fall;
-            None: unknown.
-        holds: whether the estimate lies in that range; None: unknown.
-        together: the effect over the seeds of the study and of the repetition; None:
-            nothing was repeated.
+        published: the effect in the published study, or None if it has no such effect.
+        predicted: ends of the range in which a repetition of this size should fall, or
+            None if they are unknown.
+        holds: whether the estimate lies in that range, or None if this is unknown.
+        together: the effect over the seeds of the study and of the repetition, or None
+            if nothing was repeated.
         distance: distance of the final weights of noisy runs from the control's, over
-            the distance trained; None: not measured.
+            the distance trained, or None if it was not measured.
     """
 
     kind: Kind
@@ -110,7 +110,7 @@ class Claim:
         }
 
     def together_to_json(self) -> dict[str, Any] | None:
-        """Returns the object for `together`; None: nothing was repeated."""
+        """Returns the object for `together`, or None if nothing was repeated."""
         if self.together is None:
             return None
         about = {"claim": self.text, "model": self.model}
@@ -118,7 +118,7 @@ class Claim:
 
 
 def claims_from_json(verdict: Mapping[str, Any]) -> list[Claim]:
-    """Reads the claims of a verdict; a UserError names one that is none."""
+    """Reads the claims of a verdict; a UserError names an invalid one."""
     together = {
         (row.get("claim"), row.get("model")): Estimate.from_json(row)
         for row in verdict.get("together") or ()

@@ -106,7 +106,7 @@ def pack(args: argparse.Namespace) -> bool:
 
 
 def gpu(args: argparse.Namespace) -> bool:
-    """Trains the seeds of a part on the GPU at hand, those of an arm in one program.
+    """Trains the seeds of a part on the GPU at hand, each arm's seeds in one program.
 
     Writes PART_ARM.npz (curves, final weights) and PART_ARM.json (losses, device,
     versions) to WORKDIR. Distances are measured from the arm `cpu`, if the same WORKDIR
@@ -145,7 +145,7 @@ def chosen_seeds(part: parts.Part, text: str | None) -> tuple[int, ...]:
 
 
 def provenance(args: argparse.Namespace) -> dict[str, Any]:
-    """Where a record comes from: the command, the code, the machine."""
+    """Describes the origin of a record: the command, the code, the machine."""
     chosen = {k: v for k, v in vars(args).items() if k not in ("workdir", "command")}
     flags = {k: str(v) if isinstance(v, Path) else v for k, v in chosen.items()}
     words = [f"--{name}={value}" for name, value in flags.items() if value is not None]

@@ -48,7 +48,7 @@ LEARNED = {
 
 
 def comparison(verdict: Record) -> str:
-    """The contrasts of a verdict.json and the verdict of each network."""
+    """Tabulates the contrasts of a verdict.json and the verdict of each network."""
     head = ["network", "arm", "n", "mean loss", "difference [95 %]", "p (Holm)"]
     head += ["p (equivalence)", "finding", "same bits"]
     rows: list[tuple[str, ...]] = []
@@ -70,7 +70,7 @@ def saddles(record: Record) -> str:
 
 
 def curvature(record: Record) -> str:
-    """Curvature at each stop of a training, from `experiments/probe_curvature.py`."""
+    """Tabulates curvature along a training, from `experiments/probe_curvature.py`."""
     table = markdown(pd.json_normalize(record["rows"]), curvature_probe.COLUMNS)
     return _with_command(table, record)
 
@@ -80,7 +80,7 @@ def _with_command(table: str, record: Record) -> str:
 
 
 def gpu_programs(record: Record) -> str:
-    """What each program of `experiments/gpu.py` is on each GPU.
+    """Tabulates how each program of `experiments/gpu.py` runs on each GPU.
 
     The time is by the card's figures: the longer of bytes that XLA's own kernels move
     over its bandwidth and operations over its peak; the body of a loop counts once.
@@ -119,7 +119,7 @@ def gpu_programs(record: Record) -> str:
 
 
 def gpu_lines(record: Record) -> bytes:
-    """The lines of the base program of both networks, a column for each of `GPUS`."""
+    """Tabulates the lines of both base programs, a column for each of `GPUS`."""
     colours, words = zip(*VARIES.values(), strict=True)
     encoding = {
         "x": charts.names("gpu", axis={"orient": "top", "labelAngle": 0}),
@@ -154,7 +154,7 @@ def gpu_lines(record: Record) -> bytes:
 
 
 def gpu_steps(record: Record) -> str:
-    """Milliseconds of a training step on a GPU, beside PyTorch's (docs/gpu.md)."""
+    """Compares a training step's milliseconds on a GPU with PyTorch's (docs/gpu.md)."""
     rows = [
         {"size": row["size"], "window": row["window"]}
         | {name: f"{1000 * seconds:.3g}" for name, seconds in row["seconds"].items()}
@@ -195,7 +195,7 @@ def gpu_windows(record: Record) -> str:
 
 
 def gpu_sums(record: Record) -> str:
-    """For each primitive that sums, what varies on each of `GPUS` (docs/noise.md)."""
+    """Tabulates what varies on `GPUS`, by primitive that sums (docs/noise.md)."""
     rows = []
     for name, primitives in record[GPUS[0]].items():
         row = {"function": name, "primitive": ", ".join(primitives)}
@@ -206,9 +206,9 @@ def gpu_sums(record: Record) -> str:
 
 
 def learned(networks: Mapping[str, Record]) -> str:
-    """Frozen networks of the package on each split: errors over those of copying.
+    """Tabulates the package's frozen networks by split: errors over copying's errors.
 
-    PSNR and SSIM with those of copying in brackets.
+    Copying's PSNR and SSIM are in brackets.
     """
     rows = []
     for name, about in networks.items():
@@ -225,7 +225,7 @@ def learned(networks: Mapping[str, Record]) -> str:
 
 
 def rollout(test: Record, unseen: Record) -> str:
-    """Ten frames predicted after ten, errors summed over a frame, by split."""
+    """Tabulates errors of ten frames predicted after ten, per frame, by split."""
     rows = []
     for split, record in {"test": test, "unseen": unseen}.items():
         found = record["extrapolated"]
@@ -239,9 +239,9 @@ def rollout(test: Record, unseen: Record) -> str:
 
 
 def learned_seeds(ratios: Mapping[str, Mapping[str, float]]) -> str:
-    """Trainings whose networks were scored: MSE over that of copying, by split.
+    """Tabulates the scored trainings: MSE divided by copying's MSE, by split.
 
-    A name ends in its seed where there may be several: then the mean is shown, with
+    If there may be several seeds, a name ends in its seed. Then the mean is shown, with
     Student's 95 % interval.
     """
     splits = ["validation", "test", "unseen"]
@@ -259,7 +259,7 @@ def learned_seeds(ratios: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def learned_curves(validated: Mapping[str, list[Record]]) -> bytes:
-    """MSE over that of copying on `validation` along the trainings of `LEARNED`."""
+    """Plots MSE over copying's MSE on `validation` along the trainings of `LEARNED`."""
     panels = []
     for data, lines in LEARNED.items():
         values = []
@@ -293,9 +293,10 @@ def learned_curves(validated: Mapping[str, list[Record]]) -> bytes:
 
 
 def foreign_cost(default: Record, tuned: Record) -> str:
-    """Cost of noise on other networks beside what is wanted; bold where it is more.
+    """Tabulates the cost of noise on other networks and its limit; bold if exceeded.
 
-    From `benchmark.py --suite=foreign` with the default and with tuned XLA flags.
+    The records come from `benchmark.py --suite=foreign` with the default and with tuned
+    XLA flags.
     """
 
     def ratio(name: str, wanted: str) -> Cell:
@@ -341,7 +342,7 @@ SCORES = {
 
 
 def accuracy(record: Record) -> str:
-    """How often the tools are right, beside what is wanted (docs/noise/accuracy.md)."""
+    """Compares the tools' accuracy with the targets (docs/noise/accuracy.md)."""
     errors = [error for leaves in record["digits"].values() for error in leaves]
     programs = len(record["digits"])
     what = f"`digits` against float64: mean error of a leaf, {programs} programs"

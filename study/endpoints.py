@@ -20,7 +20,7 @@ class Trajectory:
 
     `curves` are `[updates]` by name of `CURVES`, shorter if it diverged; `weights` a
     vector `[n]`, float64, after each of the part's snapshots; the held-out loss and the
-    SHA-256 are those of the final weights.
+    SHA-256 belong to the final weights.
     """
 
     curves: dict[str, np.ndarray]

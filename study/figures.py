@@ -53,7 +53,7 @@ def part_a(folder: Path, program: str) -> Dots:
 
 
 def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Dots:
-    """Part A: the update of separation and the final loss of every seed."""
+    """Plots part A: the update of separation and the final loss of every seed."""
     shown = [effect for effect in seeds if effect["program"] == program]
     losses = [loss for effect in shown for loss in effect["over_control"]]
     low, high = min(losses), max(losses)
@@ -77,7 +77,7 @@ def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Do
 
 
 def contrasts(record: Mapping[str, Any]) -> Dots:
-    """Of part `ANSWER`: the difference of every seed in per cent, and the mean."""
+    """Plots part `ANSWER`: the difference of every seed in per cent, and the mean."""
     arms = record["losses"][judgement.MODEL]
     question, *others = record["contrasts"]
     treatment, control = collect_redraws(arms, question["treatment"], FIXED_ORDERS).logs
@@ -97,7 +97,7 @@ def contrasts(record: Mapping[str, Any]) -> Dots:
 
 
 def gpu(answers: Mapping[str, Any]) -> Dots:
-    """Part G: the difference of every seed from the CPU's fixed orders."""
+    """Plots part G: the difference of every seed from the CPU's fixed orders."""
     rows = []
     for arm, answered in answers.items():
         treatment, control = answered.effect.runs.logs
@@ -112,7 +112,7 @@ def gpu(answers: Mapping[str, Any]) -> Dots:
 
 
 def against_control(name: str, seeds: judgement.Records) -> Dots:
-    """Another part: how much every seed's loss differs from its own control's.
+    """Plots another part: how much every seed's loss differs from its own control's.
 
     In part B one control has most of the mean of all; in per cent of the mean the
     others would seem not to differ.

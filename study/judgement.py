@@ -48,7 +48,7 @@ DESCRIBED = (
 
 
 def losses(seeds: Records, endpoint: str) -> statistics.Arms:
-    """Returns an endpoint by arm, seed and draw; None: the run diverged.
+    """Returns an endpoint by arm, seed and draw, or None where the run diverged.
 
     A run that ended without reaching one of `MOMENTS` counts as reaching it at the
     update after its last, as in part A. A part that is too short for `parity` has none.
@@ -97,7 +97,7 @@ def manipulation(
 
 
 def _relative_weight_distance(a: Run, b: Run) -> float | None:
-    """Final distance of two runs over the control's way; None: it is not recorded."""
+    """Returns two runs' final distance over the control's, or None if unrecorded."""
     if b.arm == b.control:
         return a.distance_over_travelled[max(a.distance_over_travelled, key=int)]
     # A run holds its distances from itself and from the runs made before it.
@@ -186,7 +186,7 @@ def merge_arms(seeds: Records, others: Records) -> list[SeedRecord]:
 
 
 def same_bits(seeds: Records, others: Records, arm: str) -> int:
-    """In how many seeds the runs of an arm have the same final weights in both."""
+    """Counts the seeds where the runs of an arm have the same final weights in both."""
     first, second = (
         {
             (seed.seed, run.draw): run.final_params_sha256

@@ -1,8 +1,8 @@
 """Part I: the article's figure of twelve machines, rebuilt (study/pages/machines.md).
 
 A machine is a fixed order of sums. Eight train with true targets, four with stale ones,
-all from one initial model or each from its own. A run's loss is that of the window's
-last frame, mean over the last fifth of the updates.
+all from one initial model or each from its own. A run's loss is the loss of the
+window's last frame, averaged over the last fifth of the updates.
 """
 
 from collections.abc import Mapping
@@ -140,7 +140,7 @@ def _mean(group: Floats) -> float:
 
 
 def _range(group: Floats) -> str:
-    """Lowest and highest loss of a group, and how far apart they are."""
+    """Returns the lowest and highest loss of a group, and their distance."""
     low, high = float(group.min()), float(group.max())
     apart = significant(100 * (high / low - 1), 2)
     return f"{significant(low)} to {significant(high)} ({apart} %)"

@@ -1,7 +1,7 @@
-"""Makes the tables and figures of the documents, those of the study too.
+"""Makes the tables and figures of the documents, including the study's.
 
-`package_tables` has those of the package. Records of a part are read, and a part
-is judged, when the first text needs it.
+`package_tables` has the package's tables. Records of a part are read, and a part is
+judged, when the first text needs it.
 """
 
 import argparse

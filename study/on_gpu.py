@@ -1,8 +1,9 @@
 """Part G: seeds of other parts, trained on a GPU, all of them in one program.
 
 Updates of part H are many small kernels, so a GPU trains a hundred seeds in little more
-time than one. Frames and weights are those of `seed_trainings`, made on the CPU; the
-loop over updates runs on the device. study/pages/on_gpu.md has plan and result.
+time than one. Frames and weights come from `seed_trainings`, which makes them on the
+CPU; the loop over updates runs on the device. study/pages/on_gpu.md has plan and
+result.
 """
 
 import dataclasses
@@ -39,11 +40,11 @@ class Arm:
     """A treatment, and how a device executes it.
 
     Attributes:
-        treatment: what is trained. Its convolutions are `im2col`, products of matrices,
-            as Chainer without cuDNN has them, or `xla`, cuDNN's on a GPU.
+        treatment: the treatment to train. Its convolutions are `im2col`, products of
+            matrices, as in Chainer without cuDNN, or `xla`, cuDNN's on a GPU.
         mode: `vmap`, all seeds at once, or `map`, one after another as a single run.
-        deterministic: compiled under `--xla_gpu_deterministic_ops=true`.
-        precision: of products of matrices; `default` may round to TF32.
+        deterministic: whether it is compiled under `--xla_gpu_deterministic_ops=true`.
+        precision: precision of products of matrices; `default` may round to TF32.
     """
 
     treatment: Treatment
@@ -106,7 +107,7 @@ def train(
 
 
 def _program(part: Part, arm: Arm) -> Callable:
-    """`(state, frames, updates) -> (state, losses)`, leaves with the axis N first."""
+    """Compiles `(state, frames, updates) -> (state, losses)`, with the axis N first."""
     kind = arm.treatment
     network = dataclasses.replace(part.network, convolution=kind.convolution)
     method = Method(targets=kind.targets, truncation_leak=part.truncation_leak)
@@ -142,10 +143,11 @@ def record(
     weights: np.ndarray,
     controls: Mapping[int, np.ndarray],
 ) -> dict[str, dict[str, Any]]:
-    """Returns what is kept of an arm's trainings, by seed, from `train`'s arrays.
+    """Returns the record of an arm's trainings, by seed, from `train`'s arrays.
 
     A loss is the mean over the last fifth of the updates. The distance from the CPU's
-    final weights, `controls` by seed, is over the way that the CPU went.
+    final weights, `controls` by seed, is divided by the distance that the CPU's
+    training moved them.
     """
     rows: dict[str, dict[str, Any]] = {}
     for i, seed in enumerate(seeds):
@@ -237,7 +239,7 @@ def read(folder: Path, part: str) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
-    """By arm the rule's answer against the CPU's fixed orders, of parts H and J."""
+    """Returns the rule's answers for parts H and J, against a CPU's fixed orders."""
     measured = dict(judgement.losses((*seeds["H"], *seeds["J"]), PRIMARY))
     trained, more = read(folder, "H"), read(folder, "J")
     found = {}

@@ -1,6 +1,7 @@
-"""The tables and figures of the documents that are not the study's, from records.
+"""Tables and figures of the package's documents, made from records.
 
-Nothing is measured again. `make_tables` adds those of the study and writes all.
+Nothing is measured again. `make_tables` adds the study's tables and figures and writes
+all of them.
 """
 
 import functools

@@ -30,7 +30,8 @@ class Treatment:
         rate_change_update: number of updates before the factor applies.
         weights_seed_offset: number of the other seed, beyond the seeds of the study,
             from which initial weights are drawn. Defaults to 0, the seed's own.
-        seeds: how many of the part's first seeds get this treatment; None: all.
+        seeds: number of the part's first seeds that get this treatment. Defaults to
+            all.
     """
 
     arm: str
@@ -64,8 +65,8 @@ class RandomWindows:
 
     The objective is `mse`; Adam's rate falls along a cosine from `learning_rate` to
     `rate_floor` times it. The seed decides the initial weights and which windows an
-    update gets; the sequences are those of the split `train`, and the held-out loss is
-    that of 16 sequences of `test`.
+    update gets; the sequences come from the split `train`, and the held-out loss from
+    16 sequences of `test`.
     """
 
     batch: int = 8
@@ -77,14 +78,14 @@ class RandomWindows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A part of the study; the defaults are those of part C.
+    """A part of the study; the defaults are part C's.
 
     Its seeds are run in their order. The control of each optimiser, or else the first
-    treatment, precedes what is compared with it. Without `random_windows`
-    it is trained on one stream in order.
+    treatment, precedes the treatments that are compared with it. Without
+    `random_windows` a run is trained on one stream in order.
 
     Attributes:
-        endpoint: what its answer is about, of `study.endpoints`.
+        endpoint: the endpoint of `study.endpoints` that its answer is about.
         status: of a part whose random orders have an answer: when its plan was made.
         positive_controls: arms whose answer is known, and the answer. If one of them
             has another answer, the answer of the part is unconfirmed.
@@ -144,7 +145,7 @@ _FIXED_ELEMENT = f"{_ELEMENT},schedule=run"
 
 
 def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[Treatment]:
-    """Runs of a seed that differ in nothing but the order of their sums."""
+    """Returns runs of a seed that differ only in the order of their sums."""
     return [Treatment(arm=arm, noise=noise, draw=i, **more) for i in draws]
 
 
@@ -160,7 +161,7 @@ SEEDS_WITH_TWELVE_MACHINES = 6
 
 
 def _machines(prefix: str) -> list[Treatment]:
-    """Twelve machines of part I: eight with true and four with stale targets.
+    """Returns part I's twelve machines: eight with true and four with stale targets.
 
     Each machine adds in another fixed order, on the first seeds only. With a prefix it
     also starts from other weights. Without one, float32 is the first of the eight.
@@ -184,7 +185,7 @@ def _machines(prefix: str) -> list[Treatment]:
 
 
 def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
-    """Amplified noise of three kinds, after its control."""
+    """Returns amplified noise of three kinds, after its control."""
     suffix = "" if optimizer == "adam" else f"_{optimizer}"
     control = Treatment(arm=CONTROL + suffix, optimizer=optimizer)
     return [control] + [

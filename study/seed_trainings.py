@@ -30,7 +30,7 @@ ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 
 @functools.lru_cache(maxsize=64)
 def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
-    """Chainer's Adam, or gradient descent with momentum."""
+    """Returns Chainer's Adam, or gradient descent with momentum."""
     drawn, start, factor = (
         part.random_windows,
         treatment.rate_change_update,
@@ -185,7 +185,7 @@ def _sequences(part: Part) -> Validation:
 
 
 def held_out_copying(part: Part) -> float:
-    """Loss of copying the last frame on the held-out sequences of `RandomWindows`."""
+    """Computes the loss of copying on the held-out sequences of `RandomWindows`."""
     shown = _sequences(part).frames / 255
     return float(np.mean(np.square(np.diff(shown, axis=0))))
 

@@ -58,9 +58,9 @@ class Lazy(Mapping[str, Any]):
 class Study:
     """The records in results/study, read when they are needed.
 
-    `parts` are the records of each part that is shown; `verdicts`, of each judged part
-    by endpoint, what its verdict files hold: that of the part's own endpoint, its
-    first, is verdict.json.
+    `parts` are the records of each part that is shown; `verdicts` has the content of
+    the verdict files of each judged part, by endpoint; the file of the part's own
+    endpoint, its first, is verdict.json.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -278,7 +278,7 @@ def windows_values(seeds: Records) -> dict[str, str]:
 
 
 def plateau_ends(seeds: Records) -> str:
-    """When the runs of each arm leave the plateau, and their losses over float32's."""
+    """Tabulates when each arm's runs leave the plateau, and losses over float32's."""
     shown = pd.DataFrame(vars(run) for seed in seeds for run in seed.runs)
     control = shown.loc[shown.arm == CONTROL, PRIMARY].item()
     shown["end"] = [
@@ -320,13 +320,13 @@ _TESTS = {
 
 
 def _in_units(record: Record) -> pd.DataFrame:
-    """Contrasts of a verdict file but those of a logarithm, also in percent."""
+    """Returns a verdict file's contrasts, except logarithmic ones, also in percent."""
     frame = pd.DataFrame(c for c in record["contrasts"] if c.get("scale") != "log")
     return frame.assign(percent=100 * frame.mean_difference / frame.control_mean)
 
 
 def _about(endpoint: str, seeds: Records, record: Record) -> str:
-    """Random against fixed orders as the rule has it; how many runs reach a moment."""
+    """Describes random against fixed orders, or how many runs reach a moment."""
     if endpoint not in MOMENTS:
         (logs,) = (c for c in record["contrasts"] if c.get("scale") == "log")
         of_rule = (logs[of] for of in ("mean_difference", "ci_low", "ci_high"))

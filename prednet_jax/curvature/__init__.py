@@ -2,7 +2,8 @@
 
 Everything here takes a loss and a pytree of weights and knows no model.
 `extreme_eigenpairs` finds the lowest and highest curvature, raw or in the coordinates
-of Adam (`adam_scale`); `certify` tries several starts and says what is proved.
+of Adam (`adam_scale`); `certify` tries several starts and reports which bounds are
+proved.
 """
 
 from prednet_jax.curvature.certify import Certificate as Certificate

@@ -27,7 +27,7 @@ _SETTLED = 0.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The extreme curvatures over all starts, with what is needed to judge them.
+    """The extreme curvatures over all starts, with the evidence needed to judge them.
 
     Attributes:
         dimension: n, the number of weights.
@@ -68,11 +68,11 @@ def certify(
     steps: int = 40,
     starts: int = 2,
 ) -> Certificate:
-    """Searches for the extreme curvatures and says what is proved.
+    """Searches for the extreme curvatures and reports which bounds are proved.
 
-    Arguments and errors are those of `extreme_eigenpairs`; `steps` are doubled where a
+    Arguments and errors are as in `extreme_eigenpairs`. `steps` are doubled where a
     value has not settled, and `starts` random vectors are tried. The function runs on
-    the host and cannot be jitted. A UserError also: the loss has no finite curvature.
+    the host and cannot be jitted. A loss without finite curvature is also a UserError.
     """
     whole("starts", starts, 1)
     hessian.check(params, scale)

@@ -10,7 +10,7 @@ frozen second moments is a step of heavy ball. The two have the same number of n
 eigenvalues (Sylvester).
 
 From a random start, k products build an orthonormal Q and a tridiagonal T = Q H Q'
-(Lanczos), whose extreme eigenvalues (Ritz values) approach those of H from inside:
+(Lanczos), whose extreme eigenvalues (Ritz values) approach H's eigenvalues from inside:
 
     lambda_min <= theta_low,    theta_high <= lambda_max.
 
@@ -178,7 +178,7 @@ def capped_steps(params: PyTree, steps: int) -> int:
 def ritz_pairs(
     loss: Loss, params: PyTree, scale: PyTree | None, key: jax.Array, *, steps: int
 ) -> Ritz:
-    """Runs Lanczos once from a Gaussian start that consumes the key, 1..n steps."""
+    """Executes 1 to n Lanczos steps from one Gaussian start; consumes the key."""
     matvec, inverse_root, _ = hessian_operator(loss, params, scale)
     start = jax.random.normal(key, inverse_root.shape, inverse_root.dtype)
     decompose = decomp.hessenberg(steps, reortho="full", custom_vjp=False)
@@ -203,7 +203,7 @@ def ritz_pairs(
 def rayleigh(
     loss: Loss, params: PyTree, scale: PyTree | None, vectors: jax.Array
 ) -> Eigenpairs:
-    """Rayleigh quotients v'Hv and residuals of two unit vectors [2, n]."""
+    """Returns Rayleigh quotients v'Hv and residuals of two unit vectors `[2, n]`."""
     matvec, _, unravel = hessian_operator(loss, params, scale)
     products = jax.lax.map(matvec, vectors)
     values = jnp.sum(vectors * products, axis=1)

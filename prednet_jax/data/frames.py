@@ -1,13 +1,13 @@
 """`FrameSource`, the type of every source of frames, and `Fit`, which sizes pictures.
 
 A source is read in ranges of frames and never as a whole. So the training loop treats a
-day of video and an endless generated walk alike.
+day of video and an endless generated walk in the same way.
 
 `Fit` turns a decoded picture into a frame, with antialiasing (`antialias`) or as the
-published code does. The trainer crops
-around the centre, moved by an offset (`read_image` of main.py, quadjr/PredNet and
-eijwat/prednet_in_chainer_py3). The frame maker resizes bilinearly without keeping the
-aspect ratio (`cv2.resize` in generate_image.py).
+published code does. The published trainer crops around the centre, moved by an offset
+(`read_image` of main.py, quadjr/PredNet and eijwat/prednet_in_chainer_py3). The
+published frame maker resizes bilinearly without keeping the aspect ratio (`cv2.resize`
+in generate_image.py).
 """
 
 import dataclasses
@@ -40,9 +40,10 @@ class FrameSource:
         length: Total number of frames; `ENDLESS` for generated sources by default.
         boundaries: Index of the first frame of every sequence; starts with 0.
         frames: What `read` calls, with a range inside the source.
-        fingerprint: SHA-256 of what identifies the content and its order, without
-            paths: generator version, seed and size, or the bytes of every file.
-        done: What was done to pictures of another size, in words; empty: nothing.
+        fingerprint: SHA-256 that identifies the content and its order, without paths:
+            of the generator's version, seed and size, or of the bytes of every file.
+        done: Description of the changes to pictures of another size; empty if
+            unchanged.
     """
 
     name: str
@@ -68,7 +69,7 @@ class FrameSource:
             )
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
+        """Returns frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
 
         It may be called from another thread, but by one caller at a time.
         """
@@ -92,7 +93,7 @@ def check_frame_size(height: int, width: int, channels: int) -> None:
 
 
 def joined(name: str, sources: Sequence[FrameSource]) -> FrameSource:
-    """Sources of one size, one after the other, of which each keeps its sequences."""
+    """Joins sources of one size, one after the other; each keeps its sequences."""
     ends = np.cumsum([source.length for source in sources]).tolist()
     boundaries = tuple(
         end - source.length + index
@@ -223,7 +224,7 @@ class Fit:
             )
 
     def settled(self, height: int, width: int) -> "Fit":
-        """This fit for a source whose first picture has a size, in pixels."""
+        """Returns this fit for a source whose first picture has this size in pixels."""
         crop = self.crop
         if crop == "auto":
             loses = 2 * self.height * self.width < height * width
@@ -233,7 +234,7 @@ class Fit:
 
     @property
     def done(self) -> str:
-        """Returns what is done to the pictures, in words; empty: nothing."""
+        """Describes the changes to the pictures; an empty text means none."""
         own, size = self.original, (self.height, self.width)
         if own is None or (own == size and not self.mixed):
             return ""

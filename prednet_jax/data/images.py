@@ -228,7 +228,7 @@ def check_size(width: int, height: int, name: object) -> None:
 
 @contextlib.contextmanager
 def _opened(data: bytes, name: object) -> "Iterator[Image.Image]":
-    """Opens a picture of an accepted size and depth; names what is broken."""
+    """Opens a picture of an accepted size and depth; the error names a broken file."""
     from PIL import Image
 
     try:

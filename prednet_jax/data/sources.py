@@ -146,10 +146,11 @@ def open_split(
 ) -> FrameSource:
     """Opens the sequences of a split, which stay in memory once they are read.
 
-    The data and how frames are made are as in `open_source`. So many `sequences` are
-    opened; None: `splits.WALKS`, `splits.MOVING`, or all there are. A folder with parts
-    `train` and `val` or `test` is split as they are. A UserError: the data has no
-    sequences, no such split, or too few sequences.
+    The data and the making of frames are as in `open_source`. `sequences` is the number
+    of sequences to open and defaults to `splits.WALKS`, `splits.MOVING`, or all that
+    exist. A folder with parts `train` and `val` or `test` is split into these parts.
+    Data without sequences, without such a split or with too few sequences is a
+    UserError.
     """
     one_of("split", split, SPLITS)
     if sequences is not None:

@@ -127,7 +127,7 @@ def _chosen(
 def _pieces(
     source: FrameSource, pieces: Sequence[tuple[int, int]], name: str
 ) -> FrameSource:
-    """Pieces of a source, from one frame up to another, as its sequences."""
+    """Cuts a source into pieces, from one frame to another, as its sequences."""
     begins = np.cumsum([0, *(end - begin for begin, end in pieces)]).tolist()
     return dataclasses.replace(
         source,

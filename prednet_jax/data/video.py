@@ -1,10 +1,10 @@
 """Frames from a video file, decoded when they are read (with PyAV, that is FFmpeg).
 
-To open a video its packets are read without decoding; this counts the frames, whatever
-the header says. A read continues where the last one ended. A jump starts decoding at
-the key frame before, if the time stamps of the file can be trusted, else at the start.
-Unlike in the published frame maker no frame is dropped. docs/data.md tells what
-becomes of more than 8 bits a channel and of transparency.
+Opening a video reads its packets without decoding them. This counts the frames, so the
+header's number is not needed. A read continues where the last one ended. A jump starts
+decoding at the key frame before, if the time stamps of the file can be trusted, else at
+the start. Unlike in the published frame maker no frame is dropped. docs/data.md tells
+what becomes of more than 8 bits a channel and of transparency.
 """
 
 import contextlib

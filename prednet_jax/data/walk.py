@@ -154,7 +154,7 @@ def render(
     *,
     varied: bool = False,
 ) -> np.ndarray:
-    """Frames `start` to `stop - 1` of a walk, uint8 `[stop - start, *size]`.
+    """Returns frames `start` to `stop - 1` of a walk, uint8 `[stop - start, *size]`.
 
     At least three photographs are shown, or in each scene a variation of one.
     """

@@ -82,7 +82,7 @@ def schedule(
 def random_windows(
     source: FrameSource, window: int, updates: int, *, batch: int, seed: int
 ) -> Schedule:
-    """Windows of T frames drawn from all of all sequences, with replacement.
+    """Draws windows of T frames from all windows of all sequences, with replacement.
 
     Every window is a sequence of its own. A longer schedule begins with a shorter one.
     """
@@ -188,7 +188,7 @@ def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
 def read_chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Does the work of `chunks`, without the thread."""
+    """Yields the same as `chunks`, without the thread."""
     size, batch = schedule.window + 1, schedule.start.shape[1]
     shape = (source.height, source.width, source.channels)
     # Neighbouring windows share a frame; to decode it twice, a video would seek.

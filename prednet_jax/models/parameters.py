@@ -160,7 +160,7 @@ class Parameters(nn.Module):
 
 
 def init_params(config: PredNetConfig | AutoencoderConfig, key: jax.Array) -> dict:
-    """Draws fresh float32 parameters as published; the PRNG key is consumed."""
+    """Initialises float32 parameters as published; consumes the PRNG key."""
     return Parameters(config).init(key)["params"]
 
 

@@ -175,7 +175,7 @@ def forecast(
 
 
 def time_first(frames: Any, layout: str) -> Any:
-    """Frames of a layout as `[T, B, ...]`; the same swap takes them back."""
+    """Swaps the axes of a layout to `[T, B, ...]`; the same swap takes them back."""
     one_of("layout", layout, LAYOUTS)
     return frames if layout == "TBHWC" or frames.ndim < 2 else frames.swapaxes(0, 1)
 

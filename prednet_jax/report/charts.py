@@ -1,8 +1,8 @@
 """How all figures look, and the figure with one dot per seed.
 
 Every figure is a Vega-Lite specification (https://vega.github.io/vega-lite/docs/): the
-page embeds it, documents get its SVG, and scripts its PNG. The colours are those of
-Okabe & Ito (2008, "Color universal design"), and a violet.
+page embeds it, documents get its SVG, and scripts its PNG. The colours are from Okabe &
+Ito (2008, "Color universal design"), and a violet.
 """
 
 from collections import Counter
@@ -133,8 +133,9 @@ def around_zero(title: str, values: Sequence[Sequence[float]], margin: float) ->
 class Row(NamedTuple):
     """One arm of a figure with dots, with the values of its seeds for each panel.
 
-    What is not finite is left out; what is beyond an end is drawn at it as a triangle.
-    `intervals` has one of the mean, or None, for each panel.
+    Values that are not finite are left out. A value beyond an end of the axis is drawn
+    at that end as a triangle. `intervals` has an interval of the mean, or None, for
+    each panel.
     """
 
     label: str

@@ -116,8 +116,8 @@ def renew(
     """Fills the marks of pages anew; returns the pages that changed.
 
     Before anything is made, all marks are checked: each has a maker, and each maker a
-    mark, or a UserError names them. With `only`, other marks stay as they are. A line
-    tells of each page below `root`.
+    mark, or a UserError names them. With `only`, other marks are not changed. One line
+    is printed for each page below `root`.
     """
     marked = {}
     for page in pages:
@@ -158,9 +158,10 @@ def markdown(frame: "pd.DataFrame", cells: Cells = None) -> str:
 def rows(frame: "pd.DataFrame", cells: Cells = None) -> list[list[str]]:
     """Returns the headings of a table, and its cells by row.
 
-    `cells` says how those of each column are made, by the column's heading (or in pairs
-    with it: two columns may have the same heading): a template of `numbers.text` over
-    the fields of the row, or a `Cell`. None: all columns of the frame as they are.
+    `cells` maps a column's heading to the maker of the column's cells: a template of
+    `numbers.text` over the fields of the row, or a `Cell`. It may also be a list of
+    such pairs, since two columns may have the same heading. It defaults to all columns
+    of the frame, unchanged.
     """
     if cells is None:
         cells = [(name, f"{{{i}}}") for i, name in enumerate(frame.columns)]

@@ -93,9 +93,10 @@ class _Template(string.Formatter):
 def text(template: str, fields: Mapping[str, Any]) -> str:
     """Fills a template as `str.format_map` does; "-" if a field is None or nan.
 
-    A field's name may contain dots: `{raw.lowest}` is the field "raw.lowest". Beside
-    Python's formats there are `{x:sig}`, `{x:sig2}` and `{x:+sig}` (`significant`, with
-    3 digits unless the number says otherwise) and `{p:prob}` (`probability`).
+    A field's name may contain dots: `{raw.lowest}` is the field "raw.lowest". In
+    addition to Python's formats there are `{x:sig}`, `{x:sig2}` and `{x:+sig}`
+    (`significant`, with 3 digits or the given number of digits) and `{p:prob}`
+    (`probability`).
     """
     try:
         return _Template().vformat(template, (), fields)

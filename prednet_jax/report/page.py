@@ -1,4 +1,4 @@
-"""The report: one HTML page that needs nothing beside itself.
+"""The report: one HTML page that needs no other file.
 
 A content security policy lets no script but its own run, and nothing be fetched. The
 template escapes every text from the records.

@@ -1,4 +1,4 @@
-"""What a comparison left on disk, read back and checked.
+"""Reads and checks the files of a finished comparison.
 
     verdict.json                       contrasts, verdicts, arms, design
     runs/<model>/<arm>/seed_<n>/       a run's records, with examples.npz in some
@@ -39,8 +39,9 @@ class Examples(NamedTuple):
 class Results:
     """A comparison: its directory, and the content of its verdict.json.
 
-    `losses` of each update are by model, arm and seed, `[updates]`, `copied` those of
-    copying the last frame by model and seed, and `examples` by model and arm.
+    `losses` has the loss of each update, `[updates]`, by model, arm and seed. `copied`
+    has the losses of copying the last frame, by model and seed. `examples` are by model
+    and arm.
     """
 
     directory: Path
@@ -66,7 +67,7 @@ class Results:
     def section(self, name: str) -> dict[str, Any]:
         """Returns a section of the verdict that is an object.
 
-        Empty where there is none.
+        The object is empty if the verdict lacks the section.
         """
         found = self.verdict.get(name) or {}
         if not isinstance(found, Mapping):

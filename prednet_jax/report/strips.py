@@ -31,7 +31,7 @@ def strip(
     start: int = 0,
     words: Words = None,
 ) -> bytes:
-    """Draws ten or twelve frames of each row, or fewer, as PNG.
+    """Creates a PNG of at most ten or twelve frames of each row.
 
     They are ten, spread evenly; with `words` and `first` the last frames before it, and
     as many horizons as there is room for, with the nearest and the farthest one. A line

@@ -1,4 +1,4 @@
-"""What a verdict says: its table for the terminal, its claims in words.
+"""The text of a verdict: its table for the terminal, and its claims in sentences.
 
 All functions take the content of verdict.json, or an entry of it.
 """
@@ -102,7 +102,7 @@ def claim_lines(verdict: Record) -> str:
 
 
 def claim_sentences(verdict: Record) -> list[str]:
-    """Returns each claim in sentences: its answer, what was measured and published."""
+    """Returns each claim in sentences: its answer, its effect, the published one."""
     return [
         f"{_answer(claim)} {_numbers(claim)}" for claim in claims_from_json(verdict)
     ]
@@ -124,7 +124,7 @@ def unpublished(verdict: Record) -> list[str]:
 
 
 def _answer(claim: Claim) -> str:
-    """Returns what a claim amounts to, as one sentence."""
+    """Summarizes a claim in one sentence."""
     name = display_name(claim.model)
     if claim.kind is Kind.STALE:
         return {

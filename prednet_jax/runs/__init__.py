@@ -1,4 +1,4 @@
-"""Runs: what is to be run, the store of what was made, and executors.
+"""Runs: their design, the store of finished runs, and executors.
 
 Each arm runs in a process of its own, since threads and XLA's flags are per process.
 The processes exchange data through the disk only. A comparison (`Design`) or a sweep

@@ -1,7 +1,7 @@
-"""The arms of a comparison: how each process is started, and what it is for.
+"""The arms (treatments) of a comparison: how each process is started, and its role.
 
 Threads and XLA's flags are read once, when a backend starts, so two arms never share a
-process. Only this module parses an arm's name; others ask it for role and scale.
+process. Only this module parses an arm's name; other modules read its role and scale.
 """
 
 import math
@@ -15,12 +15,11 @@ from prednet_jax.errors import UserError
 
 
 class Role(StrEnum):
-    """What an arm is for in the verdict.
+    """The role of an arm in the verdict.
 
-    study/pages/arms.md has the arms of each. GPU is compared with GPU_DETERMINISTIC,
-    the same
-    GPU without its noise. NULL, another fixed order of the same sums, should differ by
-    chance only. DESCRIPTIVE: shown, not judged.
+    study/pages/arms.md lists the arms of each role. GPU is compared with
+    GPU_DETERMINISTIC, the same GPU without its noise. NULL, another fixed order of the
+    same sums, should differ by chance only. DESCRIPTIVE arms are shown but not judged.
     """
 
     CONTROL = "control"
@@ -41,11 +40,12 @@ class Arm:
         name: name in tables and directories.
         meaning: one phrase for the report.
         role: its part in the verdict.
-        scale: size of its Gaussian noise, relative to the gradient's norm; None: none.
+        scale: size of its Gaussian noise, relative to the gradient's norm. Defaults to
+            no noise.
         flags: flags of `experiments/train.py` beyond those that all arms share, each a
             name and a value.
         environment: environment variables set for the process.
-        threads: number of processors that it may use; None: all.
+        threads: number of processors that it may use. Defaults to all.
         draws: number of independent draws of its noise, in a process each; the metric
             of a seed is their mean.
         examples: whether its predictions are kept, to be shown and compared; each

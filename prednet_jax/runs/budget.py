@@ -1,9 +1,9 @@
 """Chooses how much of the study a comparison repeats in a given number of minutes.
 
-A *rung* is a number of seeds and of updates. What it can show is known from the records
-of the study before it is run (`published`); what it costs follows from a short
-measurement of this machine: the two programs that every rung needs are compiled, for
-use in the comparison too, and make a few updates, both at the same time.
+A *rung* is a number of seeds and of updates. The effects it can detect are known from
+the records of the study before it is run (`published`). Its duration follows from a
+short measurement of this machine: the two programs that every rung needs are compiled,
+for use in the comparison too, and make a few updates, both at the same time.
 
     python benchmarks/compare_costs.py
 
@@ -215,7 +215,7 @@ class Plan:
     Attributes:
         first_seed: the first root seed.
         rung: seeds, updates, and the parts that are given up.
-        minutes: what it was chosen for; None: the flags decided.
+        minutes: duration it was chosen for, or None if the flags decided.
         closing: seconds that judging the runs and the report take.
     """
 
@@ -230,7 +230,7 @@ class Plan:
 
     @classmethod
     def read(cls, root: Path) -> "Plan | None":
-        """Reads the plan of an interrupted comparison; None: there is none."""
+        """Reads the plan of an interrupted comparison, or None without a plan."""
         if not (root / PLAN).is_file():
             return None
         stored = records.read_json(root / PLAN)
@@ -252,7 +252,7 @@ def describe_size(first: int, rung: Rung) -> str:
 
 
 def describe_choice(choice: Choice, speed: Speed) -> str:
-    """Returns what was chosen and why, with what is given up."""
+    """Describes the choice and its reason, and the parts that are given up."""
     rung = choice.rung
     effect, higher, total = published.load().rungs[rung.updates].stale_effect()
     text = (

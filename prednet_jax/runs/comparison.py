@@ -189,9 +189,10 @@ class Judged:
     def claims(
         self, answers: list[statistics.Answered], study: statistics.Arms | None
     ) -> list[statistics.Claim]:
-        """Returns what the comparison says, next to a repeated study (None: none).
+        """Returns the claims of the comparison, next to those the study published.
 
-        With one image per update stale targets cannot have an effect.
+        `study` is the repeated study, or None if none is repeated. With one image per
+        update stale targets cannot have an effect.
         """
         orders, *gpus = answers
         claims = [statistics.noise_claim(orders, study)]
@@ -274,7 +275,7 @@ def judge(
 def details(
     answers: list[statistics.Answered], runs: Sequence[ArmRuns]
 ) -> dict[str, Any]:
-    """Returns what is known of the answers of one network, and in sentences."""
+    """Returns the answers about one network, as data and in sentences."""
     emulated = not any(of.arm.gpu for of in runs)
     sentences = [answer.sentence for answer in answers]
     if emulated:
@@ -289,7 +290,7 @@ def details(
 def read(jobs: list[Job]) -> list[ArmRuns]:
     """Returns the runs of jobs of one network.
 
-    A FileError: the arms did not start alike.
+    Arms with different starts are a FileError.
     """
     runs = [ArmRuns(job, tuple(verified(job, n) for n in job.seeds)) for job in jobs]
     records.check_comparable([run for of_arm in runs for run in of_arm.runs])

@@ -1,6 +1,6 @@
 """The design of a comparison: networks, arms, seeds, and the jobs to run.
 
-`check` finds what the runs would refuse, before the first run starts.
+`check` finds settings that the runs would refuse, before the first run starts.
 """
 
 from dataclasses import dataclass
@@ -92,13 +92,15 @@ class Design(Setup):
     """The design of a comparison.
 
     Attributes:
-        arms: names of arms; `REQUIRED_ARMS` are added in front. None: those of
-            `default_arms` for each network.
+        arms: names of arms; `REQUIRED_ARMS` are added in front. None means the
+            `default_arms` of each network.
         without: names of arms that are left out.
         first_seed: the first root seed.
         seeds: number of seeds: first_seed, first_seed + 1, ...
-        threads: processors of each training; None: all. Arms may have their own.
-        keep_every: updates between checkpoints that are kept; 0: only the last one.
+        threads: processors of each training. Defaults to all. Arms may have their own
+            number.
+        keep_every: updates between checkpoints that are kept. Defaults to 0: only the
+            last one is kept.
         margin: margin of equivalence, as a fraction of the control's mean metric.
     """
 

@@ -2,7 +2,7 @@
 
 `execute` here and `sweeps.execute` have the same interface: they take jobs and yield an
 `Ended` when a job ends. Both start the same child processes (`started`), under
-`leash.py`; docs/many_machines.md says what a child does not inherit.
+`leash.py`. docs/many_machines.md lists the variables that a child does not inherit.
 """
 
 import concurrent.futures
@@ -52,10 +52,10 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessCommand:
-    """What a machine needs to know to start a process.
+    """The data that a machine needs to start a process.
 
-    `environment` has the variables that matter (`records.ENVIRONMENT`); `threads` is
-    the number of processors that it may use, None: all.
+    `environment` has the variables that affect results (`records.ENVIRONMENT`).
+    `threads` is the number of processors that the process may use; None means all.
     """
 
     script: str
@@ -98,7 +98,7 @@ def execute(
     processes: int,
     stop: threading.Event | None = None,
 ) -> Running:
-    """Runs jobs, some `processes` at a time; `log.txt` in their folders is the output.
+    """Executes jobs, `processes` at a time; their output is `log.txt` in their folders.
 
     Jobs on a GPU run after all others and one at a time, since each takes all of its
     memory. The children end when the iterator is closed or this process ends, and when
@@ -213,7 +213,7 @@ def ending(job: Job, status: int) -> Exception | None:
 def clear(root: Path, jobs: Iterable[Job]) -> None:
     """Removes the results of an earlier comparison, except the runs of these jobs.
 
-    Runs without a receipt, and those of a sweep, which lie elsewhere, are not ours.
+    Runs without a receipt and the runs of a sweep, which lie elsewhere, are kept.
     """
     for name in ("verdict.json", "report.html"):
         (root / name).unlink(missing_ok=True)
@@ -255,7 +255,8 @@ def started(
 def environment(own: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a child: this process's, and the variables of its job.
 
-    Without those of Ray and those that matter (`records.ENVIRONMENT`).
+    It has neither the variables of Ray nor, unless the job sets them, the variables
+    that affect results (`records.ENVIRONMENT`).
     """
     machine = {
         name: value

@@ -1,9 +1,8 @@
 """One process of a comparison or a sweep: its command, its facts and its stored runs.
 
-docs/many_machines.md lists the facts of a run (`store`). A run that has ended gets a
-receipt
-(`write_receipt`) and is never made again. `verified` reads it, and refuses a run that
-is truncated, altered or of another job.
+docs/many_machines.md lists the facts of a run (`store`). A run that ended gets a
+receipt (`write_receipt`) and is never made again. `verified` reads it, and refuses a
+run that is truncated, altered or made by another job.
 """
 
 import contextlib
@@ -47,8 +46,8 @@ class Job:
         seeds: root seeds.
         folder: directory of the runs, which are `folder/seed_N`.
         script: path of `train.py`, as the command names it.
-        flags: flags of the script by name, with those of the arm.
-        threads: number of processors that it may use; None: all.
+        flags: flags of the script by name, including the arm's own flags.
+        threads: number of processors that it may use. Defaults to all.
         setting: flags that tell it apart from jobs of equal model, arm and seed.
     """
 
@@ -103,9 +102,10 @@ class Job:
         return f"cpu, threads {self.threads or process.available_threads()}"
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables that matter: those of this process and the arm's.
+        """Returns the variables that affect results, of this process and of the arm.
 
-        A Ray worker's differ: call it in the process that the user started.
+        A Ray worker has other variables, so call this in the process that the user
+        started.
         """
         return records.environment() | dict(self.arm.environment)
 
@@ -132,7 +132,7 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
 
 
 def _files(job: Job) -> dict[str, str]:
-    """Returns what a run reads from paths: SHA-256 of the content, by flag."""
+    """Returns the SHA-256 of the files that each flag of a run names."""
     digests, chosen = {}, job.chosen
     name = chosen.get("data", job.task.data)
     # MNIST lies on disk too, below a folder that a variable may name.
@@ -253,7 +253,7 @@ def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
 
 
 def describe_reasons(reasons: Counter[RunState]) -> str | None:
-    """Returns the states of `kept` in one line; None: nothing was on disk."""
+    """Returns the states of `kept` in one line, or None if nothing was on disk."""
     counts = {state: count for state, count in reasons.items() if count}
     total = sum(counts.values())
     whole = counts.pop(RunState(Status.KEPT), 0)

@@ -2,8 +2,8 @@
 
 `published.json` holds, for PredNet at 24x32, the losses of 40 seeds after 1000, 2000
 and 3000 updates, how far random orders had moved the weights by then, and the losses of
-runs that started on an exact saddle. These records show what a repetition of a given
-size can show, before it is run.
+runs that started on an exact saddle. These records show, before a repetition is run,
+which effects one of its size can detect.
 """
 
 import functools
@@ -36,7 +36,7 @@ _RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Rung:
-    """What the study found after some number of updates.
+    """The results of the study after a given number of updates.
 
     Attributes:
         losses: the metric by arm, seed and draw.

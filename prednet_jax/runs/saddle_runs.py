@@ -70,7 +70,7 @@ class Saddle:
 
 
 def prepare(saddle: Saddle) -> None:
-    """Makes the folder; keeps in it what the same program made of the same runs."""
+    """Creates the folder; keeps results that the same program made of the same runs."""
     about = {
         "arms": list(saddle.arms),
         "updates": saddle.updates,

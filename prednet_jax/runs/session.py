@@ -68,9 +68,9 @@ def train(
     processes: int,
     deadline: float | None,
 ) -> tuple[Design, Saddle | None]:
-    """Runs what is missing; returns the design and the saddle that were reached.
+    """Executes the missing runs; returns the design and the saddle that were reached.
 
-    Where the time does not suffice, that is a smaller design.
+    If the time does not suffice, a smaller design is returned.
     """
     for name, reason in design.skipped:
         reporter.line(f"skipped {name}: {reason}")

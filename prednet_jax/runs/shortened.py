@@ -24,7 +24,7 @@ def reached(job: Job, seed: int) -> int:
 
 
 def largest_rung(needed: Sequence[Job], rungs: Sequence[int]) -> budget.Rung | None:
-    """Returns the best rung that all needed jobs have reached; None: none yet."""
+    """Returns the best rung that all needed jobs have reached, or None."""
     found = []
     for updates in rungs:
         seeds = 0

@@ -1,11 +1,11 @@
-"""The store of runs: what was made is found by what determines its numbers.
+"""The store of runs: a run is found by the facts that determine its numbers.
 
 A run is described by its *facts*, a JSON object of everything that determines its
 numbers: settings, program, versions, device. Runs with equal facts have equal numbers,
 so a run that is in the store is never made again, and one with other facts is never
 taken for it. There are three forms, each written whole or not at all:
 
-    a directory      receipt.json beside the files: {"fingerprint": SHA-256 of facts,
+    a directory      receipt.json among the files: {"fingerprint": SHA-256 of facts,
                      "contents": the facts, "files": {name: SHA-256}}
     a file           arrays, and `made_by`: the facts
     rows of a table  runs.csv; manifest.json has the facts that all rows share
@@ -42,7 +42,7 @@ def differing(facts: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
 
 
 def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Writes the receipt of a run that has ended; those of `names` that exist count."""
+    """Writes the receipt of an ended run, for the files of `names` that exist."""
     digests = {name: _digest(folder / name) for name in names}
     receipt = {
         "fingerprint": key(facts),
@@ -53,7 +53,7 @@ def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
 
 
 class Status(enum.StrEnum):
-    """What is stored of a run; all but `KEPT` have to be made (again)."""
+    """The state of a stored run; a run that is not `KEPT` has to be made (again)."""
 
     KEPT = "kept"
     NEW = "new"
@@ -64,7 +64,7 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class RunState:
-    """What is stored of a run, and what differs: names of facts, or a file."""
+    """The state of a stored run, and the differences: names of facts, or a file."""
 
     status: Status
     detail: str = ""
@@ -79,7 +79,7 @@ class RunState:
 
 
 def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> RunState:
-    """Returns what is stored of a run, or why it has to be made again."""
+    """Returns the state of a stored run, and why it has to be made again."""
     if not folder.exists():
         return RunState(Status.NEW)
     try:

@@ -1,10 +1,9 @@
 """A sweep: networks x arms x settings x seeds, one process per run, through Ray.
 
-docs/many_machines.md says where a run lies and when it is made again. A Ray task
-computes
-nothing itself: it starts the same child as `executor.execute`, in a temporary folder of
-its machine, and sends the files of the finished run back. Only this process writes
-them, so a lost try leaves nothing behind. Only `connect` imports Ray.
+docs/many_machines.md describes where a run lies and when it is made again. A Ray task
+computes nothing itself: it starts the same child as `executor.execute`, in a temporary
+folder of its machine, and sends the files of the finished run back. Only this process
+writes them, so a lost try leaves nothing behind. Only `connect` imports Ray.
 """
 
 import dataclasses
@@ -157,7 +156,7 @@ class KilledError(RuntimeError):
 
 
 def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
-    """Runs jobs as `executor.execute` does; a job gets a CPU per thread."""
+    """Executes jobs as `executor.execute` does; each job gets a CPU per thread."""
     planned = list(planned)
     ray = connect(address)
     try:

@@ -1,7 +1,8 @@
 """Curvature along a training that is made while it is measured.
 
-It is that of the training loss without noise on a probe set, the same at all stops:
-windows distributed evenly over the frames of the run, each from the zero state.
+It is the curvature of the training loss without noise, on a probe set that is the same
+at all stops: windows distributed evenly over the frames of the run, each from the zero
+state.
 """
 
 import functools
@@ -54,7 +55,7 @@ def fresh(
     """Trains a network on embedded data; the `model` and `probe` at some updates.
 
     `updates` are the stops, ascending, from 1; `window` transitions an update has;
-    `samples` windows or images are in the probe set; `options` are those of `probe`.
+    `samples` windows or images are in the probe set; `options` are passed to `probe`.
     """
     dtype = process.set_precision(precision)
     # Second derivatives take long to compile; this is the fastest for small networks.
@@ -84,7 +85,7 @@ def probe(
     noise: float,
     **search: Any,
 ) -> Row:
-    """Returns the curvature at one stop and what it means for the optimiser, as JSON.
+    """Returns the curvature at one stop, and its meaning for the optimiser, as JSON.
 
     Args:
         loss: the loss without noise on the probe set; stops with the same object share
@@ -132,7 +133,7 @@ def probe(
 def project(
     gradient: Any, step: Any, vector: Any, value: float, scale: Any
 ) -> tuple[float, float, float]:
-    """Projects what the weights have on u, a unit vector in the coordinates of P.
+    """Projects the weights on u, a unit vector in the coordinates of P.
 
     Returns the displacement z of the weights from the stationary point of a quadratic
     model of curvature `value` < 0, u'g = value z; the projection of the last `step` of
@@ -167,7 +168,7 @@ def _escape(
     """Returns what Adam does along the lowest preconditioned curvature, -gamma.
 
     `sigma` is the gradient's noise along it, `noise` the same relative to the gradient;
-    `z` and `step` are those of `project`.
+    `z` and `step` are results of `project`.
     """
     growth = escape.growth(gamma, learning_rate=rate, momentum=B1, averaged=True)
     c_sigma = escape.noise_projection(sigma, growth)

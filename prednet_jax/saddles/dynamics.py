@@ -55,19 +55,19 @@ class RuleState(NamedTuple):
 
 
 def gradient_descent(learning_rate: float) -> Rule:
-    """Plain steps."""
+    """Creates plain steps."""
     return Rule(learning_rate)
 
 
 def heavy_ball(learning_rate: float, momentum: float = 0.9) -> Rule:
-    """Polyak's momentum."""
+    """Creates steps with Polyak's momentum."""
     return Rule(learning_rate, momentum=momentum)
 
 
 def adam(
     learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> Rule:
-    """Adam with bias correction."""
+    """Creates steps of Adam with bias correction."""
     return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
 
 
@@ -126,7 +126,7 @@ class Escape(NamedTuple):
 def rotated_gradient(
     function: SaddleFunction,
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Maps x and Q to the gradient of fn(Q x) in x; noise is injected into this."""
+    """Computes the gradient of fn(Q x) in x; noise is injected into this function."""
     return jax.grad(lambda x, rotation: function.fn(rotation @ x))
 
 

@@ -89,19 +89,19 @@ def growth(
 
 
 def growing_projection(projection: float, step: float, growth: Growth) -> float:
-    """c: the start at rest that has the same growing mode as z after a step d."""
+    """Computes c, the start at rest with the same growing mode as z after a step d."""
     return abs(projection + step * growth.momentum / growth.ahead)
 
 
 def noise_projection(sigma: float, growth: Growth) -> float:
-    """c_sigma: the start at rest that is as the noise of all updates, in the median."""
+    """Computes c_sigma, the start at rest equal to all noise in the median."""
     not_negative("sigma", sigma)
     gain = growth.fast / (growth.ahead * math.sqrt(growth.excess_of_square))
     return MEDIAN_NORMAL * growth.kick * sigma * gain
 
 
 def updates_saved(projection: float, noise: float, growth: Growth) -> float:
-    """By how many updates noise of c_sigma makes the escape earlier, in the median."""
+    """Computes by how many updates noise of c_sigma advances the median escape."""
     not_negative("projection", projection)
     not_negative("noise", noise)
     if projection == 0.0:

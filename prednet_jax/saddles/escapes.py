@@ -46,9 +46,9 @@ def measure(
 ) -> list[Group]:
     """Runs every optimiser, form and seed under one noise: a group for each pair.
 
-    The noise `spec`, whose name is `text` (`QUIET`: none), may not act on weights.
-    `adam_rate` is Adam's learning rate, that of the others 1 / (2 L), L the smoothness;
-    the other arguments are those of `saddles.escape_runs`.
+    The noise `spec`, whose name is `text` (`QUIET`: no noise), may not act on weights.
+    `adam_rate` is Adam's learning rate; the other optimisers use 1 / (2 L), where L is
+    the smoothness. The other arguments are as in `saddles.escape_runs`.
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
     rate = 1 / (2 * function.smoothness)
@@ -88,7 +88,7 @@ def measure(
 
 
 def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
-    """`gradient` under noise of its computation, of its result or both; key first."""
+    """Adds noise to the computation of `gradient`, to its result or both; key first."""
     inject = noise.inject(gradient, noise.at(spec, "computation") or noise.Identity())
     on_gradient = noise.at(spec, "gradient")
 
@@ -152,7 +152,7 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
 
 
 def text_table(groups: list[Group]) -> str:
-    """One row per group, of `compare`: when runs leave, and how many pass all saddles.
+    """Returns a row per group of `compare`: times of leaving, and runs that pass all.
 
     p is against no noise.
     """

@@ -161,7 +161,7 @@ def octopus_function(dim: int = 10) -> SaddleFunction:
 
 
 def quadratic_quartic() -> SaddleFunction:
-    """x^2/2 + y^4/4 - y^2/2: a strict saddle at 0 between minima at (0, +-1).
+    """Computes x^2/2 + y^4/4 - y^2/2, a strict saddle at 0 between minima (0, +-1).
 
     It is the simplest function on which a zero component stays zero for ever. Up to the
     radius the quartic term changes the escape time by less than 1 % of a step.

@@ -12,7 +12,7 @@ has four blocks [[P, Q], [Q, P]], and f depends on P + Q only. Two kinds of bloc
 which training keeps, give the same function but different arithmetic:
 
     equal     P = Q: a unit adds the same terms as its twin, in the same order. If a
-              program rounds all columns alike, twins stay equal bit for bit.
+              program rounds all columns in the same way, twins stay equal bit for bit.
     mirrored  P != Q: a unit adds the same terms as its twin in another order, so
               rounding separates the twins.
 
@@ -65,7 +65,7 @@ Params = Mapping[str, Mapping[str, jax.Array]]
 
 
 class Run(NamedTuple):
-    """What identifies a run; the seed is that of weights, split, data and noise."""
+    """The identity of a run; `seed` determines weights, split, data and noise."""
 
     program: str
     arm: str
@@ -181,10 +181,11 @@ def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
 
 
 class Row(NamedTuple):
-    """What decides about one run: the fields of `Run`, and its end.
+    """The outcome of one run: the fields of `Run`, and its end.
 
-    `equal` says whether every weight always had the same bits as its twin; `loss` is
-    the mean over the last fifth of the updates; separated_at = updates + 1: never.
+    `equal` is whether every weight always had the same bits as its twin. `loss` is the
+    mean over the last fifth of the updates. `separated_at` is `updates + 1` if the
+    twins never separated.
     """
 
     program: str

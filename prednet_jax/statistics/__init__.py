@@ -1,4 +1,4 @@
-"""Paired comparisons over seeds, redraws, and what a comparison may claim.
+"""Paired comparisons over seeds, redraws, and the claims that a comparison supports.
 
 The unit of every comparison is the seed. Margins are fixed before there are results.
 One exact test gives p-values, intervals, equivalence. `redraws` states the rule.

@@ -1,9 +1,9 @@
-"""What a comparison found, as verdict.json says it: contrasts, answers and claims.
+"""The findings of a comparison in verdict.json: contrasts, answers and claims.
 
-The answer about a model is that of its random orders against its fixed ones
-(`redraws`), and where a GPU was used also of its default algorithms against
-deterministic ones. Claims take losses as `{arm: {seed: [loss of each draw]}}`, of the
-runs at hand and of a published study that they repeat (None: of none).
+The answer about a model compares its random orders with its fixed ones (`redraws`), and
+where a GPU was used also of its default algorithms against deterministic ones. Claims
+take losses as `{arm: {seed: [loss of each draw]}}`, of the runs at hand and of a
+published study that they repeat (None: of none).
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from prednet_jax.verdict import Answer, Claim, Kind
 
 
 class Manipulation(NamedTuple):
-    """Whether the noise changed the trajectories.
+    """The evidence on whether noise changed the trajectories.
 
-    `bits_differ` says whether the final weights of the two groups differ on every seed.
-    The distance is that between them, over that of the control's final weights from its
-    initial ones; median over the seeds.
+    `bits_differ` is whether the final weights of the two groups differ on every seed.
+    The distance is between the final weights of both groups, divided by the distance of
+    the control's final weights from its initial ones; median over the seeds.
     """
 
     bits_differ: bool
@@ -188,10 +188,10 @@ def saddle_claim(
 ) -> Claim:
     """Returns the claim about an exact saddle, which float32 alone cannot leave.
 
-    `effect` is that of orders that differ between twins, against float32; `left` says
-    whether all runs with such an order left the saddle and float32 did not; `study` are
-    the same runs of the published study (None: of another length), and `away` the
-    orders of magnitude between ordinary weights and such a saddle.
+    `effect` compares orders that differ between twins with float32; `left` is whether
+    all runs with such an order left the saddle and float32 did not; `study` are the
+    same runs of the published study (None: of another length), and `away` the orders of
+    magnitude between ordinary weights and such a saddle.
     """
     remark = f"ordinary weights are {away:.0f} orders of magnitude away from one"
     answer = Answer.CANNOT_TELL if study is None else Answer.NO

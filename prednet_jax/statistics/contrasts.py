@@ -33,9 +33,9 @@ class PairedResult:
     """A paired contrast over `n` seeds, in units of the metric (a loss).
 
     Attributes:
-        ci_low, ci_high: ends of the interval; infinite: there are too few seeds.
+        ci_low, ci_high: ends of the interval, infinite if there are too few seeds.
         p_value: two-sided sign-flip p-value, in (0, 1].
-        p_holm: the same after Holm's correction over `p_holm_family`; None: not yet.
+        p_holm: p-value after Holm's correction over `p_holm_family`, or None before it.
         tost_p: p-value of the equivalence test at `margin`, in (0, 1].
         verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
         max_abs_difference: largest |difference| of a seed.
@@ -84,7 +84,7 @@ class PairedResult:
 
 
 def finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN; both become None."""
+    """Replaces infinity and NaN, which JSON lacks, by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -104,9 +104,9 @@ def paired(
         treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
             Draws are averaged.
         control: the same of the control, for the same seeds in the same order.
-        margin: largest difference that counts as none, in units of the metric, > 0,
+        margin: largest difference that is negligible, in units of the metric, > 0,
             fixed before the results exist.
-        below: the same for differences below 0; None: `margin`.
+        below: margin for differences below 0. Defaults to `margin`.
 
     Raises:
         UserError: a shape, a value or the margin is not as said, or not finite.
@@ -142,7 +142,7 @@ def paired(
 
 
 def _differences(treatment: Floats, control: Floats) -> Floats:
-    """Differences `[n]`; equal ones but for the subtraction's rounding become equal."""
+    """Returns differences `[n]`; ones that differ only by rounding become equal."""
     if treatment.size != control.size:
         raise errors.UserError(
             f"treatment has {treatment.size} seeds and control {control.size}; "
@@ -187,7 +187,7 @@ def holm(
 
 
 def holm_p_values(p_values: Sequence[float]) -> list[float]:
-    """Corrected p-values `[m]` of one family of tests, in order.
+    """Returns the corrected p-values `[m]` of one family of tests, in order.
 
     Holm 1979, Scand. J. Stat. 6:65: with p_(1) <= ... <= p_(m), the corrected value is
     max over j <= i of min(1, (m - j + 1) p_(j)). `multipletests` of statsmodels takes

@@ -1,4 +1,4 @@
-"""What a random order of sums does to the loss, and in one word whether it helps.
+"""Measures how a random order of sums changes the loss, and judges whether it helps.
 
 study/pages/rule.md has redraws, groups and the rule. With y_sr the loss of run r of
 seed s:
@@ -45,9 +45,9 @@ _WORDS: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Several arms that are one control, and their name together.
+    """Several arms that serve as one control, and the group's name.
 
-    All runs of all arms count alike. Losses may lack some of the arms.
+    All runs of all arms have equal weight. Losses may lack some of the arms.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Group:
 
     @classmethod
     def of(cls, control: "str | Group") -> "Group":
-        """Returns a group as it is, and an arm as a group of its own."""
+        """Returns a group unchanged, and an arm as a group of one."""
         return control if isinstance(control, Group) else cls(control, (control,))
 
 
@@ -144,8 +144,8 @@ def collect_redraws(arms: Arms, treatment: str, control: str | Group) -> Redraws
 class Effect:
     """The effect of a treatment; all changes of the loss are relative (0.02 is 2 %).
 
-    `contrast` is that of the mean log losses, in units of the log loss, and `margin`
-    the largest change that counts as none.
+    `contrast` compares the mean log losses, in units of the log loss, and `margin` is
+    the largest negligible change.
     """
 
     runs: Redraws
@@ -206,7 +206,7 @@ class Effect:
 
 
 def _known(low: float, high: float) -> tuple[float | None, float | None]:
-    """Both ends of an interval; None: too few seeds for one."""
+    """Returns both ends of an interval, or None with too few seeds."""
     return (low, high) if math.isfinite(high) else (None, None)
 
 
@@ -225,8 +225,8 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
 def answer(found: Effect, separation: float | None) -> Answer:
     """Returns the answer about a noise, as study/pages/rule.md defines it.
 
-    `separation` is the distance between runs of the two groups over the distance
-    travelled, median over the seeds; None: not measured.
+    `separation` is the distance between runs of the two groups divided by the distance
+    travelled, median over the seeds, or None if it was not measured.
     """
     lost, kept = len(found.runs.excluded), len(found.runs.seeds)
     separated = (separation or 0) >= SEPARATED

@@ -136,8 +136,8 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
     """Returns how far two runs of one seed may differ before it is not rounding.
 
     The limit holds for two runs of a seed that is not among those given, whatever the
-    distribution of the scatter: every seed counts alike, and the new one counts as the
-    widest (Lee, Barber & Willett 2023, arXiv 2306.06342, hierarchical conformal
+    distribution of the scatter: every seed has equal weight, and the new one counts as
+    the widest (Lee, Barber & Willett 2023, arXiv 2306.06342, hierarchical conformal
     prediction). So 95 % needs 19 seeds.
 
     Args:
@@ -182,7 +182,7 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
 def predicted(
     study: Redraws, *, seeds: int, treatment: int, control: int
 ) -> tuple[float, float]:
-    """Where the effect of a small repetition of a study should fall, 95 times in 100.
+    """Predicts the 95 % interval of the effect in a small repetition of a study.
 
     The repetition has so many new seeds, and so many runs of each group per seed. It
     draws whole seeds of the study with replacement, and runs of each without (with, if
@@ -221,7 +221,7 @@ def _means(runs: Floats, size: int, count: int, rng: np.random.Generator) -> Flo
 
 
 def _variances(runs: Redraws) -> list[Floats] | None:
-    """Variance of the log loss of each seed and group; None: a group has one run."""
+    """Computes the log loss's variance by seed and group, or None for single runs."""
     groups = runs.treatment, runs.control
     if min(len(losses) for group in groups for losses in group) < 2:
         return None
@@ -229,7 +229,7 @@ def _variances(runs: Redraws) -> list[Floats] | None:
 
 
 def _statistics(first: Floats, second: Floats) -> Floats:
-    """d_s and the sums of squares of the two groups, for log losses `[..., runs]`."""
+    """Computes d_s and both groups' sums of squares, for log losses `[..., runs]`."""
     values = [first.mean(axis=-1) - second.mean(axis=-1)]
     for group in (first, second):
         centred = group - group.mean(axis=-1, keepdims=True)
@@ -245,7 +245,7 @@ def _observed(runs: Redraws) -> Floats:
 
 
 def _permuted(runs: Redraws, rng: np.random.Generator) -> Floats:
-    """`_observed` of all relabellings within the seeds, or of many, `[many, 3]`."""
+    """Computes `_observed` of all relabellings within seeds, or many, `[many, 3]`."""
     tables = [
         _relabelled(np.log(losses), len(first), rng)
         for losses, first in zip(runs.together, runs.treatment, strict=True)
@@ -263,7 +263,7 @@ def _permuted(runs: Redraws, rng: np.random.Generator) -> Floats:
 
 
 def _relabelled(logs: Floats, first: int, rng: np.random.Generator) -> Floats:
-    """`_statistics` of one seed for all its relabellings, or many, `[many, 3]`."""
+    """Computes `_statistics` of one seed for all relabellings, or many, `[many, 3]`."""
     if math.comb(logs.size, first) <= _MOST_SUBSETS:
         chosen = np.asarray(list(itertools.combinations(range(logs.size), first)))
         rest = np.asarray([np.setdiff1d(np.arange(logs.size), c) for c in chosen])
@@ -274,6 +274,6 @@ def _relabelled(logs: Floats, first: int, rng: np.random.Generator) -> Floats:
 
 
 def _share(statistic: Floats, observed: float) -> float:
-    """Share of the relabellings at least as extreme; ties by rounding count."""
+    """Returns the share of relabellings at least as extreme; rounded ties count."""
     # The error of a sum of logarithms is far below 1e-12.
     return float(np.mean(statistic >= observed - 1e-12))

@@ -80,7 +80,7 @@ def _sorted_subset_sums(x: Floats) -> Floats:
 
 
 def _on_grid(x: Floats) -> float:
-    """`upper_tail` by adding one seed after another to the distribution of the sum."""
+    """Computes `upper_tail` by adding seed after seed to the sum's distribution."""
     scale = float(np.abs(x).sum())
     if scale == 0:
         return 1.0

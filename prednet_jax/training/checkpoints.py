@@ -1,9 +1,9 @@
 """Train states on disk, through orbax.
 
 `directory/checkpoints/{update}/` holds the whole TrainState after that update. Nothing
-else is needed to go on, since data order and noise are functions of the seed and the
-update's number. orbax does not notice most flipped bits, so files that `digest.json`
-says have changed are never parsed (docs/reliability.md).
+else is needed to continue, since data order and noise are functions of the seed and the
+update's number. orbax does not notice most flipped bits, so files whose digest differs
+from `digest.json` are never parsed (docs/reliability.md).
 """
 
 import errno
@@ -28,7 +28,7 @@ FOLDER, DIGEST = "checkpoints", "digest.json"
 
 
 class DamagedError(FileError):
-    """A checkpoint is not what was saved."""
+    """A checkpoint that differs from the saved state."""
 
 
 def save(
@@ -72,7 +72,7 @@ def write_arrays(path: Path, tree: Any) -> None:
 
     Raises:
         OSError: the disk is full.
-        RunError: what was read back is not what was written.
+        RunError: the file that was read back differs from the state that was written.
     """
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
@@ -174,8 +174,8 @@ def newest(
 def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -> None:
     """Removes all checkpoints but the last and the best by loss, and passing ones.
 
-    Those later than the current update stay and do not count: a run that goes on has
-    passed over them. With `keep` 0 all stay.
+    Checkpoints later than the current update stay and do not count: a run that was
+    continued has passed over them. With `keep` 0 all stay.
     """
     folder = Path(directory) / FOLDER
 

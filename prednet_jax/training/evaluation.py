@@ -1,4 +1,4 @@
-"""How good predicted frames are: MSE, MAE, PSNR and SSIM of each frame, and of many.
+"""Scores of predicted frames: MSE, MAE, PSNR and SSIM, of each frame and of many.
 
 docs/predict_and_evaluate.md ("Predict a video") describes the protocol. PSNR is
 10 log10(1 / MSE) in decibels; SSIM is Wang et al. 2004 (IEEE Trans. Image Process.
@@ -32,7 +32,7 @@ Scores = dict[str, NDArray[np.float64]]
 
 
 def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Scores:
-    """Scores of predicted frames by `METRICS`, `[T]` each; frame 0 means nothing.
+    """Computes the scores of predicted frames, `[T]` by name; frame 0 means nothing.
 
     PSNR is infinite where the frame is exact. Both are `[T, H, W, C]` in [0, 1], H and
     W at least 3. `data_range` is the range of pixels in SSIM's constants. Some
@@ -64,10 +64,10 @@ def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Sco
 
 
 def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
-    """What copying predicts: for each frame the last true frame seen before it.
+    """Returns the predictions of copying: for each frame the last true frame before it.
 
-    From frame `extrapolate_from` >= 1 on none is seen; None: all are. Frame 0, before
-    which there was none, is copied from itself. Shapes `[T, H, W, C]`.
+    No true frame is used from frame `extrapolate_from` >= 1 on; if it is None, all are.
+    Frame 0 has no predecessor and is copied from itself. Shapes `[T, H, W, C]`.
     """
     before = np.maximum(np.arange(len(truth)) - 1, 0)
     if extrapolate_from is not None:
@@ -118,13 +118,13 @@ def evaluate(
     data_range: float = 1.0,
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> dict[str, Any]:
-    """Scores frozen weights on many sequences, each from the zero state.
+    """Evaluates frozen weights on many sequences, each from the zero state.
 
     The sequences of the source are cut into pieces of equal length, which do not
-    overlap; the frames of a shorter rest are counted in `left_out`. The first pieces of
-    all sequences come first, then the second ones. Losses are pooled over all before
-    they are divided by the loss of copying: the ratio of a scene with little motion
-    means little.
+    overlap; the frames of a shorter remainder are counted in `left_out`. The first
+    pieces of all sequences come first, then the second ones. Losses are pooled over all
+    before they are divided by the loss of copying: the ratio of a scene with little
+    motion means little.
 
     Args:
         params: the network's parameters.
@@ -142,11 +142,10 @@ def evaluate(
         `sequences`, `frames`, `pieces` (how many there are), `left_out`; for `observed`
         and `extrapolated` frames, where there are any, the scores that
         docs/predict_and_evaluate.md names; the same of copying, `copy_<name>`; and
-        `ratio`, the
-        MSE over the MSE of copying. `horizons` has the same by horizon, a string: frame
-        t + h is predicted from the frames up to t and compared with copying frame t,
-        for every t of a piece. There `starts` counts the t, and `mse_by_start` has the
-        mean over pieces for each t.
+        `ratio`, the MSE divided by the MSE of copying. `horizons` has the same by
+        horizon, a string: frame t + h is predicted from the frames up to t and compared
+        with copying frame t, for every t of a piece. There `starts` counts the t, and
+        `mse_by_start` has the mean over pieces for each t.
     """
     task = tasks.of(network)
     if not task.windowed:
@@ -215,7 +214,7 @@ def _check_horizons(task: Task, horizons: Sequence[int], steps: int) -> None:
 
 
 def _of_horizon(scores: list[list[Scores]], pixels: int) -> dict[str, Any]:
-    """The scores of the network and of copying at one horizon."""
+    """Returns the scores of the network and of copying at one horizon."""
     rows = [
         {name: float(mine[name].mean()) for name in METRICS}
         | {f"copy_{name}": float(copy[name].mean()) for name in METRICS}
@@ -246,10 +245,10 @@ def piece_length(source: FrameSource) -> int:
 def predictions(
     task: Task, params: dict, shown: np.ndarray, extrapolate_from: int | None = None
 ) -> np.ndarray:
-    """Predictions of frames `[T, B, H, W, C]`, uint8 or in [0, 1], in the same shape.
+    """Predicts frames `[T, B, H, W, C]`, uint8 or in [0, 1], in the same shape.
 
-    Each is made before the frame is seen, from the zero state; of single images they
-    are reconstructions.
+    Each frame is predicted before the network sees it, from the zero state. A network
+    of single images returns its reconstructions.
     """
     if isinstance(task, PredNetTask):
         return sequences.predict_sequence(
@@ -277,7 +276,7 @@ def pieces(
     count: int | None = None,
     skip: int = 0,
 ) -> tuple[list[int], int]:
-    """First frames of the pieces that `evaluate` scores, and their length."""
+    """Returns the first frames of the pieces to score, and the pieces' length."""
     begins = np.asarray(source.boundaries)
     lengths = np.diff(begins, append=source.length)
     if frames is None:

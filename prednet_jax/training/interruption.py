@@ -50,17 +50,18 @@ class Interruption:
         os.close(self._reading)
 
     def defer(self) -> None:
-        """Notes signals from now on; a later second one ends the process."""
+        """Records signals from now on; a second, later signal ends the process."""
         self._deferred, self._saving = True, False
 
     def save(self) -> None:
-        """Ignores signals until `obey`: what is being saved gets saved."""
+        """Ignores signals until `obey`, so that a save in progress is completed."""
         self._saving = True
 
     def obey(self, message: str) -> None:
         """Ends the process, with status 128 + number, if a signal was noted.
 
-        What is not written by then is lost. From now on a signal ends it at once.
+        Records that are not written by then are lost. From now on a signal ends the
+        process at once.
         """
         self._deferred = self._saving = False
         if self.noted is not None:

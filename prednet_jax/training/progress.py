@@ -52,7 +52,7 @@ class Progress:
             self._shown_at = now
 
     def close(self) -> None:
-        """Leaves the bar as it is."""
+        """Leaves the bar unchanged."""
         self._bar.close()
 
 

@@ -1,4 +1,4 @@
-"""What the runs of one call share, and what each of them is trained on.
+"""The settings that the runs of one call share, and the data of each run.
 
 Everything that can be refused is refused here, before a file is written: values by the
 settings, what contradicts another by `Recipe`, sizes, counted from shapes, by its
@@ -50,11 +50,11 @@ class Recipe:
         data: the frames, and which of them an update sees.
         training: updates, rate, noise.
         method: objective, targets, leak.
-        records: what is written.
+        records: files to write.
         dtype: type of the parameters and the computation, from
             `process.set_precision`.
-        weights: weights to start from; None: drawn from the seed.
-        flags: what the caller was asked for, for the manifest.
+        weights: initial weights. Defaults to weights drawn from the seed.
+        flags: flags given to the caller, for the manifest.
     """
 
     task: Task
@@ -197,7 +197,7 @@ def check_memory(
     """Refuses, with a UserError, a training that cannot fit into this machine's memory.
 
     Its `seeds` are `together` where they are replicas of one program. `rematerialize`
-    is that of `objectives.Method`.
+    is a field of `objectives.Method`.
     """
     size = np.dtype(dtype).itemsize
     height, width, _ = task.frame

@@ -72,7 +72,7 @@ class Layout:
     def place(self, trees: Sequence[Any], spec: PartitionSpec) -> Any:
         """Stacks one tree per local replica into a tree of arrays `[N, ...]`.
 
-        An axis of streams may have all of them, or those of this process.
+        An axis of streams may have all streams, or only the streams of this process.
         """
         sharding = NamedSharding(self.mesh, spec)
 
@@ -95,7 +95,10 @@ class Layout:
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
 ) -> Layout:
-    """Lays replicas and streams out on devices; None: all, of every process."""
+    """Lays out replicas and streams on devices.
+
+    Devices default to all, of every process.
+    """
     devices = jax.devices() if devices is None else list(devices)
     processes = len({getattr(device, "process_index", 0) for device in devices})
     split = shares(replicas, batch, len(devices), processes)
@@ -190,8 +193,8 @@ def compile_update(
 def many_seeds(update: Callable, layout: Layout, runs: Sequence[SeedRun]) -> Pair:
     """Returns the step and the stream of the replicas of this process.
 
-    `runs` are those of `layout.held(0)`, in its order, and `update` is the program of
-    `compile_update`. Every process of the program makes the same updates.
+    `runs` are the runs of `layout.held(0)`, in its order, and `update` is the program
+    of `compile_update`. Every process of the program makes the same updates.
     """
     held = layout.held(0)
     noise = [jax.random.key_data(keys.stream(run.seed, "noise")) for run in runs]

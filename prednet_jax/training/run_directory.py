@@ -1,4 +1,4 @@
-"""The directory of a run: what is in it, what may be written there, how it continues.
+"""The directory of a run: its contents, permitted writes, and continued runs.
 
 A directory is inspected before it is touched: `inspect_run_directory` and `check_same`
 only refuse; `start_or_resume` is the first to write.
@@ -35,12 +35,12 @@ _CHANGING = ("updates", "flags", "data_order_sha256")
 
 
 class ExistingRun(NamedTuple):
-    """What a directory holds of a run.
+    """The run that a directory holds.
 
     Attributes:
-        manifest: the run's manifest; None: there is no run.
-        updates: number of updates that the run was to make.
-        finished: whether it has made all that are asked for.
+        manifest: the run's manifest, or None if there is no run.
+        updates: number of updates that the run was meant to make.
+        finished: whether it has made all requested updates.
     """
 
     manifest: Manifest | None = None
@@ -51,7 +51,7 @@ class ExistingRun(NamedTuple):
 def inspect_run_directory(
     folder: Path, *, updates: int, resume: bool, overwrite: bool
 ) -> ExistingRun:
-    """Returns what a directory holds of a run, if a run of `updates` may be written.
+    """Inspects a directory, which must be free for a run of `updates` or hold it.
 
     Raises:
         UserError: it holds a run that was not asked for or cannot continue.
@@ -130,7 +130,7 @@ def check_same(
 
 
 def _meaning(field: str, value: Any) -> Any:
-    """Returns what is compared of a field: of a noise its spec, whatever its text."""
+    """Returns the value of a field to compare: for noise its spec, not its text."""
     return noise_lib.parse(value) if field == "noise" and value else value
 
 
@@ -139,9 +139,9 @@ class RunToWrite(NamedTuple):
 
     Attributes:
         folder: its directory.
-        existing: what the directory holds.
+        existing: run that the directory holds.
         state: the state before the first update (shapes, of a run of other processes).
-        manifest: its manifest; None: another process holds it.
+        manifest: its manifest, or None if another process holds it.
         writes: whether this process writes its records.
     """
 
@@ -230,7 +230,7 @@ def _continued(old: Manifest, new: Manifest, done: int) -> Manifest:
 
 
 def runs_below(workdir: Path) -> list[Path]:
-    """Returns the directory itself where it holds a run, else those of its seeds."""
+    """Returns the directory if it holds a run, otherwise its seeds' directories."""
     if (workdir / records.MANIFEST).exists():
         return [workdir]
     return [path.parent for path in sorted(workdir.glob(f"seed_*/{records.MANIFEST}"))]

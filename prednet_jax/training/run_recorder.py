@@ -262,7 +262,7 @@ def record_training(
     signal came, and without `checkpoint_every` every five minutes.
 
     Args:
-        recipe: what the runs share.
+        recipe: settings that the runs share.
         recorders: the recorders of this process, by position among its runs.
         steps: the training, as `loop.train_runs` yields it.
         state_of: returns the state of the run at a position.
@@ -311,7 +311,7 @@ def record_training(
 
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
-    """Yields the same steps, with a trace of the third to the fifth; None: no trace."""
+    """Yields the same steps; traces the third to the fifth if a folder is given."""
     if folder is None:
         yield from steps
         return

@@ -1,8 +1,9 @@
-"""What a training is asked for: network, data, training, records and computation.
+"""Settings of a training: network, data, training, records and computation.
 
 The flags of `train.py` are the fields of these frozen dataclasses. `fill` makes one
-from layers of values by name, such as defaults, a preset, what a run recorded and what
-a user gave; a later layer wins. Nothing else merges settings.
+from layers of values by name, such as defaults, a preset, the settings that a run
+recorded and the flags that a user gave; a later layer wins. Nothing else merges
+settings.
 """
 
 import dataclasses
@@ -35,8 +36,8 @@ RATE_FLOOR = 0.02
 def fill(record: type[T], *layers: Values) -> T:
     """Returns a dataclass whose fields are taken from layers by name; the last wins.
 
-    Lists and texts become what a field holds, so that a layer may come from flags or
-    from JSON. A UserError names the value that cannot.
+    Lists and texts are converted to the field's type, so that a layer may come from
+    flags or from JSON. A UserError names the value that cannot.
     """
     hints = typing.get_type_hints(record)
     values: dict[str, Any] = {}
@@ -77,8 +78,8 @@ def _converted(name: str, hint: str, value: Any) -> Any:
 class NetworkSettings:
     """The network by its name, and the fields of its configuration.
 
-    None means the default of a script. docs/models.md explains the fields, which are
-    those of `PredNetConfig` and `AutoencoderConfig`.
+    None means the default of a script. docs/models.md explains the fields, which
+    `PredNetConfig` and `AutoencoderConfig` have too.
     """
 
     model: str = "prednet"
@@ -312,7 +313,7 @@ class TrainingSettings:
 
 
 def parse_noise(text: str) -> noise_lib.NoiseSpec:
-    """Returns a noise spec; a UserError names the flag where the text is none."""
+    """Returns a noise spec; a UserError names the flag if the text is not a noise."""
     try:
         return noise_lib.parse(text)
     except ValueError as error:
@@ -321,7 +322,7 @@ def parse_noise(text: str) -> noise_lib.NoiseSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordSettings:
-    """What a run writes, and what it does with a run that is there.
+    """The files that a run writes, and the treatment of a run that exists already.
 
     Attributes:
         checkpoint_every: updates between checkpoints; 0: one every five minutes and

@@ -31,7 +31,7 @@ class TrainingStrategy:
     """How runs are trained: here each in a program of its own.
 
     Attributes:
-        layout: replicas and devices, for the manifest; None: a single run.
+        layout: replicas and devices, for the manifest, or None for a single run.
         streams: number of streams of a run that a device has.
     """
 
@@ -81,7 +81,7 @@ class Together(TrainingStrategy):
         )
 
     def trace(self, state: Any, window: tuple[int, ...]) -> None:
-        """See `TrainingStrategy`."""
+        """Traces the update of all replicas; see `TrainingStrategy`."""
 
         def shaped(shape: tuple, dtype: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((self._devices.replicas, *shape), dtype)
@@ -91,15 +91,15 @@ class Together(TrainingStrategy):
         self._update.eval_shape(states, frames, first, shaped((2,), np.uint32))
 
     def pair(self, runs: Sequence[SeedRun]) -> Pair:
-        """See `TrainingStrategy`."""
+        """Pairs the update of all replicas with their streams."""
         return replicas.many_seeds(self._update, self._devices, runs)
 
     def state_of(self, states: Any, number: int) -> TrainState:
-        """See `TrainingStrategy`."""
+        """Returns the state of one replica."""
         return replicas.replica_state(states, number)
 
     def gather(self, states: Any) -> Any:
-        """See `TrainingStrategy`."""
+        """Gathers the states of all replicas."""
         return replicas.gather_states(states)
 
 
@@ -131,13 +131,15 @@ def train_seeds(
     """Trains several seeds, each as a run in a directory of its own.
 
     Args:
-        recipe: what the runs share.
+        recipe: settings that the runs share.
         directories: the directory of each seed.
-        interruption: notes signals; None: signals have their usual effect.
-        mode: None: one seed after the other, and finished ones are left alone. `auto`,
-            `map` or `vmap`: together, as replicas of one program on all devices; each
-            process writes the runs of which it holds the first part. Devices and
-            processes are set before (`process.split_cpu`, `join_processes`).
+        interruption: recorder of signals. Defaults to None: signals have their usual
+            effect.
+        mode: execution of the seeds. Defaults to one seed after the other, and finished
+            ones are left alone. `auto`, `map` or `vmap`: together, as replicas of one
+            program on all devices; each process writes the runs of which it holds the
+            first part. Devices and processes are set before (`process.split_cpu`,
+            `join_processes`).
 
     Raises:
         UserError: something that is asked for cannot be done; nothing was written.

@@ -48,7 +48,7 @@ class Evaluation(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """Loss over that of copying: below 1, copying is beaten; None for images.
+        """Loss divided by the loss of copying; below 1 is better. None for images.
 
         Infinite where nothing moves.
         """
@@ -60,9 +60,9 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     """Cuts a stream in memory as the published loop does, an unfinished tail dropped.
 
     `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several. The
-    first window has a transition less, if it has not 1. (`training.loop.batches` does
-    it for a `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether the
-    stream begins there: frame 0 is then a stand-in.
+    first window has a transition less, unless `window` is 1. (`training.loop.batches`
+    does it for a `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether
+    the stream begins there: frame 0 is then a stand-in.
     """
     whole("window", window, 1)
     frames = _as_stream(frames)
@@ -97,7 +97,7 @@ def _as_stream(frames: Any) -> Any:
 class Trainer:
     """A network and how it is trained, as pure functions of the state.
 
-    A UserError says that the network cannot be trained by this method.
+    A network that cannot be trained by this method is a UserError.
 
     Attributes:
         network: a configuration of this package, or a `tasks.Task`.
@@ -133,7 +133,8 @@ class Trainer:
     def init(self, start: Any, *, batch: int = 1) -> TrainState:
         """Returns the state before the first update, of `batch` sequences.
 
-        `start` is the parameters (left as they are), or a PRNG key to draw them from.
+        `start` is the parameters, which are not changed, or a PRNG key to draw them
+        from.
         """
         params = start if isinstance(start, dict) else self.task.init_params(start)
         return truncated.initial_train_state(
@@ -151,7 +152,8 @@ class Trainer:
             frames: a window `[T + 1, B, H, W, C]` as `windows` makes it (`[1, B, H, W,
                 C]` for a network of single images); uint8, or floating point in [0, 1].
             first: whether it opens a sequence.
-            key: the run's noise key, the same at each update; None: that of seed 0.
+            key: the run's noise key, the same at each update. Defaults to the key of
+                seed 0.
         """
         if not self.task.windowed and np.shape(frames)[0] != 1:
             raise UserError(
@@ -210,10 +212,10 @@ class Trainer:
 
 
 class Validation:
-    """Held-out sequences on which frozen weights are scored while a training goes on.
+    """Held-out sequences on which frozen weights are scored during a training.
 
-    The first pieces of `evaluation.pieces`, so many as docs/training.md says. `frames`
-    are they, `[T, B, H, W, C]` uint8.
+    `frames` are the first pieces of `evaluation.pieces`, `[T, B, H, W, C]` uint8;
+    docs/training.md gives their number.
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):
@@ -229,7 +231,7 @@ class Validation:
         }
 
     def score(self, params: Any) -> Evaluation:
-        """Scores weights without noise."""
+        """Evaluates weights without noise."""
         return self._trainer.evaluate(params, self.frames)
 
 
@@ -280,11 +282,11 @@ def train_windows(
     """Trains on one stream in order, one update a window.
 
     The stream `[T, H, W, C]` is floating point in [0, 1] or uint8; `window` is >= 1, of
-    `lotter` >= 2, as in `windows`. Targets, leak and objective are those of
-    `objectives.Method`; optimiser, noise and key those of a `Trainer`. Noise on weights
-    is put on the given ones.
+    `lotter` >= 2, as in `windows`. Targets, leak and objective are as in
+    `objectives.Method`; optimiser, noise and key are as in a `Trainer`. Noise on
+    weights is added to the given ones.
 
-    Returns the trained parameters (the given ones are left as they are) and `losses`:
+    Returns the trained parameters (the given ones are not changed) and `losses`:
     losses[i] is the MSE of the prediction of frame i + 1 against its true target.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.

@@ -27,7 +27,8 @@ class TrainState(NamedTuple):
     Attributes:
         params: the network's parameters.
         optimizer_state: state of the optax transformation.
-        carry: the recurrent state carried between windows; None where there is none.
+        carry: the recurrent state carried between windows, or None for a network
+            without state.
         update: int32, updates made.
     """
 
@@ -59,9 +60,9 @@ class Update(NamedTuple):
     """An update that was made.
 
     Attributes:
-        state: what is trained, after the update.
-        metrics: what the step reported.
-        window: what the step was shown.
+        state: the training's state after the update.
+        metrics: metrics that the step returned.
+        window: arguments of the step.
         seconds: wall time of the step.
     """
 
@@ -76,7 +77,7 @@ def repeat(step: Callable, state: Any, stream: Iterable[tuple]) -> Iterator[Upda
 
     Args:
         step: `(state, *window) -> (state, metrics)`.
-        state: what is trained.
+        state: the training's state.
         stream: the windows, each a tuple of arguments.
 
     Yields:

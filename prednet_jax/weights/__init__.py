@@ -235,5 +235,5 @@ def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
 
 
 def pretrained_names() -> tuple[str, ...]:
-    """Names of the networks that come with the package."""
+    """Lists the names of the networks that come with the package."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))

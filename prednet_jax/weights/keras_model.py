@@ -56,9 +56,10 @@ class Model(NamedTuple):
     """The content of a description.
 
     Attributes:
-        source: the file that holds it. Empty if there is none.
-        settings: `height`, `width` and `pixel_max` of `PredNetConfig`, where told.
-        sizes: options of `SIZES`, where told.
+        source: the file that holds it. Empty without a file.
+        settings: `height`, `width` and `pixel_max` of `PredNetConfig`, where the file
+            has them.
+        sizes: options of `SIZES`, where the file has them.
         extrapolate_from: the stored `extrap_start_time`, or None.
     """
 

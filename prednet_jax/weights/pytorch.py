@@ -75,8 +75,8 @@ def load_pytorch(
     `variant`, `watanabe_pytorch` (the authors' port, read by default, with a message)
     or `lotter_pytorch` (of coxlab's code), nor the size of its frames (defaults to
     `PredNetConfig`), nor `pixel_max`, the largest pixel that the port was trained on
-    (defaults to `PORTS`). Parameters are scaled so that frames are in
-    [0, 1]. Another file is a UserError.
+    (defaults to `PORTS`). Parameters are scaled so that frames are in [0, 1]. Another
+    file is a UserError.
     """
     if variant is None:
         variant = "watanabe_pytorch"

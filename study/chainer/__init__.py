@@ -1,4 +1,4 @@
-"""The published training in Chainer, taken apart: where stale targets come from.
+"""The published training in Chainer, analysed: the origin of stale targets.
 
-See README.md in this folder, and study/pages/chainer.md for what was found.
+See README.md in this folder, and study/pages/chainer.md for the findings.
 """

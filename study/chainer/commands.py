@@ -29,10 +29,10 @@ def interventions(args: argparse.Namespace) -> bool:
     """Changes one thing at a time in Chainer 7.8.1 and compares final weights.
 
     Quick: 24x32, 200 frames, one seed, minutes. --full: 64x48, five seeds; then the
-    published loop and that with copied targets over 1000 frames; about an hour. First
-    this project's Chainer PredNet is compared with a recorded training of the published
-    one. Builds .venv-chainer, continues what was interrupted from --workdir, and ends
-    with status 1 if a prediction about equal or different bits fails.
+    published loop and the loop with copied targets over 1000 frames; about an hour.
+    First this project's Chainer PredNet is compared with a recorded training of the
+    published one. Builds .venv-chainer, continues interrupted trainings of --workdir,
+    and ends with status 1 if a prediction about equal or different bits fails.
     """
     folder, frames = args.record or args.workdir, args.workdir / "frames"
     recorded = compare_with_recording(args.workdir / "recorded", frames)

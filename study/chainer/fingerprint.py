@@ -1,9 +1,10 @@
-"""Was a saved PredNet trained on true or on stale targets?
+"""Decides whether a saved PredNet was trained on true or on stale targets.
 
 Stale targets are later frames of the window, so a network trained on them predicts
 something between the next frame and later ones. A model is shown a walk, and its
-predictions of frame t are compared with frame t and with frame t + 4 (`slope`), beside
-those of models whose targets are known (results/chainer/fingerprint.csv).
+predictions of frame t are compared with frame t and with frame t + 4 (`slope`), and the
+result is compared with models whose targets are known
+(results/chainer/fingerprint.csv).
 """
 
 import math
@@ -25,7 +26,7 @@ _LENGTH, _SKIP = 400, 20
 
 
 def errors_by_model(table: pd.DataFrame) -> pd.DataFrame:
-    """MSE of each reference model `(targets, seed)`, a column per horizon."""
+    """Returns the MSE of reference models `(targets, seed)`, a column per horizon."""
     window, rate = REFERENCE
     chosen = table[(table["window"] == window) & (table["rate"] == rate)]
     index = ["targets", "seed"]
@@ -33,17 +34,17 @@ def errors_by_model(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def threshold(slopes: pd.Series, *without: str) -> float:
-    """Half way between the mean slopes of true and stale references of other seeds."""
+    """Returns the midpoint of other seeds' mean true and mean stale slopes."""
     known = slopes.drop(list(without), level="seed")
     return float(known.groupby("targets").mean().mean())
 
 
 def verdict(errors: dict[str, float], known: pd.DataFrame) -> dict[str, object]:
-    """A model with these MSE by horizon is called stale below the references' limit.
+    """Calls a model with these MSE by horizon stale below the references' limit.
 
     The fingerprint is log(MSE against frame t + 4 / against frame t), small if targets
-    were stale. The false alarms are those of the references with true targets, each
-    judged by the limit from the other seeds.
+    were stale. The false alarms are the references with true targets that are called
+    stale, each judged by the limit from the other seeds.
     """
     slopes = np.log(known["5"] / known["1"])
     limit, own = threshold(slopes), math.log(errors["5"] / errors["1"])
@@ -60,9 +61,10 @@ def verdict(errors: dict[str, float], known: pd.DataFrame) -> dict[str, object]:
 
 
 def errors_of(model: Path) -> dict[str, float]:
-    """MSE of a Chainer model's predictions of frame t over the walks, by horizon.
+    """Returns the MSE of a Chainer model's predictions over the walks, by horizon.
 
-    "1" is against frame t, one ahead of the last frame seen; "5" against frame t + 4.
+    The predictions are made for frame t. "1" compares them with frame t, one ahead of
+    the last frame seen, and "5" with frame t + 4.
     """
     config, params = weights.load_chainer(model)
     means = np.mean([_errors(params, config, seed) for seed in WALKS], axis=0)

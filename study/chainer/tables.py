@@ -37,7 +37,7 @@ def blocks() -> dict[str, str]:
 
 
 def recording(rows: pd.DataFrame) -> str:
-    """Our training in Chainer compared with the recorded one."""
+    """Compares our training in Chainer with the recorded one."""
     words = {"copied": "copied", "aliased": "shared (as published, on a CPU)"}
     cells = {
         "target's buffer": lambda row: words[row["targets"]],
@@ -68,7 +68,7 @@ def interventions(runs: pd.DataFrame) -> str:
 
 
 def long_runs(runs: pd.DataFrame) -> str:
-    """Loss of published and copied targets at 64x48, by seed."""
+    """Tabulates the loss of published and copied targets at 64x48, by seed."""
     loss = runs.pivot_table("mean_loss", "seed", "arm", "first", sort=False)
     loss = loss.astype(float)
     loss["ratio"] = loss[trainings.PUBLISHED] / loss[trainings.COPIED]
@@ -92,7 +92,7 @@ def figures() -> dict[str, bytes]:
 
 
 def figure(runs: list[dict[str, str]], releases: list[dict[str, str]]) -> bytes:
-    """Draws which changes of the published loop, or releases, lead to which weights.
+    """Plots which changes of the published loop, or releases, lead to which weights.
 
     A row per change or release, and a dot per seed: on the left if training ends in the
     weights of the run with copied targets, on the right if it does not.

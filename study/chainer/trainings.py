@@ -1,4 +1,4 @@
-"""The trainings in Chainer: which there are, how they are run, and what was predicted.
+"""The trainings in Chainer: their list, their execution, and the predictions.
 
 study/pages/chainer.md has the explanation under test. By it an intervention changes the
 weights only if it protects the target or makes overwriting it harmless, and all such
@@ -7,8 +7,8 @@ interventions lead to the same bits.
 The record of a training is `FOLDER/NAME.json`. One that has a record is not repeated.
 
 Chainer needs an older Python and NumPy than JAX does, so each training is a process of
-the environment .venv-chainer. It is built once; a stamp in it holds what it was built
-from. Interpreters are looked for on PATH (`python3.11`), then in pyenv's folder.
+the environment .venv-chainer. It is built once; a stamp in it records the sources of
+the build. Interpreters are looked for on PATH (`python3.11`), then in pyenv's folder.
 """
 
 import contextlib
@@ -103,10 +103,10 @@ FULL = Size((3, 12, 24, 48), 48, 64, 20)
 
 
 class Training(NamedTuple):
-    """One training, of one of `ARMS`; its name is that of its record.
+    """One training of one of `ARMS`, with the name of its record.
 
-    So many frames of the npz file `data` (None: of the embedded walk) are predicted;
-    `flags` are further ones of in_chainer/run.py.
+    `frames` frames of the npz file `data` are predicted; `data` defaults to the
+    embedded walk. `flags` are further flags of in_chainer/run.py.
     """
 
     name: str
@@ -182,7 +182,7 @@ def run(training: Training, data: Path, python: Path, folder: Path) -> Row:
 
 
 def row_of(training: Training, record: Row) -> Row:
-    """Returns what is known of a training: its record, and more for the tables."""
+    """Returns the record of a training, with additional fields for the tables."""
     losses, window = record["losses"], record["window"]
     count = len(losses)
     return record | {
@@ -261,7 +261,7 @@ def start(python: Path, script: Path, *flags: str) -> None:
 
 
 def ends(rows: Iterable[Mapping[str, Any]], by: str, arm: str = "arm") -> dict:
-    """SHA-256 of the final weights, by one column and then by arm."""
+    """Returns the SHA-256 of the final weights, by one column and then by arm."""
     finals: dict[Any, dict[str, str]] = {}
     for row in rows:
         finals.setdefault(row[by], {})[row[arm]] = row["final_sha256"]

@@ -83,7 +83,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 
 
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
-    """The name of the algorithm that computes a convolution in this process.
+    """Returns the name of the algorithm that computes a convolution in this process.
 
     `batch`: sequences that a device sees at once. UserError: 3x3 only, another asked.
     """
@@ -102,7 +102,7 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) 
 def fastest(
     shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32, batch: int = 1
 ) -> str:
-    """The algorithm measured to be the fastest for such shapes on a JAX backend."""
+    """Returns the algorithm measured to be the fastest for shapes on a backend."""
     if backend != "cpu":
         return "im2col" if _neighbourhoods(shape, batch) else "xla"
     # For the CPU XLA has convolution kernels in single and half precision only. In
@@ -144,7 +144,7 @@ def frames_per_iteration(shapes: Iterable[Convolution], batch: int) -> int:
 def find(
     shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1
 ) -> Algorithm:
-    """The algorithm that computes a convolution; errors as `resolve`.
+    """Returns the algorithm that computes a convolution; errors are as in `resolve`.
 
     If the convolution is upsampled, the algorithm takes the input before enlargement.
     """
@@ -221,7 +221,7 @@ def prepare(kernel: Float[Array, "k k Ci Co"], algorithm: Algorithm) -> Prepared
 def apply_sum(
     xs: Sequence[Float[Array, "B _ _ _"]], prepared: Sequence[Prepared]
 ) -> Float[Array, "B H W Co"]:
-    """The sum of several convolutions with equal outputs; differentiable in xs."""
+    """Computes the sum of convolutions with equal outputs; differentiable in xs."""
     first, *rest = (
         _forward(x, p.forward, p.algorithm) for x, p in zip(xs, prepared, strict=True)
     )
@@ -229,7 +229,7 @@ def apply_sum(
 
 
 def side_by_side(x: jax.Array | tuple[jax.Array, ...]) -> jax.Array:
-    """One map, or several maps concatenated along their channels."""
+    """Returns one map, or several maps concatenated along their channels."""
     parts = x if isinstance(x, tuple) else (x,)
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
@@ -240,7 +240,7 @@ def apply_tapped(
     prepared: tuple[Prepared, ...],
     tap: Float[Array, "B H W Co"],
 ) -> Float[Array, "B H W Co"]:
-    """`apply_sum`, with the output's cotangent as the gradient of the unread `tap`."""
+    """Computes `apply_sum`; the unread `tap` gets the output's cotangent."""
     return _apply_tapped_fwd(xs, prepared, tap)[0]
 
 
@@ -264,7 +264,7 @@ def filter_gradient(
     filter_size: int,
     algorithm: Algorithm,
 ) -> Float[Array, "k k Ci Co"]:
-    """The kernel's gradient, summed over N images (time and batch) and space.
+    """Computes the kernel's gradient, summed over N images (time and batch) and space.
 
     x may be several maps, to be concatenated along their channels. dz, the gradients of
     the outputs, has twice the height and width of x where the algorithm `enlarges`.

@@ -58,7 +58,7 @@ def by_turning(
     transform: Callable[[jax.Array], Transformed] = lambda kernel: kernel,
     **properties: bool,
 ) -> Algorithm:
-    """An algorithm whose input gradient is its own `forward`, applied to dz.
+    """Returns an algorithm whose input gradient is its own `forward`, applied to dz.
 
     There the kernel is turned by 180 degrees, its input and output channels exchanged.
     """
@@ -76,7 +76,7 @@ def by_turning(
 
 
 def of_enlarged(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm, applied to the nearest-neighbour x2 enlargement of x."""
+    """Returns the algorithm applied to the nearest-neighbour x2 enlargement of x."""
 
     def input_gradient(dz: jax.Array, kernel: Transformed) -> jax.Array:
         dx = algorithm.input_gradient(dz, kernel)
@@ -94,7 +94,7 @@ def of_enlarged(algorithm: Algorithm) -> Algorithm:
 
 
 def upsample(x: Float[Array, "B H W C"]) -> Float[Array, "B 2H 2W C"]:
-    """Nearest-neighbour x2 enlargement."""
+    """Enlarges maps x2 by nearest neighbours."""
     b, h, w, c = x.shape
     x = jnp.broadcast_to(x[:, :, None, :, None, :], (b, h, 2, w, 2, c))
     return x.reshape(b, 2 * h, 2 * w, c)
@@ -106,7 +106,7 @@ def convolve(
     padding: str | Sequence[tuple[int, int]] = "SAME",
     strides: tuple[int, int] = (1, 1),
 ) -> jax.Array:
-    """XLA's own convolution, `[B, H, W, Ci]` with `[kh, kw, Ci, Co]`."""
+    """Computes XLA's own convolution, `[B, H, W, Ci]` with `[kh, kw, Ci, Co]`."""
     return lax.conv_general_dilated(
         x, kernel, strides, padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
@@ -120,7 +120,7 @@ def contract(a: Float[Array, "*n I"], b: Float[Array, "*n O"]) -> Float[Array, "
 
 
 def _widen(kernel: jax.Array, m: int) -> jax.Array:
-    """The kernel placed at m neighbouring pixels: `[k, k + m - 1, in, m out]`."""
+    """Places the kernel at m neighbouring pixels: `[k, k + m - 1, in, m out]`."""
     places = [
         jnp.pad(kernel, ((0, 0), (i, m - 1 - i), (0, 0), (0, 0))) for i in range(m)
     ]
@@ -139,7 +139,7 @@ def _wide(x: jax.Array, kernel: jax.Array, m: int) -> jax.Array:
 def wide_filter_gradient(
     x: jax.Array, dz: jax.Array, filter_size: int, m: int
 ) -> jax.Array:
-    """The filter gradient `[k, k, Ci, Co]`, computed for m outputs together."""
+    """Computes the filter gradient `[k, k, Ci, Co]` for m outputs together."""
     k, reach = filter_size, filter_size // 2
     if k == 1:
         m = 1  # The neighbourhoods of a 1x1 kernel do not overlap.
@@ -169,7 +169,7 @@ def wide_filter_gradient(
 
 
 def _xla_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.Array:
-    """XLA's own filter gradient, the transpose of its convolution."""
+    """Computes XLA's own filter gradient, the transpose of its convolution."""
     shape = (filter_size, filter_size, x.shape[-1], dz.shape[-1])
     kernel = jax.ShapeDtypeStruct(shape, x.dtype)
     (gradient,) = jax.linear_transpose(lambda k: convolve(x, k), kernel)(dz)
@@ -177,7 +177,7 @@ def _xla_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.A
 
 
 def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:
-    """The k k shifted, zero-padded copies of the maps, in the order of the taps."""
+    """Returns the k k shifted, zero-padded copies of the maps, in tap order."""
     reach = filter_size // 2
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))

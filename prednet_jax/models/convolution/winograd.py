@@ -124,7 +124,7 @@ def _filter_gradient(
     filter_size: int,
     f: Filtering,
 ) -> Float[Array, "3 3 Ci Co"]:
-    """The kernel's gradient by `F2` or `ENLARGED`: one contraction per product."""
+    """Computes the kernel's gradient by `F2` or `ENLARGED`, product by product."""
     del filter_size
     x, dz = lax.optimization_barrier((x, dz))
 
@@ -154,7 +154,7 @@ def _strip(f: Filtering) -> Algorithm:
 
 
 def _input_tiles(x: jax.Array, axis: int, f: Filtering) -> list[jax.Array]:
-    """B^T d: one array per product, whose `axis` runs over tiles."""
+    """Computes B^T d: one array per product, whose `axis` runs over tiles."""
     tiles = -(-x.shape[axis] // f.stride)
     # Input j of a tile: how many tiles later it lies, and in which block.
     inputs = [divmod(j, f.stride) for j in range(f.bt.shape[1])]
@@ -174,7 +174,7 @@ def _blocks(x: jax.Array, axis: int, m: int, before: int, tiles: int) -> list:
 
 
 def _combine(matrix: np.ndarray, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """The matrix times a vector of arrays, written as sums so that XLA fuses rows."""
+    """Multiplies a matrix by a vector of arrays, as sums, so that XLA fuses rows."""
     rows = []
     for row in matrix:
         terms = [
@@ -191,7 +191,7 @@ MIXED = by_turning(convolve, partial(_filter_gradient, f=F2), only_3x3=True)
 
 
 def _phases(kernel: Float[Array, "3 3 Ci Co"]) -> list[list[Float[Array, "2 2 Ci Co"]]]:
-    """The 2x2 kernels of the four phases of a convolved enlargement.
+    """Returns the 2x2 kernels of the four phases of a convolved enlargement.
 
     Along one axis out[2y] = g0 h[y-1] + (g1 + g2) h[y] and
     out[2y+1] = (g0 + g1) h[y] + g2 h[y+1].
@@ -208,7 +208,7 @@ def _phases(kernel: Float[Array, "3 3 Ci Co"]) -> list[list[Float[Array, "2 2 Ci
 
 
 def _backward_kernel(kernel: Float[Array, "3 3 Ci Co"]) -> Float[Array, "4 4 Co Ci"]:
-    """The kernel of the input gradient.
+    """Returns the kernel of the input gradient.
 
     Along one axis dh[y] = g2 dz[2y-1] + (g1 + g2) dz[2y] + (g0 + g1) dz[2y+1]
     + g0 dz[2y+2].

@@ -6,9 +6,9 @@ For each frame x, with P, h, c the carried prediction, hidden and cell state of 
     g = tanh(x0 E_l + x1 up(h_{l+1}) + conv h_l + bias)
     c_l = f * c_l + i * g,   h_l = o * tanh(c_l)
     P_l = relu(ConvP h_l),   P_0 clipped to 1: the prediction of the next frame.
-Terms are added in the order written; with it the recorded training of the published
-network (tests/golden/chainer_tiny) comes out in the same bits. Names of parameters are
-those of the published weight files.
+Terms are added in the order written, which reproduces the bits of the recorded training
+of the published network (tests/golden/chainer_tiny). Parameters are named as in the
+published weight files.
 
 Runs in Chainer's environment, without this project: Python 3.8-3.11, Chainer 2 to 7.
 """
@@ -27,7 +27,7 @@ class Peephole(chainer.Link):
             self.W = chainer.Parameter(np.zeros((1, channels, height, width), "f"))
 
     def __call__(self, cell):
-        """What the gate is given from the cell state."""
+        """Returns the cell state's contribution to the gate."""
         return cell * self.W
 
 
@@ -50,7 +50,7 @@ class Cell(chainer.Chain):
                     setattr(self, "c_" + gate, Peephole(channels, height, width))
 
     def __call__(self, inputs, hidden, cell):
-        """The new hidden and cell state."""
+        """Returns the new hidden and cell state."""
 
         def before_activation(gate):
             total = self[f"x_{gate}0"](inputs[0])
@@ -98,7 +98,7 @@ class PredNet(chainer.Chain):
         self.P, self.h, self.c = zeros(), zeros(), zeros()
 
     def __call__(self, x):
-        """The prediction of the frame after `x`, both `[1, C, H, W]`."""
+        """Predicts the frame after `x`, both `[1, C, H, W]`."""
         layers = len(self.channels)
         errors = []
         seen = x
@@ -128,7 +128,7 @@ class PredNet(chainer.Chain):
 
 
 def weights(network):
-    """`{name: array}` of the network, named as in the published weight files."""
+    """Returns `{name: array}`, named as in the published weight files."""
     return {"predictor" + name: p.data for name, p in network.namedparams()}
 
 
@@ -139,10 +139,10 @@ def set_weights(network, arrays):
 
 
 def initial_weights(network, seed):
-    """Draws W ~ N(0, 1/fan_in), peepholes N(0, 1/(C H W)) and zero biases.
+    """Samples W ~ N(0, 1/fan_in), peepholes N(0, 1/(C H W)) and zero biases.
 
-    From NumPy's frozen `RandomState`, name by name, so that every release of Chainer
-    and of NumPy starts from the same bits.
+    They come from NumPy's frozen `RandomState`, name by name, so that every release of
+    Chainer and of NumPy starts from the same bits.
     """
     draw = np.random.RandomState(seed)
     arrays = {}

@@ -3,7 +3,7 @@
 Chainer and PyTorch keep inputs of operations and read them again in the backward pass.
 An array that shares its memory with a NumPy buffer can be overwritten in between, which
 PyTorch's version counters do not see: every loss is right, and every gradient wrong.
-Here what is kept is hashed in the forward pass and again in the backward pass.
+This module hashes kept arrays in the forward pass and again in the backward pass.
 
     from overwritten_inputs import report, watch_chainer      # or watch_torch
 
@@ -46,7 +46,7 @@ def fingerprint(array):
 
 
 def keep(array):
-    """What `compare` needs later: the array's hash and where it was kept."""
+    """Returns the data that `compare` needs: an array's hash and where it was kept."""
     return fingerprint(array), _caller()
 
 
@@ -116,7 +116,7 @@ def watch_torch():
 
 
 def report(found):
-    """The findings in words, equal ones counted."""
+    """Describes the findings in words; equal ones are counted."""
     lines = []
     for (operation, position, shape, where), times in Counter(found).items():
         place = "" if position < 0 else f" input {position}"
@@ -128,7 +128,7 @@ def report(found):
 
 
 def _caller():
-    """`file:line` of the innermost frame that is neither here nor in a library."""
+    """Returns `file:line` of the innermost frame outside this file and libraries."""
     here = os.path.abspath(__file__)
     for frame in reversed(traceback.extract_stack()):
         path = os.path.abspath(frame.filename)

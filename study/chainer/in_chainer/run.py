@@ -20,7 +20,7 @@ from chainer import functions
 
 
 def arguments():
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default, about in (
         ("length", None, "frames to use; all unless given"),
@@ -87,10 +87,10 @@ def main():
 
 
 def difference_kept(prediction, target):
-    """Mean squared error that keeps x0 - x1 of its forward pass.
+    """Computes the mean squared error, keeping x0 - x1 of its forward pass.
 
-    The arithmetic is that of Chainer 7.8.1; what is kept is what releases before
-    3.0.0rc1 kept.
+    It computes as Chainer 7.8.1 does, and keeps the array that releases before 3.0.0rc1
+    kept.
     """
 
     class MeanSquaredError(chainer.FunctionNode):
@@ -109,13 +109,14 @@ def difference_kept(prediction, target):
 
 
 def train(network, frames, options):
-    """The losses `[T - 1]` of a training on one stream of frames, float32.
+    """Returns the losses `[T - 1]` of a training on one stream of frames, float32.
 
-    Each is against its true target. The first window has one loss less, but for window
-    1. An input or target that is `copied` is a new array for each frame, as a transfer
-    to a GPU makes; `shared`: the one buffer, as published. `remake`: after each update
-    every parameter and every carried state gets a new array of the same value, as
-    moving the model to the CPU and back does. `frames` are uint8 `[T, H, W, C]`.
+    Each loss is against the true target. The first window has one loss less, unless the
+    window is 1. An input or target that is `copied` is a new array for each frame, as
+    after a transfer to a GPU; one that is `shared` is always the same buffer, as
+    published. With `remake`, after each update every parameter and every carried state
+    gets a new array of the same value, as when the model is moved to the CPU and back.
+    `frames` are uint8 `[T, H, W, C]`.
     """
     pictures = frames.transpose(0, 3, 1, 2).astype(np.float32)
     pictures /= 255
@@ -149,7 +150,7 @@ def train(network, frames, options):
 
 
 def digest(arrays):
-    """SHA-256 of named arrays: names, shapes and bytes, in the order of the names."""
+    """Hashes named arrays by SHA-256: names, shapes and bytes, ordered by name."""
     sha = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         sha.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
