@@ -11,7 +11,7 @@ WORKERS ?= 2
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup gpu gpu-wheels compare chainer test test-default-flags test-versions \
+.PHONY: setup gpu gpu-hour gpu-wheels compare chainer test test-default-flags test-versions \
   soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
@@ -50,6 +50,11 @@ $(GPU_WHEELS): $(STAMP)
 gpu: setup gpu-wheels
 	$(BIN)/python experiments/gpu.py $(ARGS)
 	$(BIN)/python tests/noise/gpu/sums.py
+
+# All that needs a GPU: ten minutes of the package, then the study's arms on it.
+gpu-hour: setup
+	$(BIN)/python experiments/on_gpu.py $(ARGS)
+	$(BIN)/python -m study gpu
 
 bench: setup
 	$(BIN)/python experiments/benchmark.py $(ARGS)
