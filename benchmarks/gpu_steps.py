@@ -80,7 +80,7 @@ def operations(size: str) -> int:
 
 
 def least_bytes(size: str, width: int) -> int:
-    """Returns the bytes that a step moves for one frame of one sequence, at least.
+    """Returns a lower bound of the bytes that a step moves per frame of a sequence.
 
     Every convolution reads its input and writes its output once in each of the three
     passes; numbers of maps have `width` bytes.
@@ -128,7 +128,7 @@ def run(
         workers: processes that compile at once; together they may take three fifths of
             the GPU's memory.
         seconds: time for all; two fifths of it are kept for the timing.
-        alone: entered while steps are timed. Defaults to nothing.
+        alone: context that is entered while steps are timed. Defaults to none.
 
     Yields:
         One record a step: its settings and `seconds_per_window`, or `error`.
@@ -158,7 +158,8 @@ def run(
     left = [step for step in steps if step not in late]
     with alone or nullcontext():
         while left:
-            # One process for all steps that want the same flags; another after a fall.
+            # One process serves all steps with the same flags; after a crash another
+            # one starts.
             together = [step for step in left if step.flags == left[0].flags]
             worker = _Worker("time", together, cache, 0.8)
             stop = threading.Timer(start + seconds - time.monotonic(), worker.kill)

@@ -1,4 +1,4 @@
-"""The suites `step` and `foreign`: the speed of PredNet, and what noise costs others.
+"""The suites `step` and `foreign`: PredNet's speed, and noise's cost on other networks.
 
 docs/noise/accuracy.md names the three networks that `foreign` trains, in Flax Linen.
 """
@@ -200,7 +200,7 @@ def compare(
 
     All programs run in one process and take turns, so that other load slows all of them
     equally. The time ratio is the median, over rounds, of noisy over clean seconds of
-    one round; The compile ratio compares processor time to trace and compile, the
+    one round. The compile ratio compares processor time to trace and compile, the
     smaller of two.
     """
     _compiled(*step("none"))  # The first compilation has extra costs.

@@ -26,7 +26,7 @@ class Level(nn.Module):
     """One level: fused gates, peepholes, and the convolutions A and P."""
 
     def __init__(self, channels, above, below, height, width):
-        """Draws the weights, N(0, 1/fan_in); no level above or below has width 0."""
+        """Draws the weights, N(0, 1/fan_in); a missing neighbour has width 0."""
         super().__init__()
         self.gates = nn.Conv2d(3 * channels + above, 4 * channels, 3, padding=1)
         self.predict = nn.Conv2d(channels, channels, 3, padding=1)
@@ -186,7 +186,7 @@ def as_graphs(precision, height, width, window, batch, *channels):
 
 
 def main(device, *sizes):
-    """Times the windows, prints the JSON line."""
+    """Times the windows and prints the JSON line."""
     where, _, how = device.partition("-")
     torch.set_default_device(where)
     torch.backends.cudnn.deterministic = how == "deterministic"

@@ -56,7 +56,7 @@ _READ = ("data", "images", "validation_data", "weights", "init_weights", "input"
 _READ += ("run",)
 #: Names of flags by topic, in the order in which --help shows them.
 TOPICS: dict[str, list[str]] = {}
-# What a system says of a path that it does not take.
+# Errors of a system about a path that it does not accept.
 _PATH_ERRORS = (
     *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
     *(errno.EISDIR, errno.ELOOP, errno.EILSEQ),
@@ -99,7 +99,7 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         return said, 2
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
-    # The noise library stands alone and has an error of its own.
+    # The noise library is independent and has its own error.
     noise = sys.modules.get("prednet_jax.noise")
     if isinstance(error, (UserError, getattr(noise, "NoiseError", UserError))):
         return str(error), 2
@@ -170,7 +170,7 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 def _check_place(name: str, path: str) -> None:
-    """Refuses no path at all, and a place to write to that cannot be written."""
+    """Refuses an empty path, and an output path that cannot be written."""
     written = "file" if name in ("output", "record") else "directory"
     kind = "path" if name in _READ else written
     if not path:
@@ -201,7 +201,7 @@ def given_flags() -> dict[str, Any]:
 
 
 def provenance(**effective: Any) -> dict[str, Any]:
-    """Returns where a result comes from: the command, the flags, the code.
+    """Returns the origin of a result: the command, the flags, the code.
 
     The `effective` values take the place of flags that were not given. The directory in
     which a result was first written means nothing to a reader, so --workdir is left

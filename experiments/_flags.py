@@ -31,12 +31,12 @@ from prednet_jax.training.settings import (
 )
 
 FLAGS = flags.FLAGS
-# Fields of `PredNetConfig` that are flags of the same name, beside its sizes.
+# Fields of `PredNetConfig` that are flags of the same name, in addition to its sizes.
 PREDNET = (
     *("variant", "channels", "r_channels", "pixel_max", "convolution"),
     *("a_filters", "ahat_filters", "r_filters"),
 )
-# Fields of `DataSettings` that say which frames there are.
+# Fields of `DataSettings` that select the frames.
 FRAMES = ("data", "layout", "every", "crop", "offset", "allow_outside")
 # Fields of `runs.design.Setup` that are flags.
 SETUP = (
@@ -123,7 +123,7 @@ def define_model_flags(
 
 
 def define_data_flags() -> None:
-    """Declares the flags of `DataSettings` that say which frames there are."""
+    """Declares the flags of `DataSettings` that select the frames."""
     define_fields(DataSettings, FRAMES, {"crop": data.CROPS})
 
 
@@ -159,12 +159,12 @@ def setup() -> dict[str, Any]:
 
 
 def integers(name: str) -> tuple[int, ...]:
-    """Returns a comma-separated flag as whole numbers; empty: it is not given."""
+    """Returns a comma-separated flag as whole numbers; () if it is not given."""
     return numbers(name, int, "whole numbers such as 3,48,96,192")
 
 
 def numbers(name: str, kind: type = float, accepted: str = "numbers, as 1,0.1") -> Any:
-    """Returns a comma-separated flag as numbers; empty: it is not given."""
+    """Returns a comma-separated flag as numbers; () if it is not given."""
     values = getattr(FLAGS, name) or ()
     try:
         return tuple(map(kind, values))
@@ -214,6 +214,6 @@ def check_model_flags(model: str) -> None:
 
 
 def small_task(name: str, *, images: str | None = None) -> Task:
-    """Returns a network of several by name, of which PredNet has the flags' sizes."""
+    """Returns a network by name; a PredNet has the sizes of the flags."""
     sides = {} if name == "prednet" else {"height": None, "width": None}
     return task_of(dataclasses.replace(network(), model=name, **sides), images)

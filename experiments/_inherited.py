@@ -36,8 +36,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     | {"sampling": "windows", "batch": 8, "validate_every": 200}
     | {"learning_rate": 2e-3, "clip_gradient": 1.0},
 }
-# The flags of a command, and those of a run that change no number of it: another value
-# may be given. More seeds are more runs.
+# Flags of a command, and flags of a run that do not change its numbers, so another
+# value may be given. More seeds are more runs.
 _OF_COMMAND = (
     *("workdir", "resume", "overwrite", "progress", "profile", "plot"),
     *("coordinator", "process", "processes"),
@@ -48,7 +48,7 @@ _NETWORK = (
     *("variant", "channels", "r_channels", "height", "width", "pixel_max"),
     *("a_filters", "ahat_filters", "r_filters", "hidden"),
 )
-# The settings of frames that a run hands on to those who use its weights.
+# The settings of frames that scripts take from a run whose weights they use.
 _FRAMES = ("data", "crop", "offset", "layout", "every")
 
 
@@ -286,7 +286,8 @@ def load_trained_network() -> TrainedNetwork:
     if name is None:
         grey = data.own_size(frames.data or "walk")[2] == 1
         name = "moving_digits" if grey else "walk"
-        # Not by its name: a file of that name may lie here.
+        # The network is not loaded by its name, since a file of that name may exist
+        # here.
         config, params = weights.pretrained(name)
         own = tasks.of(config), params
     network, params = initial_weights(name, _flags.network(), own)

@@ -42,7 +42,7 @@ flags.DEFINE_bool("tuned", False, "Run `foreign` under the XLA flags of other sc
 
 
 def main() -> None:
-    """Checks, measures, prints."""
+    """Checks the flags, measures, and prints the results."""
     # The others measure what all other programs see: XLA's default flags.
     if FLAGS.suite == "step" or FLAGS.tuned:
         process.prepare(threads=FLAGS.threads)

@@ -6,9 +6,9 @@
 Each reduction of a training step is executed repeatedly (per call: atomics,
 scheduling), compiled repeatedly, and compiled in other processes (per run: autotuning
 may choose another kernel). V_c is the fraction of elements that differ from the first
-output, V_ermv their mean relative difference. Beside it stands what each profile of the
-noise `reduction_order` emulates. On a CPU nothing varies. Writes calibration.json to
---workdir.
+output, V_ermv their mean relative difference. The table also shows the variation that
+each profile of the noise `reduction_order` emulates. On a CPU nothing varies. Writes
+calibration.json to --workdir.
 """
 
 from pathlib import Path

@@ -87,8 +87,8 @@ _SIZES = ("seeds", "updates", "image_updates", "arms", "last")
 
 
 def main() -> None:
-    """Checks, plans, runs, judges, reports."""
-    # What draws the report is missed now, and not after the trainings.
+    """Checks the flags; plans, executes, judges and reports the comparison."""
+    # A missing package that draws the report is noticed now, not after the trainings.
     importlib.import_module("prednet_jax.report.page")
     process.prepare()
     started = time.monotonic()
@@ -203,7 +203,7 @@ def _kept_plan() -> budget.Plan | None:
 def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
     """Returns the plan of an interrupted comparison, or a new one.
 
-    It is kept and printed.
+    The plan is kept on disk and printed.
     """
     root = Path(FLAGS.workdir)
     if kept := _kept_plan():

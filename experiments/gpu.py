@@ -44,7 +44,7 @@ BASE: dict[str, Any] = {
 }
 AUTOENCODER = {"model": "autoencoder", "variant": "", "size": ""}
 PREDICTION = {"program": "prediction"}
-# What is changed of the base program, on one card of each of three architectures.
+# Changes to the base program, tried on one card of each of three architectures.
 FACTORS: tuple[dict[str, Any], ...] = (
     AUTOENCODER,
     AUTOENCODER | PREDICTION,
@@ -115,7 +115,7 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
     calls = Counter(
         e.detail.partition(": ")[0] for e in report.entries if e.kind == "library"
     )
-    # XLA counts no operations of library calls: those of the program as written.
+    # XLA does not count operations of library calls, so the program's own are counted.
     flops = jax.jit(function).lower(*arguments).cost_analysis()["flops"]
     bare = {name: case[name] for name in BASE}
     shown = case["gpu"] in FEW and bare in (BASE, BASE | AUTOENCODER)
@@ -134,7 +134,7 @@ def audited(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(entries: Sequence[Any]) -> dict[str, str]:
-    """Returns what each line of the source varies by, in the order of the files."""
+    """Returns the sources of variation of each source line, in file order."""
     worst = {entry.source: entry.varies for entry in reversed(entries)}
 
     def place(source: str) -> tuple[str, int]:

@@ -1,8 +1,9 @@
-"""How much the result of each reduction varies from run to run on this device.
+"""Measures how much the result of each reduction varies from run to run on a device.
 
 The variation of a reduction is measured between calls of one compiled program (atomics,
 scheduling), compilations in one process, and processes (autotuning may choose another
-kernel), and compared with what `ReductionOrder` emulates: that between its keys.
+kernel), and compared with the variation that `ReductionOrder` emulates between its
+keys.
 """
 
 import multiprocessing
@@ -86,9 +87,10 @@ def measure(
 ) -> dict[str, Any]:
     """Returns the `variation` of one reduction, measured and emulated, by `DISTANCES`.
 
-    `others` are its outputs in other processes (without them there is no variation of
-    processes); `repeats`, at least 2, the calls of one program and keys of the noise.
-    `emulated` is by profile, None where it does not perturb the reduction.
+    `others` are its outputs in other processes; without them the variation between
+    processes is left out. `repeats`, at least 2, is the number of calls of one program,
+    and of keys of the noise. `emulated` is by profile, and None where a profile does
+    not perturb the reduction.
     """
     function, operands = reduction
     calls = outputs(reduction, repeats)

@@ -93,7 +93,10 @@ class PredNetConfig:
 
     @property
     def order(self) -> str:
-        """What comes first in a frame, `lotter`: top-down; `watanabe`: bottom-up."""
+        """Order of the two passes in a frame.
+
+        `lotter` is top-down first, `watanabe` bottom-up.
+        """
         return self.variant.removesuffix("_pytorch")
 
     @property
@@ -103,7 +106,7 @@ class PredNetConfig:
 
     @property
     def peepholes(self) -> bool:
-        """Whether each unit's gates see its old cell, which ties the frame size."""
+        """Whether each unit's gates see its old cell, which fixes the frame size."""
         return self.variant == "watanabe"
 
     @property

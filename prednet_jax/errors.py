@@ -89,9 +89,9 @@ EXTRAS = {name: extra for extra, of in _BRINGS.items() for name in of.split()}
 
 
 def missing_extra(error: ImportError) -> str | None:
-    """Returns what to install where a module of an extra is missing, or None.
+    """Returns the command to install a missing module of an extra, or None.
 
-    By the path of a checkout: no package index has this project.
+    It installs from the path of a checkout, since no package index has this project.
     """
     name = (error.name or "").split(".")[0]
     if name not in EXTRAS:
@@ -109,7 +109,7 @@ def log_line(text: str) -> None:
 say = log_line
 
 
-# What an NVIDIA driver shows, and that of Windows' Linux.
+# Files that an NVIDIA driver shows, on Linux and in Windows' Linux.
 _DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")
 
 

@@ -31,8 +31,8 @@ LIMIT = 4 * 2**30
 
 _STARTS = {b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"\x93NUMPY": "npy"}
 _STARTS |= {b"\x89HDF\r\n\x1a\n": "hdf5"}
-# What readers of binary formats raise on broken bytes. A header may also claim an array
-# that no memory holds.
+# Errors that readers of binary formats raise on broken bytes. A header may also claim
+# an array that no memory can hold.
 BROKEN = (
     *(OSError, EOFError, ValueError, TypeError, LookupError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, struct.error, OverflowError, MemoryError),
@@ -43,11 +43,11 @@ BROKEN = (
 _PLAIN = re.compile(r"[A-Za-z0-9/._-]*")
 
 # The lock of a directory: `flock` on this file, which holds the id of its process. The
-# kernel releases it when the process ends, in whatever way.
+# kernel releases it when the process ends for any reason.
 LOCK = ".lock"
 # `check` holds the lock for a moment; others try again instead of refusing for that.
 _PATIENCE, _PAUSE = 0.25, 0.05
-# What `flock` answers on file systems that have no locks, such as some network ones.
+# Errors of `flock` on file systems without locks, such as some network ones.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -58,7 +58,7 @@ class FileError(UserError):
 def open_binary(path: str | os.PathLike) -> io.BufferedReader:
     """Opens a regular file for reading; a FileError gives the reason if it cannot."""
     try:
-        # A pipe would wait here for who writes into it.
+        # Opening a pipe would wait here for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise FileError(f"{path}: no such file") from None
@@ -108,7 +108,8 @@ def kind(path: str | os.PathLike) -> str | None:
 def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     """Opens an .npz of at most `LIMIT` bytes, whose arrays are loaded by name.
 
-    A FileError, also where an array is loaded: it is missing or not such an archive.
+    A file that is missing or not such an archive is a FileError, also while an array is
+    loaded.
     """
     with open_binary(path) as file:
         try:
@@ -209,9 +210,9 @@ def check_writable(path: str | os.PathLike) -> None:
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Writes files that belong together, by name: all of them or none.
 
-    Each is written next to its place, under a name that no other thread or process has,
-    and reaches the disk before one is moved. So a reader sees a whole file, and on a
-    full disk or after a power failure there are the old files.
+    Each file is written next to its final path, under a name that no other thread or
+    process uses, and all reach the disk before the first is moved. So a reader always
+    sees a whole file, and the old files remain on a full disk or after a power failure.
     """
     temporaries = {name: aside(folder / name) for name in contents}
     try:
@@ -248,7 +249,7 @@ def sync(path: str | os.PathLike) -> None:
 
 def check_unlocked(folder: str | os.PathLike) -> None:
     """Refuses a directory in which another process works. Leaves no file."""
-    # Of a directory that cannot be written something else will complain.
+    # A directory that cannot be written is refused elsewhere.
     if os.access(Path(folder) / LOCK, os.W_OK):
         with _locked(Path(folder), _PATIENCE):
             pass
@@ -258,8 +259,8 @@ def check_unlocked(folder: str | os.PathLike) -> None:
 def hold(*folders: str | os.PathLike, wait: bool = False) -> Iterator[None]:
     """Locks directories, all or none, while the block runs; missing ones are created.
 
-    Those that this call created and that are still empty are removed at its end. With
-    `wait` it waits for other processes instead of refusing.
+    Directories that this call created and that are still empty are removed at its end.
+    With `wait` it waits for other processes instead of refusing.
     """
     with contextlib.ExitStack() as held:
         for folder in map(Path, folders):
@@ -300,7 +301,7 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
         path.write_text(f"{os.getpid()}\n")
         yield
     finally:
-        # Removed while the lock is held: who has opened the file meanwhile sees, once
-        # it has the lock, that the file has no name any more.
+        # The file is removed while the lock is held: a process that opened it meanwhile
+        # sees, once it has the lock, that the file no longer has a name.
         path.unlink(missing_ok=True)
         lock.release()

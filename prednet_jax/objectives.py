@@ -38,7 +38,7 @@ OBJECTIVES = ("squares", "errors", "mse")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How a network is trained.
+    """The objective of a training, and its variations.
 
     Attributes:
         objective: `squares`, `errors` or `mse`. Defaults to the objective that the
@@ -81,9 +81,10 @@ class Method:
 
 
 class WindowResult(NamedTuple):
-    """The state after a window, and of each transition two numbers, `[T]`.
+    """The state after a window, and two numbers for each transition, `[T]`.
 
-    They are the MSE against the *true* target, and the weight: 1, or 0 from a stand-in.
+    The two numbers are the MSE against the *true* target, and the weight: 1, or 0 for a
+    transition from a stand-in frame.
     """
 
     state: Any
@@ -155,7 +156,7 @@ def window_loss(
 
     unseen = method.extrapolate_from
     if unseen is not None:
-        # Step 0 of `watanabe` sees the stand-in, that of `lotter` frame 0.
+        # Step 0 of `watanabe` sees the stand-in; step 0 of `lotter` sees frame 0.
         unseen += config.order == "watanabe"
     state, (predictions, errors) = prednet.scan_frames(
         *(params, config, state, seen, pick),
@@ -202,7 +203,7 @@ def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float,
 def _transitions(
     config: PredNetConfig, frames: Float[Array, "T1 B H W C"], first: Bool[Array, ""]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Frames that are shown, weights of transitions, whether the state is zeroed `[T]`.
+    """Returns the frames to show, the transitions' weights, and the resets, `[T]`.
 
     At each step `watanabe` is shown a frame and predicts the next one; `lotter`
     predicts the frame that it is about to be shown.
@@ -235,7 +236,7 @@ def squares(
 ) -> tuple[Float[Array, " T"], WindowResult]:
     """Returns the squared errors of predictions of the last T frames.
 
-    The first result is what pulls them, the distance from their true or stale targets.
+    The first result gives the gradient: the errors against true or stale targets.
     """
     targets = frames[-len(predictions) :]
     frame_losses = jnp.square(predictions - targets).mean(axis=(1, 2, 3, 4))

@@ -21,7 +21,7 @@ from prednet_jax.errors import decay, not_negative, positive, whole
 
 
 class AdamState(NamedTuple):
-    """Of `chainer_adam`: updates made, first and second moments."""
+    """The state of `chainer_adam`: updates made, first and second moments."""
 
     step: jax.Array
     mu: optax.Params
@@ -80,9 +80,9 @@ def _chainer_adam(
 
 
 def one_minus_power(b: float, t: jax.Array) -> jax.Array:
-    """Computes 1 - b^t, of a running mean after t updates that began at zero.
+    """Computes 1 - b^t, the bias of a running mean after t updates from zero.
 
-    Written plainly it is off by 6e-5 in float32 at b = 0.999, t = 1.
+    The plain expression has a relative error of 6e-5 in float32 at b = 0.999, t = 1.
     """
     return -jnp.expm1(t * math.log(b)) if b > 0 else jnp.ones_like(t)
 
@@ -92,8 +92,8 @@ def clipped(
 ) -> optax.GradientTransformation:
     """Clips the gradients to a global L2 norm above 0 before the optimiser sees them.
 
-    As `optax.chain(optax.clip_by_global_norm(norm), optimizer)`, but the state is that
-    of the optimiser alone.
+    It is equivalent to `optax.chain(optax.clip_by_global_norm(norm), optimizer)`, but
+    its state is the optimiser's state alone.
     """
     positive("clip_gradient", norm)
     clip = optax.clip_by_global_norm(norm)

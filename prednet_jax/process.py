@@ -42,16 +42,18 @@ def prepare(*, threads: int = 0, first: int = 0, cache: bool = False) -> None:
     """Applies the settings that were measured to be best for training on a CPU.
 
     Args:
-        threads: number of processors to use, enforced by `limit_threads`; 0: all.
-        first: which processor is the first of them; counted round from 0.
+        threads: number of processors to use, enforced by `limit_threads`. Defaults to
+            0, all.
+        first: index of the first of these processors, from 0; larger indices wrap
+            around.
         cache: whether to keep compiled programs on disk for later processes.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if threads:
         limit_threads(threads, first)
     set_xla_flags()
-    # One heap of glibc's per two processors; its default is eight per processor. Memory
-    # that one heap frees no other can use: 180 of 1270 MB at 160x120.
+    # One heap of glibc per two processors; its default is eight per processor. Memory
+    # that one heap frees cannot be used by another: 180 of 1270 MB at 160x120.
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if mallopt := getattr(library, "mallopt", None):
         mallopt(_M_ARENA_MAX, max(1, available_threads() // 2))
@@ -93,8 +95,8 @@ def split_cpu(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
 
 
-# What says how many processes a launcher started and which this one is
-# (docs/many_machines.md), after the name by which `jax.distributed` knows it.
+# Variables in which a launcher reports its number of processes and this one's index
+# (docs/many_machines.md), after the name by which `jax.distributed` knows the launcher.
 _LAUNCHERS = (
     ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
     ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -121,7 +123,7 @@ def launched() -> Launched | None:
 
 
 def join_launched(found: Launched) -> None:
-    """Joins the processes that a launcher started: `jax.distributed` knows the rest.
+    """Joins the processes that a launcher started, which `jax.distributed` detects.
 
     Call it before any array is made. Waits until all have joined.
     """
@@ -131,7 +133,8 @@ def join_launched(found: Launched) -> None:
 def join_processes(coordinator: str, count: int, number: int) -> None:
     """Joins the `count` processes of one program, through `jax.distributed`.
 
-    As `join_launched`; `coordinator` is host:port of process 0, `number` this one's.
+    It works as `join_launched` does. `coordinator` is host:port of process 0, and
+    `number` is the index of this process.
     """
     whole("processes", count, 1)
     whole("process", number, 0, count - 1)
@@ -148,11 +151,12 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
 
 
 def _join(what: str, **options: Any) -> None:
-    # It would take SIGTERM away from `training.interruption`, which saves.
+    # JAX's service would take SIGTERM from `training.interruption`, which saves the
+    # run.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(**options)
-    # A launcher that does not say where process 0 is, or whose package is missing.
+    # The launcher does not report the address of process 0, or its package is missing.
     except (RuntimeError, ValueError, KeyError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(
@@ -176,7 +180,7 @@ def barrier(name: str) -> None:
 
 
 def assert_same_on_all(name: str, value: Any) -> None:
-    """Refuses values that differ between processes, as where they see other disks."""
+    """Refuses values that differ between processes, perhaps because of other disks."""
     digest = zlib.crc32(repr(value).encode()) >> 1
     if all_max(digest, -digest) != (digest, -digest):
         raise UserError(
@@ -186,8 +190,8 @@ def assert_same_on_all(name: str, value: Any) -> None:
 
 
 # Flags of XLA's CPU compiler: the value measured to be best
-# (study/pages/measurements.md), and
-# the first version of jax without the flag. XLA ends the process at an unknown flag.
+# (study/pages/measurements.md), and the first version of jax without the flag. XLA ends
+# the process at an unknown flag.
 _XLA_FLAGS = {
     # The older emitters compile a training step in two thirds of the time and half of
     # the memory; the step is as fast.
@@ -243,9 +247,9 @@ def release_memory_of_compiling() -> None:
 def use_compilation_cache() -> None:
     """Keeps compiled programs on disk for later processes.
 
-    There is one folder per number of threads: XLA partitions loops by that number when
-    it compiles, but its cache key does not hold it, so that a program compiled for
-    another number would silently be another arm of the comparison.
+    There is one folder per number of threads. XLA partitions loops by that number when
+    it compiles, but its cache key does not contain it. A program compiled for another
+    number would silently add in another order.
     """
     root = os.environ.get("JAX_COMPILATION_CACHE_DIR")
     if root is None:
@@ -266,7 +270,7 @@ def set_precision(precision: str) -> jnp.dtype:
             parameters, states, sums and the optimiser in float32.
 
     Raises:
-        UserError: the precision is another.
+        UserError: the precision is not one of these.
     """
     one_of("precision", precision, tuple(PRECISIONS))
     jax.config.update("jax_enable_x64", precision == "float64")
@@ -275,7 +279,7 @@ def set_precision(precision: str) -> jnp.dtype:
 
 
 def available_threads() -> int:
-    """Processors that this process may use."""
+    """Returns the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,6 +1,6 @@
 """A pytest plugin: the fixture `noise_tolerance`, and the flag `--noise-update`.
 
-docs/noise/tolerance.md describes it. pytest loads the plugin by its entry point. The
+docs/noise/tolerance.md describes the plugin. pytest loads it by its entry point. The
 plugin imports JAX only when the fixture is first used, so that a conftest.py can still
 choose the platform.
 """

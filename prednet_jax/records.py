@@ -27,8 +27,8 @@ from prednet_jax.files import FileError
 MANIFEST, METRICS, WEIGHTS = "manifest.json", "metrics.jsonl", "weights.npz"
 VALIDATION, LOSS_PICTURE = "validation.jsonl", "loss.png"
 EXAMPLES = "examples.npz"
-# What determines a run's numbers beside its flags: versions, and variables that change
-# what XLA or the process computes.
+# What determines a run's numbers in addition to its flags: versions, and variables that
+# change the computations of XLA or the process.
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "chex", "prednet-jax")
 ENVIRONMENT = (
     *("XLA_FLAGS", "GLIBC_TUNABLES", "JAX_PLATFORMS", "JAX_ENABLE_X64"),
@@ -36,7 +36,7 @@ ENVIRONMENT = (
     *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TF_CUDNN_DETERMINISTIC"),
     "NVIDIA_TF32_OVERRIDE",
 )
-# Those that say where things are, not what is computed.
+# Variables that name places and do not affect the computation.
 _PLACES = ("JAX_COMPILATION_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "GLIBC_TUNABLES")
 
 
@@ -76,7 +76,7 @@ def write_tree(
 
 
 def tree_bytes(tree: Mapping[str, Any], *, compressed: bool = False) -> bytes:
-    """Returns what `write_tree` writes."""
+    """Returns the bytes that `write_tree` writes."""
     buffer = io.BytesIO()
     save = np.savez_compressed if compressed else np.savez
     save(buffer, **{name[1:]: np.asarray(x) for name, x in _leaves(tree)})  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ def write_json(path: str | os.PathLike, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """Returns what `write_json` writes."""
+    """Returns the bytes that `write_json` writes."""
     return (json.dumps(_finite(value), indent=2, allow_nan=False) + "\n").encode()
 
 
@@ -143,7 +143,7 @@ def write_csv(
     rows: Sequence[Mapping[str, object]],
     columns: Iterable[str] | None = None,
 ) -> None:
-    """Writes a table, with its folder; columns None: the first row's."""
+    """Writes a table, and makes its folder; columns default to the first row's."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, csv_bytes(rows, columns))
 
@@ -151,7 +151,7 @@ def write_csv(
 def csv_bytes(
     rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None
 ) -> bytes:
-    """Returns what `write_csv` writes."""
+    """Returns the bytes that `write_csv` writes."""
     names = list(rows[0] if columns is None else columns)
     text = io.StringIO()
     writer = csv.DictWriter(
@@ -163,7 +163,7 @@ def csv_bytes(
 
 
 def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
-    """Reads the rows of a table; a FileError: it is missing or is no text."""
+    """Reads the rows of a table; a file that is missing or not text is a FileError."""
     return list(csv.DictReader(files.read_text(path).splitlines()))
 
 
@@ -330,7 +330,7 @@ class Run:
 
 
 def read_run(directory: str | os.PathLike) -> Run:
-    """Reads a run; a FileError: a file is missing or broken, or has no update."""
+    """Reads a run; a file that is missing, broken or without updates is a FileError."""
     directory = Path(directory)
     manifest = read_json(directory / MANIFEST)
     if not isinstance(manifest, dict):
@@ -356,7 +356,7 @@ def _columns(path: Path, rows: list[Any]) -> dict[str, np.ndarray]:
                 f"{path}: line {number}: expected an object of numbers, with the names "
                 "of the first"
             )
-    # Of None NumPy makes NaN.
+    # NumPy converts None to NaN.
     return {name: np.array([row[name] for row in rows], np.float64) for name in names}
 
 

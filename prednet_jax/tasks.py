@@ -1,4 +1,4 @@
-"""Tasks: a network and how it is trained, as one object.
+"""Tasks: a network and its training, as one object.
 
 Training, comparison and the study know a network through its `Task` only. A new network
 is one file with a subclass of `Task`, perhaps outside this package
@@ -43,17 +43,18 @@ class Adam(NamedTuple):
 
 
 class Task(abc.ABC):
-    """A network and how it is trained; programs are compiled once per instance.
+    """A network and its training; programs are compiled once per instance.
 
     Attributes:
         name: name in tables and manifests, by which `recorded` finds the task again.
         frame: height, width and channels of its frames; 1 or 3 channels.
         data: the default source of frames (`data.open_source`).
-        windowed: whether an update sees a window of T transitions; False: one image,
-            which has no next frame. Stale targets have no effect on one image.
+        windowed: whether an update sees a window of T transitions. If False it sees one
+            image, which has no next frame and on which stale targets have no effect.
         fresh_windows: whether each window is a sequence, started from the zero state.
         warm_up: frames shown before the predictions that are kept as examples.
-        weights: count of numbers in the parameters, to estimate memory; 0: unknown.
+        weights: count of numbers in the parameters, to estimate memory. Defaults to 0,
+            unknown.
     """
 
     name: str = ""
@@ -74,8 +75,9 @@ class Task(abc.ABC):
         """Returns the predictions of a window, and the state for the next window.
 
         `frames` are `[T + 1, B, H, W, C]` in [0, 1]; frame 0 is the last one of the
-        window before, or a stand-in if `first`, a boolean scalar. The predictions
-        `[T, B, H, W, C]` are of frames[1:]. Not `windowed`: both are `[1, B, H, W, C]`.
+        window before, or a stand-in if `first`, a boolean scalar. The predictions `[T,
+        B, H, W, C]` are of frames[1:]. If not `windowed`, frames and predictions are
+        `[1, B, H, W, C]`.
         """
         raise NotImplementedError(
             f"{type(self).__name__}: outputs, or loss and predict"
@@ -119,7 +121,7 @@ class Task(abc.ABC):
                 )
 
     def adam(self, updates: int) -> Adam:
-        """Returns the settings of the published Adam, for so many updates."""
+        """Returns the settings of the published Adam for a number of updates."""
         del updates
         return Adam()
 
@@ -350,8 +352,9 @@ def frame_size(task: Task) -> dict[str, Any]:
 def check_recorded(model: str) -> None:
     """Refuses the name of a task, from a manifest, if its module may not be imported.
 
-    A manifest may come from somebody else, and must not have any installed module run.
-    So the module has to import this package. Its source is read; nothing is imported.
+    A manifest may come from somebody else, and must not be able to run any installed
+    module. So only a module that imports this package is accepted. This check reads the
+    module's source and imports nothing.
     """
     if model in NAMED:
         return

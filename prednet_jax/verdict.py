@@ -68,8 +68,8 @@ class Claim:
         kind: subject of the claim.
         remark: text that follows the subject in brackets, or an empty text.
         model: the network.
-        answer: whether it holds. Where a study is repeated, the answer rests on the
-            seeds of both.
+        answer: whether the claim holds. If a study is repeated, the answer rests on the
+            seeds of the study and of the repetition.
         found: the effect in the runs at hand.
         published: the effect in the published study, or None if it has no such effect.
         predicted: ends of the range in which a repetition of this size should fall, or

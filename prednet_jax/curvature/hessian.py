@@ -50,8 +50,8 @@ def hessian_operator(
 ) -> tuple[Callable[[jax.Array], jax.Array], jax.Array, Callable]:
     """Returns the Hessian, or P^{-1/2} H P^{-1/2}, as an operator on flat vectors [n].
 
-    It is forward over reverse. Beside it P^{-1/2} as [n], ones for the raw Hessian, and
-    what makes a pytree like `params` of [n].
+    It is forward over reverse. Also returns P^{-1/2} as [n], which is ones for the raw
+    Hessian, and the function that converts [n] to a pytree like `params`.
     """
     check(params, scale)
     flat, unravel = ravel_pytree(params)
@@ -97,7 +97,7 @@ def adam_scale(
 
 
 def check(params: PyTree, scale: PyTree | None) -> None:
-    """Refuses weights, or a scale of them, that have no Hessian here."""
+    """Refuses weights, or a scale of them, without a Hessian."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)]
     dtypes = sorted({str(leaf.dtype) for leaf in leaves})
     if dtypes not in (["float32"], ["float64"]) or not any(x.size for x in leaves):
@@ -151,7 +151,7 @@ def extreme_eigenpairs(
     """Estimates the lowest and highest eigenpair of a loss's Hessian.
 
     A second call with the same function `loss` does not compile again. Needs memory for
-    steps * n numbers. A UserError: an argument is not as said.
+    steps * n numbers. An invalid argument is a UserError.
 
     Args:
         loss: Maps a pytree of weights to a scalar, deterministically: with noise the

@@ -5,9 +5,9 @@ H rows and W columns, such as THWC, NTCHW or TNHW; without C the frames are grey
 array without a layout is read where its shape has one meaning, and one line reports it.
 Frames are uint8, or fractions of white from 0 to 1, which are rounded to uint8.
 
-Several sequences are an axis N, or `boundaries`, the indices of their first frames, in
-an .npz, or a file of sources next to an .hkl (`data.hickle`). An .npz is read, the
-others are mapped.
+Several sequences are given by an axis N, by `boundaries`, the indices of their first
+frames, in an .npz, or by a file of sources next to an .hkl (`data.hickle`). An .npz is
+read into memory; other arrays are mapped.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _ACCEPTED = (
     "accepted are frames of uint8 or of fractions from 0 to 1, [T, H, W, C] with C 1 "
     "or 3, or grey [T, H, W]; others by --layout= (layout=), as NTHWC, NTCHW or TNHW"
 )
-# Bytes that are looked at together.
+# Bytes that are checked together.
 _CHUNK = 2**26
 # The published test set of Moving MNIST (Srivastava et al. 2015).
 _MOVING_MNIST = "mnist_test_seq.npy", (20, 10000, 64, 64)
@@ -73,7 +73,7 @@ class Film:
             self._boundaries = boundaries
 
     def source(self, fit: Fit) -> FrameSource:
-        """Returns the source that a fit makes of the frames; all are looked at."""
+        """Returns the source that a fit makes of the frames; checks all of them."""
         name, array = str(self._path), self._array
         fit = fit.settled(self.height, self.width)
         fit.check(self.height, self.width, f"a frame of {name}")
@@ -127,7 +127,7 @@ class Film:
 
 
 def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
-    """Returns a layout that was given, if the shape fits it."""
+    """Returns a given layout, if the shape fits it."""
     letters = layout.upper()
     named = set(letters)
     if not set("THW") <= named <= set("NTCHW") or len(named) < len(letters):
@@ -150,7 +150,7 @@ def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
 
 
 def _guess(path: Path, shape: tuple[int, ...]) -> str:
-    """Returns the layout of an array, where its shape has one meaning."""
+    """Returns the layout of an array whose shape has only one meaning."""
     name, published = _MOVING_MNIST
     last, second = shape[-1] in (1, 3), len(shape) > 1 and shape[1] in (1, 3)
     readings = {
@@ -180,7 +180,7 @@ def _guess(path: Path, shape: tuple[int, ...]) -> str:
 
 
 def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
-    """Returns the array, and the first frames of its sequences if told."""
+    """Returns the array, and the first frames of its sequences if the file has them."""
     kind = files.kind(path)
     if kind == "hdf5" or path.suffix.lower() == ".hkl":
         return hickle.load(path)

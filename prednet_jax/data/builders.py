@@ -1,4 +1,4 @@
-"""Data sets that others publish results on, from their files, without TensorFlow.
+"""Prepares data sets of published results from their files, without TensorFlow.
 
 MNIST is prepared by TFDS's own builder. Moving MNIST's test set becomes an .npz with
 its sequences, KITTI folders of pictures: one a split, in each one a recording.
@@ -98,9 +98,10 @@ def moving_mnist(source: Path, made: Path, progress: Progress = iter) -> None:
 
 
 def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
-    """Cuts camera image_03 of each recording, as process_im of process_kitti.py.
+    """Cuts camera image_03 of each recording, as process_im in process_kitti.py does.
 
-    Scaled to the height with Pillow's bilinear filter, and the middle columns.
+    Pictures are scaled to the height with Pillow's bilinear filter, and the middle
+    columns are kept.
     """
     recordings = {
         Path(path).parts[-3]: names
@@ -124,7 +125,7 @@ def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
 
 
 class Mnist(MNIST, skip_registration=True):  # type: ignore[call-arg]
-    """TFDS's own builder, from files that were brought and read without TensorFlow."""
+    """TFDS's own builder, with files that are copied and read without TensorFlow."""
 
     name = "mnist"
 

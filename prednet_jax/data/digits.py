@@ -1,7 +1,7 @@
-"""Handwritten digits: single pictures in an order of a seed, and digits that move.
+"""Handwritten digits: single pictures in an order given by a seed, and moving digits.
 
-`digits` are those that scikit-learn ships (docs/data.md has their source): 1797
-pictures of 8x8 pixels, scaled to 28x28.
+`digits` are scikit-learn's (docs/data.md gives their source): 1797 pictures of 8x8
+pixels, scaled to 28x28.
 
 `open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
 digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
@@ -57,7 +57,7 @@ class Stills(NamedTuple):
 def open_stills(
     stills: Stills, *, height: int, width: int, channels: int, seed: int
 ) -> FrameSource:
-    """Shows the pictures in laps; each lap has every picture once, in a new order.
+    """Opens the pictures in laps; each lap has every picture once, in a new order.
 
     They are scaled to the frame. Frame i depends on the seed and i only.
     """
@@ -126,7 +126,7 @@ def open_moving(
 
 
 def triangle(u: float) -> float:
-    """Returns reflection of the number line into [0, 1]."""
+    """Reflects the number line into [0, 1]."""
     return abs(u - 2 * round(u / 2))
 
 
@@ -170,7 +170,7 @@ def mnist() -> Stills:
         digest = hashlib.sha256(f"train {count}".encode())
         for index in np.unique(np.linspace(0, count - 1, 256).astype(int)).tolist():
             digest.update(examples[index]["image"].tobytes())
-    # TFDS asserts, and some of its readers raise what they like.
+    # TFDS raises AssertionError, and some of its readers raise other exceptions.
     except (*files.BROKEN, AttributeError, AssertionError, NotImplementedError) as e:
         raise UserError(
             f"data=mnist: not prepared for random access in {folder} (TFDS_DATA_DIR "

@@ -39,7 +39,7 @@ class FrameSource:
         channels: 1 (grey) or 3 (RGB).
         length: Total number of frames; `ENDLESS` for generated sources by default.
         boundaries: Index of the first frame of every sequence; starts with 0.
-        frames: What `read` calls, with a range inside the source.
+        frames: Function that `read` calls with a range inside the source.
         fingerprint: SHA-256 that identifies the content and its order, without paths:
             of the generator's version, seed and size, or of the bytes of every file.
         done: Description of the changes to pictures of another size; empty if
@@ -57,7 +57,7 @@ class FrameSource:
     done: str = ""
 
     def __post_init__(self):
-        """Returns refuse, with a UserError, a size, length or boundaries of no use."""
+        """Refuses, with a UserError, an invalid size, length or boundaries."""
         check_frame_size(self.height, self.width, self.channels)
         whole("length", self.length, 1)
         begins = list(self.boundaries)
@@ -174,7 +174,7 @@ _BITS = 11
 def refuse_crop(
     data: str, crop: str, offset: tuple[int, int], layout: str | None
 ) -> None:
-    """Refuses (UserError) to cut frames of a name, which are made at their size."""
+    """Refuses a crop of named sources, whose frames are generated at their size."""
     if layout is not None:
         raise UserError(
             f"layout={layout} with data={data}: expected an array, whose axes it names"
@@ -189,7 +189,7 @@ def refuse_crop(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fit:
-    """How a picture of any size becomes a frame.
+    """The conversion of a picture of any size into a frame.
 
     Attributes:
         height: Height of the frame, in pixels.
@@ -309,7 +309,7 @@ class Fit:
         /,
         **identity: Any,
     ) -> FrameSource:
-        """Returns the source of fitted pictures, which `identity` tells apart."""
+        """Returns the source of fitted pictures; `identity` is in its fingerprint."""
         size = self.height, self.width, self.channels
         digest = fingerprint(
             size=size, crop=self.crop, offset=tuple(self.offset), **identity
@@ -337,7 +337,7 @@ def resize_antialiased(picture: np.ndarray, height: int, width: int) -> np.ndarr
 def resize_bilinear(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """Scales uint8 `[h, w, c]` bilinearly between pixel centres; no smoothing.
 
-    With geometry and 11-bit weights of OpenCV's `cv2.resize`, as published.
+    Geometry and 11-bit weights are OpenCV's in `cv2.resize`, as published.
     """
     row, row_next, row_weight = _taps(picture.shape[0], height)
     col, col_next, col_weight = _taps(picture.shape[1], width)

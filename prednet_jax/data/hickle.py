@@ -25,7 +25,7 @@ _PART, _NAMES, _RATIO = 2**30, 2**26, 1040
 
 
 def load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
-    """Opens an array, which is read where it is indexed.
+    """Opens an array, whose parts are read when they are indexed.
 
     Returns it, and the first frames of its sequences if there is a file of sources next
     to it, which one line reports. Another file is a UserError.

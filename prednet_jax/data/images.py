@@ -6,7 +6,8 @@ the published `--sequences` each line names a list, and the state is reset at th
 of each list. Only one picture is in memory at a time.
 
 The content of a picture tells its format, one of `FORMATS`: for a PostScript file, for
-example, Pillow would start another program. docs/data.md lists which are refused.
+example, Pillow would start another program. docs/data.md lists the formats that are
+refused.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ def sequences_below(
 ) -> dict[str, list[str]]:
     """Returns the files of some suffixes in a folder, by the folder that they lie in.
 
-    In natural order, without hidden names and links to folders.
+    Files are in natural order, without hidden names and links to folders.
     """
 
     def refuse(error: OSError) -> None:
@@ -130,7 +131,7 @@ def _root(path: Path, allow_outside: bool) -> str | None:
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Returns sort key that puts frame_9 before frame_10."""
+    """Returns the sort key that puts frame_9 before frame_10."""
     parts = re.split(r"(\d+)", name.lower())
     # Text and numbers alternate, so that numbers are compared with numbers. With the
     # name itself at the end no two names are equal.

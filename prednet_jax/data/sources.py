@@ -62,7 +62,7 @@ NAMES: dict[str, NamedSource] = {
     ),
 }
 
-# Folders and files that hold a split, by what their names are.
+# Names of folders and files that hold a split.
 _SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("val", "valid", "validation"),
@@ -90,10 +90,10 @@ def open_source(
     layout: str | None = None,
     every: int = 1,
 ) -> FrameSource:
-    """Opens a source of frames; a UserError: a value or file is not accepted.
+    """Opens a source of frames; a value or file that is not accepted is a UserError.
 
-    Of a folder with parts `train` and `val` or `test` it is the part `train`, which one
-    line reports.
+    If a folder has parts `train` and `val` or `test`, the part `train` is opened, and
+    one line reports this.
 
     Args:
         data: A name (of `NAMES`) or a path, of all kinds that docs/data.md lists.
@@ -102,12 +102,13 @@ def open_source(
         width: Width of a frame, in pixels. Defaults to `own_size`.
         channels: 3 (RGB) or 1 (grey). Defaults to `own_size`.
         seed: Determines the content and order of generated sources.
-        crop: Of sources from disk, one of `CROPS`, as in `frames.Fit`.
+        crop: Crop of sources from disk, one of `CROPS`, as in `frames.Fit`.
         offset: `(right, down)` in pixels by which the crop is moved.
         allow_outside: Whether a text list may name files outside its own folder.
         layout: Axes of an array, such as NTHWC (`arrays`). Defaults to the only layout
             that its shape can have.
-        every: Of each sequence every so many frames are read, from its first one on.
+        every: Step between the frames that are read of each sequence, from its first
+            one.
     """
     default = own_size(data)
     size: dict[str, Any] = {
@@ -189,9 +190,9 @@ def open_split(
 def split_parts(data: str) -> dict[str, str]:
     """Returns the paths of train, validation and test of a folder that has such parts.
 
-    They are folders, videos, lists or arrays with these names, or the usual short ones
-    (val), perhaps after `X_`, as coxlab/prednet names its .hkl files. Without a part
-    `train` and another one the result is empty.
+    Parts are folders, videos, lists or arrays with these names, or the usual short ones
+    (val), optionally after `X_`, as coxlab/prednet names its .hkl files. The result is
+    empty unless the folder has a part `train` and another one.
     """
     path = os.path.expanduser(data)
     if data in NAMES or not os.path.isdir(path):
@@ -219,7 +220,7 @@ def _say_parts(data: str, parts: tuple[tuple[str, str], ...]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Opens what lies at a path, `data` in messages."""
+    """Opens the file or folder at a path; `data` is its name in messages."""
 
     data: str
     fit: Fit
@@ -306,7 +307,7 @@ class _Reader:
         return images.open_list(path, self.fit, allow_outside=self.allow_outside)
 
     def _films(self, name: str, paths: Sequence[str]) -> FrameSource:
-        """Videos and arrays, one after the other; all are cut, or all are scaled."""
+        """Opens videos and arrays in order; all are cut, or all are scaled."""
         fit, opened = self.fit, []
         for path in map(Path, paths):
             if _is_array(path):

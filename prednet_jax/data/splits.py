@@ -1,4 +1,4 @@
-"""Sequences to train on, to choose settings by, and to publish scores of.
+"""Splits: sequences to train on, to choose settings by, and to publish scores of.
 
 No sequence is in two splits. `sources.open_split` cuts every source the same way each
 time, as the table of docs/training.md has it.
@@ -34,7 +34,7 @@ _KEPT = 2**30
 def walks(
     split: str, count: int | None, size: dict, *, varied: bool = False
 ) -> FrameSource:
-    """Walks of seeds of their own; only the walks of `train` are varied."""
+    """Opens walks, with other seeds in each split; only `train` has varied walks."""
     count = count or WALKS
     held_out = HELD_OUT_PHOTOGRAPHS
     others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
@@ -71,7 +71,7 @@ def moving(
 def by_seed(
     opened: Callable[..., FrameSource], split: str, count: int | None, size: dict
 ) -> FrameSource:
-    """Opens the beginnings of other seeds, or `in_time` if seeds change nothing."""
+    """Opens the beginnings of other seeds, or splits `in_time` without seeds."""
     if split == "unseen":
         raise UserError("split=unseen: expected split train, validation or test")
     first_seed = FIRST_SEED[split]
@@ -88,7 +88,7 @@ def by_seed(
 
 
 def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
-    """Divides by tenths of the sequences, or, where they are few, of each."""
+    """Divides by tenths of the sequences, or of each sequence if they are few."""
     ends = (*source.boundaries[1:], source.length)
     pieces = list(zip(source.boundaries, ends, strict=True))
     low, high = {"validation": (8, 9), "test": (9, 10)}.get(split, (0, 8))

@@ -2,9 +2,9 @@
 
 Opening a video reads its packets without decoding them. This counts the frames, so the
 header's number is not needed. A read continues where the last one ended. A jump starts
-decoding at the key frame before, if the time stamps of the file can be trusted, else at
-the start. Unlike in the published frame maker no frame is dropped. docs/data.md tells
-what becomes of more than 8 bits a channel and of transparency.
+decoding at the key frame before if the time stamps of the file can be trusted, and at
+the start otherwise. Unlike in the published frame maker no frame is dropped.
+docs/data.md describes the handling of more than 8 bits a channel and of transparency.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionar
 
 
 def open_video(path: Path, fit: Fit) -> FrameSource:
-    """Opens the first track of a video; a rotation that it asks for is not applied."""
+    """Opens the first track of a video; a rotation in its header is not applied."""
     name = str(path)
     digest, video = files.digest(path), Video(path, fit)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
@@ -88,7 +88,7 @@ class Video:
         self.read = self.fit.frames(self._picture, lambda _: f"a frame of {path}")
 
     def _at(self, number: int) -> Any:
-        """Returns a frame; of many videos those that were read last stay open."""
+        """Returns a frame; only the videos that were read last stay open."""
         with _TURN:
             if number < self._next or (self.stamps and number > self._next + _NEAR):
                 self._frames = _numbered(self._path, self.stamps, number)
@@ -140,7 +140,7 @@ class Video:
 
 
 def _index(path: Path) -> tuple[int, list[int], float | None]:
-    """Counts the frames, and returns their times, if to be trusted, and the rate."""
+    """Counts the frames, and returns their times, if reliable, and the rate."""
     import av
 
     with _opened(path) as (container, stream):

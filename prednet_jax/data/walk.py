@@ -1,10 +1,10 @@
 """A first-person walk through real photographs, without a download and without an end.
 
-The photographs are those that scikit-image ships inside its wheel. A camera pans across
-a photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
+The photographs come with scikit-image, inside its wheel. A camera pans across a
+photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
 frames it cuts to another photograph. Every quantity has a closed form in the frame
-index, so that any frame can be rendered alone. With t the frame inside a scene and
-u = 2 pi t / period + phase, a scene has
+index, so that any frame can be rendered alone. With t the frame inside a scene and u =
+2 pi t / period + phase, a scene has
 
     view height   v(t) = middle * exp(0.25 sin u_zoom)
     centre        c(t) = margin + room(t) * (1 + 0.7 sin u_slow + 0.3 sin u_fast) / 2
@@ -132,7 +132,7 @@ def open_walks(
 def _fingerprint(
     kind: str, first: np.ndarray, photographs: tuple[str, ...], **numbers: Any
 ) -> str:
-    """Includes the first frame, which depends on the smoothing of Pillow."""
+    """Computes the fingerprint, with the first frame, as Pillow's smoothing varies."""
     return fingerprint(
         generator=kind,
         version=VERSION,
@@ -186,7 +186,7 @@ def scene_index(seed: int, index: int) -> int:
 
 @functools.lru_cache(maxsize=64)
 def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
-    """Draws the parameters of scene k of a walk through so many photographs."""
+    """Draws the parameters of scene k of a walk through `count` photographs."""
     draw = generator(seed, 0, k).random(15)
     jitter = round(JITTER * (draw[0] - 0.5)) if k else 0
     shortest = np.array([175.0, 65.0, 200.0, 75.0, 250.0, 30.0])
@@ -204,7 +204,7 @@ def scene(seed: int, k: int, count: int = len(PHOTOGRAPHS)) -> Scene:
 def pose(
     scene: Scene, t: np.ndarray, photo: tuple[int, int], aspect: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns where the camera is at frames `t`, `[T]`, from a scene's start.
+    """Returns the camera's position at frames `t`, `[T]`, from a scene's start.
 
     `photo` is the height and width of the photograph in pixels, `aspect` the width of
     the view over its height. Returns x, y and height of the view, `[T]` in pixels of
@@ -229,7 +229,7 @@ def pose(
 def _view(
     size: tuple[int, int, int], middle: float, name: str, seeds: tuple[int, ...]
 ) -> tuple[tuple[int, int], np.ndarray]:
-    """Returns the size of a scene's picture, and it, smoothed, at the scene's scale."""
+    """Returns a picture's size, and the picture, smoothed, at the scene's scale."""
     height, width, channels = size
     full = variation(name, channels, *seeds) if seeds else photograph(name, channels)
     rows, cols = full.shape[:2]
@@ -318,7 +318,7 @@ def photograph(name: str, channels: int) -> np.ndarray:
 def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
     """Returns dead leaves, or the photograph varied; uint8 `[h, w, channels]`.
 
-    `name` is one of `PHOTOGRAPHS`; the seeds say which variation.
+    `name` is one of `PHOTOGRAPHS`; the seeds determine the variation.
     """
     draw = generator(*seeds)
     mirrored, turned, inverted, bright, share = draw.random(5)
@@ -334,7 +334,7 @@ def variation(name: str, channels: int, *seeds: int) -> np.ndarray:
 
 
 def dead_leaves(draw: np.random.Generator) -> np.ndarray:
-    """Ellipses, quadrangles and triangles, each before those drawn so far.
+    """Draws ellipses, quadrangles and triangles, each in front of the earlier ones.
 
     It draws about 10^4 numbers; the result is uint8 `[384, 384, 3]`.
     """

@@ -12,11 +12,11 @@ with s the first frame of the sequence. In a first window frame s - 1 is a stand
 copy of frame s), whose step has loss weight 0 and is followed by a reset of the state.
 So all windows have the same shape and share one compiled program.
 
-A batch of B windows comes from B streams. Of at least B sequences, stream b gets the
-sequences b, b + B, b + 2B and so on; those at the same position are cut to the shortest
-of them, and a last round of fewer than B is left out. Of fewer sequences each is cut
-into B equal parts, without a remainder of less than B frames. In both cases the windows
-of all streams open sequences at the same updates.
+A batch of B windows comes from B streams. If there are at least B sequences, stream b
+gets the sequences b, b + B, b + 2B and so on. The B sequences at the same position are
+cut to the shortest of them, and a last round of fewer than B is left out. If there are
+fewer sequences, each is cut into B equal parts, without a remainder of less than B
+frames. In both cases the windows of all streams open sequences at the same updates.
 """
 
 import hashlib
@@ -63,9 +63,10 @@ def schedule(
 ) -> Schedule:
     """Returns the windows of the first `updates` updates, cycling over the sequences.
 
-    `boundaries` are the first frames of the sequences of `length` frames, `window` is T
-    and `batch` B of the formulas; 0: each update sees one picture of every stream. If
-    `fresh`, every window is a sequence of its own.
+    `boundaries` are the first frames of the sequences, which have `length` frames
+    together. `window` is T and `batch` is B in the module's formulas. With `window` 0
+    each update sees one picture of every stream. If `fresh`, every window is a sequence
+    of its own.
     """
     # With T = 1 the published loop has no shorter first window.
     whole("window", window or 2, 2)
@@ -102,9 +103,10 @@ def random_windows(
 def never_seen(source: FrameSource, window: int, *, batch: int, drawn: bool) -> int:
     """Returns how many frames of a source no update sees, however long it trains.
 
-    They are ends of sequences that fill no window, and where batches are streams what
-    sequences have more frames than those next to them. Of `drawn` windows they are the
-    sequences that are shorter than one. An endless source has none.
+    They are the ends of sequences that fill no window. Where batches are streams, they
+    also include the frames that a sequence has beyond the shortest in its round. If
+    windows are `drawn`, they are the sequences that are shorter than a window. An
+    endless source has no such frames.
     """
     lengths = np.diff(source.boundaries, append=source.length)
     if source.length >= ENDLESS or not window:

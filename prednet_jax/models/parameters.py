@@ -8,7 +8,8 @@ The published initialisers:
     watanabe    N(0, 1/fan_in), not truncated, with the fan_in of each of Chainer's
                 convolutions; zero biases; peepholes N(0, 1/(R H W)) (LeCunNormal)
     autoencoder N(0, 1/fan_in), zero biases (Chainer's LeCunNormal)
-A PyTorch port is drawn as the variant whose order it has, cell_l as top_down_l.
+A PyTorch port is initialised as the variant with the same order, and cell_l as
+top_down_l.
 """
 
 import math
@@ -25,16 +26,15 @@ import numpy as np
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
 
-# How many numbers are drawn in one call. The generator's unrolled rounds take a third
-# of a second to compile per shape, so all parameters are drawn in blocks of one shape.
-# The weights of a seed depend on this number.
-#     time python -c "import jax, prednet_jax as p;
-#         p.init_params(p.PredNetConfig(), jax.random.key(0))"
+# Number of values drawn in one call. The generator's unrolled rounds take a third of a
+# second to compile per shape, so all parameters are drawn in blocks of one shape. The
+# weights of a seed depend on this number.     time python -c "import jax, prednet_jax
+# as p;         p.init_params(p.PredNetConfig(), jax.random.key(0))"
 DRAW_BLOCK = 2**16
 
 
 class Initializer(NamedTuple):
-    """How a parameter is drawn: its shape, and from a key the float32 array."""
+    """The shape of a parameter, and the function that draws it, float32, from a key."""
 
     shape: tuple[int, ...]
     draw: Callable[[jax.Array], jax.Array]

@@ -205,14 +205,14 @@ def outputs(
     *,
     extrapolate_from: int | jax.Array | None = None,
 ) -> tuple[dict[str, jax.Array], PredNetState]:
-    """Computes outputs of the network, of frames that `check_frames` accepts.
+    """Computes the outputs of the network for frames that `check_frames` accepts.
 
     Arguments are as in `predict`. Returns the outputs by name, and the state after the
-    last frame. They are `prediction`, `[T, B, H, W, C]` as of `predict`; `error`, the
-    mean of each E_l, `[T, B, L]`; and maps of one layer, `[T, B, H_l, W_l, .]`, named
-    by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`. `sequences.units`
-    (`align="frame"`) tells which frames a map at index t has seen; an error has seen
-    frame t.
+    last frame. The outputs are `prediction`, `[T, B, H, W, C]` as of `predict`;
+    `error`, the mean of each E_l, `[T, B, L]`; and maps of one layer, `[T, B, H_l, W_l,
+    .]`, named by `R`, `A`, `Ahat` or `E` and the layer's number, such as `R0`.
+    `sequences.units` (`align="frame"`) lists the frames that a map at index t has seen;
+    an error has seen frame t.
     """
     frames = to_pixels(jnp.asarray(frames), jax.tree.leaves(params)[0].dtype)
     if state is None:

@@ -1,10 +1,10 @@
-"""The type in which the networks multiply.
+"""The type of the operands of the networks' products.
 
 JAX's own setting `jax_default_matmul_precision` decides. Under `bfloat16` the operands
 of products and convolutions are bfloat16 numbers on every device, while parameters,
 states, elementwise arithmetic and the optimiser keep their type (Micikevicius et al.,
-arXiv 1710.03740, section 3.1). Under every other setting operands stay what they are,
-and the device decides how it multiplies float32.
+arXiv 1710.03740, section 3.1). Under every other setting operands keep their type, and
+the device decides how it multiplies float32.
 """
 
 import jax
@@ -19,7 +19,7 @@ def operand_dtype(dtype: DTypeLike) -> jnp.dtype:
 
 
 def operand(x: jax.Array) -> jax.Array:
-    """Returns an array as an operand of a product, rounded where JAX is told to."""
+    """Returns an array as an operand of a product, rounded as JAX is configured."""
     return x.astype(operand_dtype(x.dtype))
 
 

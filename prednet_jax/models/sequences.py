@@ -134,9 +134,10 @@ def pieces(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields what `predict_sequence` returns, `CHUNK` frames at a time.
 
-    After the last frame so many further steps follow, whose frames mean nothing. Each
-    item has `prediction` and the maps by name, `[CHUNK or fewer, B, ...]`, at the times
-    of `units` with `align="frame"`.
+    `after` further steps follow the last frame. They are shown padding, so only
+    activations that precede their frame are meaningful. Each item has `prediction` and
+    the maps by name, `[CHUNK or fewer, B, ...]`, at the times of `units` with
+    `align="frame"`.
     """
     shown = np.asarray(frames)
     prednet.check_frames(config, shown, extrapolate_from)

@@ -97,7 +97,7 @@ def initial_state(
 
 
 def to_pixels(frames: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Frames as floating point in [0, 1]; uint8 is divided by 255."""
+    """Converts frames to floating point in [0, 1]; uint8 is divided by 255."""
     if frames.dtype == jnp.uint8:
         return frames.astype(dtype) / jnp.asarray(255, dtype)
     return frames.astype(dtype)
@@ -137,7 +137,7 @@ def _bottom_up(
     predictions: tuple[jax.Array, ...],
     frame: jax.Array,
 ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-    """Targets A and errors E of every layer, bottom first."""
+    """Computes the targets A and errors E of every layer, bottom first."""
     targets, errors = [frame], []
     for layer in range(config.layers):
         above = jax.nn.relu(predictions[layer] - targets[layer])
@@ -197,9 +197,10 @@ def lstm(
 ) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
     """Returns the new hidden state and cell: the elementwise part of the cells.
 
-    With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell.
-    With the cell convolved (the PyTorch ports): the same, but of all the cells around.
-    Without (`lotter`): gates with Keras's hard sigmoid, clip(0.2 x + 0.5, 0, 1).
+    With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell. With
+    the cell convolved (the PyTorch ports): the same, but each gate sees the
+    neighbouring cells too. Without (`lotter`): gates with Keras's hard sigmoid,
+    clip(0.2 x + 0.5, 0, 1).
 
     The pre-activations `gates` are in the order i, f, o, g; `convolved` is the old
     cell's part in i, f and o.
@@ -273,8 +274,8 @@ def clip_above(x: jax.Array, bound: float) -> jax.Array:
 def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
     """Takes 2x2 maxima; at a tie the first one (row-major) gets the whole gradient.
 
-    NaN where one of the four is. The four strided views are compared: the gradient of
-    `reduce_window` is nondeterministic on GPUs and slow on CPUs.
+    The result is NaN where one of the four is. The four strided views are compared: the
+    gradient of `reduce_window` is nondeterministic on GPUs and slow on CPUs.
     """
     return _max_pool_fwd(x)[0]
 

@@ -31,7 +31,7 @@ Kernels = dict[str, jax.Array]
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Reads:
-    """Of each call of `conv` the names that it adds up, and their maps in the stack."""
+    """The names that each call of `conv` adds up, and their maps in the stack."""
 
     table: tuple[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]], ...]
 
@@ -185,7 +185,7 @@ def _prepare(static, kernels: Kernels) -> dict[str, convolution.Prepared]:
 
 
 def _taps(static, kernels, step, others, carry, xs) -> dict[tuple, jax.Array]:
-    """Zeros in the shape of the stacked outputs of each `conv` call; never read."""
+    """Makes zeros in the shape of each `conv` call's stacked outputs; never read."""
     first = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), xs
     )

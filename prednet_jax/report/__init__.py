@@ -14,9 +14,9 @@ __all__ = ["LEARNED", "PAGE", "VERDICT", "build", "claim_lines", "load", "text_t
 def build(directory: str | Path) -> Path:
     """Writes the page of a comparison into its directory; returns its path.
 
-    `directory` holds what `compare_backends` wrote: verdict.json and runs/. The page
-    appears whole, and the same records give the same bytes. A FileError names a verdict
-    that is missing, or a broken file.
+    `directory` holds the records of `compare_backends`: verdict.json and runs/. The
+    page is written at once, and the same records give the same bytes. A FileError names
+    a verdict that is missing, or a broken file.
     """
     # Drawing loads vl-convert, which reading a verdict does not need.
     from prednet_jax.report import page

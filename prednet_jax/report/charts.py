@@ -1,4 +1,4 @@
-"""How all figures look, and the figure with one dot per seed.
+"""The style of all figures, and the figure with one dot per seed.
 
 Every figure is a Vega-Lite specification (https://vega.github.io/vega-lite/docs/): the
 page embeds it, documents get its SVG, and scripts its PNG. The colours are from Okabe &
@@ -60,7 +60,7 @@ _CONFIG: Spec = {
 
 
 def spec(chart: Spec) -> Spec:
-    """Returns a chart in the look of all figures."""
+    """Returns a chart in the style of all figures."""
     schema = "https://vega.github.io/schema/vega-lite/v6.json"
     return {"$schema": schema, **chart, "config": _CONFIG}
 
@@ -105,7 +105,7 @@ def literal(field: str) -> Spec:
 
 
 class Panel(NamedTuple):
-    """One axis of a figure with dots; values in `zone` count as none."""
+    """One axis of a figure with dots; values in `zone` are negligible."""
 
     title: str
     low: float
@@ -115,11 +115,11 @@ class Panel(NamedTuple):
 
 
 def around_zero(title: str, values: Sequence[Sequence[float]], margin: float) -> Panel:
-    """Returns a panel wide enough for the rows but those that are far away.
+    """Returns a panel wide enough for all rows except distant ones.
 
     There is room for half of the rows and a quarter more: with stale targets in the
     panel the other arms would look like lines. `values` are of the seeds, by row; up to
-    the margin a difference counts as none.
+    the margin a difference is negligible.
     """
     largest = sorted(max(map(abs, row)) for row in values if len(row))
     middle = largest[(len(largest) - 1) // 2] if largest else 0.0

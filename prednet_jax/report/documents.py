@@ -3,8 +3,8 @@
 A document holds each table, and each number in a sentence, between two marks that a
 reader of the page does not see (CONTRIBUTING.md has both kinds).
 
-`fill` replaces what stands between the marks. `study/make_tables.py` knows which name
-is made from which record.
+`fill` replaces the text between the marks. `study/make_tables.py` knows which name is
+made from which record.
 """
 
 import difflib
@@ -43,9 +43,9 @@ _BEGINS_A_LINE = re.compile(r"^(?:[\s>*+-]|\d+[.)])*(<!--[=/][\w.-]*-->)", re.MU
 
 
 def names(document: str) -> set[str]:
-    """Returns names of the tables and numbers that a document marks.
+    """Returns the names of the tables and numbers that a document marks.
 
-    A UserError: a mark is not closed, has no proper name, or begins a line.
+    A mark that is not closed, has an invalid name, or begins a line is a UserError.
     """
     found: list[str] = []
     for pattern, opens, closing in (
@@ -75,8 +75,8 @@ def tables(document: str) -> dict[str, str]:
 def fill(document: str, made: Mapping[str, str], *, others: bool = False) -> str:
     """Returns a document with its tables and numbers made from their texts by name.
 
-    A UserError: a name is marked that nothing makes (with `others` its text stays as it
-    is), or as for `names`.
+    A marked name without a maker is a UserError, unless `others` is set: then its text
+    is not changed. Errors of `names` are raised too.
     """
     unknown = sorted(names(document) - set(made))
     if unknown and not others:

@@ -44,7 +44,7 @@ class Curves:
     """Lines over updates `x`, [points], in the order of drawing; `y_name` is what of.
 
     They are on a logarithmic axis, or `relative` to the first, in percent, seed by
-    seed; half the `zone` around zero then counts as none.
+    seed; half the `zone` around zero is then negligible.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Curves:
     zone: float | None = None
 
     def columns(self) -> list[tuple[int, str]]:
-        """Returns number of the line, and seed, of each column after the axis."""
+        """Returns the line's number and the seed of each column after the axis."""
         return [(k, s) for k, line in enumerate(self.series) for s in line.curves]
 
     def csv(self) -> str:
@@ -65,7 +65,7 @@ class Curves:
         return csv_text(["update", *names], zip(self.x, *curves, strict=True))
 
     def chart(self) -> Spec:
-        """Medians of the seeds with the middle half around them.
+        """Returns the chart of the seeds' medians, with the middle half around them.
 
         Whoever embeds the figure gives it the table "curves" with rows of `x`, `k`
         (number of the line), `seed` and `value`.
@@ -263,7 +263,7 @@ def seeds(verdict: Record) -> Dots:
 
 
 def _ratios(arms: Record, contrast: Record) -> list[float]:
-    """Differences in percent of the control by common seed, draws averaged first."""
+    """Returns differences in percent of the control by common seed, averaging draws."""
     treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
     ratios = [
         np.mean(np.asarray(treated[seed], np.float64))
@@ -277,9 +277,10 @@ def _ratios(arms: Record, contrast: Record) -> list[float]:
 def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
     """Returns true frames `[N, H, W, C]`, the predictions of the arms, and a copy.
 
-    By what they are, with the median over the frames of their mean squared error: a cut
-    between scenes, which nobody foresees, would decide a mean. Empty: no arm kept any.
-    A FileError: two arms were shown different frames.
+    They are given by their captions, with the median over the frames of their mean
+    squared error, since a cut between scenes, which cannot be predicted, would dominate
+    a mean. The result is empty if no arm kept frames. Arms that were shown different
+    frames are a FileError.
     """
     examples = results.examples.get(model, {})
     if not examples:
@@ -304,7 +305,7 @@ def predicted_frames(results: Results, model: str) -> dict[str, NDArray]:
 def loss_picture(folder: str | os.PathLike) -> bytes:
     """Returns the losses of one run and of copying its frames, as PNG.
 
-    Its directory is `folder`. Those of frozen weights are shown too, if scored.
+    The run's directory is `folder`. Losses of frozen weights are shown too, if scored.
     """
     metrics = records.read_run(folder).metrics
     width = max(1, -(-len(metrics["loss"]) // _PICTURE_POINTS))

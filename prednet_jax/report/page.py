@@ -1,6 +1,6 @@
 """The report: one HTML page that needs no other file.
 
-A content security policy lets no script but its own run, and nothing be fetched. The
+A content security policy allows only the page's own script, and fetches nothing. The
 template escapes every text from the records.
 """
 

@@ -52,7 +52,7 @@ class Results:
 
     @property
     def models(self) -> list[str]:
-        """Returns names of the models, in the order of the verdict."""
+        """Returns the names of the models, in the order of the verdict."""
         return list(self.verdict["verdict"])
 
     def contrasts(self, model: str) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ def identical(contrast: Record) -> bool:
 
 
 def load(directory: str | Path) -> Results:
-    """Reads what `compare_backends` wrote; a FileError: no file, or broken.
+    """Reads the records of `compare_backends`; a missing or broken file is a FileError.
 
     Runs of which the verdict has no loss, such as interrupted ones, are left out.
     """
@@ -134,7 +134,7 @@ def load(directory: str | Path) -> Results:
         if path.exists() and arm not in found.examples.setdefault(model, {}):
             found.examples[model][arm] = _read_examples(path)
     for path in (directory / "runs").glob(f"*/{LEARNED}"):
-        # Behind the arms, for which it is no arm.
+        # It comes after the arms, since it is not an arm.
         examples = found.examples.setdefault(path.parent.name, {})
         examples["network of the package, trained for hours"] = _read_examples(path)
     for (model, arm, seed), curves in draws.items():

@@ -33,9 +33,9 @@ def strip(
 ) -> bytes:
     """Creates a PNG of at most ten or twelve frames of each row.
 
-    They are ten, spread evenly; with `words` and `first` the last frames before it, and
-    as many horizons as there is room for, with the nearest and the farthest one. A line
-    stands before frame `first`.
+    Ten frames are spread evenly. With `words` and `first` the last frames before
+    `first` are shown, and as many later frames as fit, including the nearest and the
+    farthest one. A line stands before frame `first`.
     """
     length = len(next(iter(rows.values())))
     shown = _shown(length, first if words else None)
@@ -93,7 +93,7 @@ def film(
 
 
 def _shown(length: int, first: int | None) -> NDArray:
-    """Returns numbers of the frames of a strip."""
+    """Returns the numbers of the frames of a strip."""
     if first is None or first >= length:
         return _spread(0, length, _SPREAD)
     horizons = min(length - first, _SHOWN - min(first, _BEFORE))

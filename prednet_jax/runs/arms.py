@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One arm: one way to train, in processes of its own.
+    """One arm (treatment): one way to train, in its own processes.
 
     Attributes:
         name: name in tables and directories.

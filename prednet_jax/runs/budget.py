@@ -56,7 +56,7 @@ _DRAWS, _IMAGE_UPDATES = 2, 500
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """How long things take here, over what they took on the machine of `COSTS`.
+    """The durations on this machine, divided by durations on the machine of `COSTS`.
 
     Attributes:
         compiling: factor of the seconds to compile and to start a process.
@@ -102,7 +102,7 @@ class Rung:
     def saddle_arms(self) -> tuple[str, ...]:
         """Returns the arms of the runs from a saddle.
 
-        None if the saddle is given up.
+        The result is empty if the saddle is given up.
         """
         if "saddle" in self.without:
             return ()
@@ -143,7 +143,7 @@ class Rung:
         return found
 
     def seconds(self, speed: Speed, processes: int) -> float:
-        """Returns the wall seconds of the comparison on so many processors."""
+        """Returns the wall seconds of the comparison on `processes` processors."""
         return makespan(self.processes(speed), processes) + speed.closing
 
 
@@ -166,7 +166,7 @@ def ladder() -> Iterator[Rung]:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The rung that was chosen, and how long it takes.
+    """The rung that was chosen, and its duration.
 
     Attributes:
         rung: the rung.
@@ -182,11 +182,12 @@ class Choice:
 
 
 def choose(seconds: float, speed: Speed, processes: int) -> Choice:
-    """Chooses the rung for so many wall seconds.
+    """Chooses the rung for a number of wall seconds.
 
-    Of the rungs that fit, the one whose random orders most likely separate from the
-    fixed ones, since otherwise nothing can be said about noise. A part that is given up
-    counts as `WORTH_OF_A_PART`. Of nearly equal ones, the one with the most training.
+    Among the rungs that fit, it chooses the one whose random orders most likely
+    separate from the fixed ones, since otherwise nothing can be concluded about noise.
+    A part that is given up counts as `WORTH_OF_A_PART`. Among nearly equal rungs it
+    takes the one with the most training.
     """
     rungs = {rung: rung.seconds(speed, processes) for rung in ladder()}
     fitting = [rung for rung, cost in rungs.items() if cost <= FILLED * seconds]

@@ -51,7 +51,7 @@ class ArmRuns:
     def final_bits(self) -> np.ndarray:
         """Returns the SHA-256 of each run's final weights, `[seeds]`.
 
-        Empty text: diverged.
+        The text is empty for a run that diverged.
         """
         return np.asarray(
             [run.manifest.get("final_params_sha256", "") for run in self.runs]
@@ -174,7 +174,7 @@ class Judged:
         ]
 
     def manipulation(self, noisy: str, quiet: str) -> statistics.Manipulation:
-        """Returns how far the first draw of a noise moved the trajectories."""
+        """Returns how much the first draw of a noise changed the trajectories."""
         treatment, control = (
             next(r for r in self.runs if r.arm.name == name and r.job.draw == 0)
             for name in (noisy, quiet)
@@ -208,7 +208,7 @@ class Judged:
         return claims
 
     def arms(self) -> list[dict[str, Any]]:
-        """Returns the table of arms; those that could not run come last."""
+        """Returns the table of arms; arms that could not run come last."""
         skipped = dict(self.design.skipped)
         return [runs.as_dict() for runs in self.runs if runs.job.draw == 0] + [
             {"model": self.task.name, "name": arm.name}
@@ -302,7 +302,8 @@ def distance_over_travelled(
 ) -> list[float]:
     """Returns the distance of final weights, over the distance the control travelled.
 
-    One number per place: the numbers of the runs that count, of `job.seeds`.
+    There is one number per place; places are the indices in `job.seeds` of the runs
+    that count.
     """
     ratios = []
     for place in places:

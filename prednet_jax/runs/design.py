@@ -83,7 +83,7 @@ class Setup:
         return (self.data if task.windowed else self.images) or task.data
 
     def updates_of(self, task: Task) -> int:
-        """Returns number of updates of a network."""
+        """Returns the number of updates of a network."""
         return self.updates if task.windowed else self.image_updates
 
 
@@ -144,7 +144,7 @@ class Design(Setup):
     def runs(self) -> list[Job]:
         """Returns one job per process.
 
-        The control's is first, the draws of an arm adjoin.
+        The control's job comes first, and the draws of an arm are adjacent.
         """
         skipped = dict(self.skipped)
         return [
@@ -181,7 +181,7 @@ class Design(Setup):
         )
 
     def metric_updates(self, task: Task) -> int:
-        """Returns over how many of the last updates the metric is averaged."""
+        """Returns the number of last updates over which the metric is averaged."""
         return max(1, round(self.last * self.updates_of(task)))
 
     def metric_name(self, task: Task) -> str:
@@ -205,7 +205,7 @@ def default_arms(task: Task) -> tuple[str, ...]:
 def missing_hardware(arm: Arm, threads: int | None) -> str:
     """Returns what this machine lacks that a run needs: a GPU, or processors.
 
-    Else "".
+    The text is empty if nothing is missing.
     """
     if arm.gpu and process.gpu_found() is None:
         return "no GPU found"

@@ -1,4 +1,4 @@
-"""Runs jobs as processes on this machine, each with an environment of its own.
+"""Runs jobs as processes on this machine, each with its own environment.
 
 `execute` here and `sweeps.execute` have the same interface: they take jobs and yield an
 `Ended` when a job ends. Both start the same child processes (`started`), under
@@ -31,7 +31,7 @@ from prednet_jax.runs.jobs import Job, any_diverged, kept, verified, write_recei
 LOG = "log.txt"
 _LEASH = Path(__file__).with_name("leash.py")
 Running = Generator["Ended", None, None]
-# Seconds between looks at a child.
+# Seconds between two checks of a child.
 _LOOK = 0.1
 
 
@@ -70,7 +70,7 @@ class Script:
 
     Attributes:
         name: name in messages.
-        launch: how it is started.
+        launch: command that starts it.
         log: file to which its output is appended.
     """
 
@@ -170,9 +170,9 @@ def launch(job: Job, workdir: str | os.PathLike) -> ProcessCommand:
 
 
 def _missing(job: Job) -> Job | None:
-    """Returns the runs of a job that are not complete.
+    """Returns the job with its incomplete runs, or None.
 
-    Writes receipts for those that are.
+    Complete runs get their receipts.
     """
     with contextlib.suppress(FileError):
         write_receipts(job)
@@ -181,7 +181,7 @@ def _missing(job: Job) -> Job | None:
 
 
 def make_room(job: Job) -> None:
-    """Makes the folder of a job and removes what earlier tries left in it."""
+    """Makes the folder of a job and removes the files of earlier tries."""
     job.folder.mkdir(parents=True, exist_ok=True)
     for seed in job.seeds:
         if job.run_folder(seed).exists():
@@ -191,7 +191,7 @@ def make_room(job: Job) -> None:
 def ending(job: Job, status: int) -> Exception | None:
     """Returns the error of a job that has ended.
 
-    None: its runs are whole, and get receipts.
+    The result is None if its runs are whole; they get receipts.
     """
     log = job.folder / LOG
     if status and _missing(job) is not None:
@@ -271,8 +271,8 @@ def processors(count: int | None) -> Iterator[str]:
     """Yields numbers of processors for one child, which no other child has if possible.
 
     `train.py --threads=1` takes the first processor that it may use, so without this
-    all such children would share one. Each processor has a lock file. Empty (`count`
-    None): the child may use all.
+    all such children would share one. Each processor has a lock file. The text is empty
+    if `count` is None: the child may use all processors.
     """
     if count is None or not hasattr(os, "sched_setaffinity"):
         yield ""
@@ -295,7 +295,7 @@ def processors(count: int | None) -> Iterator[str]:
 def killed(status: int) -> bool:
     """Returns whether a signal ended a child.
 
-    `train.py` reports some as 128 + its number.
+    `train.py` reports some signals as status 128 + the signal's number.
     """
     asked = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
     return status < 0 or status - 128 in asked

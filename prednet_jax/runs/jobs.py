@@ -63,7 +63,7 @@ class Job:
 
     @property
     def model(self) -> str:
-        """Returns name of the network."""
+        """Returns the name of the network."""
         return self.task.name
 
     def arguments(self, workdir: str | os.PathLike) -> tuple[str, ...]:
@@ -91,12 +91,12 @@ class Job:
 
     @property
     def updates(self) -> int:
-        """Returns number of updates of each run."""
+        """Returns the number of updates of each run."""
         return int(self.chosen["updates"])
 
     @property
     def device(self) -> str:
-        """Returns kind of the device, with the number of threads for a CPU."""
+        """Returns the kind of the device, with the number of threads for a CPU."""
         if self.arm.gpu:
             return process.gpu_found() or "gpu"
         return f"cpu, threads {self.threads or process.available_threads()}"
@@ -119,7 +119,7 @@ class Job:
 
 
 def facts(job: Job, seed: int) -> dict[str, Any]:
-    """Returns what determines the numbers of one of a job's runs."""
+    """Returns the facts that determine the numbers of one of a job's runs."""
     return {
         "flags": dict(sorted(job.chosen.items())),
         "files": _files(job),
@@ -152,7 +152,7 @@ def _frames(name: str, **options: Any) -> str:
 
 @functools.cache
 def _weights(path: str) -> str:
-    """Returns SHA-256 of the final weights of a run; else of all bytes at the path."""
+    """Returns the SHA-256 of a run's final weights, or of all bytes at another path."""
     folder = Path(path)
     if (folder / records.MANIFEST).is_file():
         return str(records.read_json(folder / records.MANIFEST).get(END))
@@ -186,7 +186,7 @@ def source(script: str) -> str:
 def _task_source(model: str) -> str:
     """Returns the SHA-256 of the module of a task from elsewhere.
 
-    Empty for the package's own.
+    The text is empty for tasks of the package.
     """
     if model in tasks.NAMED:
         return ""
@@ -214,7 +214,7 @@ def _has_ended(folder: Path) -> bool:
 def write_receipt(job: Job, seed: int) -> None:
     """Writes the receipt of a run that has ended, with its weights and all updates.
 
-    One that diverged ends with the first update that is not finite, or with the last.
+    A run that diverged ends with the first update that is not finite, or with the last.
     """
     folder = job.run_folder(seed)
     run = records.read_run(folder)
@@ -238,7 +238,7 @@ def write_receipt(job: Job, seed: int) -> None:
 
 
 def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
-    """Returns the jobs with the seeds still to be made, and how many runs by state."""
+    """Returns the jobs with the missing seeds, and the number of runs by state."""
     missing, reasons = [], Counter[RunState]()
     for job in jobs:
         states = {

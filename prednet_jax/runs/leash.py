@@ -2,10 +2,11 @@
 
     python leash.py PROCESSORS SCRIPT [ARGUMENTS...]
 
-PROCESSORS are the numbers of the processors that it may use, such as 0,3; empty: all.
-Standard input is a pipe whose other end only the parent holds. The kernel closes it
-when the parent ends, also by SIGKILL; a thread that waits for this then kills the
-process. This file runs before everything else and imports the standard library only.
+PROCESSORS are the numbers of the processors that it may use, such as 0,3. An empty text
+means all. Standard input is a pipe whose other end only the parent holds. The kernel
+closes it when the parent ends, also by SIGKILL; a thread that waits for this then kills
+the process. This file runs before everything else and imports the standard library
+only.
 """
 
 import os

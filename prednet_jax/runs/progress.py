@@ -33,7 +33,7 @@ FIRST_FINDING, AVERAGED = 500, 100
 
 @dataclass(frozen=True)
 class State:
-    """How far a process is: its share, from 0 to 1, and one phrase (empty: waiting)."""
+    """The progress of a process, from 0 to 1, and one phrase (empty while it waits)."""
 
     share: float
     text: str = ""
@@ -43,7 +43,7 @@ class Work(Protocol):
     """Something that runs in a process and can report how far it is."""
 
     def state(self) -> State:
-        """Returns how far it is."""
+        """Returns the progress."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Training:
     job: Job
 
     def state(self) -> State:
-        """Returns how far it is, with the mean loss of the last updates."""
+        """Returns the progress, with the mean loss of the last updates."""
         made, latest = 0, ""
         for seed in self.job.seeds:
             rows = last_rows(self.job.run_folder(seed))
@@ -73,7 +73,7 @@ class Training:
 
 
 def last_rows(folder: Path) -> list[dict[str, float]]:
-    """Returns the last rows of a run's metrics; none if it has not begun."""
+    """Returns the last rows of a run's metrics; [] if it has not begun."""
     try:
         with open(folder / records.METRICS, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -104,7 +104,7 @@ def early_loss(job: Job) -> float | None:
 
 
 class Reporter:
-    """Prints lines, and how far everything is in between; a context manager."""
+    """Prints lines, and the progress in between; a context manager."""
 
     def __init__(self, *, every: float = PAUSE):
         self._stage, self._following = "starting", 0.0
@@ -135,7 +135,7 @@ class Reporter:
         self._said = time.monotonic()
 
     def stage(self, text: str) -> None:
-        """Begins another stage, without trainings to watch."""
+        """Starts another stage, without trainings to watch."""
         self._works, self._stage = [], text
         self._watch = lambda: None
 

@@ -49,7 +49,7 @@ class Rung:
 
     @functools.cache  # noqa: B019 (there are three rungs)
     def chance_to_separate(self, seeds: int) -> float:
-        """Returns the chance that the median seed of so many has separated."""
+        """Returns the chance that the median of `seeds` seeds has separated."""
         drawn = np.random.default_rng(0).choice(self.distance, (_RESAMPLES, seeds))
         medians = np.median(drawn, axis=1)
         return float((medians >= statistics.SEPARATED).mean())
@@ -81,7 +81,7 @@ class Published:
         }
 
     def other_setting(self, design: "Design", task: Any) -> list[str]:
-        """Returns what differs from the study in a design, in words; [] if nothing."""
+        """Describes how a design differs from the study; [] if it does not."""
         config = getattr(task, "config", None)
         network = {
             name: getattr(config, name, None)
@@ -104,7 +104,7 @@ class Published:
     def saddle_claim(
         self, rows: Sequence[Row], margin: float = statistics.MARGIN_FRACTION
     ) -> statistics.Claim:
-        """Returns the claim about an exact saddle, against float32, which stays on it.
+        """Returns the claim about an exact saddle, which plain float32 does not leave.
 
         `rows` are runs of one length from a symmetric start, of float32 and of other
         arms of `SADDLE_ARMS`.

@@ -51,13 +51,13 @@ class Saddle:
         )
 
     def rows(self) -> list[symmetric.Row]:
-        """Returns the rows of its trainings; none unless all have finished."""
+        """Returns the rows of its trainings; [] unless all have finished."""
         path = self.folder / "runs.csv"
         rows = symmetric.read(path) if path.exists() else []
         return rows if len(rows) == len(self.arms) else []
 
     def state(self) -> progress.State:
-        """Returns how far it is, as its log has it."""
+        """Returns the progress that its log shows."""
         path = self.folder / executor.LOG
         text = path.read_text(errors="replace") if path.exists() else ""
         lines = [line for line in text.splitlines() if ": update " in line]

@@ -1,4 +1,4 @@
-"""Runs the trainings of a comparison within its time, and shows how far they are."""
+"""Runs the trainings of a comparison within its time, and shows their progress."""
 
 import contextlib
 import shutil
@@ -81,7 +81,7 @@ def train(
     executor.clear(design.root, jobs)
     if saddle is not None:
         saddle_runs.prepare(saddle)
-    # What every claim needs is first; of the rest, what takes longest.
+    # Jobs that every claim needs come first; then the longest ones.
     order = {"float32": 0, "reduction_order": 1, "stale_targets": 2}
     first = [job for job in missing if job.model == "prednet" and job.arm.name in order]
     first.sort(key=lambda job: (order[job.arm.name], job.draw))
@@ -147,7 +147,7 @@ class _Watch:
         self._found = not {"float32", "stale_targets"} <= set(self._stale)
 
     def __call__(self) -> None:
-        """Looks at the files of the runs."""
+        """Checks the files of the runs."""
         if not self._found:
             self._first_finding()
         if self._deadline is None or self._stop.is_set():
@@ -187,7 +187,7 @@ def shorten(
     needed: list[Job],
     saddle: Saddle | None,
 ) -> tuple[Design, Saddle | None]:
-    """Returns the largest design that the runs have reached; their rest is cut off."""
+    """Returns the largest design that the runs have reached; cuts off later updates."""
     rung = shortened.largest_rung(needed, published.RUNGS)
     assert rung is not None
     seeds = range(design.first_seed, design.first_seed + rung.seeds)

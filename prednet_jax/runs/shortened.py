@@ -1,4 +1,4 @@
-"""Takes runs at an earlier update, where the time did not suffice for all of them.
+"""Takes runs at an earlier update if the time did not suffice for all updates.
 
 A run's first updates do not depend on how many follow, so a run that is cut after an
 update of which it has a checkpoint is the run that ends there.

@@ -31,12 +31,12 @@ _MADE_BY = "made_by"
 
 
 def key(facts: Mapping[str, Any]) -> str:
-    """Returns SHA-256 of the facts, 64 hexadecimal digits."""
+    """Returns the SHA-256 of the facts, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def differing(facts: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """Returns names of the facts that are not the stored ones."""
+    """Returns the names of facts that differ from the stored ones."""
     facts = json.loads(json.dumps(facts))  # Lists instead of tuples, as in the files.
     return [name for name, value in facts.items() if stored.get(name) != value]
 
@@ -71,7 +71,7 @@ class RunState:
 
     @property
     def kept(self) -> bool:
-        """Returns whether the run is whole and has the facts that were asked for."""
+        """Returns whether the run is whole and has the requested facts."""
         return self.status is Status.KEPT
 
     def __str__(self) -> str:

@@ -40,7 +40,7 @@ LOCAL = "local"
 TIMINGS = ("wall_seconds", "processor_seconds_per_second")
 ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
-# Flags that the sweep sets itself, which no setting may have, and those that name a
+# Flags that the sweep sets itself, which no setting may have, and flags that name a
 # path.
 _OWN = (
     *("batch", "draw", "model", "noise", "overwrite", "replicas", "resume", "seed"),
@@ -69,8 +69,8 @@ class Sweep(Setup):
         seeds: root seeds.
         settings: further flags of `train.py`; each setting is a text
             `name=value name=value`.
-        threads: number of processors for a run on a CPU, unless its arm gives another;
-            None: all.
+        threads: number of processors for a run on a CPU, unless its arm gives another.
+            Defaults to all.
     """
 
     arms: tuple[str, ...]
@@ -129,9 +129,9 @@ class Sweep(Setup):
 
 
 def absolute(path: str) -> str:
-    """Returns a path from the root, since runs start in other directories.
+    """Returns an absolute path, since runs start in other directories.
 
-    Names stay.
+    Names are not changed.
     """
     return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
 
@@ -222,7 +222,7 @@ def connect(address: str) -> Any:
 
 
 def launch(job: Job) -> ProcessCommand:
-    """Returns what to start on a machine.
+    """Returns the command to start on a machine.
 
     The script is named relative to its checkout.
     """
@@ -236,7 +236,7 @@ def launch(job: Job) -> ProcessCommand:
 
 
 def run_here(start: ProcessCommand, expected: str) -> dict[str, Any]:
-    """Returns the Ray task: runs what `launch` gave in a child of this worker.
+    """Executes the command that `launch` gave, in a child of this Ray worker.
 
     `expected` is `jobs.source` where the sweep was started. Returns `status` of the
     child and `files`, {path: content} of its log and its runs; or `refused`, why.

@@ -54,8 +54,9 @@ def fresh(
 ) -> Iterator[Row]:
     """Trains a network on embedded data; the `model` and `probe` at some updates.
 
-    `updates` are the stops, ascending, from 1; `window` transitions an update has;
-    `samples` windows or images are in the probe set; `options` are passed to `probe`.
+    `updates` are the stops, ascending, from 1; `window` is the number of transitions
+    per update; `samples` windows or images are in the probe set; `options` are passed
+    to `probe`.
     """
     dtype = process.set_precision(precision)
     # Second derivatives take long to compile; this is the fastest for small networks.
@@ -165,7 +166,7 @@ def _summary(found: curvature.Certificate) -> dict[str, Any]:
 def _escape(
     gamma: float, z: float, step: float, rate: float, noise: float, sigma: float
 ) -> dict[str, float]:
-    """Returns what Adam does along the lowest preconditioned curvature, -gamma.
+    """Describes Adam's escape along the lowest preconditioned curvature, -gamma.
 
     `sigma` is the gradient's noise along it, `noise` the same relative to the gradient;
     `z` and `step` are results of `project`.

@@ -35,7 +35,8 @@ Scalar = float | jax.Array
 class Rule(NamedTuple):
     """One optimiser, or R of them if its leaves are arrays [R].
 
-    In the order of the fields: eta, beta, kappa, b2, eps, and 1 for Adam, else 0.
+    The fields are, in order: eta, beta, kappa, b2, eps, and 1 for Adam or 0 for the
+    others.
     """
 
     learning_rate: Scalar
@@ -55,19 +56,19 @@ class RuleState(NamedTuple):
 
 
 def gradient_descent(learning_rate: float) -> Rule:
-    """Creates plain steps."""
+    """Returns the rule of plain gradient descent."""
     return Rule(learning_rate)
 
 
 def heavy_ball(learning_rate: float, momentum: float = 0.9) -> Rule:
-    """Creates steps with Polyak's momentum."""
+    """Returns the rule of Polyak's momentum."""
     return Rule(learning_rate, momentum=momentum)
 
 
 def adam(
     learning_rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> Rule:
-    """Creates steps of Adam with bias correction."""
+    """Returns the rule of Adam with bias correction."""
     return Rule(learning_rate, b1, 1 - b1, b2, eps, adaptive=1.0)
 
 
@@ -109,9 +110,9 @@ class Escape(NamedTuple):
     Attributes:
       steps: first step at which the projection on the escape directions reached the
         radius (`escaped`); the number of steps of the run if it never did.
-      arrival: the same of a value below the exit value (`arrived`); then all stays.
-      x: final variables.
-      still: whether the last step, made before the arrival, changed no bit of x: the
+      arrival: first step at which the value was below the exit value (`arrived`); after
+      it nothing changes. x: final variables. still: whether the last step, made before
+      the arrival, changed no bit of x: the
         run has stopped for good, unless its gradient is noisy.
     """
 
@@ -151,11 +152,10 @@ def escape_runs(
       forms: "aligned", "rotated", or both.
       seeds: number of seeds, from `first_seed` >= 0. A seed fixes the start, the
         rotation and the noise key, for all rules, noises and precisions.
-      first_seed: see `seeds`.
-      steps: steps of each run, >= 1.
-      dtype: "float32" or "float64"; the latter needs jax_enable_x64.
-      fresh: whether the gradient gets a new key at each step, or one for the whole run,
-        like an order of sums that autotuning has chosen once.
+      first_seed: the first seed. steps: steps of each run, >= 1. dtype: "float32" or
+      "float64"; the latter needs jax_enable_x64. fresh: whether the gradient gets a new
+      key at each step. Otherwise one key serves the whole run, like an order of sums
+      that autotuning has chosen once.
     """
     whole("steps", steps, 1)
     whole("seeds", seeds, 1)
@@ -233,7 +233,7 @@ def _run(
 def _settings(
     function: SaddleFunction, forms: tuple[str, ...], seeds: range
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Starts [forms, seeds, dim] and rotations [forms, seeds, dim, dim]."""
+    """Returns starts [forms, seeds, dim] and rotations [forms, seeds, dim, dim]."""
     starts, rotations = [], []
     for seed in seeds:
         rng = np.random.default_rng(seed)

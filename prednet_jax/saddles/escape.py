@@ -1,4 +1,4 @@
-r"""What gradient noise saves at a strict saddle, in the linear regime.
+r"""Computes the updates that gradient noise saves at a strict saddle (linear regime).
 
 Along a unit direction of curvature -gamma, the projection z of the weights' distance
 from the saddle follows, under all the optimisers here,
@@ -74,8 +74,8 @@ def growth(
 ) -> Growth:
     """Returns the growth of the projection under an optimiser.
 
-    `momentum` is beta of heavy ball or b1 of Adam. `averaged`: the momentum is a
-    running mean, as Adam's, so that kappa is (1 - beta) eta.
+    `momentum` is beta of heavy ball or b1 of Adam. With `averaged` the momentum is a
+    running mean, as in Adam, so that kappa is (1 - beta) eta.
     """
     positive("gamma", gamma)
     positive("learning_rate", learning_rate)

@@ -1,4 +1,4 @@
-"""Escape from known saddles: runs, tests, and what they show.
+"""Escape from known saddles: runs, tests, and their table.
 
 A case is a function, an optimiser, a form and a precision. A group is all runs of a
 case, one per seed, under one noise; its twin is the group of the same case without
@@ -44,7 +44,7 @@ def measure(
     precision: str,
     adam_rate: float,
 ) -> list[Group]:
-    """Runs every optimiser, form and seed under one noise: a group for each pair.
+    """Simulates every optimiser, form and seed under one noise: a group for each pair.
 
     The noise `spec`, whose name is `text` (`QUIET`: no noise), may not act on weights.
     `adam_rate` is Adam's learning rate; the other optimisers use 1 / (2 L), where L is
@@ -105,9 +105,9 @@ def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
 def compare(groups: list[Group]) -> list[Group]:
     """Adds to each group its medians and the log-rank tests against its twin.
 
-    New groups with for each event `<event>_median` (infinite for a run in which it did
-    not happen), `<event>_p` and `<event>_p_holm` (corrected over all tests of this
-    call). `groups` has those without noise too.
+    The new groups have for each event `<event>_median` (a run in which it did not
+    happen counts as infinite), `<event>_p` and `<event>_p_holm` (corrected over all
+    tests of this call). `groups` must include the groups without noise.
     """
     twins = {_case(group): group for group in groups if group["noise"] == QUIET}
     compared, tested = [], []
@@ -154,7 +154,7 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
 def text_table(groups: list[Group]) -> str:
     """Returns a row per group of `compare`: times of leaving, and runs that pass all.
 
-    p is against no noise.
+    p-values compare with runs without noise.
     """
     rows = [(*CASE, "noise", "left after", "p", "passed all", "p")]
     for group in groups:

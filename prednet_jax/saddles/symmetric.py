@@ -75,7 +75,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What all runs of a table share; `updates` is at least `BINS`."""
+    """The settings that all runs of a table share; `updates` is at least `BINS`."""
 
     config: PredNetConfig = NETWORK
     window: int = 10
@@ -106,7 +106,7 @@ def runs(
 def measure(
     run: Run, design: Design, see: Callable[[int, float], None] = lambda *_: None
 ) -> dict[str, Any]:
-    """Makes one run, on the embedded walk of its seed, and returns its row.
+    """Executes one run, on the embedded walk of its seed, and returns its row.
 
     `see` is called with the number of each update and its loss.
 
@@ -199,12 +199,12 @@ class Row(NamedTuple):
 
 
 def done(path: Path) -> set[Run]:
-    """Returns the runs of runs.csv; a diverged one is made, too."""
+    """Returns the finished runs of runs.csv; a diverged run counts as finished."""
     return {Run(*row[:4]) for row in _rows(path)}
 
 
 def read(path: Path) -> list[Row]:
-    """Reads runs.csv; a row that is there twice, or diverged, is a UserError."""
+    """Reads runs.csv; a duplicate or diverged row is a UserError."""
     rows = _rows(path)
     if diverged := [row for row in rows if not np.isfinite(row.loss)]:
         raise errors.UserError(
@@ -241,7 +241,8 @@ def _rows(path: Path) -> list[Row]:
 def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Returns every `arm` at every `delta` of every `program`, the symmetric one first.
 
-    Per seed `separated_at`, and `over_control`, the final loss over float32's.
+    The result has per seed `separated_at`, and `over_control`, the final loss divided
+    by float32's.
     """
     groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
     found = []
@@ -278,10 +279,11 @@ def exchange(params: Params, config: PredNetConfig) -> dict:
 def symmetrise(params: Params, config: PredNetConfig, *, blocks: str = "equal") -> dict:
     """Makes the channels of every pair twins, bit for bit.
 
-    Both get the incoming weights of the first, and the mean of both outgoing ones, so
-    that the inputs of the next layer keep their variance. Twins keep their bits. With
-    `blocks` `mirrored`, D is added to the blocks P and -D to the blocks Q of kernels
-    between paired channels, with D the part of `params` that has these signs.
+    Both channels get the incoming weights of the first, and the mean of both channels'
+    outgoing weights, so that the inputs of the next layer keep their variance. Channels
+    that are twins already keep their bits. With `blocks` `mirrored`, D is added to the
+    blocks P and -D to the blocks Q of kernels between paired channels, with D the part
+    of `params` that has these signs.
     """
     errors.one_of("blocks", blocks, BLOCKS)
 
@@ -304,9 +306,9 @@ def symmetrise(params: Params, config: PredNetConfig, *, blocks: str = "equal") 
 def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -> dict:
     """Moves twins apart: w becomes w (1 + delta u), with opposite u for the two twins.
 
-    u is standard normal apart from that, and zero for weights that the exchange does
-    not move; the key is consumed for it. With `delta`, from 0 to below 1, the asymmetry
-    becomes about 2 delta. 1e-8 changes only the few weights with |u| above 3.
+    Otherwise u is standard normal, and zero for weights that the exchange does not
+    move; it consumes the key. With `delta`, from 0 to below 1, the asymmetry becomes
+    about 2 delta. 1e-8 changes only the few weights with |u| above 3.
     """
     errors.expect(0 <= delta < 1, "delta", delta, "a number from 0 to below 1")
     params = {name: dict(group) for name, group in params.items()}

@@ -1,7 +1,8 @@
 """Paired comparisons over seeds, redraws, and the claims that a comparison supports.
 
 The unit of every comparison is the seed. Margins are fixed before there are results.
-One exact test gives p-values, intervals, equivalence. `redraws` states the rule.
+One exact test gives p-values, intervals and equivalence. `redraws` states the rule. A
+redraw is a repeated run of a seed that differs only in its random order of sums.
 """
 
 from prednet_jax.statistics.claims import Answered as Answered

@@ -2,8 +2,8 @@
 
 The answer about a model compares its random orders with its fixed ones (`redraws`), and
 where a GPU was used also of its default algorithms against deterministic ones. Claims
-take losses as `{arm: {seed: [loss of each draw]}}`, of the runs at hand and of a
-published study that they repeat (None: of none).
+take losses as `{arm: {seed: [loss of each draw]}}`, of the runs at hand and of the
+published study that they repeat, or None.
 """
 
 import dataclasses
@@ -44,8 +44,8 @@ def manipulation(
 class Answered:
     """The answer about one noise, of the arm `treatment`, of one model.
 
-    `control` are the arms without it; `check` None: whether the noise acted was not
-    measured.
+    `control` are the arms without it. `check` is None if it was not measured whether
+    the noise changed the trajectories.
     """
 
     model: str
@@ -190,8 +190,8 @@ def saddle_claim(
 
     `effect` compares orders that differ between twins with float32; `left` is whether
     all runs with such an order left the saddle and float32 did not; `study` are the
-    same runs of the published study (None: of another length), and `away` the orders of
-    magnitude between ordinary weights and such a saddle.
+    same runs of the published study, or None if their length differs, and `away` is the
+    orders of magnitude between ordinary weights and such a saddle.
     """
     remark = f"ordinary weights are {away:.0f} orders of magnitude away from one"
     answer = Answer.CANNOT_TELL if study is None else Answer.NO
@@ -206,7 +206,7 @@ def _claim(
 ) -> tuple[Claim, Effect]:
     """Returns a claim without its answer, and the effect on which the answer rests.
 
-    That is the effect over the seeds of both, where there is a study.
+    If there is a study, that is the effect over the seeds of both.
     """
     found = Claim(
         kind=kind,

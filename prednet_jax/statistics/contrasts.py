@@ -66,7 +66,7 @@ class PairedResult:
     p_holm_family: str | None = None
 
     def judged(self, **changes: Any) -> "PairedResult":
-        """Returns the contrast with other fields, and the verdict that follows.
+        """Returns the contrast with changed fields, and the verdict that follows.
 
         A significant difference inside the margin is "equivalent".
         """
@@ -103,13 +103,13 @@ def paired(
     Args:
         treatment: metric of the treatment, `[n]` or `[n, draws]`, one row per seed.
             Draws are averaged.
-        control: the same of the control, for the same seeds in the same order.
+        control: metric of the control, for the same seeds in the same order.
         margin: largest difference that is negligible, in units of the metric, > 0,
             fixed before the results exist.
         below: margin for differences below 0. Defaults to `margin`.
 
     Raises:
-        UserError: a shape, a value or the margin is not as said, or not finite.
+        UserError: a shape, a value or the margin is invalid, or not finite.
 
     Example:
         >>> from prednet_jax import statistics
@@ -176,8 +176,8 @@ def holm(
 ) -> list[PairedResult]:
     """Corrects the p-values of a family of contrasts, and their verdicts.
 
-    Those of equivalence need none: "every contrast is equivalent" is an intersection of
-    tests (Berger 1982, Technometrics 24).
+    The p-values of equivalence need no correction: "every contrast is equivalent" is an
+    intersection of tests (Berger 1982, Technometrics 24).
     """
     corrected = holm_p_values([r.p_value for r in results])
     return [
@@ -256,8 +256,8 @@ def contrasts_from_losses(
 ) -> list[PairedResult]:
     """Returns all contrasts of a model, corrected by Holm over all of them.
 
-    `pairs` are (treatment, control), of which those that are not `comparable` are left
-    out; `margin` is in units of the loss.
+    `pairs` are (treatment, control); pairs that are not `comparable` are left out;
+    `margin` is in units of the loss.
     """
     results = [
         dataclasses.replace(
@@ -278,8 +278,9 @@ def margin_from_losses(
 ) -> dict[str, Any]:
     """Returns the margin of a model, a fraction of its control's mean loss, as JSON.
 
-    `value` is in units of the loss. A UserError: there is no such arm, it has no finite
-    seed, its mean is not positive, or the fraction is out of range.
+    `value` is in units of the loss. A UserError is raised for an unknown arm, an arm
+    without a finite seed or with a mean that is not positive, or a fraction out of
+    range.
     """
     errors.open_unit("fraction", fraction)
     errors.one_of("control", control, tuple(arms))

@@ -1,6 +1,6 @@
 """Measures how a random order of sums changes the loss, and judges whether it helps.
 
-study/pages/rule.md has redraws, groups and the rule. With y_sr the loss of run r of
+study/pages/rule.md defines redraws, groups and the rule. With y_sr the loss of run r of
 seed s:
 
     d_s    = mean over the treatment's runs of log y_sr
@@ -89,7 +89,7 @@ class Redraws:
     def scatter(self) -> float:
         """Standard deviation of the log loss within seeds and groups, pooled.
 
-        NaN: every group has one run.
+        It is NaN if every group has one run.
         """
         logs = [np.log(runs) for runs in (*self.treatment, *self.control)]
         freedom = sum(len(runs) - 1 for runs in logs)
@@ -102,8 +102,8 @@ def collect_redraws(arms: Arms, treatment: str, control: str | Group) -> Redraws
 
     A seed counts if both groups have a run of it; an arm of the control that only some
     seeds have counts on those. A seed with a run that diverged (None, NaN) is left out
-    of both groups. The treatment is no part of its control. A UserError: a name is
-    unknown, a loss is not positive, or no seed is left.
+    of both groups. The treatment is not a part of its control. An unknown name, a loss
+    that is not positive, or a lack of seeds is a UserError.
     """
     errors.one_of("treatment", treatment, tuple(arms))
     group = Group.of(control)
@@ -169,7 +169,7 @@ class Effect:
 
     @property
     def estimate_and_interval(self) -> dict[str, Any]:
-        """Estimate and interval; an interval that too few seeds cannot give is None."""
+        """Returns estimate and interval; the interval is None with too few seeds."""
         low, high = _known(self.low, self.high)
         return {"estimate": self.estimate, "low": low, "high": high}
 
@@ -213,8 +213,8 @@ def _known(low: float, high: float) -> tuple[float | None, float | None]:
 def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
     """Returns the effect of a treatment on the loss, with intervals as in `paired`.
 
-    `margin`, in (0, 1), is the largest relative change that counts as none, fixed
-    before the results exist.
+    `margin`, in (0, 1), is the largest negligible relative change, fixed before the
+    results exist.
     """
     errors.open_unit("margin", margin)
     # The lower margin, 1 - 0.02, is a little further away on the scale of logarithms.

@@ -1,4 +1,4 @@
-"""How much redraws scatter, what follows for single runs, and checks of the effect.
+"""The scatter of redraws, its consequences for single runs, and checks of the effect.
 
 All functions work on log losses and show relative changes of the loss. Intervals
 resample whole seeds, with a random generator of a fixed seed. `redraws` defines the
@@ -39,8 +39,9 @@ class Limit(NamedTuple):
 def permutation_p(runs: Redraws) -> float:
     """Returns the p-value of the sharp null: no run's loss depends on its group.
 
-    Runs change groups within their seed. At most 20 000 relabellings are all counted,
-    else as many are drawn. Alone it is too sure if the effect differs between seeds.
+    Runs change groups within their seed. Up to 20 000 relabellings are all counted; if
+    there are more, 20 000 are drawn. Used alone, the test is overconfident if the
+    effect differs between seeds.
     """
     means = _permuted(runs, np.random.default_rng(0))[:, 0]
     return _share(np.abs(means), abs(_observed(runs)[0]))
@@ -52,8 +53,8 @@ def seed_spread(runs: Redraws) -> dict[str, float]:
     Each seed contributes its squared deviation from the mean effect, less the variance
     that the scatter of its runs explains. `sd`, of the log loss, is the root of their
     mean, and `upper` its 95 % bound, Student's for a mean; at 97.5 %, since the
-    contributions are skewed (study/pages/rule.md). NaN and infinite: a group has one
-    run per seed, or there is one seed.
+    contributions are skewed (study/pages/rule.md). They are NaN and infinite if a group
+    has one run per seed, or if there is one seed.
     """
     variances, n = _variances(runs), len(runs.seeds)
     if n < 2 or variances is None:
@@ -72,9 +73,9 @@ def seed_spread(runs: Redraws) -> dict[str, float]:
 def scatter_ratio(runs: Redraws) -> dict[str, float]:
     """Returns whether a random order changes the scatter of the runs within a seed.
 
-    That is the `ratio` of the standard deviations, treatment over control, with the
-    95 % interval `low` to `high`, and `p_value` of "the same", by permutation. NaN: a
-    group has one run per seed, or the control's runs are equal.
+    The result has the `ratio` of the standard deviations, treatment over control, with
+    the 95 % interval `low` to `high`, and `p_value` of "the same", by permutation. They
+    are NaN if a group has one run per seed, or if the control's runs are equal.
     """
     variances = _variances(runs)
     if variances is None or not variances[1].any():
@@ -133,7 +134,7 @@ def mixed_model(runs: Redraws) -> dict[str, float]:
 
 
 def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limit:
-    """Returns how far two runs of one seed may differ before it is not rounding.
+    """Returns the largest difference of two runs of one seed that rounding explains.
 
     The limit holds for two runs of a seed that is not among those given, whatever the
     distribution of the scatter: every seed has equal weight, and the new one counts as
@@ -184,11 +185,12 @@ def predicted(
 ) -> tuple[float, float]:
     """Predicts the 95 % interval of the effect in a small repetition of a study.
 
-    The repetition has so many new seeds, and so many runs of each group per seed. It
-    draws whole seeds of the study with replacement, and runs of each without (with, if
-    it wants more than there are). The error of the study itself is added in the same
-    way, and the percentiles are those that few seeds need (Hesterberg 2015, Am. Stat.
-    69:371, "expanded"). A study of one seed predicts nothing: -1 to infinity.
+    The repetition has `seeds` new seeds, with `treatment` and `control` runs per seed.
+    It is simulated by drawing whole seeds of the study with replacement, and runs of
+    each seed without replacement (with, if more are needed than exist). The error of
+    the study itself is added in the same way, and the percentiles are expanded for few
+    seeds (Hesterberg 2015, Am. Stat. 69:371). A study of one seed predicts nothing: -1
+    to infinity.
     """
     rng = np.random.default_rng(0)
     n = len(study.seeds)

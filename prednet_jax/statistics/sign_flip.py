@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 def two_sided(d: Floats) -> float:
-    """Returns P-value of "the centre is 0" in (0, 1], for differences `[n]`."""
+    """Returns the p-value of "the centre is 0" in (0, 1], for differences `[n]`."""
     return min(1.0, 2 * upper_tail(d if d.sum() > 0 else -d, 0.0))
 
 
@@ -47,8 +47,8 @@ def equivalence(d: Floats, low: float, high: float) -> float:
 def interval(d: Floats, confidence: float) -> tuple[float, float]:
     """Returns the centres that the two-sided test does not reject.
 
-    For differences `[n]`. The ends are infinite if 2 / 2^n is not below 1 - confidence,
-    since then no centre can be rejected.
+    The differences are `[n]`. The ends are infinite if 2 / 2^n is not below 1 -
+    confidence, since then no centre can be rejected.
     """
     level = (1 - confidence) / 2
     ends = _lower_end(d, level), -_lower_end(-d, level)

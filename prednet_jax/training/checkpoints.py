@@ -38,10 +38,10 @@ def save(
     loss: float | None = None,
     passing: bool = False,
 ) -> Path:
-    """Saves the state under its number of updates; whole or not at all.
+    """Saves the state under its number of updates, whole or not at all.
 
-    `prune` knows the best by `loss`, the mean since the checkpoint before, and removes
-    one that is `passing` when the next one is there.
+    `loss` is the mean since the checkpoint before, by which `prune` finds the best
+    checkpoint. A `passing` checkpoint is removed when the next one exists.
     """
     # A flat dictionary, whose names orbax keeps.
     leaves = jax.tree.leaves(state)
@@ -77,7 +77,8 @@ def write_arrays(path: Path, tree: Any) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
     if shutil.disk_usage(path.parent).free < size:
-        # Raised before orbax meets it, whose threads print hundreds of lines.
+        # The error is raised before orbax meets it, whose threads would print hundreds
+        # of lines.
         raise full
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
         try:
@@ -97,7 +98,7 @@ def write_arrays(path: Path, tree: Any) -> None:
 
 
 def read_arrays(path: Path) -> Any:
-    """Reads what `write_arrays` wrote."""
+    """Reads a directory that `write_arrays` wrote."""
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
         return checkpointer.restore(parent / path.name)
 
@@ -156,7 +157,7 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
 def newest(
     folders: Sequence[Path], like: list[Any], at_most: int
 ) -> tuple[int, list[Any]]:
-    """Returns the last update, `at_most` that, of which every run has a checkpoint.
+    """Returns the last update, up to `at_most`, of which every run has a checkpoint.
 
     A damaged checkpoint is named on stderr and left. Returns the states too, structured
     as `like`; 0 and `like` itself where there is no checkpoint.
@@ -191,14 +192,14 @@ def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint: at once for who looks for it, then its files."""
+    """Removes a checkpoint: first hides it from readers, then deletes its files."""
     aside = files.aside(path)
     os.replace(path, aside)
     shutil.rmtree(aside)
 
 
 def remove_leftovers(directory: str | os.PathLike, *, everything: bool = False) -> None:
-    """Removes what an interruption left under other names, or all checkpoints."""
+    """Removes the leftovers of an interruption, or all checkpoints."""
     folder = Path(directory) / FOLDER
     for left in [folder] if everything else folder.glob(".*.tmp*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -226,7 +227,7 @@ def _files_digest(folder: Path) -> str:
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    """Returns what `digest.json` holds; {} where it is missing or damaged."""
+    """Returns the content of `digest.json`; {} if it is missing or damaged."""
     try:
         found = records.read_json(path / DIGEST)
     except FileError:

@@ -80,8 +80,8 @@ def table(
 ) -> list[dict[str, Any]]:
     """Returns a row per frame from 1 on: `frame`, metrics and `copy_<metric>`.
 
-    `frame` counts from `start`. `observed` tells whether the network is shown this
-    frame, once it has predicted it.
+    `frame` counts from `start`. `observed` is whether the network is shown this frame,
+    once it has predicted it.
     """
     total = len(prediction["mse"])
     until = total if extrapolate_from is None else extrapolate_from
@@ -94,7 +94,7 @@ def table(
 
 
 def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Means over the observed and over the extrapolated frames, where there are any.
+    """Averages over the observed and over the extrapolated frames, where there are any.
 
     PSNR is computed from the mean MSE; it is infinite where a frame equals the last.
     """
@@ -229,10 +229,10 @@ def _of_horizon(scores: list[list[Scores]], pixels: int) -> dict[str, Any]:
 
 
 def piece_length(source: FrameSource) -> int:
-    """Returns the frames of a piece where none are asked for.
+    """Returns the default number of frames of a piece.
 
-    They are 100, or the median length of the sequences where that is less; a length
-    from there down to half of it, if that leaves no frame out.
+    It is 100, or the median length of the sequences if that is less. A smaller length,
+    down to half of it, is chosen if that leaves no frame out.
     """
     lengths = np.diff(source.boundaries, append=source.length)
     most = max(2, int(min(_LONGEST, np.median(lengths))))

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGHUP and Ctrl-C: obeyed at once, or noted while a run can be saved.
+"""SIGTERM, SIGHUP and Ctrl-C: obeyed at once, or recorded until a run is saved.
 
 Signals within a second count as one: `timeout`, launchers and terminals signal a
 process and its group, so that it gets two. A thread reads the signals from a pipe that
@@ -19,10 +19,10 @@ SAME_SECONDS = 1.0
 
 
 class Interruption:
-    """Takes the signals over while a `with` block runs in the main thread.
+    """Handler of the signals while a `with` block runs in the main thread.
 
     A signal that was ignored before, as under `nohup`, stays ignored. `noted` is the
-    signal that came while deferred.
+    signal that arrived after `defer`.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Trainings on sources of frames: a step and a stream in, a record per update out.
+"""Trains on sources of frames, from a step and a stream; yields a record per update.
 
 A training of one seed and a training of many seeds in one program are two `Pair`s of a
 step and a stream (`one_seed` here, `replicas.many_seeds`); `train_runs` runs either.
@@ -75,7 +75,7 @@ Windows = list[tuple[np.ndarray, np.bool_]]
 
 
 class Pair(NamedTuple):
-    """A step and a stream: all that tells one kind of training from another.
+    """A step and a stream, which together define a kind of training.
 
     Attributes:
         step: `(state, windows) -> (state, metrics of each run)`, metrics on the host.
@@ -89,9 +89,10 @@ class Pair(NamedTuple):
 
 
 def initial_params(network: Network, seed: int) -> dict:
-    """Draws the initial weights of a seed, float32, on the CPU.
+    """Initialises the weights of a seed, float32, on the CPU.
 
-    A GPU's normal() may differ in the last bit, one of float64 draws other numbers.
+    They are drawn on the CPU in float32, because a GPU's normal() may differ in the
+    last bit, and a float64 normal() draws other numbers.
     """
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.enable_x64(False):
@@ -124,7 +125,7 @@ def frame_schedule(
     """Returns which frames each update sees, in the published order."""
     task = tasks.of(network)
     window = window if task.windowed else 0
-    # What the network made up in a window is not carried on.
+    # The state after the network's own predictions is not carried to the next window.
     made_up = method is not None and method.extrapolate_from is not None
     fresh = task.fresh_windows or made_up
     frames = source.length, source.boundaries
@@ -142,8 +143,8 @@ def train(
 ) -> Iterator[tuple[TrainState, UpdateRecord]]:
     """Trains one seed from `state` to the end of the schedule.
 
-    Another `draw` is other noise. Yields the state after each update, valid until the
-    next is asked for, and the update's record.
+    Another `draw` is other noise. Yields the state after each update, and the update's
+    record. The state is valid until the next one is requested.
     """
     run = SeedRun(seed, state, source, schedule)
     pair = one_seed(trainer, run, draw)
@@ -169,8 +170,8 @@ def train_runs(
 ) -> Iterator[tuple[Any, list[UpdateRecord]]]:
     """Trains runs to the end of their schedules, all from the same update.
 
-    Yields the state of all runs after each update, valid until the next is asked for,
-    and the record of each run.
+    Yields the state of all runs after each update, and the record of each run. The
+    state is valid until the next one is requested.
     """
     done = int(runs[0].state.update)
     seen = [frames_seen(run.schedule, done) for run in runs]
@@ -192,9 +193,9 @@ def train_runs(
 def stream(
     runs: Sequence[SeedRun], streams: Sequence[int] | None = None
 ) -> Iterator[Windows]:
-    """Yields what each remaining update of the runs sees; one thread reads for all.
+    """Yields the windows of the runs' remaining updates; one thread reads for all.
 
-    Of the batch of each run only the given `streams` are read. None: all of them.
+    Only the given `streams` of each run's batch are read. They default to all.
     """
     done, (source, schedule) = int(runs[0].state.update), runs[0][2:]
     streams = range(schedule.start.shape[1]) if streams is None else streams
@@ -221,8 +222,9 @@ def copy_last_frame_loss(
 ) -> float | None:
     """Returns the loss of predicting each frame by the last frame seen before it.
 
-    Of a window `[T + 1, ..., H, W, C]` uint8, with pixels in [0, 1]; the transition
-    from the stand-in of a `first` one does not count. None: there is no transition.
+    The window is `[T + 1, ..., H, W, C]` uint8, and the loss is in units of [0, 1]. In
+    a `first` window the transition from the stand-in does not count. Without a
+    transition the result is None.
     """
     frames = window[1:] if first else window
     if len(frames) < 2:

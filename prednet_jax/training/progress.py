@@ -1,4 +1,4 @@
-"""How far a training is, on stderr, and how far it got, in words."""
+"""Shows the progress of a training on stderr, and describes its result in words."""
 
 import io
 import math
@@ -57,10 +57,10 @@ class Progress:
 
 
 def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
-    """Returns how far a training got: its last loss as a fraction of copying's loss.
+    """Returns the result of a training: its last loss as a fraction of copying's loss.
 
-    Losses are means over the last fifth of all updates, also of earlier processes.
-    Empty for a network that has no frame to copy.
+    Losses are means over the last fifth of all updates, including updates of earlier
+    processes. The text is empty for a network without a frame to copy.
     """
     metrics = records.read_run(folder).metrics
     last = -max(1, len(metrics["loss"]) // 5)

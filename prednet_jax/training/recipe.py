@@ -1,9 +1,9 @@
 """The settings that the runs of one call share, and the data of each run.
 
-Everything that can be refused is refused here, before a file is written: values by the
-settings, what contradicts another by `Recipe`, sizes, counted from shapes, by its
-checks, data by `prepare`. What passes may still run out of memory, which ends in one
-line too.
+Everything that can be refused is refused here, before a file is written: invalid values
+by the settings, contradictions by `Recipe`, sizes, counted from shapes, by its checks,
+and data by `prepare`. A training that passes may still run out of memory, which also
+ends in one line.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class Recipe:
         return None if spec == noise_lib.Identity() else spec
 
     def rate(self, updates: int) -> float | optax.Schedule:
-        """Returns the learning rate of a training of so many updates."""
+        """Returns the learning rate of a training of a given number of updates."""
         asked = self.training
         if asked.learning_rate is None:
             return self.task.adam(updates).rate
@@ -117,7 +117,7 @@ class Recipe:
     def schedule(
         self, source: FrameSource, seed: int, updates: int | None = None
     ) -> Schedule:
-        """Returns which frames each update of a seed sees; of so many updates."""
+        """Returns which frames each of the first updates of a seed sees."""
         total = self.updates if updates is None else updates
         window, batch = self.data.window, self.data.batch
         if self.data.sampling == "windows":
@@ -126,7 +126,7 @@ class Recipe:
         return loop.frame_schedule(self.task, source, **asked, method=self.method)
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
-        """Refuses so many runs that memory or open files do not suffice for."""
+        """Refuses a number of runs for which memory or open files do not suffice."""
         if together:
             _allow_open_files(seeds)
         check_memory(
@@ -210,7 +210,7 @@ def check_memory(
     every = together * seeds * (3 * weights + carry + frames)
 
     def kept(segment: int) -> int:
-        """Bytes for the backward pass: the steps of a segment, a state for each."""
+        """Returns the bytes for the backward pass: steps of a segment, and states."""
         return (
             segment * batch * task.kept_values() * size + -(-steps // segment) * carry
         )

@@ -1,7 +1,7 @@
 """Many seeds, or many streams, in one compiled program on all devices.
 
 A replica is a whole training run: its own weights, optimiser, carried state, frames and
-noise key. With B streams a replica (`batch`), gradients are averaged over them.
+noise key. If a replica has B streams (`batch`), gradients are averaged over them.
 
 The mesh has two axes, `replicas` and `batch`. Of D devices, r = gcd(N, D) share the N
 replicas and D / r share the B streams of each: replicas need no communication, so they
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def streams(self) -> int:
-        """How many streams of a replica a device has."""
+        """Number of streams of a replica on each device."""
         return self.batch // self.mesh.shape[BATCH]
 
     def held(self, axis: int) -> list[int]:
@@ -125,7 +125,7 @@ def shares(
 
 
 def most_devices(replicas: int, batch: int, available: int, processes: int = 1) -> int:
-    """Returns the most devices a process that divide the work evenly; at least 1."""
+    """Returns the most devices per process that divide the work evenly; at least 1."""
     for devices in range(available, 1, -1):
         if shares(replicas, batch, devices * processes, processes):
             return devices
@@ -222,7 +222,7 @@ def gather_states(states: TrainState) -> TrainState:
 
 
 def replica_state(states: TrainState, replica: int) -> TrainState:
-    """Returns what this process holds of a replica's state, as NumPy arrays."""
+    """Returns this process's part of a replica's state, as NumPy arrays."""
 
     def part(x: Any) -> np.ndarray:
         if isinstance(x, jax.Array) and not x.is_fully_addressable:

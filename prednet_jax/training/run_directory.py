@@ -54,7 +54,7 @@ def inspect_run_directory(
     """Inspects a directory, which must be free for a run of `updates` or hold it.
 
     Raises:
-        UserError: it holds a run that was not asked for or cannot continue.
+        UserError: the directory holds another run, or a run that cannot continue.
     """
     parts = [name for name in PARTS if (folder / name).exists()]
     if overwrite or not parts:
@@ -90,10 +90,10 @@ def check_same(
     new: Manifest,
     source: data.FrameSource,
 ) -> None:
-    """Refuses to continue a run that began otherwise, or whose length decides.
+    """Refuses to continue a run with other settings, or with a length that matters.
 
-    `new` is the manifest of the run that is asked for. A run that is made longer may
-    have had other frames or rates from the start.
+    `new` is the manifest of the requested run. A longer run may need other frames or
+    learning rates from the start, and then cannot continue a shorter one.
     """
     if old.manifest is None:
         return
@@ -140,7 +140,8 @@ class RunToWrite(NamedTuple):
     Attributes:
         folder: its directory.
         existing: run that the directory holds.
-        state: the state before the first update (shapes, of a run of other processes).
+        state: the state before the first update; only its shapes for a run of other
+            processes.
         manifest: its manifest, or None if another process holds it.
         writes: whether this process writes its records.
     """
@@ -155,7 +156,7 @@ class RunToWrite(NamedTuple):
 def start_or_resume(
     runs: Sequence[RunToWrite], *, overwrite: bool
 ) -> tuple[int, list[TrainState], list[Manifest | None]]:
-    """Begins runs or continues them, all at the same update; the first that writes.
+    """Starts or continues runs, all at the same update; no earlier function writes.
 
     Every process passes all runs.
 

@@ -1,7 +1,7 @@
-"""The records of a run while it is trained: a line per update, checkpoints, the end.
+"""Records a run while it is trained: a line per update, checkpoints, final results.
 
-Every update is checked for numbers that a training does not survive. Nothing is
-computed on the device for that: the loss and the norm of the gradient are on the host.
+Every update is checked for numbers that are not finite. This computes nothing on the
+device: the loss and the norm of the gradient are already on the host.
 """
 
 import contextlib
@@ -98,8 +98,8 @@ class RunRecorder:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
-        # A file of its own for each part of a run: TensorBoard joins them, and forgets
-        # what an earlier part wrote of later updates. (The `flush` of tensorboardX'
+        # Each part of a run has its own file: TensorBoard joins them, and drops what an
+        # earlier part wrote about later updates. (The `flush` of tensorboardX'
         # SummaryWriter does not wait for its thread, which loses events.)
         self._events = EventsWriter(str(folder / "events"))
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
@@ -190,8 +190,8 @@ class RunRecorder:
     def prune(self) -> None:
         """Removes the checkpoints that the recipe does not keep.
 
-        Called when all runs of one program have saved the update, so that at any moment
-        they have one in common.
+        It is called when all runs of one program have saved the update, so that at any
+        moment they have a common checkpoint.
         """
         kept = self._recipe.records.keep_checkpoints, self._recipe.records.keep_best
         checkpoints.prune(self.folder, self._saved, *kept)
@@ -256,7 +256,7 @@ def record_training(
     name: str,
     gather: Callable[[Any], Any] = lambda states: states,
 ) -> Any:
-    """Trains runs to the end and has every update recorded.
+    """Trains runs to the end and records every update.
 
     All save a checkpoint of the same update: where the recipe asks for one, when a
     signal came, and without `checkpoint_every` every five minutes.
@@ -265,14 +265,14 @@ def record_training(
         recipe: settings that the runs share.
         recorders: the recorders of this process, by position among its runs.
         steps: the training, as `loop.train_runs` yields it.
-        state_of: returns the state of the run at a position.
-        interruption: notes signals.
+        state_of: function that returns the state of the run at a position.
+        interruption: recorder of signals.
         done: updates that were made before.
         name: the name that the progress shows.
-        gather: collects states that several processes hold.
+        gather: function that collects states that several processes hold.
 
     Returns:
-        The last states, gathered; None where all updates were made before.
+        The last states, gathered, or None if all updates were made before.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.records.progress)
     held, saved = None, time.monotonic()
@@ -321,7 +321,7 @@ def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:
         trace = jax.profiler.trace(str(plain), create_perfetto_trace=True)
         for number, step in enumerate(steps, 1):
             yield step
-            # What is asked for next is the step after this one.
+            # The next request executes the step after this one.
             if number == TRACE_AFTER:
                 tracing.enter_context(trace)
             if number == TRACE_AFTER + _TRACED:

@@ -28,7 +28,7 @@ from prednet_jax.training.truncated import TrainState
 
 
 class TrainingStrategy:
-    """How runs are trained: here each in a program of its own.
+    """The way in which runs are trained; here each run has its own program.
 
     Attributes:
         layout: replicas and devices, for the manifest, or None for a single run.
@@ -42,7 +42,7 @@ class TrainingStrategy:
         self._recipe = recipe
 
     def trace(self, state: Any, window: tuple[int, ...]) -> None:
-        """Traces the update from shapes; what cannot be computed is refused here."""
+        """Traces the update from shapes, to refuse one that cannot be computed."""
         frames = jax.ShapeDtypeStruct(window, np.uint8)
         # The trace is kept by JAX and used when the update is first called.
         key = keys.stream(0, "noise")
@@ -91,7 +91,7 @@ class Together(TrainingStrategy):
         self._update.eval_shape(states, frames, first, shaped((2,), np.uint32))
 
     def pair(self, runs: Sequence[SeedRun]) -> Pair:
-        """Pairs the update of all replicas with their streams."""
+        """Returns the step and the stream of all replicas."""
         return replicas.many_seeds(self._update, self._devices, runs)
 
     def state_of(self, states: Any, number: int) -> TrainState:
@@ -105,7 +105,7 @@ class Together(TrainingStrategy):
 
 @dataclasses.dataclass(kw_only=True)
 class _Run:
-    """A seed on its way: filled in from top to bottom.
+    """The data of one seed, filled in from top to bottom.
 
     `number` is its position among all seeds, `held` whether this process trains a part
     of it, `writes` whether it writes the records.
@@ -142,7 +142,7 @@ def train_seeds(
             `join_processes`).
 
     Raises:
-        UserError: something that is asked for cannot be done; nothing was written.
+        UserError: the request cannot be fulfilled; nothing was written.
     """
     recipe.check_sizes(len(directories), together=mode is not None)
     layout = None
@@ -287,7 +287,7 @@ def _train_group(
 
     Returns the seconds of the training.
     """
-    # Of runs that other processes hold only the shapes of the state matter.
+    # For runs that other processes hold, only the shapes of the state matter.
     to_write = [
         RunToWrite(
             run.folder,
@@ -342,7 +342,7 @@ def _train_group(
     parallelism = (time.process_time() - start[1]) / wall
     measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
     for position, recorder in recorders.items():
-        # Where all updates were made before, as a killed process leaves them.
+        # All updates were made before, by a process that was killed afterwards.
         state = seed_runs[position].state if end is None else state_of(end, position)
         recorder.finish(state.params, seed_runs[position].source, measured)
     interruption.obey(f"{group[0].folder} is finished")

@@ -1,9 +1,9 @@
-"""Training for a loop of one's own: `init`, `step`, `evaluate`, each compiled once.
+"""Training in a user's own loop: `init`, `step`, `evaluate`, each compiled once.
 
-What an update changes is in `TrainState`: parameters, optimiser state, carried state,
-number of updates. The scripts train by the same class. Trainers of equal settings share
-their programs, and a program is made for each shape of a window, not for each length of
-a stream or number of updates. docs/training.md has examples.
+Everything that an update changes is in `TrainState`: parameters, optimiser state,
+carried state, number of updates. The scripts train by the same class. Trainers of equal
+settings share their programs, and a program is made for each shape of a window, not for
+each length of a stream or number of updates. docs/training.md has examples.
 """
 
 import functools
@@ -28,16 +28,16 @@ from prednet_jax.tasks import Network, Task
 from prednet_jax.training import evaluation, keys, truncated
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
-# Least numbers of sequences and of frames that a validation has, where there are.
+# Least numbers of sequences and of frames of a validation, if the data has as many.
 _SEQUENCES, _FRAMES = 16, 1600
 
 
 class Evaluation(NamedTuple):
-    """How well a stream is predicted.
+    """The scores of the predictions of a stream.
 
     Attributes:
         loss: mean over all predicted frames of the MSE.
-        copy_last_frame_loss: the same of copying the frame before; None for images.
+        copy_last_frame_loss: mean MSE of copying the frame before; None for images.
         frame_losses: `[T - 1]`, MSE of the prediction of frame i + 1, which has seen
             frames up to i (`[T]` of images).
     """
@@ -50,14 +50,14 @@ class Evaluation(NamedTuple):
     def ratio(self) -> float | None:
         """Loss divided by the loss of copying; below 1 is better. None for images.
 
-        Infinite where nothing moves.
+        It is infinite where nothing moves.
         """
         copied = self.copy_last_frame_loss
         return None if copied is None else self.loss / copied if copied else np.inf
 
 
 def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
-    """Cuts a stream in memory as the published loop does, an unfinished tail dropped.
+    """Cuts a stream in memory as the published loop does; drops an unfinished tail.
 
     `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several. The
     first window has a transition less, unless `window` is 1. (`training.loop.batches`
@@ -95,14 +95,14 @@ def _as_stream(frames: Any) -> Any:
 
 @dataclass(frozen=True)
 class Trainer:
-    """A network and how it is trained, as pure functions of the state.
+    """A network and its training method, as pure functions of the state.
 
     A network that cannot be trained by this method is a UserError.
 
     Attributes:
         network: a configuration of this package, or a `tasks.Task`.
-        optimizer: an optax transformation; keep it, since another object is another
-            program. None: `chainer_adam()`.
+        optimizer: an optax transformation. Create it once, since each new object
+            compiles a new program. Defaults to `chainer_adam()`.
         method: objective, targets, leak, extrapolation.
         noise: a noise spec, or None.
     """
@@ -147,8 +147,8 @@ class Trainer:
         """Makes an update; returns the state after it, and the losses of the frames.
 
         Args:
-            state: the state before it. Not to be used again where there is a GPU, whose
-                memory is given to the new one.
+            state: the state before the update. On a GPU its memory is donated to the
+                new state, so do not use it again.
             frames: a window `[T + 1, B, H, W, C]` as `windows` makes it (`[1, B, H, W,
                 C]` for a network of single images); uint8, or floating point in [0, 1].
             first: whether it opens a sequence.
@@ -180,8 +180,8 @@ class Trainer:
 
         `frames` are `[T, H, W, C]`, T >= 2, as in `step`, or `[T, B, H, W, C]` of
         several streams, over which losses are averaged. The program sees `window`
-        frames at a time, at least 2; the losses do not depend on it. They are NaN where
-        a weight is not finite.
+        frames at a time, at least 2; the losses do not depend on this number. Losses
+        are NaN if a weight is not finite.
         """
         whole("window", window, 2)
         frames = _as_stream(frames)
@@ -279,10 +279,10 @@ def train_windows(
     key: jax.Array | None = None,
     objective: str | None = None,
 ) -> tuple[dict, Float[Array, " losses"]]:
-    """Trains on one stream in order, one update a window.
+    """Trains on one stream in order, with one update per window.
 
-    The stream `[T, H, W, C]` is floating point in [0, 1] or uint8; `window` is >= 1, of
-    `lotter` >= 2, as in `windows`. Targets, leak and objective are as in
+    The stream `[T, H, W, C]` is floating point in [0, 1] or uint8; `window` is >= 1,
+    for `lotter` >= 2, as in `windows`. Targets, leak and objective are as in
     `objectives.Method`; optimiser, noise and key are as in a `Trainer`. Noise on
     weights is added to the given ones.
 

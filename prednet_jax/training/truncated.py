@@ -1,6 +1,6 @@
 """One update of truncated back-propagation, and the loop over updates.
 
-As the published trainer of quadjr/PredNet does it (`data.windows`): the state is
+It follows the published trainer of quadjr/PredNet (`data.windows`): the state is
 carried from window to window and cut from the graph between them.
 """
 
@@ -39,7 +39,7 @@ class TrainState(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What one update reports; `grad_norm` is the L2 norm of the optimiser's gradient.
+    """Metrics of one update; `grad_norm` is the L2 norm of the optimiser's gradient.
 
     Attributes:
         frame_losses: `[T]`, MSE of each prediction against its true target.
@@ -81,7 +81,7 @@ def repeat(step: Callable, state: Any, stream: Iterable[tuple]) -> Iterator[Upda
         stream: the windows, each a tuple of arguments.
 
     Yields:
-        Each update. Its state is valid until the next one is asked for, to which the
+        Each update. Its state is valid until the next update is requested, to which the
         state's buffers may be donated.
     """
     for window in stream:
@@ -100,7 +100,7 @@ def initial_train_state(
 ) -> TrainState:
     """Returns the state before the first update, in the parameters' precision.
 
-    New arrays, since a step may be donated the state.
+    Its arrays are new, since the state may be donated to a step.
     """
     dtype = jax.tree.leaves(params)[0].dtype
     carry = tasks.of(network).initial_carry(batch, dtype)
@@ -119,8 +119,9 @@ def noisy_weights(params: dict, noise: NoiseSpec | None, key: jax.Array) -> dict
 def jit_update(update: Callable) -> Any:
     """Compiles an update, to which its first argument, the state, is donated.
 
-    Not on a CPU. There a moment that is updated in place has to wait for all that read
-    it: 8 % of a step at 64x48, 4 % at 160x120, where a kept state costs 12 and 113 MB.
+    On a CPU nothing is donated. There a moment that is updated in place has to wait for
+    all its readers: 8 % of a step at 64x48, 4 % at 160x120, where a kept state costs 12
+    and 113 MB.
     """
     donated = () if jax.default_backend() == "cpu" else (0,)
     return jax.jit(update, donate_argnums=donated)
@@ -197,6 +198,6 @@ def make_step(
 
 
 def _keys(key: jax.Array, update: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns a key for each place where noise can enter; two are of all updates."""
+    """Returns a key for each place where noise can enter; two serve all updates."""
     each = jax.random.split(jax.random.fold_in(key, update), 3)
     return (*each, *jax.random.split(key))

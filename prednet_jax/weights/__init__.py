@@ -77,12 +77,13 @@ def load(
     pixel_max: float | None = None,
     variant: str | None = None,
 ) -> tuple[PredNetConfig | AutoencoderConfig, dict]:
-    """Reads weights of any kind, whatever the name: the network and float32 parameters.
+    """Reads weights of any kind: returns the network and its float32 parameters.
 
-    docs/models.md lists the kinds; a run's checkpoints/UPDATE is one too and, where
-    there is no such file, a name that `pretrained` knows. Height, width and `pixel_max`
-    are for files of Keras and PyTorch that do not hold them, the variant for files of
-    PyTorch (`load_keras`, `load_pytorch`). A UserError: nothing of the kind.
+    The content decides the kind, not the file's name; docs/models.md lists the kinds. A
+    run's checkpoints/UPDATE is one too and, if no such file exists, a name that
+    `pretrained` knows. Height, width and `pixel_max` are for files of Keras and PyTorch
+    that do not hold them, the variant for files of PyTorch (`load_keras`,
+    `load_pytorch`). Any other path is a UserError.
     """
     task, params = load_task(
         path, height=height, width=width, pixel_max=pixel_max, variant=variant
@@ -96,7 +97,7 @@ def load(
 def load_task(
     path: str | os.PathLike, *, variant: str | None = None, **frame: Any
 ) -> tuple[Task, dict]:
-    """Reads as `load` does, the network as a task, perhaps of another module.
+    """Reads as `load` does; the network is a task, perhaps of another module.
 
     Parameters of a run have the precision of its training.
     """
@@ -140,7 +141,7 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
 def extrapolation(path: str | os.PathLike) -> int | None:
     """Returns the frame from which on weights were trained on their own predictions.
 
-    Only a model of Keras tells it, by its `extrap_start_time`; None for other files.
+    Only a model of Keras has it, as `extrap_start_time`; other files give None.
     """
     path = Path(path)
     hdf5 = path.is_file() and files.kind(path) == "hdf5"
@@ -159,17 +160,17 @@ def writer(path: str | os.PathLike) -> Writer:
 
 
 def written(path: str | os.PathLike) -> list[Path]:
-    """Returns every file or directory that the writer of a path makes."""
+    """Lists every file or directory that the writer of a path makes."""
     path = Path(path)
     keras = WRITERS.get(path.suffix) is save_keras
     return [path, path.with_suffix(".json")] if keras else [path]
 
 
 def load_run(folder: Path) -> tuple[Task, dict]:
-    """Returns network and weights of a run, unfinished: of its newest checkpoint.
+    """Returns network and weights of a run; if unfinished, of its newest checkpoint.
 
-    The update is printed on stderr. Raises a UserError if the directory is no
-    run, has no weights yet, or they are damaged.
+    The update is printed on stderr. Raises a UserError if the directory is not a run,
+    has no weights yet, or its weights are damaged.
     """
     task = _task(folder)
     digest = records.read_manifest(folder).final_params_sha256

@@ -50,10 +50,10 @@ def check_arrays(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> N
 def of_one_network(
     path: str | os.PathLike, stored: Mapping[str, np.ndarray], pattern: re.Pattern
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of one network, by what `pattern` matches in their names.
+    """Returns the arrays of one network, by the match of `pattern` in their names.
 
-    Several, told apart by what stands in front, are refused with a UserError, and what
-    `check_arrays` refuses.
+    Arrays of several networks, with different prefixes, are a UserError, and so are
+    arrays that `check_arrays` refuses.
     """
     matches = {name: match for name in stored if (match := pattern.search(name))}
     prefixes = {name[: match.start("name")] for name, match in matches.items()}
@@ -71,13 +71,13 @@ def of_one_network(
 def sizes(
     arrays: Mapping[str, np.ndarray], name: str, numbers: Iterable[int], axis: int
 ) -> tuple[int, ...]:
-    """Returns the sizes of an axis of arrays, whose names a text makes of numbers."""
+    """Returns an axis's size in each of the arrays named by a numbered template."""
     return tuple(arrays[name.format(i)].shape[axis] for i in numbers)
 
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
-    """Names the file where an array is missing, or of no such network."""
+    """Names the file in the error of a missing array or of another network."""
     try:
         yield
     except (KeyError, ValueError, IndexError) as error:
@@ -86,7 +86,7 @@ def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
 
 
 def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
-    """Returns the float32 parameters; a KeyError where an array is missing.
+    """Returns the float32 parameters; a missing array is a KeyError.
 
     Raises a UserError if an array has another shape than the network's, or a frame has
     more than `PIXELS`, which the weights of `lotter` leave open.

@@ -1,13 +1,13 @@
 """Weights of the Chainer implementation, `*.model` npz files (quadjr/PredNet).
 
-Names, in front of each `predictor/`; convolutions are OIHW:
+Names, each with the prefix `predictor/`; convolutions are OIHW:
     ConvA{l}/{W,b}       l = 1..L-1, E_{l-1} -> A_l
     ConvP{l}/{W,b}       l = 0..L-1, h_l -> P_l
     ConvLSTM{l}/x_{g}0/W E_l -> gate g in i, f, c, o
     ConvLSTM{l}/x_{g}1/W up(h_{l+1}) -> gate g; absent in the top layer
     ConvLSTM{l}/h_{g}/{W,b}  h_l -> gate g
     ConvLSTM{l}/c_{g}/W  (1, C, H, W), peepholes of g in i, f, o
-The file tells the frame size only by its peepholes, which depend on it.
+The file gives the frame size only through its peepholes, whose shape depends on it.
 """
 
 import os
@@ -35,7 +35,7 @@ _NAME = re.compile(r"(?P<name>Conv(A|P|LSTM)\d{1,3}/([xhc]_[ifoc]\d?/)?[Wb])$")
 def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     """Reads a `*.model` npz file: a network of `watanabe` and its float32 parameters.
 
-    The peepholes tell the frame size; another file is a UserError.
+    The peepholes give the frame size; another file is a UserError.
     """
     arrays = of_one_network(path, files.read_npz(path), _NAME)
     with reading(path, "a model file of the Chainer PredNet"):
@@ -55,13 +55,13 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
-    """Parameters from arrays under Chainer's names without `predictor/`."""
+    """Converts arrays under Chainer's names without `predictor/` to parameters."""
     params = {
         group: {leaf: np.empty(shape, np.float32) for leaf, shape in leaves.items()}
         for group, leaves in parameter_shapes(config).items()
     }
     for name, view in _views(config, params).items():
-        # Before it is written, since empty arrays have taken no memory yet.
+        # This precedes writing, since empty arrays have taken no memory yet.
         if arrays[name].shape != view.shape:
             raise UserError(
                 f"{name} of shape {arrays[name].shape}: expected {view.shape}"
@@ -71,7 +71,7 @@ def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dic
 
 
 def to_chainer(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
-    """Arrays under Chainer's names, with `predictor/`; the inverse of from_chainer."""
+    """Converts parameters to arrays under Chainer's names, with `predictor/`."""
     expect(config.variant == "watanabe", "variant", config.variant, "'watanabe'")
     own = config.pixel_max
     expect(own == 1, "pixel_max", own, "1, as Chainer has it")
@@ -112,5 +112,5 @@ def _views(
 def save_chainer(
     path: str | os.PathLike, config: PredNetConfig, params: Mapping
 ) -> None:
-    """Writes what Chainer's `serializers.load_npz` reads; `watanabe` only."""
+    """Writes a file for Chainer's `serializers.load_npz`; `watanabe` only."""
     records.write_tree(path, to_chainer(config, params), compressed=True)

@@ -40,12 +40,12 @@ def load_keras(
 ) -> tuple[PredNetConfig, dict]:
     """Reads a network (`lotter`) and its float32 parameters from a file of Keras.
 
-    The size of the frames and the upper clip of the bottom prediction are those given,
-    or come from the model (`keras_model`): in the file, or in its JSON next to it, such
-    as `prednet_kitti_model.json` of `prednet_kitti_weights.hdf5`. Where there is
-    neither, the size is KITTI's, 128 rows and 160 columns, and one line reports it. A
-    stored `extrap_start_time` is printed; `extrapolation` returns it. Another file,
-    or a model with options that this package does not compute, is a UserError.
+    The size of the frames and the upper clip of the bottom prediction are given, or
+    come from the model (`keras_model`), in the file or in the JSON next to it, such as
+    `prednet_kitti_model.json` of `prednet_kitti_weights.hdf5`. Without both, the size
+    is KITTI's, 128 rows and 160 columns, and one line reports it. A stored
+    `extrap_start_time` is printed; `extrapolation` returns it. Another file, or a model
+    with options that this package does not compute, is a UserError.
     """
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
@@ -124,7 +124,7 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
 
 
 def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
-    """Parameters from arrays under Keras's names, such as `layer_a_0/kernel`."""
+    """Converts arrays under Keras's names (`layer_a_0/kernel`) to parameters."""
 
     def link(name: str) -> dict[str, np.ndarray]:
         return {leaf: arrays[f"layer_{name}/{leaf}"] for leaf in ("kernel", "bias")}
@@ -144,7 +144,7 @@ def from_keras(config: PredNetConfig, arrays: dict[str, np.ndarray]) -> dict:
 
 
 def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
-    """Arrays under Keras's names, such as `layer_a_0/kernel`; from_keras's inverse."""
+    """Converts parameters to arrays under Keras's names, such as `layer_a_0/kernel`."""
     expect(config.variant == "lotter", "variant", config.variant, "'lotter'")
     out: dict[str, Any] = {}
     for layer in range(config.layers):
@@ -165,7 +165,7 @@ def to_keras(config: PredNetConfig, params: Mapping) -> dict[str, np.ndarray]:
 
 
 def save_keras(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
-    """Writes an HDF5 file as Keras's `save_weights`, and the model's JSON next to it.
+    """Writes an HDF5 file like Keras's `save_weights`, and the model's JSON next to it.
 
     coxlab/prednet reads the two with `model_from_json(text, {"PredNet": PredNet})` and
     `load_weights(path)`; `path` with the suffix `.json` holds the text. The model is an

@@ -53,7 +53,7 @@ KITTI = {"height": 128, "width": 160}
 
 
 class Model(NamedTuple):
-    """The content of a description.
+    """The content of a model's description.
 
     Attributes:
         source: the file that holds it. Empty without a file.
@@ -83,8 +83,9 @@ class Model(NamedTuple):
 def find(path: str | os.PathLike) -> Path | None:
     """Returns the JSON file next to a file of weights, if there is one.
 
-    It has the name of the weights, or, as the release of coxlab/prednet, `model` where
-    they have `weights`. There the weights may lie in a folder `tensorflow_weights`.
+    It has the name of the weights or, as in the release of coxlab/prednet, the same
+    name with `model` in place of `weights`. In that case the weights may lie in a
+    folder `tensorflow_weights`.
     """
     path = Path(path)
     names = [path.with_suffix(".json").name, f"{path.stem}.json"]

@@ -12,7 +12,8 @@ In both E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halve
 other way round here, as `watanabe`, and so have the kernels that read them.
 
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
-arrays. Unpickling can run any program: docs/data.md lists what this one knows.
+arrays. Unpickling can run any program: docs/data.md lists the objects that this reader
+accepts.
 """
 
 import functools
@@ -116,10 +117,10 @@ def load_pytorch(
 def from_pytorch(
     config: PredNetConfig, arrays: Mapping[str, np.ndarray], scale: float
 ) -> dict:
-    """Parameters from arrays under the ports' names.
+    """Converts arrays under the ports' names to parameters.
 
-    A network of frames in [0, s], s the scale, is one of frames in [0, 1] whose Ahat_0
-    is divided by s and whose kernels over E_0 are multiplied by s.
+    A network for frames in [0, s], with s the scale, equals a network for frames in [0,
+    1] whose Ahat_0 is divided by s and whose kernels over E_0 are multiplied by s.
     """
     swapped = config.order == "watanabe"
 
@@ -295,7 +296,7 @@ def _tensors(tree: Any) -> dict[str, np.ndarray]:
         if isinstance(node, np.ndarray):
             bfloat16 = node.dtype == jnp.bfloat16
             arrays[".".join(path)] = node.astype(np.float32) if bfloat16 else node
-        # Each once: references to references would take for ever.
+        # Each is visited once: references to references would take for ever.
         elif isinstance(node, dict) and id(node) not in seen and len(path) < _DEEPEST:
             seen.add(id(node))
             waiting += [((*path, str(key)), value) for key, value in node.items()]

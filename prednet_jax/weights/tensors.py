@@ -1,9 +1,9 @@
 """Weights together with their network: safetensors files and orbax directories.
 
-Arrays go by `<module>/<leaf>`, such as `gates_0/kernel`, in this package's layout: HWIO
-kernels, gates side by side in the order i, f, o, g. The network is the JSON text of its
-`PredNetConfig`: in a safetensors file under `prednet_jax` in the metadata, in an orbax
-directory in `network.json`.
+Arrays are named `<module>/<leaf>`, such as `gates_0/kernel`, in this package's layout:
+HWIO kernels, gates side by side in the order i, f, o, g. The network is the JSON text
+of its `PredNetConfig`: in a safetensors file under `prednet_jax` in the metadata, in an
+orbax directory in `network.json`.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def read_safetensors(
 
 
 def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_safetensors` wrote; another file is a UserError."""
+    """Reads a file of `save_safetensors`; another file is a UserError."""
     arrays, metadata = read_safetensors(path)
     text = metadata.get(METADATA)
     if text is None:
@@ -104,7 +104,7 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads what `save_orbax` wrote; anything else is a UserError."""
+    """Reads a directory of `save_orbax`; anything else is a UserError."""
     folder = Path(path).absolute()
     text = files.read_text(folder / NETWORK)
     try:

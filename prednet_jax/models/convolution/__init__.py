@@ -55,7 +55,7 @@ NARROW_CHANNELS = 16
 # From this number of channels on (the smaller of input and output), Winograd's
 # algorithm saves more on products than its transforms of the maps cost.
 WINOGRAD_CHANNELS = 96
-# In batches the filter gradient has maps enough for Winograd's algorithm from this
+# In batches the filter gradient has enough maps for Winograd's algorithm from this
 # number of channels on.
 BATCH_CHANNELS = 12
 # In maps of fewer pixels most of the time goes into reading the kernel, and F(4,3)
@@ -85,7 +85,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
     """Returns the name of the algorithm that computes a convolution in this process.
 
-    `batch`: sequences that a device sees at once. UserError: 3x3 only, another asked.
+    `batch` is the number of sequences that a device sees at once. An algorithm for 3x3
+    filters with another filter size is a UserError.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
@@ -273,7 +274,8 @@ def filter_gradient(
     x, dz = jax.tree.map(operand, (x, dz))
     images, height, width, out_channels = dz.shape
     parts = x if isinstance(x, tuple) else (x,)
-    # Images that are contracted at once, so that their maps stay in the cache.
+    # Number of images that are contracted at once, so that their maps stay in the
+    # cache.
     divisors = [d for d in range(1, images + 1) if images % d == 0]
     limit = CHUNK_PIXELS if jax.default_backend() == "cpu" else CHUNK_PIXELS_GPU
     fitting = [d for d in divisors if d * height * width <= limit]

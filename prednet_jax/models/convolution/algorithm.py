@@ -34,11 +34,11 @@ class Algorithm:
     Attributes:
       transform: `transform(kernel, backward)` prepares a kernel for `forward`, or if
         `backward` for `input_gradient`.
-      forward: `forward(x, transformed)` is the output `[B, H, W, Co]`.
-      input_gradient: `input_gradient(dz, transformed)`, `[B, H, W, Ci]`.
-      filter_gradient: of (x, dz, k), `[k, k, Ci, Co]`, summed over images and space.
-      only_3x3: whether it works for filter size 3 only.
-      enlarges: whether x is the input of an upsampled convolution before its x2
+      forward: `forward(x, transformed)` is the output `[B, H, W, Co]`. input_gradient:
+      `input_gradient(dz, transformed)`, `[B, H, W, Ci]`. filter_gradient:
+      `filter_gradient(x, dz, k)`, `[k, k, Ci, Co]`, summed over images and space.
+      only_3x3: whether it works for filter size 3 only. enlarges: whether x is the
+      input of an upsampled convolution before its x2
         enlargement; `input_gradient` then returns the gradient of that x.
       in_chunks: whether a long filter gradient is summed over chunks of images.
     """
@@ -60,7 +60,8 @@ def by_turning(
 ) -> Algorithm:
     """Returns an algorithm whose input gradient is its own `forward`, applied to dz.
 
-    There the kernel is turned by 180 degrees, its input and output channels exchanged.
+    For the input gradient the kernel is rotated by 180 degrees, and its input and
+    output channels are exchanged.
     """
 
     def either(kernel: jax.Array, backward: bool) -> Transformed:
