@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def check_network(trained: _inherited.TrainedNetwork) -> None:
-    """Refuses a network of single images, and what only a PredNet has."""
+    """Refuses a network of single images, and flags that need a PredNet."""
     task = trained.task
     if not task.windowed:
         future = f"--future={FLAGS.future} with " if FLAGS.future else ""
@@ -185,7 +185,7 @@ def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
 def predict(
     task: Task, params: dict, shown: np.ndarray, first: int | None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Predictions `[T, H, W, C]` of the frames, and the maps of --layers."""
+    """Predicts the frames, `[T, H, W, C]`, and returns the maps of --layers."""
     if isinstance(task, PredNetTask):
         return sequences.predict_sequence(
             params, task.config, shown, extrapolate_from=first, maps=FLAGS.layers

@@ -1,11 +1,11 @@
-"""Prepares a data set that others publish results on, without TensorFlow.
+"""Prepares a data set of published results, without TensorFlow.
 
     python experiments/prepare_data.py --dataset=mnist --source=DOWNLOADED
     python experiments/prepare_data.py --dataset=moving_mnist_test --source=DOWNLOADED
     python experiments/prepare_data.py --dataset=kitti_raw --source=DOWNLOADED
 
-Nothing is downloaded: --source is the folder of the files that you brought. A file that
-is missing is named, with where to get it. A bar shows the progress. The last line names
+Nothing is downloaded: --source is the folder of the files that you have downloaded. A
+missing file is named, with its address. A bar shows the progress. The last line names
 the --data of the result. coxlab's .hkl files of KITTI and the published file of Moving
 MNIST need no preparation: --data=FILE.
 """
@@ -33,7 +33,7 @@ flags.DEFINE_string(
 
 
 def main() -> None:
-    """Checks, prepares, and prints what to do next."""
+    """Checks the flags, prepares the data, and prints the next step."""
     logging.set_verbosity(logging.ERROR)  # What TFDS warns of is no mistake here.
     source = Path(os.path.expanduser(FLAGS.source))
     if not source.is_dir():

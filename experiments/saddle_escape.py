@@ -1,4 +1,4 @@
-"""Does numerical noise help gradient descent to leave a saddle?
+"""Measures whether numerical noise helps gradient descent to leave a saddle.
 
     python experiments/saddle_escape.py
 
@@ -52,7 +52,7 @@ flags.DEFINE_string("workdir", "results/saddle_escape", "Where to write.")
 
 
 def main() -> None:
-    """Checks the flags, makes the runs, tests, and writes."""
+    """Checks the flags, executes the runs, tests, and writes the results."""
     process.prepare(cache=True)
     functions, noises = check_flags()
     groups = []

@@ -4,8 +4,8 @@
 
 Writes NAME.npz, the arrays in float32, and NAME.json: the network, the run's command,
 commit and data, the file's SHA-256, the licence, and scores of the frozen weights: the
-run's own on the split validation, if it was validated, and those on the splits test and
-unseen, which choose nothing (splits: docs/training.md; protocol: evaluate.py).
+run's own on the split validation, if it was validated, and scores on the splits test
+and unseen, which were not used to choose anything (protocol and splits: evaluate.py).
 """
 
 import shlex
@@ -28,12 +28,12 @@ flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored."
 flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.", 0)
 flags.DEFINE_string("folder", str(weights.SHIPPED), "Where to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
-# Flags that say where and how often, not what was trained; and the autoencoder's.
+# Flags that do not affect the trained weights, and the autoencoder's flags.
 _LEFT_OUT = ("resume", "overwrite", "progress", "profile", "hidden")
 
 
 def main() -> None:
-    """Checks, scores, writes, prints."""
+    """Checks the flags, scores the network, writes its files, and prints the scores."""
     process.prepare(cache=True)
     folder, run = Path(FLAGS.folder), Path(FLAGS.run)
     expect(FLAGS.name.isidentifier(), "--name", FLAGS.name, "a name such as walk")

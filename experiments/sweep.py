@@ -6,10 +6,10 @@ r"""Trains networks x arms x seeds x settings, on this machine or on many.
     python experiments/sweep.py --workdir=runs/sweep --arms=float32,reduction_order \
         --seeds=0,1,2,3 --address=head:6379
 
-Every run is a process of its own (experiments/train.py), with its own threads and
-flags. Ray starts them: on this machine, unless --address names a cluster. A finished
-run is never made again, so the same command continues an interrupted sweep. The result
-is WORKDIR/runs.parquet, one row per run. docs/many_machines.md shows a sweep on several
+Every run is a separate process (experiments/train.py), with its own threads and flags.
+Ray starts them: on this machine, unless --address names a cluster. A finished run is
+never made again, so the same command continues an interrupted sweep. The result is
+WORKDIR/runs.parquet, one row per run. docs/many_machines.md shows a sweep on several
 machines.
 """
 

@@ -8,7 +8,7 @@ ordinary program rounding separates twins; in the symmetric one it does not.
 
 Arms: float32; shared and tile, a new random order of reduction at every call, one for
 all outputs or one per tile; and at delta 0 also float64, run (orders that the key fixes
-for the whole run) and, if asked for, blocks (tiles of 32 outputs).
+for the whole run) and, on request, blocks (tiles of 32 outputs).
 
 Each finished run adds one row to runs.csv in --workdir and is not run again: repeat the
 command until it ends. Each process uses one thread; several may share a --workdir if
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _show(run: symmetric.Run, design: Design, update: int, loss: float) -> None:
-    """Prints now and then how far a run is."""
+    """Prints the progress of a run from time to time."""
     if update % 50 == 0:
         print(
             f"saddle {run.arm} seed {run.seed}: update {update} of {design.updates}, "

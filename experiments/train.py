@@ -6,13 +6,13 @@ r"""Trains PredNet or the autoencoder, on one stream of frames or on random wind
         --validation_data=PATH
 
 The directory gets metrics.jsonl (one JSON object per update), manifest.json, the
-trained weights and, in checkpoints/, the whole final state. Only --overwrite replaces a
-run that is there. --resume continues a run with the flags that it was begun with, also
-beyond its end; where there is no run it begins one, so that one command can be repeated
-until it is done.
+trained weights and, in checkpoints/, the whole final state. Only --overwrite replaces
+an existing run. --resume continues a run with the flags that it started with, also
+beyond its end. Without a run it starts one, so the same command can be repeated until
+the run is done.
 
---replicas=10 trains ten seeds in one program. --mode=finetune_rollout trains a network
-on by its own predictions, to predict further ahead (docs/training.md).
+--replicas=10 trains ten seeds in one program. --mode=finetune_rollout continues to
+train a network on its own predictions, to predict further ahead (docs/training.md).
 """
 
 import dataclasses

@@ -95,7 +95,7 @@ class Task(abc.ABC):
         first: jax.Array,
         method: Method,
     ) -> tuple[jax.Array, WindowResult]:
-        """Returns what an update minimises, here `objectives.squares` of `outputs`."""
+        """Returns the loss of an update, here `objectives.squares` of `outputs`."""
         carry = objectives.cut(carry, first)
         predictions, carry = self.outputs(params, carry, frames, first)
         scored = jnp.ones(len(predictions), frames.dtype)

@@ -71,7 +71,7 @@ def matched(again: Mapping[str, Any], published: Mapping[str, Any]) -> list[tupl
 
 
 def compare(runs: list[tuple[int, Mapping, Mapping]], limit: float) -> bool:
-    """Prints each run next to the published one; whether they agree as redraws do.
+    """Prints each run next to the published one; returns whether they agree.
 
     `limit` is the relative difference that two runs of one seed exceed in 5 of 100.
     """
@@ -212,7 +212,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command; the exit status."""
+    """Executes a command; returns the exit status."""
     args = parser().parse_args(arguments)
     try:
         return 0 if COMMANDS[args.command](args) else 1

@@ -1,4 +1,4 @@
-"""Writes what `make compare` needs of the study, as one file in the package.
+"""Writes the data of the study that `make compare` needs, as one file in the package.
 
     python -c "from study import again; again.write()"
 
@@ -60,7 +60,7 @@ def summary(folder: Path = RESULTS) -> dict[str, Any]:
 
 
 def _rung(folder: Path, updates: int) -> dict[str, Any]:
-    """Returns losses and distances of part C after so many updates."""
+    """Returns losses and distances of part C after a number of updates."""
     seeds = seed_records.read(PART, folder / PART.name)
     if updates == PART.updates:
         found = judgement.losses(seeds, judgement.PRIMARY)
@@ -85,7 +85,7 @@ def _rung(folder: Path, updates: int) -> dict[str, Any]:
 
 
 def _last_fifths(table: pd.DataFrame, updates: int) -> dict[tuple[str, int], float]:
-    """Returns the mean loss of the last fifth of so many updates, by arm and draw."""
+    """Returns the mean loss of the last fifth of the updates, by arm and draw."""
     start = updates - updates // 5 + BIN
     chosen = table["update"].between(start, updates) & table.arm.isin(ARMS)
     runs = table[chosen].groupby(["arm", "draw"], sort=False).last_frame_loss
@@ -93,7 +93,7 @@ def _last_fifths(table: pd.DataFrame, updates: int) -> dict[tuple[str, int], flo
 
 
 def _saddle(folder: Path, updates: int) -> dict[str, dict[str, float]]:
-    """Returns the mean loss of the last fifth of so many updates, by arm and seed."""
+    """Returns the mean loss of the last fifth of the updates, by arm and seed."""
     losses: dict[str, dict[str, float]] = {arm: {} for arm in published.SADDLE_ARMS}
     for row in records.read_csv(folder / "A" / "runs.csv"):
         if row["program"] != "symmetric" or float(row["delta"]) != 0:

@@ -60,7 +60,7 @@ def comparison(verdict: Record) -> str:
 
 
 def saddles(record: Record) -> str:
-    """Runs that have not passed every saddle, from `experiments/saddle_escape.py`."""
+    """Tabulates runs that did not pass all saddles (`experiments/saddle_escape.py`)."""
     frame = pd.DataFrame(record["groups"])
     names = ["function", "optimizer", "precision", "form"]
     shown = frame[names].replace("_", " ", regex=True)
@@ -166,8 +166,8 @@ def gpu_steps(record: Record) -> str:
 def gpu_windows(record: Record) -> str:
     """Returns milliseconds of windows on a GPU, by size, batch and precision.
 
-    Of each program the fastest way to compile it that was measured; `limit` is the time
-    that the card's figures allow (`benchmarks.gpu_steps`).
+    For each program the fastest measured way to compile it is shown; `limit` is the
+    time that the card's figures allow (`benchmarks.gpu_steps`).
     """
     names = {"im2col": "products", "xla": "cuDNN", "torch": "PyTorch"}
     rows: dict[tuple, dict[str, str]] = {}
@@ -355,7 +355,7 @@ def accuracy(record: Record) -> str:
         found += f"{runs.worst.max():.2g}); the tolerance is {excess.min():.1f} to "
         found += f"{excess.max():.1f}, median {excess.median():.1f}, times the furthest"
         rows.append((what, f"{failure:g}", found))
-    # Of the kernels, one is no mistake.
+    # One of the kernels is not a mistake.
     words = {True: "caught", False: "passes"}
     rows += [
         (f"`assert_close` on a kernel with {name}", words[wanted], words[caught])

@@ -1,7 +1,7 @@
 """The endpoints of a training of the study, as study/pages/plan.md defines them.
 
-`plateau_left` and `parity` are numbers of updates; null: never. The held-out loss is on
-frames that no seed trains on: 100 of one walk, or 16 sequences.
+`plateau_left` and `parity` are numbers of updates, or null for never. The held-out loss
+is on frames that no seed trains on: 100 of one walk, or 16 sequences.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ CURVES = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """One training.
+    """The curves and weights of one training.
 
     `curves` are `[updates]` by name of `CURVES`, shorter if it diverged; `weights` a
     vector `[n]`, float64, after each of the part's snapshots; the held-out loss and the

@@ -145,7 +145,7 @@ def _difference(arms: Mapping[str, Any], contrast: Mapping[str, Any]) -> Row:
 
 
 def _differences(alt: str, rows: Sequence[Row], title: str, grey: str) -> Dots:
-    """Returns one panel, wide enough for all arms but those that are far away."""
+    """Returns one panel, wide enough for all arms except distant ones."""
     margin = 100 * MARGIN_FRACTION
     panel = charts.around_zero(title, [row.values[0] for row in rows], margin)
     said = f"{alt}. Grey zone: {grey}. Triangles: beyond the ends."

@@ -32,7 +32,7 @@ PRIMARY = "last_frame_loss"
 #: The endpoints. A part's own has a verdict. `MOMENTS` are numbers of updates.
 ENDPOINTS = (PRIMARY, "window_loss", "over_copy", "held_out_loss")
 MOMENTS = ("plateau_left", "parity")
-# What records of one seed in two parts must share to stand side by side.
+# Fields that records of one seed in two parts must share to be compared.
 _SHARED = ("initial_params_sha256", "data_order_sha256", "versions", "xla_flags")
 #: What the rule asks about.
 QUESTION = (RANDOM, FIXED_ORDERS.name)
@@ -71,9 +71,9 @@ def manipulation(
 ) -> statistics.Manipulation | None:
     """Measures whether the runs of two groups separated, averaged within a seed.
 
-    Runs without noise have a recorded distance from float32 alone; other pairs of them
-    are left out. So is a seed that lacks one of the arms or in which one of their runs
-    diverged. None: no seed is left.
+    Runs without noise have a recorded distance only from float32; other pairs of such
+    runs are left out. A seed that lacks one of the arms, or in which one of their runs
+    diverged, is left out too. The result is None if no seed is left.
     """
     differ, distances = [], []
     for seed in seeds:
@@ -110,7 +110,7 @@ def _relative_weight_distance(a: Run, b: Run) -> float | None:
 def contrasts(
     seeds: Records, endpoint: str, pairs: Sequence[tuple[str, str]]
 ) -> list[statistics.PairedResult]:
-    """Contrasts of one endpoint, corrected by Holm over all of them.
+    """Computes the contrasts of one endpoint, corrected by Holm over all of them.
 
     The margin comes from the control. A pair is left out if no seed has the endpoint in
     both arms, and every pair is if no run of the control has it.
@@ -167,9 +167,9 @@ def endpoints(part: Part) -> list[str]:
 
 
 def merge_arms(seeds: Records, others: Records) -> list[SeedRecord]:
-    """Returns the seeds of both, with the arms that only `others` have added.
+    """Returns the seeds of both records, and adds the arms that only `others` have.
 
-    A UserError: a seed has other frames, initial weights or versions there.
+    A seed with other frames, initial weights or versions in `others` is a UserError.
     """
     added = {seed.seed: seed for seed in others}
     made = []
@@ -200,7 +200,7 @@ def same_bits(seeds: Records, others: Records, arm: str) -> int:
 
 
 def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
-    """Returns whether each of the part's arms with a known answer has it."""
+    """Checks whether each of the part's arms with a known answer has this answer."""
     rows = []
     for arm, expected in part.positive_controls.items():
         answered = answer(seeds, part.endpoint, arm)
@@ -216,7 +216,7 @@ def describe(
 ) -> dict[str, Any]:
     """Returns what verdict_<endpoint>.json holds: contrasts and losses.
 
-    `answered` is the answer by the endpoint (None: not asked yet).
+    `answered` is the answer by the endpoint, or None before all seeds are recorded.
     """
     answered = answered or answer(seeds, endpoint)
     checks = {" - ".join(QUESTION): answered.check}

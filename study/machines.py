@@ -62,7 +62,7 @@ class Machines(NamedTuple):
 
     @property
     def picture(self) -> str:
-        """Whether the two groups are completely apart, and which is higher."""
+        """Whether the two groups are completely separate, and which is higher."""
         if self.stale.min() > self.true.max():
             return HIGHER
         return LOWER if self.stale.max() < self.true.min() else OVERLAP

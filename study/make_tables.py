@@ -60,8 +60,9 @@ def _verdict(study: study_tables.Study, part: str, endpoint: str) -> bytes:
 def command(args: argparse.Namespace) -> bool:
     """Makes every table, number and figure of the documents anew, from records.
 
-    Nothing is measured again. Writes what has changed, names it, and ends with status 1
-    if anything had: then a document and its records disagreed. With names, only these.
+    Nothing is measured again. Writes and names the files that changed, and ends with
+    status 1 if there were any: then a document and its records disagreed. With names,
+    makes only these.
     """
     study = study_tables.Study(STUDY)
     texts, files = makers(study), figures(study)

@@ -74,7 +74,7 @@ ARMS = {
 
 
 def rendered(part: Part, seed: int, updates: int) -> np.ndarray:
-    """Returns the frames that so many updates see, `[updates * window, H, W, C]`."""
+    """Renders the frames of the first updates, `[updates * window, H, W, C]`."""
     source, _ = frames(part, seed)
     return source.read(0, updates * part.window)
 
@@ -208,7 +208,7 @@ def train_arms(
 
 
 def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
-    """Reads the weights after so many updates from a file of an arm, by seed."""
+    """Reads the weights after a number of updates from a file of an arm, by seed."""
     if not path.exists():
         return {}
     with np.load(path) as arrays:
@@ -228,7 +228,7 @@ def rendered_by_all(part: Part, seeds: Sequence[int], updates: int) -> np.ndarra
 def read(folder: Path, part: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the rows of `record` by arm, of a part's records in results/study/G.
 
-    A UserError: one has other updates than the part.
+    A record with other updates than the part is a UserError.
     """
     rows = {}
     for path in sorted(folder.glob(f"{part}_*.json")):
@@ -285,7 +285,7 @@ def value(answered: statistics.Answered) -> str:
 
 
 def same(folder: Path, part: str) -> str:
-    """Returns in how many seeds deterministic algorithms end in the same bits."""
+    """Returns the number of seeds in which deterministic algorithms give equal bits."""
     runs = read(folder, part)
     one, other = (
         {(seed, row["weights_sha256"]) for seed, row in runs[arm].items()}

@@ -119,7 +119,7 @@ def learned_ratios() -> dict[str, dict[str, float]]:
         name, ends, _ = file.partition("_test.json")
         if not ends:
             continue
-        # The last line is of the final weights, which the other scores are of.
+        # The last line scores the final weights, as the other scores do.
         ratios[name] = {"validation": validated[name][-1]["ratio"]}
         for split in ("test", "unseen"):
             ratios[name][split] = made[f"{name}_{split}.json"]["observed"]["ratio"]
@@ -142,10 +142,10 @@ def renew(
     files: Mapping[Path, Callable[[], bytes]],
     only: list[str],
 ) -> bool:
-    """Renews pages and files; whether nothing had changed.
+    """Renews pages and files; returns whether nothing had changed.
 
     Marks are checked before anything is made. `only` are names of texts, and of files
-    without their suffix; none: all.
+    without their suffix. Without names all are renewed.
     """
     changed = documents.renew(pages(), texts, only=only, root=ROOT)
     for path, maker in files.items():

@@ -23,7 +23,8 @@ class Treatment:
     """One way to train the network of a part; flags of `train.py` have the same names.
 
     Attributes:
-        draw: the draws of an arm differ in the keys of their noise only.
+        draw: number of the draw; the draws of an arm differ only in the keys of their
+            noise.
         dose: (factor, kind) of `dose.amplified`, or None.
         optimizer: `adam` or `momentum`.
         rate: factor of the learning rate; other than 1 it plants a known effect.
@@ -49,7 +50,7 @@ class Treatment:
 
     @property
     def only_noise(self) -> bool:
-        """Whether it has noise of its natural size."""
+        """Whether it has noise of its natural size and no other change."""
         return self.noise != "none" and self.dose is None
 
     def weights_seed(self, seed: int) -> int:
@@ -86,7 +87,7 @@ class Part:
 
     Attributes:
         endpoint: the endpoint of `study.endpoints` that its answer is about.
-        status: of a part whose random orders have an answer: when its plan was made.
+        status: date of the plan of a part whose random orders have an answer.
         positive_controls: arms whose answer is known, and the answer. If one of them
             has another answer, the answer of the part is unconfirmed.
     """
@@ -268,7 +269,7 @@ _PARTS = (
     Part(
         name="C-noise",
         seeds=range(8348, 8356),
-        # Last the largest Gaussian rung of part B, at the length of part C.
+        # The last is the largest Gaussian noise of part B, at the length of part C.
         treatments=(_PLAIN, *_ORDER_PER_CHANNEL, *_ORDER, _doses("adam", [1e8])[-1]),
     ),
     Part(
@@ -303,14 +304,14 @@ _PARTS = (
     ),
     Part(
         name="E-null",
-        # Part E's seeds on another processor, beside whose orders it stands.
+        # Part E's seeds on another processor, with whose orders it is compared.
         **_ARTICLE_SIZE,
         seeds=range(8500, 8503),
         treatments=(_PLAIN,),
     ),
     Part(
         name="E-stale",
-        # More machines with stale targets, beside those of parts E and G.
+        # More machines with stale targets, in addition to those of parts E and G.
         **_ARTICLE_SIZE,
         seeds=(8501, 8502, 8500),
         treatments=(

@@ -1,4 +1,4 @@
-"""Trains all arms of one seed of a part; its record, and the records of all seeds.
+"""Trains all arms of one seed of a part; keeps its record, and all seeds' records.
 
     <folder>/seed_<n>.csv    curves: one row per arm, draw and 25 updates
     <folder>/seed_<n>.json   endpoints, distances, fingerprints, versions
@@ -50,11 +50,11 @@ DECIDES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training in a record; an endpoint that it has not, or never reached, is None.
+    """One training in a record; an endpoint that it lacks or never reached is None.
 
-    Distances are between weights, over the way of the control from its start:
-    `distance_over_travelled` from the control by update, `final_distance_from` the runs
-    with noise that were made before this one, by "arm.draw".
+    Distances are between weights, divided by the distance of the control from its
+    start: `distance_over_travelled` from the control by update, `final_distance_from`
+    the runs with noise that were made before this one, by "arm.draw".
     """
 
     arm: str
@@ -148,8 +148,8 @@ def pack(folder: Path) -> None:
 def read(part: Part, folder: Path) -> list[SeedRecord]:
     """Returns the records of a part's finished seeds, in the order of the seeds.
 
-    A UserError: a record has other runs than the part, or two records were made with
-    different arithmetic.
+    A record with other runs than the part, or two records with different arithmetic,
+    are a UserError.
     """
     made = stored(folder)
     names = [field.name for field in dataclasses.fields(Run)]
@@ -189,16 +189,16 @@ def check(name: str, about: Mapping[str, Any], other: Mapping[str, Any]) -> None
 
 
 def _meaning(field: str, value: Any) -> Any:
-    """Noises are compared as specs: their texts may name more or fewer options."""
+    """Returns the value to compare; noises become specs, whose texts may differ."""
     return noise.parse(value) if field == "noise" else value
 
 
 def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -> None:
-    """Trains the arms of a seed that are left, and writes its record.
+    """Trains the remaining arms of a seed, and writes its record.
 
     `folder` has the part's records; `manifest` are facts about the process: versions,
-    commit, device, flags. A UserError: a record or a kept training in the folder was
-    made with another arithmetic.
+    commit, device, flags. A record or a kept training in the folder with another
+    arithmetic is a UserError.
     """
     runs = [dataclasses.asdict(treatment) for treatment in part.of_seed(seed)]
     about = json.loads(json.dumps({**manifest, **_design(part), "runs": runs}))
@@ -231,7 +231,7 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
 
 
 def _design(part: Part) -> dict[str, Any]:
-    """Returns what all seeds of a part must have in common."""
+    """Returns the settings that all seeds of a part must have in common."""
     design = dataclasses.asdict(part) | {"part": part.name, "threads": THREADS}
     design["xla_flags"] = os.environ.get("XLA_FLAGS", "")
     return {name: design[name] for name in DECIDES if name in design}
@@ -291,8 +291,8 @@ class KeptRuns(NamedTuple):
     def has(self, treatment: Treatment) -> bool:
         """Returns whether the training of an arm and draw is kept.
 
-        A UserError: it was made by another commit, version or processor. A FileError:
-        the file cannot be read.
+        A training by another commit, version or processor is a UserError, and an
+        unreadable file a FileError.
         """
         return store.has_arrays(self._path(treatment), self._facts())
 
@@ -317,7 +317,7 @@ class KeptRuns(NamedTuple):
         return self.folder / f"{treatment.arm}.{treatment.draw}.npz"
 
     def _facts(self) -> dict[str, Any]:
-        """Returns what all trainings of a seed share."""
+        """Returns the facts that all trainings of a seed share."""
         return {name: self.about[name] for name in (*DECIDES, "git_commit")} | {
             "processor": self.about["device"]["processor"]
         }

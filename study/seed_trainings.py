@@ -70,7 +70,7 @@ def _trainer(part: Part, kind: Treatment) -> Trainer:
 
 
 class _Training(NamedTuple):
-    """A training as far as it has come, with the fields of its `Trajectory`."""
+    """A training in progress, with the fields of its `Trajectory`."""
 
     state: truncated.TrainState
     curves: dict[str, list[float]]
@@ -118,7 +118,7 @@ def _before_rate(treatment: Treatment) -> Treatment:
 def _advance(
     part: Part, treatment: Treatment, seed: int, run: _Training, updates: int
 ) -> _Training:
-    """Trains on, to so many updates in all or until the loss is not finite."""
+    """Continues to a total number of updates, or until the loss is not finite."""
     state, weights = run.state, dict(run.weights)
     curves = {name: list(values) for name, values in run.curves.items()}
     source, schedule = frames(part, seed)
@@ -140,7 +140,7 @@ def _advance(
 
 
 def _kind(treatment: Treatment) -> Treatment:
-    """Returns the treatment without what leaves its program the same."""
+    """Returns the treatment without fields that do not change its program."""
     return dataclasses.replace(
         treatment, arm="", draw=0, weights_seed_offset=0, seeds=None
     )

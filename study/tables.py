@@ -38,7 +38,7 @@ Record = Mapping[str, Any]
 
 
 class Lazy(Mapping[str, Any]):
-    """Values by name, each of which is made when it is first asked for."""
+    """Values by name, each of which is made when it is first requested."""
 
     def __init__(self, names: Iterable[str], make: Callable[[str], Any]) -> None:
         self._names, self._make = dict.fromkeys(names), functools.cache(make)
@@ -205,13 +205,13 @@ def _of_control(parts: Mapping[str, Records], part: str, arm: str) -> str:
 
 
 def described(study: Study, name: str) -> str:
-    """Returns every arm of a part against its control."""
+    """Tabulates every arm of a part against its control."""
     seeds = study.parts[name]
     return against_control(seeds, without_gradient(study.folder / name, seeds))
 
 
 def endpoint_tables(seeds: Records, verdicts: Mapping[str, Record]) -> str:
-    """Returns the contrasts of a judged part by every endpoint but its own."""
+    """Returns the contrasts of a judged part by every endpoint except its own."""
     _, *others = verdicts.items()
     tables = (
         f"`{name}`{_about(name, seeds, of)}\n\n{markdown(_in_units(of), CONTRAST)}"
@@ -230,7 +230,7 @@ def _interval(effect: Record) -> str:
 
 
 def redraw_limit(record: Record) -> str:
-    """Returns how far two runs of a new seed may differ; "-": it has too few seeds."""
+    """Returns how far two runs of a new seed may differ, or "-" with too few seeds."""
     limit = record["details"][MODEL]["redraw_interval"]["limit"]
     return percent(np.inf if limit is None else limit)
 
@@ -267,7 +267,7 @@ def planted_values(name: str, seeds: Records, fixed: Records) -> dict[str, str]:
 
 
 def windows_values(seeds: Records) -> dict[str, str]:
-    """Returns how well part H-windows predicts frozen, and what noise does to that."""
+    """Returns the scores of part H-windows's frozen weights, with and without noise."""
     losses = [run.held_out_loss for run in _runs(seeds, CONTROL)]
     ratio = np.mean(np.asarray(losses, float)) / held_out_copying(PARTS[WINDOWS])
     answered = judgement.answer(seeds, "held_out_loss")
@@ -453,7 +453,7 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Returns a change of the loss with one decimal; "-": there is no limit to it."""
+    """Returns a change of the loss with one decimal; "-" without a limit."""
     return f"{100 * fraction:.1f} %" if np.isfinite(fraction) else MISSING
 
 

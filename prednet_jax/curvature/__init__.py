@@ -1,4 +1,4 @@
-"""Curvature of a loss at given weights: is there a saddle, and would noise matter?
+"""Curvature of a loss at given weights, which shows saddles and the reach of noise.
 
 Everything here takes a loss and a pytree of weights and knows no model.
 `extreme_eigenpairs` finds the lowest and highest curvature, raw or in the coordinates

@@ -28,8 +28,9 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
 
 # Number of values drawn in one call. The generator's unrolled rounds take a third of a
 # second to compile per shape, so all parameters are drawn in blocks of one shape. The
-# weights of a seed depend on this number.     time python -c "import jax, prednet_jax
-# as p;         p.init_params(p.PredNetConfig(), jax.random.key(0))"
+# weights of a seed depend on this number.
+#     time python -c "import jax, prednet_jax as p;
+#         p.init_params(p.PredNetConfig(), jax.random.key(0))"
 DRAW_BLOCK = 2**16
 
 

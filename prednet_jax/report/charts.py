@@ -80,7 +80,7 @@ def png(chart: Spec) -> bytes:
 
 
 def layer(mark: str, encoding: Spec, data: Any = None, **properties: Any) -> Spec:
-    """Returns a mark of a chart with its properties; `data` None: rows of the chart."""
+    """Returns a mark of a chart with its properties; `data` defaults to the chart's."""
     drawn: Spec = {"mark": {"type": mark, **properties}, "encoding": encoding}
     if data is not None:
         drawn["data"] = {"values": data}

@@ -31,7 +31,7 @@ _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
 
 
 class Series(NamedTuple):
-    """A line that the reader switches on (`shown`: at first) and off, by seed."""
+    """A line by seed that the reader can switch; `shown` is its initial state."""
 
     name: str
     colour: str

@@ -1,4 +1,4 @@
-"""Functions with known saddles, runs that leave them, and what noise saves there."""
+"""Functions with known saddles, runs that leave them, and the effect of noise there."""
 
 from prednet_jax.saddles.dynamics import Escape as Escape
 from prednet_jax.saddles.dynamics import Rule as Rule

@@ -52,7 +52,7 @@ def fresh(
     precision: str,
     **options: Any,
 ) -> Iterator[Row]:
-    """Trains a network on embedded data; the `model` and `probe` at some updates.
+    """Trains a network on embedded data; yields `model` and `probe` at some updates.
 
     `updates` are the stops, ascending, from 1; `window` is the number of transitions
     per update; `samples` windows or images are in the probe set; `options` are passed

@@ -111,8 +111,9 @@ class Escape(NamedTuple):
       steps: first step at which the projection on the escape directions reached the
         radius (`escaped`); the number of steps of the run if it never did.
       arrival: first step at which the value was below the exit value (`arrived`); after
-      it nothing changes. x: final variables. still: whether the last step, made before
-      the arrival, changed no bit of x: the
+        it nothing changes.
+      x: final variables.
+      still: whether the last step, made before the arrival, changed no bit of x: the
         run has stopped for good, unless its gradient is noisy.
     """
 
@@ -152,10 +153,11 @@ def escape_runs(
       forms: "aligned", "rotated", or both.
       seeds: number of seeds, from `first_seed` >= 0. A seed fixes the start, the
         rotation and the noise key, for all rules, noises and precisions.
-      first_seed: the first seed. steps: steps of each run, >= 1. dtype: "float32" or
-      "float64"; the latter needs jax_enable_x64. fresh: whether the gradient gets a new
-      key at each step. Otherwise one key serves the whole run, like an order of sums
-      that autotuning has chosen once.
+      first_seed: the first seed.
+      steps: steps of each run, >= 1.
+      dtype: "float32" or "float64"; the latter needs jax_enable_x64.
+      fresh: whether the gradient gets a new key at each step. Otherwise one key serves
+        the whole run, like an order of sums that autotuning has chosen once.
     """
     whole("steps", steps, 1)
     whole("seeds", seeds, 1)

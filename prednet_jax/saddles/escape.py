@@ -46,7 +46,7 @@ MEDIAN_NORMAL = 0.6744897501960817
 
 
 class Growth(NamedTuple):
-    """How the projection on one escape direction grows: r - 1, r - s, beta, kappa."""
+    """The growth along one escape direction: r - 1, r - s, beta, kappa."""
 
     excess: float
     gap: float

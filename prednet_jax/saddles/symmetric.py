@@ -335,7 +335,7 @@ def asymmetry(params: Params, config: PredNetConfig) -> jax.Array:
 
 
 def unequal(params: Params, config: PredNetConfig) -> jax.Array:
-    """Counts the weights that differ from their exchanged weights; no underflow."""
+    """Counts the weights that differ from their exchanged ones, without underflow."""
     other = exchange(params, config)
     counts = jax.tree.map(lambda a, b: jnp.sum(a != b, dtype=jnp.int32), params, other)
     return sum(jax.tree.leaves(counts), jnp.zeros((), jnp.int32))

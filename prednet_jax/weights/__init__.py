@@ -1,4 +1,4 @@
-"""Weights of every kind: files of other programs and of this one, runs, pretrained."""
+"""Weights of every kind: files of this and other programs, runs, pretrained ones."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Shows in Chainer itself where stale targets come from, and what follows from it."""
+"""Shows the origin of stale targets in Chainer itself, and its consequences."""
 
 import argparse
 import json
@@ -57,7 +57,8 @@ def interventions(args: argparse.Namespace) -> bool:
 def compare_with_recording(folder: Path, frames: Path) -> list[trainings.Row]:
     """Compares our training in Chainer with the recorded one of the published code.
 
-    By kind of target; `worst` is the largest distance of an array over its update's.
+    There is a row per kind of target. `worst` is the largest distance of an array,
+    divided by the size of its update.
     """
     rows: list[trainings.Row] = []
     initial, data = GOLDEN / "initial.model.npz", GOLDEN / "frames.npz"

@@ -8,7 +8,7 @@ from prednet_jax.report.documents import markdown
 from study.chainer import trainings
 
 RESULTS = trainings.ROOT / "results" / "chainer"
-# Rows of the figure, and what an arm is compared with if not with "target copied".
+# Rows of the figure, and the reference of an arm if it is not "target copied".
 WORDS = {
     "published": "as published, on a CPU",
     "input copied": "input copied",
@@ -49,7 +49,7 @@ def recording(rows: pd.DataFrame) -> str:
 
 
 def interventions(runs: pd.DataFrame) -> str:
-    """Returns what each change does to the final weights, over all seeds."""
+    """Tabulates the effect of each change on the final weights, over all seeds."""
     finals = runs.pivot_table("final_sha256", "arm", "seed", "first", sort=False)
     rows = finals.reset_index()
     rows["meaning"] = [trainings.ARMS[arm].meaning for arm in finals.index]

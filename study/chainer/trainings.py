@@ -4,7 +4,8 @@ study/pages/chainer.md has the explanation under test. By it an intervention cha
 weights only if it protects the target or makes overwriting it harmless, and all such
 interventions lead to the same bits.
 
-The record of a training is `FOLDER/NAME.json`. One that has a record is not repeated.
+The record of a training is `FOLDER/NAME.json`. A training with a record is not
+repeated.
 
 Chainer needs an older Python and NumPy than JAX does, so each training is a process of
 the environment .venv-chainer. It is built once; a stamp in it records the sources of
@@ -152,7 +153,7 @@ def frames_file(folder: Path, size: Size, length: int) -> Path:
 
 
 def run_all(plan: Iterable[Training], folder: Path, frames: Path) -> list[Row]:
-    """Makes the trainings that have no record in a folder; the rows of all in order."""
+    """Makes the trainings without a record in a folder; returns all rows in order."""
     python, plan = ensure(), list(plan)
     folder.mkdir(parents=True, exist_ok=True)
     data = [t.data or frames_file(frames, t.size, t.frames + 1) for t in plan]
@@ -161,7 +162,7 @@ def run_all(plan: Iterable[Training], folder: Path, frames: Path) -> list[Row]:
 
 
 def run(training: Training, data: Path, python: Path, folder: Path) -> Row:
-    """Makes a training unless the folder has its record; its row."""
+    """Makes a training unless the folder has its record; returns its row."""
     path = folder / f"{training.name}.json"
     if not path.is_file():
         start(
@@ -196,7 +197,7 @@ def row_of(training: Training, record: Row) -> Row:
 
 
 def ensure() -> Path:
-    """Builds the environment unless it is there; returns its interpreter."""
+    """Builds the environment unless it exists; returns its interpreter."""
     requirements = HERE / "in_chainer" / "requirements.txt"
     wanted = hashlib.sha256((requirements.read_text() + PACKAGE).encode()).hexdigest()
     stamp, python = FOLDER / ".installed", FOLDER / "bin" / "python"
@@ -246,7 +247,7 @@ def find_python(versions: Sequence[str]) -> Path:
 def start(python: Path, script: Path, *flags: str) -> None:
     """Runs a script with another interpreter, its BLAS on one thread.
 
-    A RunError: the script failed; its output is printed.
+    If the script fails, its output is printed and a RunError is raised.
     """
     # PYTHONPATH of this process is not for another interpreter.
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

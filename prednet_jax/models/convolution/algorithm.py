@@ -34,11 +34,12 @@ class Algorithm:
     Attributes:
       transform: `transform(kernel, backward)` prepares a kernel for `forward`, or if
         `backward` for `input_gradient`.
-      forward: `forward(x, transformed)` is the output `[B, H, W, Co]`. input_gradient:
-      `input_gradient(dz, transformed)`, `[B, H, W, Ci]`. filter_gradient:
-      `filter_gradient(x, dz, k)`, `[k, k, Ci, Co]`, summed over images and space.
-      only_3x3: whether it works for filter size 3 only. enlarges: whether x is the
-      input of an upsampled convolution before its x2
+      forward: `forward(x, transformed)` is the output `[B, H, W, Co]`.
+      input_gradient: `input_gradient(dz, transformed)`, `[B, H, W, Ci]`.
+      filter_gradient: `filter_gradient(x, dz, k)`, `[k, k, Ci, Co]`, summed over images
+        and space.
+      only_3x3: whether it works for filter size 3 only.
+      enlarges: whether x is the input of an upsampled convolution before its x2
         enlargement; `input_gradient` then returns the gradient of that x.
       in_chunks: whether a long filter gradient is summed over chunks of images.
     """

@@ -30,8 +30,8 @@ import numpy as np
 class Finding(NamedTuple):
     """An array that was overwritten between the passes.
 
-    What kept it, such as `MeanSquaredError`; which of its inputs it is, -1 where the
-    library does not say; `where` the graph was made to keep it, as `file:line`.
+    The fields are the operation that kept it, such as `MeanSquaredError`; the position
+    among its inputs, or -1 if unknown; and `where` it was kept, as `file:line`.
     """
 
     operation: str
@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 
 def fingerprint(array):
-    """Hash of the bytes of a NumPy array, whatever its layout."""
+    """Hashes the bytes of a NumPy array of any layout."""
     return hashlib.sha256(array.tobytes()).digest()
 
 
@@ -87,7 +87,7 @@ def watch_chainer():
 def watch_torch():
     """Watches every tensor saved for backward inside; yields the list of findings.
 
-    The backward pass may lie outside: it is watched too.
+    The backward pass may lie outside the block: it is watched too.
     """
     import torch
 
@@ -96,7 +96,7 @@ def watch_torch():
     def pack(tensor):
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             return tensor, None
-        # Not a copy: the very memory is looked at again.
+        # This is not a copy: the same memory is read again.
         return tensor, keep(_bytes(tensor))
 
     def unpack(packed):
