@@ -3,9 +3,10 @@
     noisy = inject(fn, parse("reduction_order:partials=8,granularity=element"))
     noisy(jax.random.key(0), *args)
 
-`specs` says what noise there is, `inject` how it enters a function, `coverage` what it
-reaches, `localize` which of it matters, `decisions` what it flips, `audit` what would
-vary on a GPU, `register_rule` adds a primitive of your own.
+`specs` defines the noises, `inject` adds noise to a function, `coverage` lists which
+equations it reaches, `localize` finds the equations whose noise matters, `decisions`
+counts decisions that noise flips, `audit` lists what would vary on a GPU, and
+`register_rule` adds a primitive of your own.
 """
 
 from prednet_jax.noise._coverage import Entry, Report, coverage

@@ -1,4 +1,4 @@
-"""What a noise reaches in a function, and what it leaves alone: a plan, printed.
+"""Reports which equations of a function noise acts on, and why not on the others.
 
 Equations are listed with the paths that `inject(only=...)` and `localize` take.
 """
@@ -24,11 +24,11 @@ class Entry(NamedTuple):
     """What happens to one equation.
 
     Attributes:
-        path: where it is, such as `3:scan/0:dot_general`.
-        reason: the noise that acts on it, or why none does.
+        path: the equation's path, such as `3:scan/0:dot_general`.
+        reason: the noise that acts on it, or why no noise does.
         has_order: False for a reduction of which every order gives the same bits.
         source: the user's line that made it, such as `model.py:12 in loss`.
-        partials: into how many pieces the sum is cut; None: its order is not drawn.
+        partials: the number of pieces of the sum. Defaults to None: no order is drawn.
     """
 
     primitive: str
@@ -44,9 +44,9 @@ class Report(NamedTuple):
 
     Attributes:
         perturbed: the equations on which noise acts, and which noise.
-        untouched: those on which none does, and why.
-        single: operations that round but are no sums, under a spec that only reorders
-            sums and so cannot touch them.
+        untouched: the equations on which no noise acts, and why.
+        single: operations that round but are not sums, under a spec that only reorders
+            sums and so cannot affect them.
     """
 
     perturbed: tuple[Entry, ...]
@@ -84,7 +84,7 @@ def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
 
 
 class Reach(NamedTuple):
-    """What noise acts on among all that one result of a program is computed from.
+    """The equations that one result of a program depends on, with and without noise.
 
     Attributes:
         reached: whether noise acts on anything.
@@ -98,10 +98,10 @@ class Reach(NamedTuple):
 
 
 def reach(planned: Plan) -> list[Reach]:
-    """Returns what noise reaches of each result of a program.
+    """Returns, for each result of a program, whether noise reaches it.
 
-    A loop or a branch counts as one operation, of which every result depends on every
-    operand; a call is entered.
+    A loop or a branch counts as one operation, whose results all depend on all its
+    operands. A call is entered.
     """
     report = report_of(planned)
     none: frozenset[Entry] = frozenset()
@@ -140,7 +140,7 @@ def reach(planned: Plan) -> list[Reach]:
 
 
 def report_of(planned: Plan) -> Report:
-    """Returns what a plan does to each equation."""
+    """Returns a report of the noise that a plan adds to each equation."""
     perturbed: list[Entry] = []
     untouched: list[Entry] = []
     single: list[Entry] = []
@@ -194,7 +194,7 @@ def _perturbed(step: Step) -> Entry:
 
 
 def _fewer(order: ReductionOrder, cut: Cut) -> str:
-    """Returns why a sum has not as many pieces as were asked for."""
+    """Returns why a sum has fewer pieces than `spec.partials`."""
     asked = f"partials={order.partials} became {cut.pieces}"
     if 0 < cut.terms < order.partials:
         return f"{asked}: there are {cut.terms} terms"
@@ -205,7 +205,7 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
 
 
 def _left_alone(step: Step, acts: bool) -> LeftAlone | None:
-    """Returns why the order of a sum is not drawn; None if it has none, or is drawn."""
+    """Returns why the order of a sum is not drawn, or None if it is or is not a sum."""
     rule = registry.RULES.get(step.name)
     if not _has_floats(step):
         return None
@@ -222,13 +222,13 @@ def _left_alone(step: Step, acts: bool) -> LeftAlone | None:
 
 
 def _has_floats(step: Step) -> bool:
-    """Returns whether results, or without any operands, are floating-point numbers."""
+    """Returns whether the results, or all operands if any, are floating-point."""
     avals = result_avals(step.equation) or [atom.aval for atom in step.atoms]
     return has_floats(avals)
 
 
 def _rounding(step: Step, acts: bool) -> str:
-    """Why no noise acts on a single operation that rounds; empty if it does not."""
+    """Returns why no noise acts on an operation that rounds; "" if it does not."""
     avals = result_avals(step.equation)
     if not _has_floats(step) or not any(getattr(aval, "size", 1) for aval in avals):
         return ""

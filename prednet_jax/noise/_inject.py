@@ -1,12 +1,12 @@
-"""A function with numerical noise in its arithmetic.
+"""Adds numerical noise to the arithmetic of a function.
 
-`inject(fn, spec)` traces `fn` to a jaxpr, plans what the noise does to each equation
-(`plan`) and evaluates the plan (`run`). An equation's noise is a hash of the key, of
-the equation's path, such as `3:scan/0:dot_general`, and of the counters of the loops
-around it (`random_bits`). docs/noise.md says what that means for bits, derivatives and,
-inside shard_map, devices. Rules of custom_jvp and custom_vjp are applied as written.
-Under checkpoint, `grad(inject(checkpoint(f)))` computes again with the same noise, and
-`inject(grad(checkpoint(f)))` with noise of its own.
+`inject(fn, spec)` traces `fn` to a jaxpr, plans the noise of each equation (`plan`) and
+evaluates the plan (`run`). An equation's noise is a hash of the key, of the equation's
+path, such as `3:scan/0:dot_general`, and of the counters of the loops around it
+(`random_bits`). docs/noise.md explains the consequences for bits, derivatives and, in
+shard_map, devices. The rules of custom_jvp and custom_vjp are applied as written. Under
+checkpoint, `grad(inject(checkpoint(f)))` recomputes with the same noise, and
+`inject(grad(checkpoint(f)))` recomputes with different noise.
 """
 
 import functools
@@ -38,24 +38,24 @@ def inject(
         fn: a function that JAX can trace. Arrays among its arguments are traced;
             anything else, Python numbers included, must be hashable.
         spec: the noise; `noise.at(spec, "computation")` picks the parts that act here.
-        only: paths of the equations that are perturbed, as `coverage` lists them; None:
-            all. An equation's noise does not depend on which others are perturbed.
-        run_key: a training's key, from which orders of `schedule="run"` are drawn;
-            None: from the key of each call.
+        only: paths of the equations that are perturbed, as `coverage` lists them.
+            Defaults to all. An equation's noise does not depend on this choice.
+        run_key: a training's key, from which orders of `schedule="run"` are drawn.
+            Defaults to the key of each call.
 
     Returns:
         `noisy(key, *args, **kwargs)`. `key` is a typed PRNG key or raw key data; a
-            keyword `key` is one of `fn`'s own. The result is as `fn`'s; what is no
-            array in it comes back as it is. Flax NNX objects among the arguments are
-            mutated as `fn` mutates them, and donated arrays are donated. Outside of any
-            transform `noisy` is compiled, so that it agrees bitwise with
-            `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
+            keyword `key` is passed to `fn`. The result has the structure of the result
+            of `fn`, and leaves that are not arrays are unchanged. Flax NNX objects
+            among the arguments are mutated as `fn` mutates them, and donated arrays are
+            donated. Outside of any transform `noisy` is compiled, so that it agrees
+            bitwise with `jax.jit(noisy)`; under `Identity()`, `fn` itself is called.
 
     Raises:
-        NoiseError: `spec` is no noise spec or has a part that acts elsewhere. On a
-            call: an argument can neither be traced nor hashed; there is no equation at
-            a path of `only`, or no primitive of a name in `spec`; `fn` mutates an NNX
-            object that it closes over, or changes what one consists of.
+        NoiseError: `spec` is not a noise spec or has a part that acts elsewhere. On a
+            call: an argument can neither be traced nor hashed; no equation has a path
+            of `only`; no primitive has a name in `spec`; `fn` mutates an NNX object
+            that it closes over, or changes the structure of an NNX object.
         UnsupportedPrimitiveError: on a call; a higher-order primitive has no rule.
     """
     for part in parts(spec):
@@ -88,9 +88,9 @@ def _compiled(
 ) -> Callable[..., Outcome]:
     """Returns `program(static, key, run_key, *arrays)`: `fn` under noise, compiled.
 
-    It donates the arrays that `fn` donates when it is called with such arrays.
+    The program donates the arrays that `fn` donates when called with such arrays.
     """
-    # What is donated may depend on shapes and types, as anything in a trace may.
+    # Which arguments are donated may depend on shapes and types.
     donated: dict[Any, tuple[int, ...]] = {}
 
     # Which programs stop loops, and so may fail while they run.
@@ -157,7 +157,7 @@ def evaluate(
     run_key: Array | None = None,
     hooks: Evaluation | None = None,
 ) -> Any:
-    """Plans a program and run it at `arrays`; errors as for `inject`."""
+    """Plans a program and runs it at `arrays`. It raises the errors of `inject`."""
     closed, shapes = program
     planned = plan(closed, spec, only)
     chosen = [p.primitives or () for p in parts(spec) if isinstance(p, Elementwise)]
@@ -178,7 +178,7 @@ def evaluate(
 
 
 def _named(noisy: Callable, fn: Callable, spec: NoiseSpec) -> Callable:
-    """Names a transformed function, but not by `wraps`: its signature differs."""
+    """Names a transformed function. `wraps` would copy the signature, which differs."""
     name = getattr(fn, "__name__", "function")
     noisy.__name__ = noisy.__qualname__ = f"noisy_{name}"
     noisy.__doc__ = f"{name} under {spec!r}; takes a PRNG key first."

@@ -1,4 +1,4 @@
-"""Which equations' noise moves the result: delta debugging over equation paths.
+"""Finds the equations whose noise moves the result, by delta debugging over paths.
 
 The effect of a set S of equations is
 
@@ -6,9 +6,10 @@ The effect of a set S of equations is
 
 and S explains the change if effect(S) >= share * effect(all). `localize` finds small
 sets that do by ddmin (A. Zeller & R. Hildebrandt, "Simplifying and isolating
-failure-inducing input", IEEE TSE 28, 2002), one after another, without those found, as
-verrou_dd's rddmin does (F. Févotte & B. Lathuilière, Correctness 2019). Each is
-1-minimal: without any one member it explains the change no longer.
+failure-inducing input", IEEE TSE 28, 2002). It finds one set after another, each
+without the members of the sets before, as verrou_dd's rddmin does (F. Févotte & B.
+Lathuilière, Correctness 2019). Each set is 1-minimal: without any one of its members it
+no longer explains the change.
 """
 
 import functools
@@ -43,12 +44,13 @@ _INCONCLUSIVE = (
 
 
 class Culprit(NamedTuple):
-    """One equation of a set that explains the change, or a given part.
+    """One equation of a set that explains the change, or one of the parts given.
 
     Attributes:
-        path: as `coverage` lists it and `inject(only=...)` takes it; or the part.
-        primitive: its name; "" of a part.
-        effect: of this equation, or part, alone.
+        path: the equation's path, as `coverage` lists it and `inject(only=...)` takes
+            it, or the part.
+        primitive: the primitive's name, or "" for a part.
+        effect: the effect of this equation, or part, alone.
         source: the user's line that made it, such as `model.py:12 in loss`.
     """
 
@@ -59,16 +61,17 @@ class Culprit(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What `localize` found.
+    """The result of `localize`.
 
     Attributes:
         sets: disjoint minimal sets that explain the change, in the order of discovery;
-            within each, the largest effect first. Empty if noise changes nothing. Or
-            one set, the given parts.
-        effect: of all equations together; `rest`: of all that are in none of the sets.
-        equations: number of equations on which noise acts.
-        settled: whether on fresh keys, too, what was found explains the change and has
-            a larger effect than the rest. If not, ask for more samples.
+            within each, the largest effect first. Empty if noise changes nothing. If
+            parts were given, they are the only set.
+        effect: the effect of all equations together.
+        rest: the effect of all equations that are in none of the sets.
+        equations: the number of equations on which noise acts.
+        settled: whether the sets also explain the change, and have a larger effect than
+            the rest, on fresh keys. If not, use more samples.
     """
 
     sets: tuple[tuple[Culprit, ...], ...]
@@ -108,19 +111,21 @@ def localize(
     """Finds the equations whose noise moves the result of `fn` most.
 
     Args:
-        fn: as for `inject`.
+        fn: the function, as for `inject`.
         spec: the noise; its parts that act on a computation.
-        share: how much of the effect of all equations a set must have, in (0, 1].
-        samples: number of keys over which effects are averaged.
-        parts: what to measure instead of a search: beginnings of paths, such as
+        share: the fraction of the effect of all equations that a set must have, in
+            (0, 1].
+        samples: the number of keys over which effects are averaged.
+        parts: parts to measure instead of a search: beginnings of paths, such as
             `"3:scan"`, or named scopes, such as `"Dense_0"` or `"Block_0/Dense_0"`.
 
     Returns:
-        `search(key, *args, **kwargs)` that gives the report; `key` is a typed PRNG key.
+        `search(key, *args, **kwargs)`, which returns the report; `key` is a typed PRNG
+            key.
 
     Raises:
-        NoiseError: when an option is outside what is accepted, or `spec` acts on no
-            computation; on a call, as for `inject`, or noise acts on nothing in a part.
+        NoiseError: an option is not accepted, or `spec` does not act on a computation.
+            On a call: as for `inject`, or no noise acts in one of the parts.
     """
     expect(not isinstance(parts, str), "parts", parts, "a sequence of texts")
     is_share = isinstance(share, numbers.Real) and 0 < share <= 1
@@ -163,7 +168,7 @@ def localize(
 def _minimal_sets(
     effect: Callable[[frozenset[int]], float], every: frozenset[int], share: float
 ) -> list[frozenset[int]]:
-    """Disjoint sets that explain the change, until the rest has a smaller effect."""
+    """Returns disjoint sets that explain the change, until the rest matters less."""
     needed = share * effect(every)
     sets: list[frozenset[int]] = []
 
@@ -182,9 +187,9 @@ def _minimal_sets(
 def effect_of(
     call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> Callable[[Array, Collection[int]], float]:
-    """Returns `effect(keys, members)` of positions in `paths`, by one compilation.
+    """Returns `effect(keys, members)` of positions in `paths`, compiled once.
 
-    `paths` are those of the equations on which `spec` acts.
+    `paths` are the paths of the equations on which `spec` acts.
     """
     function, arrays = call.pure()
 
@@ -210,7 +215,7 @@ def effect_of(
 
 
 def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> list[int]:
-    """Returns a 1-minimal subset of `items` for which `explains` holds: ddmin."""
+    """Returns a 1-minimal subset of `items` for which `explains` is true, by ddmin."""
     items, pieces = list(items), 2
     while len(items) >= 2:
         edges = np.linspace(0, len(items), pieces + 1).astype(int)
@@ -233,7 +238,7 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
 def _members(
     parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> dict[str, frozenset[int]]:
-    """Returns for each part the positions in `paths` of its equations."""
+    """Returns, for each part, the positions in `paths` of the part's equations."""
     steps = plan(call.program().jaxpr, spec).walk()
     scopes = {step.path: step.scope for step in steps}
     members = {}
@@ -249,10 +254,10 @@ def _members(
 
 
 def _belongs(path: str, scope: str, part: str) -> bool:
-    """Whether an equation belongs to a part, by its path or by a scope around it."""
-    # Not "1:dot" or "1" for what begins so by chance.
+    """Returns whether an equation belongs to a part, by its path or a scope."""
+    # "1:dot" and "1" do not match a longer name that starts with them.
     if path.startswith(part) and path[len(part) :][:1] in ("", "/", "["):
         return True
-    # Derivatives are named after what they are of: "transpose(jvp(Dense_0))".
+    # Derivatives carry the name of the original scope: "transpose(jvp(Dense_0))".
     scopes = re.split(r"[/()]+", re.sub(r"\w+\(", "", scope))
     return f"/{part}/" in f"/{'/'.join(filter(None, scopes))}/"

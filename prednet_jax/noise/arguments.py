@@ -1,12 +1,12 @@
-"""What goes into a transformed function, and what comes out: arrays, and the rest.
+"""Splits the arguments and results of a transformed function into arrays and the rest.
 
-Arrays are traced. Anything else among the arguments is part of the identity of what is
-compiled, and among the results it comes back unchanged.
+Arrays are traced. Any other argument is part of the identity of the compiled program,
+and any other leaf of a result is returned unchanged.
 
-Flax NNX objects are mutable: those of a call are taken apart together, so that what
-they share stays shared, into a definition, which can be hashed, and arrays; the
-function runs on new ones, and `Outcome.put` does to the caller's what it did to them.
-Flax is not imported here: its objects can only be met where it is loaded.
+Flax NNX objects are mutable. The objects of a call are split together, so that shared
+parts stay shared, into a hashable definition and arrays. The function runs on new
+objects, and `Outcome.put` copies their final state to the caller's objects. Flax is not
+imported here, because its objects can only be passed where it is already loaded.
 """
 
 import functools
@@ -25,13 +25,13 @@ from prednet_jax.noise.errors import NoiseError
 
 @dataclass(frozen=True)
 class Static:
-    """The arguments of a call that are no arrays, and where the arrays go.
+    """The arguments of a call that are not arrays, and the positions of the arrays.
 
     Attributes:
         tree: structure of the arguments.
-        values: its leaves, with marks where arrays and mutable objects go.
-        kinds: types and signs of the values: 1, 1.0 and True are equal.
-        definition: of all mutable objects together, whose arrays come last.
+        values: the leaves of `tree`, with marks in place of arrays and mutable objects.
+        kinds: types and signs of the values, because 1, 1.0 and True are equal.
+        definition: the definition of all mutable objects, whose arrays come last.
     """
 
     tree: Any
@@ -40,9 +40,9 @@ class Static:
     definition: Any = None
 
     def checked(self) -> "Static":
-        """Returns itself, and refuses what is neither an array nor hashable.
+        """Returns itself, or raises an error for a value that cannot be hashed.
 
-        To compile anew at each call would take seconds, in silence.
+        Without this check each call would be compiled anew, which takes seconds.
         """
         for value in self.values:
             try:
@@ -56,7 +56,7 @@ class Static:
         return self
 
     def filled(self, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """The arguments with these arrays, and the new mutable objects among them."""
+        """Returns the arguments with these arrays, and new mutable objects."""
         remaining = iter(arrays)
         leaves = [next(remaining) if v is _ARRAY else v for v in self.values]
         objects = joined(self.definition, list(remaining))
@@ -91,10 +91,10 @@ class Static:
 )
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a call gave: a pytree whose leaves are the arrays of the result.
+    """The result of a call: a pytree whose leaves are the arrays of the result.
 
-    `states` are arrays of the mutable arguments after the call; `rest` is the structure
-    and the other leaves of the result.
+    `states` are the arrays of the mutable arguments after the call; `rest` is the
+    structure and the other leaves of the result.
     """
 
     arrays: Sequence[Any]
@@ -102,7 +102,7 @@ class Outcome:
     rest: Static
 
     def result(self, given: Sequence[Any] = ()) -> Any:
-        """The result; `given` are the caller's mutable objects, which it may hold."""
+        """Returns the result; `given` are the caller's mutable objects in it."""
         remaining = iter(self.arrays)
         leaves: list[Any] = []
         for value in self.rest.values:
@@ -118,7 +118,7 @@ class Outcome:
         return jax.tree.unflatten(self.rest.tree, leaves)
 
     def put(self, given: Sequence[Any]) -> None:
-        """Brings the caller's mutable objects to the state after the call."""
+        """Copies the state after the call to the caller's mutable objects."""
         if given:
             (_, tree), _ = taken_apart(given)
             state = jax.tree.unflatten(tree, self.states)
@@ -127,21 +127,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Given:
-    """In a result: the mutable argument of this position."""
+    """Stands in a result for the mutable argument at this position."""
 
     position: int
 
 
 @dataclass(frozen=True)
 class _Made:
-    """In a result: a mutable object that the function made, of so many arrays."""
+    """Stands in a result for a new mutable object with this number of arrays."""
 
     definition: Any
     arrays: int
 
 
 def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
-    """A result whose mutable objects are taken apart, and the states of those given."""
+    """Splits the mutable objects of a result, and adds the states of the given ones."""
     leaves, tree = jax.tree.flatten(result, is_leaf=is_mutable)
     arrays: list[Any] = []
     values: list[Any] = []
@@ -169,7 +169,7 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
 
 
 def _kind(value: Any) -> Any:
-    """Returns what tells a value from an equal one."""
+    """Returns a key that distinguishes a value from equal values of other types."""
     if isinstance(value, complex):
         return type(value), _kind(value.real), _kind(value.imag)
     if isinstance(value, float):
@@ -182,14 +182,14 @@ _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
 
 def _is_array(value: Any) -> bool:
-    """Returns whether a leaf is an array; NumPy's texts and objects are none."""
+    """Returns whether a leaf is an array that JAX accepts, not of texts or objects."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind not in "OSUMm"
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
 def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
-    """Returns what is no array, the arrays (of mutable objects last), the objects."""
+    """Returns the static part, the arrays (mutable objects' last) and the objects."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
     values = tuple(
         _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf
@@ -203,7 +203,7 @@ def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
 
 
 def array_paths(arguments: Any) -> tuple[list[str], list[str]]:
-    """Returns the paths of the arrays of `split`: plain ones, then those in objects."""
+    """Returns the paths of the arrays of `split`: direct, then inside objects."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_mutable)
     named = [(jax.tree_util.keystr(path), x) for path, x in leaves]
     plain = [path for path, x in named if not is_mutable(x) and _is_array(x)]
@@ -227,15 +227,15 @@ def pure(
 
 
 def is_mutable(value: Any) -> bool:
-    """Whether a value is an object of Flax NNX: a module, an optimiser, a variable."""
+    """Returns whether a value is a Flax NNX object: module, optimiser or variable."""
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable))
 
 
 def taken_apart(objects: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The definition of objects, all together, and their arrays; None without any.
+    """Splits objects, together, into a definition and arrays; None without objects.
 
-    A definition is the graph and the tree of arrays, as Flax has them.
+    A definition is the graph and the tree of arrays, as Flax defines them.
     """
     if not objects:
         return None, []
@@ -245,7 +245,7 @@ def taken_apart(objects: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 
 def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
-    """Returns new objects of a definition and arrays."""
+    """Returns new objects built from a definition and arrays."""
     if definition is None:
         return []
     graph, tree = definition

@@ -1,4 +1,4 @@
-"""What differs between JAX 0.10 and 0.11, and what JAX keeps internal, in one place.
+"""Hides the differences between JAX 0.10 and 0.11, and uses of JAX's internals.
 
 Sources: `jax/_src/core.py` (`JaxprEqn`), `jax/_src/lax/control_flow/loops.py`
 (`scan_p`) and `jax/_src/checkify.py`, JAX's own interpreter with a rule for each
@@ -30,7 +30,7 @@ Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and its constants; closed and open jaxprs are one class since 0.11."""
+    """Returns a jaxpr and its constants; since 0.11 closed and open are one class."""
     consts = tuple(getattr(jaxpr, "consts", ()))
     return getattr(jaxpr, "jaxpr", jaxpr), consts
 
@@ -41,12 +41,12 @@ def is_jaxpr(value: Any) -> bool:
 
 
 def is_literal(atom: Any) -> bool:
-    """Whether what an equation reads is a number of the program, not a variable."""
+    """Returns whether an atom is a literal number, not a variable."""
     return isinstance(atom, core.Literal)
 
 
 def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
-    """Returns a closed jaxpr as a function of arrays."""
+    """Returns a function of arrays that evaluates a closed jaxpr."""
     return core.jaxpr_as_fun(jaxpr)
 
 
@@ -61,7 +61,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """Returns numbers of constants and of carried values of a scan equation."""
+    """Returns the numbers of constants and of carried values of a scan equation."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -71,7 +71,7 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 def branch(
     params: Mapping[str, Any], index: Any, branches: Sequence[Callable], *args: Any
 ) -> Any:
-    """A cond equation rebuilt of other branches, that of the platform included."""
+    """Rebuilds a cond equation, platform-dependent or not, with other branches."""
     platforms = params.get("branches_platforms")
     if platforms is None:
         return jax.lax.switch(index, branches, *args)
@@ -84,14 +84,14 @@ def branch(
 
 
 def bind(equation: Equation, *operands: Any) -> list[Any]:
-    """Evaluates one equation as it stands, its custom derivative rules included."""
+    """Evaluates one equation without change, including its custom derivative rules."""
     params = equation.primitive.get_bind_params(equation.params)
     out = equation.primitive.bind(*operands, **params)
     return list(out) if equation.primitive.multiple_results else [out]
 
 
 def evaluate(jaxpr: Any, arrays: Sequence[Any]) -> list[Any]:
-    """Evaluates a closed jaxpr; its equations keep their lines and scopes."""
+    """Evaluates a closed jaxpr, keeping the lines and scopes of its equations."""
     return list(core.jaxpr_as_fun(jaxpr)(*arrays))
 
 
@@ -99,12 +99,12 @@ _HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
 
 
 def is_highest(precision: Any) -> bool:
-    """Returns whether the precision of a product is the highest of both operands."""
+    """Returns whether a product's precision is the highest for both operands."""
     return precision in (jax.lax.Precision.HIGHEST, _HIGHEST)
 
 
 def highest_of(equation: Equation) -> Equation:
-    """Returns an equation with the highest precision in it and in programs inside."""
+    """Returns an equation with the highest precision, also in its inner programs."""
 
     def rewritten(value: Any) -> Any:
         if is_jaxpr(value):
@@ -129,7 +129,7 @@ def with_highest_precision(jaxpr: Any) -> Any:
 
 
 def donated(jaxpr: Any) -> tuple[int, ...]:
-    """Positions of the arguments that a program donates to a compiled call."""
+    """Returns the positions of the arguments that a program's compiled call donates."""
     opened, _ = open_jaxpr(jaxpr)
     given: set[Any] = set()
     for equation in opened.eqns:
@@ -140,14 +140,14 @@ def donated(jaxpr: Any) -> tuple[int, ...]:
 
 
 def primitive_names() -> frozenset[str]:
-    """Names of all primitives that JAX can compile or trace, a user's own included."""
+    """Returns the names of all primitives that JAX, or a user's rule, can lower."""
     public = [p for p in vars(primitives).values() if isinstance(p, core.Primitive)]
     tables = public, mlir._lowerings, *mlir._platform_specific_lowerings.values()
     return frozenset(p.name for table in tables for p in table)
 
 
 def scope(equation: Equation) -> str:
-    """The named scopes and transformations around an equation, joined by `/`."""
+    """Returns the named scopes and transformations of an equation, joined by `/`."""
     return str(equation.source_info.name_stack)
 
 
@@ -158,7 +158,7 @@ def settings(equation: Equation) -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def context(equation: Equation) -> Iterator[None]:
-    """Enters the settings of an equation and its scope, which later traces see."""
+    """Enters an equation's settings and its scope, which later traces record."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(settings(equation))
         for name in filter(None, scope(equation).split("/")):
@@ -167,10 +167,10 @@ def context(equation: Equation) -> Iterator[None]:
 
 
 def varying_axes(*operands: Any) -> tuple[str, ...]:
-    """Mesh axes over which any operand varies, inside shard_map with check_vma."""
+    """Returns the mesh axes over which operands vary, in shard_map with check_vma."""
     axes: set[str] = set()
     for operand in operands:
-        # The manual axis type, `mat`; its axes were an attribute of their own before.
+        # The manual axis type, `mat`; before, its axes were a separate attribute.
         aval = operand if isinstance(operand, AbstractValue) else jax.typeof(operand)
         varying = getattr(getattr(aval, "mat", None), "varying", None)
         axes |= set(getattr(aval, "vma", ()) if varying is None else varying)
@@ -178,13 +178,14 @@ def varying_axes(*operands: Any) -> tuple[str, ...]:
 
 
 def automatic(function: Callable, equation: Equation) -> Callable:
-    """`function`, in place of an equation with explicit shardings, where it has some.
+    """Wraps a function so that it can replace an equation with explicit shardings.
 
-    XLA spreads arrays over the mesh inside; the result has the equation's sharding.
+    XLA partitions arrays automatically inside; the result has the equation's sharding.
+    An equation without explicit shardings gets `function` unchanged.
     """
     sharding = equation.outvars[0].aval.sharding
     mesh = sharding.mesh
-    # Not those that a shard_map around made manual.
+    # Without the axes that a shard_map around made manual.
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     wanted = jax.sharding.AxisType.Explicit
     explicit = tuple(name for name, kind in kinds if kind == wanted)
@@ -205,23 +206,23 @@ def automatic(function: Callable, equation: Equation) -> Callable:
 
 
 def weakly_typed(x: Any) -> Any:
-    """`x` with the weak type of Python numbers, which yields to that of arrays."""
+    """Returns `x` with a weak type, as Python's numbers have."""
     return _convert_element_type(x, x.dtype, weak_type=True)
 
 
 def manual_axis_sizes(params: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes of the mesh axes that a shard_map equation makes manual."""
+    """Returns the sizes of the mesh axes that a shard_map equation makes manual."""
     manual = params["newly_manual_axes"]
     return {k: v for k, v in params["mesh"].shape.items() if k in manual}
 
 
 def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager:
-    """Lets `lax.axis_size` find these axes, as inside their shard_map."""
+    """Makes these axes available to `lax.axis_size`, as inside their shard_map."""
     return extend_axis_env_nd(list(sizes.items()))
 
 
 def source(equation: Equation, jaxpr: Any) -> str:
-    """The user's line that made an equation, as "file.py:12 in function"; "" for none.
+    """Returns the user's line of an equation, as "file.py:12 in function", or "".
 
     See `sources`.
     """
@@ -231,8 +232,8 @@ def source(equation: Equation, jaxpr: Any) -> str:
 def sources(equation: Equation, jaxpr: Any) -> Iterator[str]:
     """Yields the user's lines that were running when an equation was made, last first.
 
-    Frames outside of the function that the open `jaxpr` was traced from do not count:
-    JAX keeps what it traced, and they may be another caller's.
+    Frames outside of the function from which the open `jaxpr` was traced are skipped.
+    JAX caches traces, so these frames may belong to another caller.
     """
     traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
     for code, position in _frames(equation):
@@ -245,20 +246,20 @@ def sources(equation: Equation, jaxpr: Any) -> Iterator[str]:
 
 
 def is_written_by(equation: Equation, function: str) -> bool:
-    """Returns whether a function of JAX of that name wrote an equation."""
+    """Returns whether the JAX function of that name wrote an equation."""
     codes = (code for code, _ in _frames(equation))
     return any(c.co_name == function and not is_users(c.co_filename) for c in codes)
 
 
 def _frames(equation: Equation) -> list[tuple[Any, int]]:
-    """The code objects that were running when an equation was traced, and where."""
+    """Returns the code objects, and positions in them, that were running in a trace."""
     traceback = equation.source_info.traceback
     return list(zip(*traceback.raw_frames(), strict=True)) if traceback else []
 
 
 @functools.cache
 def is_users(filename: str) -> bool:
-    """Returns whether a file is neither a library's nor of this package."""
+    """Returns whether a file belongs neither to a library nor to this package."""
     if not source_info_util.is_user_filename(filename):
         return False
     if {"site-packages", "dist-packages"} & set(filename.split(os.sep)):

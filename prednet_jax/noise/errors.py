@@ -1,4 +1,4 @@
-"""What a user of noise can mend: one exception class, and the checks that raise it."""
+"""Defines the error for values that a user can correct, and its checks."""
 
 import math
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
 
 
 def expect(accepted: Any, name: str, value: object, what: str) -> None:
-    """Refuses a value that is not accepted, saying what is."""
+    """Raises a NoiseError with the allowed values unless `accepted` is true."""
     if not accepted:
         raise NoiseError(f"{name}={value!r}: expected {what}")
 
 
 def choice(name: str, value: object, accepted: Sequence[str]) -> None:
-    """Refuses what is not among `accepted`."""
+    """Raises a NoiseError for a value that is not one of `accepted`."""
     expect(value in accepted, name, value, f"one of {', '.join(accepted)}")
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Refuses what is no Python integer from `low` to `high`; None: no upper bound."""
+    """Raises a NoiseError unless `value` is an int from `low` to `high`, if given."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     if high is None and is_integer and value >= 1 << 63:
         high = (1 << 63) - 1
@@ -35,24 +35,24 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
 
 
 def positive(name: str, value: Any) -> None:
-    """Refuses what is no finite number above 0."""
+    """Raises a NoiseError unless `value` is a finite number above 0."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     inside = is_number and math.isfinite(value) and value > 0
     expect(inside, name, value, "a positive, finite number")
 
 
 def flag(name: str, value: object) -> None:
-    """Refuses what is neither True nor False."""
+    """Raises a NoiseError unless `value` is True or False."""
     expect(isinstance(value, bool), name, value, "True or False")
 
 
 def text(name: str, value: object, what: str) -> None:
-    """Refuses what is no text, and the empty one."""
+    """Raises a NoiseError unless `value` is a non-empty string."""
     expect(isinstance(value, str) and value, name, value, what)
 
 
 def names(name: str, value: object) -> None:
-    """Refuses what is neither None nor a non-empty tuple of non-empty texts."""
+    """Raises a NoiseError unless `value` is None or a tuple of non-empty strings."""
     texts = isinstance(value, tuple) and all(isinstance(x, str) and x for x in value)
     what = "None or a non-empty tuple of primitive names, such as ('add', 'mul')"
     expect(value is None or (texts and value), name, value, what)

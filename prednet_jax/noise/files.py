@@ -1,17 +1,17 @@
-"""Writes files whole, also where several threads write the same one."""
+"""Writes files atomically, also when several threads write the same one."""
 
 import contextlib
 import os
 
 
 def write_whole(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file next to its place and moves it there.
+    """Writes a temporary file in the same directory and moves it to its final name.
 
-    The temporary name belongs to this call alone: neither another process nor another
-    thread has it. So a reader sees the old file or all of the new one.
+    The temporary name is unique to this call. So a reader sees either the old file or
+    the complete new file.
 
     Raises:
-        OSError: the file cannot be written; nothing is left of it.
+        OSError: the file cannot be written; the temporary file is removed.
     """
     folder = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(folder, f".{os.getpid()}.{os.urandom(8).hex()}.tmp")

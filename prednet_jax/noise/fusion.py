@@ -1,9 +1,9 @@
-"""What keeps XLA from computing noise twice: one optional pass over a plan.
+"""Prevents XLA from computing noise twice, in one optional pass over a plan.
 
 XLA's CPU backend fuses the computation of a value into each of its consumers, and drops
 `optimization_barrier` before it does: a noisy result that two equations read would be
-computed twice, along a chain of such results 2^n times. Without this file noise has the
-same distribution, at another cost and with other last bits.
+computed twice, along a chain of such results 2^n times. Without this pass noise has the
+same distribution, but a different cost and different last bits.
 
 Only loops and branches end a fusion: here a branch whose condition is always true,
 which XLA does not know, since it looks for constants before it drops the barrier. The
@@ -29,28 +29,28 @@ PASSED_ON = frozenset(
     ).split()
 )
 
-# Arithmetic so cheap that XLA computes it anew in each reader, with what it reads.
+# Arithmetic so cheap that XLA computes it, and its inputs, anew in each reader.
 CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square"})
 
 
 def materialised(x: Array) -> Array:
-    """`x`, computed once; where XLA's barrier is respected (GPUs), `x` as it is."""
-    # Few elements count too: where they are broadcast, each copy would compute them. A
-    # scalar is moved out of such loops by the compiler.
+    """Returns `x` in a form that XLA computes once; no change on GPUs' barriers."""
+    # Arrays of few elements count too: if broadcast, each copy would compute them. The
+    # compiler moves a scalar out of such loops.
     if x.size < 2 or jax.default_backend() != "cpu":
         return x
     always = lax.optimization_barrier(np.uint32(0)) == np.uint32(0)
     # The branches differ until XLA drops the barrier, which is after it has looked for
-    # equal ones. Then neither computes anything: no kernel to compile, no copy to make.
+    # equal ones. Then neither branch computes, compiles or copies anything.
     return lax.cond(always, lambda x: x, lax.optimization_barrier, x)
 
 
 def held(
     steps: Iterable[tuple[compat.Equation, Sequence[Any], bool]], reads: Counter[Any]
 ) -> list[tuple[bool, ...]]:
-    """Returns which results of each step are to be held, one boolean per result.
+    """Returns which results of each step to compute once, one boolean per result.
 
-    `steps` are, in order, the equation, what it reads, and whether noise acts on it.
+    `steps` are tuples, in order: the equation, its inputs, and whether noise acts.
     """
     holds = []
     # Variables that XLA would compute together with a noisy result.
@@ -70,10 +70,11 @@ def held(
 
 
 def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]:
-    """How often each variable of an open jaxpr is computed, if nothing holds it.
+    """Counts how often each variable of an open jaxpr is computed without barriers.
 
-    What XLA fuses into its readers stands for them: an equation of `PASSED_ON`, or the
-    body of a call. `of_results`: how often each result is read; None: once.
+    A computation that XLA fuses into its readers counts as they do: an equation of
+    `PASSED_ON`, or the body of a call. `of_results` counts the readers of each result.
+    It defaults to one each.
     """
     reads: Counter[Any] = Counter()
 
@@ -87,12 +88,12 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
         name, atoms = equation.primitive.name, equation.invars
         results = [reads[var] for var in equation.outvars]
         if name in PASSED_ON:
-            # The results of a split are different parts: no element is read twice. (Of
-            # slices that is not known.)
+            # The results of a split are different parts: no element is read twice. For
+            # slices this is unknown.
             counts = [max(results)] * len(atoms)
             size = equation.outvars[0].aval.size
             if name == "broadcast_in_dim" and 1 < atoms[0].aval.size < size:
-                # Each copy computes it anew.
+                # Each copy computes the operand anew.
                 counts[0] *= 2
         elif (body := _joined_body(equation)) is not None:
             inner, _ = compat.open_jaxpr(body)
@@ -105,7 +106,7 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
 
 
 def _joined_body(equation: compat.Equation) -> Any:
-    """The body of an equation that becomes a part of the program around it, or None."""
+    """Returns the body of an equation that is inlined into its program, or None."""
     rule = registry.higher_order(equation.primitive.name)
     if rule is None or not rule.joins:
         return None

@@ -1,10 +1,10 @@
-"""While loops that do not end under noise.
+"""Stops while loops that do not end under noise.
 
 A loop that iterates until two numbers are equal, or nearly so, may never end once they
 are rounded at random. A loop whose predicate depends on floating-point numbers is
-therefore stopped after `loop_limit` times the steps that it takes without noise from
-the same start, and the call fails with a sentence that names its line. Loops that only
-count are left alone.
+therefore stopped after `loop_limit` times the number of steps that it takes without
+noise from the same start, and the call raises an error that names the loop's line.
+Loops that only count are not changed.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ _LIMIT = ContextVar("loop_limit", default=100)
 
 
 class LoopError(NoiseError):
-    """A while loop that noise keeps from ending."""
+    """A while loop did not end under noise."""
 
 
 @contextlib.contextmanager
 def loop_limit(factor: int) -> Iterator[None]:
-    """Lets while loops run at most `factor` times the steps of their plain run.
+    """Lets while loops run at most `factor` times as many steps as without noise.
 
-    It acts on functions under noise that are called inside of the block, and on all
-    tools. The default is 100.
+    It affects noisy functions that are called inside the block, and all tools. The
+    default is 100.
     """
     integer("factor", factor, 1, 1 << 20)
     token = _LIMIT.set(factor)
@@ -45,7 +45,7 @@ def loop_limit(factor: int) -> Iterator[None]:
 
 
 def current_limit() -> int:
-    """Returns the factor that is in force."""
+    """Returns the current factor."""
     return _LIMIT.get()
 
 

@@ -1,12 +1,13 @@
-"""What noise will do in a program: static, made once, looked up by everything else.
+"""Plans, once and statically, the noise of each equation of a program.
 
-`plan(jaxpr, spec)` goes through a jaxpr and all programs inside it and notes for each
-equation (`Step`) what acts on it (`Action`), the orders to draw and the results to
-hold. `run` evaluates a plan; `coverage` prints one.
+`plan(jaxpr, spec)` visits a jaxpr and all programs inside it. For each equation
+(`Step`) it records the noise that acts (`Action`), the orders to draw and the results
+to compute once. `run` evaluates a plan; `coverage` prints one.
 
-A path names an equation, such as `3:scan/0:dot_general`: position and primitive, after
-those of the equations around it. Noise is a hash of it, so paths must never change. A
-plan is made where the program is traced: sums over a mesh axis ask for its size.
+A path names an equation, such as `3:scan/0:dot_general`: the positions and primitives
+of the equations around it, then its own. Noise is a hash of the path, so paths must
+never change. A plan is made while the program is traced, because sums over a mesh axis
+need the size of the axis.
 """
 
 import functools
@@ -30,7 +31,7 @@ from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
 
 
 class Noise(NamedTuple):
-    """The parts of a spec that act on a computation, sorted by what they act on."""
+    """The parts of a spec that act on a computation, grouped by their target."""
 
     order: specs.ReductionOrder | None = None
     fixed: specs.FixedOrder | None = None
@@ -40,12 +41,12 @@ class Noise(NamedTuple):
 
 
 class Action(NamedTuple):
-    """What acts on one equation.
+    """The noise that acts on one equation.
 
-    An order and how it cuts the sum, or its replay in the order of a GPU; the format of
-    operands; noises on the result. `left_alone`: why the order of a sum is not drawn;
-    `routine`: whether it is a library's routine, or a kernel; `chosen`: whether it is
-    one of the equations that may be perturbed.
+    It holds an order and the cut of the sum, or a replay in a GPU's order; the format
+    of operands; and noises on the result. `left_alone` is why the order of a sum is not
+    drawn; `routine` is whether the equation is a library routine or a kernel; `chosen`
+    is whether it is among the equations that may be perturbed.
     """
 
     order: specs.ReductionOrder | None = None
@@ -69,12 +70,12 @@ class Step:
     """One equation of a plan.
 
     Attributes:
-        equation: of the jaxpr; the last of a chain of cotangent sums.
-        atoms: what it reads: of a chain, all its terms.
-        scope: named scopes around it, outermost first.
-        action: what acts on it; nothing on a higher-order one.
-        within: the program that the equation stands in, and the step around that.
-        held: for each result, whether `fusion.materialised` holds it.
+        equation: the equation of the jaxpr; the last one in a chain of cotangent sums.
+        atoms: the inputs of the equation, or all terms of the chain.
+        scope: the named scopes around it, outermost first.
+        action: the noise that acts on it; empty for a higher-order equation.
+        within: the program that contains the equation, and the step around it.
+        held: for each result, whether `fusion.materialised` is applied to it.
         bodies: plans of the programs inside, by label; see `HigherOrder`.
     """
 
@@ -94,7 +95,7 @@ class Step:
 
     @property
     def grid(self) -> tuple[int, ...] | None:
-        """Shape of the array of orders to draw for a sum of pieces; None: no such."""
+        """The shape of the array of orders for a sum of pieces, or None without one."""
         order, cut = self.action.order, self.action.cut
         if order is None or cut is None or cut.total is not None:
             return None
@@ -110,7 +111,7 @@ class Step:
 
     @functools.cached_property
     def communicates(self) -> bool:
-        """Whether it, or a program inside, speaks to other devices or asks which."""
+        """Whether the equation or a body uses a collective or the device's index."""
         inside = (step for body in self.bodies.values() for step in body.steps)
         named = any(isinstance(a, str) for a in axes_of(self.equation.params))
         return named or any(step.communicates for step in inside)
@@ -118,10 +119,10 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What noise does in one program, an open jaxpr with the values of its constants.
+    """The noise of one program, an open jaxpr with the values of its constants.
 
-    `path` is the prefix of its equations' paths. `to_draw` are the sums of this program
-    and of bodies inlined in it whose orders come from one common draw.
+    `path` is the prefix of its equations' paths. `to_draw` are the sums, in this
+    program and in bodies inlined in it, whose orders are drawn together.
     """
 
     jaxpr: Any
@@ -139,14 +140,14 @@ class Plan:
                 yield from body.programs()
 
     def walk(self) -> Iterator[Step]:
-        """Yields all steps, depth first: those of an equation's bodies after it."""
+        """Yields all steps depth first, each followed by the steps of its bodies."""
         for step in self.steps:
             yield step
             for body in step.bodies.values():
                 yield from body.walk()
 
     def paths(self) -> frozenset[str]:
-        """Of all equations, those that a chain has swallowed included."""
+        """Returns the paths of all equations, including those merged into chains."""
         every = {x for p in self.programs() for x in _paths(p.path, p.jaxpr)}
         return frozenset(every - {step.path for step in self.walk() if step.bodies})
 
@@ -154,10 +155,10 @@ class Plan:
 def plan(
     jaxpr: Any, spec: specs.NoiseSpec, only: Collection[str] | None = None
 ) -> Plan:
-    """Returns what `spec` will do in a program, closed or open without constants.
+    """Returns the noise of `spec` in a program, closed or open without constants.
 
-    `only` are paths of the equations that are perturbed, as of `inject`; None: all. An
-    UnsupportedPrimitiveError: a higher-order primitive has no rule.
+    `only` are the paths of the equations to perturb, as for `inject`, by default all.
+    It raises UnsupportedPrimitiveError if a higher-order primitive has no rule.
     """
     acting = specs.at(spec, "computation")
     parts = () if acting is None else specs.parts(acting)
@@ -184,7 +185,7 @@ def _plan(
     around: Step | None = None,
     readers: Sequence[int] | None = None,
 ) -> Plan:
-    """The plan of one program, inside the step `around`; `readers` of each result."""
+    """Plans one program, inside the step `around`; `readers` count for each result."""
     opened, consts = compat.open_jaxpr(jaxpr)
     steps, drawn = _steps(noise, opened, path, around)
     reads = fusion.readers(opened, readers)
@@ -209,7 +210,7 @@ def _plan(
 def _steps(
     noise: Noise, jaxpr: Any, path: str, around: Step | None
 ) -> tuple[list[Step], list[Step]]:
-    """The steps of a jaxpr, without bodies, and the chains of sums among them."""
+    """Returns the steps of a jaxpr, without bodies, with chains of sums merged."""
     paths = _paths(path, jaxpr)
     outer = "" if around is None else around.scope
     # Results of an all_gather, and the axis that numbers the devices.
@@ -251,7 +252,7 @@ def _paths(prefix: str, jaxpr: Any) -> list[str]:
 
 
 def _higher_order_rule(step: Step) -> HigherOrder | None:
-    """The rule of an equation with programs inside; None for a first-order one."""
+    """Returns the rule of a higher-order equation, or None for a first-order one."""
     if step.name not in registry.RULES and compat.sub_jaxprs(step.equation.params):
         accepted = sorted(filter(registry.higher_order, registry.RULES))
         raise UnsupportedPrimitiveError(
@@ -269,9 +270,9 @@ def _action(
     scope: str,
     gathers: Mapping[Any, int],
 ) -> Action:
-    """Returns what acts on an equation, a higher-order one excepted.
+    """Returns the noise that acts on a first-order equation.
 
-    `atoms` are what it reads, `gathers` the results of `all_gather` and their axes.
+    `atoms` are its inputs, `gathers` the results of `all_gather` and their axes.
     """
     name, params = equation.primitive.name, equation.params
     rule = registry.RULES.get(name)
@@ -332,23 +333,24 @@ def _on_results(
 
 
 def result_avals(equation: compat.Equation) -> list[Any]:
-    """Shapes and types of the results; of what is added to a mutable array, its own."""
+    """Returns the results' shapes and types, or those a mutable array holds."""
     if equation.primitive.name == "addupdate":
         return [equation.invars[1].aval]
     return [var.aval for var in equation.outvars]
 
 
 def has_floats(avals: Sequence[Any]) -> bool:
-    """Returns whether any of these shapes and types is of floating-point numbers."""
+    """Returns whether any of these abstract values is floating-point."""
     types = (getattr(aval, "dtype", bool) for aval in avals)
     return any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types)
 
 
 def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
-    """The sums of several cotangents, which JAX writes as chains of binary `add_any`.
+    """Returns sums of several cotangents, which JAX writes as chains of `add_any`.
 
-    Only sums that nothing else reads are joined. By the position of a chain's last
-    equation: the atoms that it adds, as one sum, and the positions of its others.
+    Only partial sums with a single reader are merged. The keys are the positions of the
+    chains' last equations; the values are the atoms of the merged sum and the positions
+    of the chain's other equations.
     """
     atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
     uses = Counter(a for a in atoms if not compat.is_literal(a))

@@ -1,16 +1,16 @@
-"""Quantiles and bounds that few runs allow; SciPy is loaded where it is needed."""
+"""Computes quantiles and bounds for small samples; SciPy is imported when used."""
 
 import math
 from statistics import NormalDist
 
 
 def two_sided(tail: float) -> float:
-    """The size that a standard normal number exceeds with probability `tail`."""
+    """Returns the size that a standard normal exceeds with probability `tail`."""
     return -NormalDist().inv_cdf(tail / 2)
 
 
 def spread_bound(draws: float, confidence: float) -> float:
-    """Returns how far a standard deviation may exceed that of a normal sample."""
+    """Returns the upper bound of the ratio of the true to the sample deviation."""
     from scipy.special import chdtri
 
     free = draws - 1
@@ -18,7 +18,7 @@ def spread_bound(draws: float, confidence: float) -> float:
 
 
 def interval(count: int, total: int) -> tuple[float, float]:
-    """The interval of 95 % of a binomial probability, of Clopper and Pearson."""
+    """Returns the 95 % interval of Clopper and Pearson for a binomial probability."""
     from scipy.stats import binomtest
 
     ends = binomtest(int(count), int(total)).proportion_ci(method="exact")
@@ -26,7 +26,7 @@ def interval(count: int, total: int) -> tuple[float, float]:
 
 
 def student(tail: float, free: float) -> float:
-    """Returns what Student's t exceeds with probability `tail`."""
+    """Returns the value that Student's t exceeds with probability `tail`."""
     from scipy.special import stdtrit
 
     return -float(stdtrit(free, tail))

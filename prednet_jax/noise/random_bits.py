@@ -1,8 +1,8 @@
-"""A cheap counter-based generator of random bits, for noise inside compiled programs.
+"""Generates random bits cheaply from counters, for noise inside compiled programs.
 
 Threefry costs 20 to 40 times more on a CPU. Noise needs bits that are balanced,
 uncorrelated between neighbouring counters, keys and salts, and that fuse with their
-consumer. Not for cryptography, initial weights or data.
+consumer. Do not use them for cryptography, initial weights or data.
 
 The state is two 32-bit words. Element `i` of the draw numbered `salt` is
 
@@ -11,8 +11,8 @@ The state is two 32-bit words. Element `i` of the draw numbered `salt` is
     x = (x xor x >> 15) + (w1 xor s1)
     x = x B,  x = x xor x >> 16            B = 0x846CA68B
 
-with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts are
-those of `lowbias32`, a 32-bit finaliser of small avalanche bias found by search (C.
+with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts come
+from `lowbias32`, a 32-bit finaliser of small avalanche bias found by search (C.
 Wellons, "Prospecting for hash functions", 2018). For fixed words the map from `i` is a
 bijection: within one draw no value repeats.
 """
@@ -40,9 +40,10 @@ Salt = int | Sequence[int]
 
 
 def words(key: Array) -> Array:
-    """The generator's two words, uint32 [2], for a key; neighbours are unrelated.
+    """Returns the generator's two words, uint32 [2]; nearby keys give unrelated words.
 
-    The key is typed, of any implementation, or raw data, uint32 [n]; else a NoiseError.
+    The key is typed, of any implementation, or raw data, uint32 [n]. Anything else
+    raises a NoiseError.
     """
     check(key)
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
@@ -52,7 +53,7 @@ def words(key: Array) -> Array:
 
 
 def check(key: Any) -> None:
-    """Refuses what is neither one typed PRNG key nor raw key data, by a NoiseError."""
+    """Raises a NoiseError unless `key` is one typed PRNG key or raw key data."""
     kind = getattr(key, "dtype", None)
     given = f"key of type {type(key).__name__}"
     if kind is not None:
@@ -67,15 +68,15 @@ def check(key: Any) -> None:
 
 
 def split(key: Array, count: int) -> Array:
-    """Returns `count` keys of one, typed or raw, which is consumed."""
+    """Splits a typed or raw key into `count` keys; do not use `key` again."""
     check(key)
     return jax.random.split(key, count)
 
 
 def fold(state: Array, *data: int | Array) -> Array:
-    """Words of a substream, uint32 [2], one for each sequence of integers.
+    """Returns the words of a substream, uint32 [2], one for each sequence of integers.
 
-    Python's integers are taken modulo 2^32; `fold(w, a, b)` is `fold(fold(w, a), b)`.
+    Python integers are taken modulo 2^32; `fold(w, a, b)` is `fold(fold(w, a), b)`.
     """
     w0, w1 = state[0], state[1]
     for item in data:
@@ -90,7 +91,7 @@ def fold(state: Array, *data: int | Array) -> Array:
 
 
 def mix(x: Array) -> Array:
-    """Returns lowbias32, a bijection of 32 bits."""
+    """Returns lowbias32(x), a bijection of 32 bits."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(_B)
     return x ^ (x >> np.uint32(16))
@@ -115,7 +116,7 @@ def _mix_python(x: int) -> int:
 
 
 def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:
-    """Uniform 32-bit words [shape], 2^32 at most; distinct salts, unrelated draws."""
+    """Returns uniform 32-bit words [shape], at most 2^32; salts give separate draws."""
     s0, s1 = salt_words(salt)
     size = math.prod(shape)
     if size > 1 << 32:
@@ -125,7 +126,7 @@ def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:
 
 
 def hash_counter(index: Array, w0: ArrayLike, w1: ArrayLike) -> Array:
-    """The generator itself: bits of the elements numbered `index`, see above."""
+    """Returns the bits of the elements numbered `index`, by the formula above."""
     x = index + w0
     x = (x ^ (x >> np.uint32(16))) * np.uint32(_A)
     x = (x ^ (x >> np.uint32(15))) + w1
@@ -134,9 +135,9 @@ def hash_counter(index: Array, w0: ArrayLike, w1: ArrayLike) -> Array:
 
 
 def below(count: int, random: Array) -> Array:
-    """Integers in [0, count), uniform to count 2^-32, from 32 random bits each.
+    """Returns integers in [0, count), uniform to count 2^-32, from 32 random bits each.
 
-    The high word of the product, in 32-bit arithmetic; `count` is 1 to 2^16.
+    They are the high word of the product, in 32-bit arithmetic; `count` is 1 to 2^16.
     """
     n, half = np.uint32(count), np.uint32(16)
     low = lax.shift_right_logical((random & np.uint32(0xFFFF)) * n, half)
@@ -146,14 +147,14 @@ def below(count: int, random: Array) -> Array:
 
 
 def unit(random: Array) -> Array:
-    """Uint32 bits as multiples of 2^-24 in [0, 1), float32: their upper 24 bits."""
+    """Converts uint32 bits to multiples of 2^-24 in [0, 1), float32, by the top 24."""
     # int32: XLA converts signed integers in one instruction, unsigned ones in several.
     upper = lax.convert_element_type(random >> np.uint32(8), jnp.int32)
     return lax.convert_element_type(upper, jnp.float32) * np.float32(2.0**-24)
 
 
 def odd(random: Array) -> Array:
-    """Uint32 bits as odd integers between -2^24 and 2^24, int32: exact in float32."""
+    """Converts uint32 bits to odd int32 in (-2^24, 2^24), exact in float32."""
     signed = lax.convert_element_type(random >> np.uint32(8), jnp.int32)
     return signed * np.int32(2) - np.int32((1 << 24) - 1)
 
@@ -170,13 +171,14 @@ def gauss(random: Array) -> Array:
 
 
 class Words(NamedTuple):
-    """The generator's words at one place of a program.
+    """The generator's words at one place in a program.
 
     Attributes:
         call: uint32 [2], folded with the loop counters.
         run: uint32 [2], the same at each step of a loop.
         places: on a logical mesh, this device's index and the size of each axis.
-        steps: counters of the loops around, outermost first; None: nobody asks.
+        steps: counters of the loops around, outermost first. Defaults to None: the
+            evaluation does not need them.
     """
 
     call: Array
@@ -185,17 +187,17 @@ class Words(NamedTuple):
     steps: tuple[Array, ...] | None = None
 
     def at_step(self, step: Array) -> "Words":
-        """Returns the words of one step of a loop, which an integer numbers."""
+        """Returns the words for the loop step with this number."""
         steps = None if self.steps is None else (*self.steps, step)
         return self._replace(call=fold(self.call, step), steps=steps)
 
     def of(self, schedule: str) -> Array:
-        """Those that orders are drawn from; see `ReductionOrder.schedule`."""
+        """Returns the words for drawing orders; see `ReductionOrder.schedule`."""
         return self.run if schedule == "run" else self.call
 
 
 def first_words(key: Array, run_key: Array | None = None) -> Words:
-    """The words at the beginning of a call; without `run_key` it is its own run."""
+    """Returns the words at the start of a call; `run_key` defaults to `key`."""
     return Words(words(key), words(key if run_key is None else run_key))
 
 

@@ -1,8 +1,8 @@
-"""Evaluate a plan: one short loop over its equations.
+"""Evaluates a plan in one short loop over its equations.
 
-Each equation is evaluated as it stands, with its noise, or, if it runs other programs,
-by its rule (`rules`), which comes back here for its bodies. The result is an ordinary
-JAX computation, to be compiled, differentiated, mapped and nested.
+Each equation is evaluated with its noise. An equation that runs other programs is
+evaluated by its rule (`rules`), which calls this module for its bodies. The result is
+an ordinary JAX computation, to be compiled, differentiated, mapped and nested.
 """
 
 import functools
@@ -25,16 +25,17 @@ from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
 
-# For the path of an equation, its drawn orders: arrays over its grid of tiles.
+# By the path of an equation, its drawn orders: arrays over its grid of tiles.
 Drawn = Mapping[str, tuple[Array, ...]]
 _NOTHING: Drawn = MappingProxyType({})
 
 
 class Evaluation:
-    """How equations are evaluated; a search switches their noise, or looks at values.
+    """Evaluates equations; subclasses switch noise on and off, or observe values.
 
-    `switch` gives for a path a boolean that is known at run time: where it is False,
-    noisy values are computed and clean ones used. `watches`: words carry loop counters.
+    `switch` returns for a path a boolean that is known at run time: where it is False,
+    noisy values are computed but clean ones used. `watches` adds loop counters to
+    words.
     """
 
     watches = False
@@ -43,11 +44,11 @@ class Evaluation:
         self.switch = switch
 
     def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
-        """Returns what an equation reads, of the values by variable."""
+        """Returns the value of an atom, given the values by variable."""
         return atom.val if compat.is_literal(atom) else values[atom]
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Returns the results to use in the place of an equation's results."""
+        """Returns the results to use in place of an equation's results."""
         return results
 
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
@@ -74,21 +75,22 @@ class Evaluation:
         return at_words(call.step.bodies[label], words, operands, self, drawn)
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
-        """Notes the number of steps of a while loop, or of a branch."""
+        """Records the number of steps of a while loop, or the index of a branch."""
 
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
-        """Evaluates all steps of a program; `values`, by variable, grows."""
+        """Evaluates all steps of a program; adds to `values`, a dict by variable."""
         self.advance(plan.steps, words, values, drawn)
 
     def advance(
         self, steps: Sequence[Step], words: Words, values: dict, drawn: Drawn
     ) -> None:
-        """Evaluates steps one after another; `values`, by variable, grows."""
+        """Evaluates steps one after another; adds to `values`, a dict by variable."""
         for step in steps:
             operands = [self.read(values, atom) for atom in step.atoms]
             rule = registry.higher_order(step.name)
             evaluate = self.first_order if rule is None else self.higher_order
-            # Derivative rules outlive the trace and hold a call: no values in it.
+            # Derivative rules outlive the trace and hold a call, so it must not hold
+            # values.
             own = drawn if rule is None or rule.inlined else _NOTHING
             with compat.context(step.equation):
                 results = evaluate(Call(step, own, self), words, operands)
@@ -118,7 +120,7 @@ class Call(NamedTuple):
         return self.step.equation.params
 
     def bind(self, *operands: Any) -> list[Any]:
-        """Evaluates the equation as it stands, without noise."""
+        """Evaluates the equation without noise."""
         return compat.bind(self.step.equation, *operands)
 
     def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
@@ -126,7 +128,7 @@ class Call(NamedTuple):
         return self.evaluation.body(self, words, operands, label)
 
     def decided(self, words: Words, number: Any) -> None:
-        """Tells what the equation itself decided."""
+        """Records the decision of the equation itself."""
         self.evaluation.decided(self.step, words, number)
 
 
@@ -140,8 +142,8 @@ def run(
 ) -> list[Any]:
     """Returns the values of a plan's results at the values `args` of its arguments.
 
-    The plan was made in the same trace. `key`, typed or raw, is consumed here; orders
-    of `schedule="run"` are drawn from `run_key`, else from it too.
+    The plan was made in the same trace. `key`, typed or raw, must not be used again.
+    Orders of `schedule="run"` are drawn from `run_key`, which defaults to `key`.
     """
     evaluation = evaluation or Evaluation()
     words = first_words(key, run_key)
@@ -157,7 +159,7 @@ def at_words(
     evaluation: Evaluation,
     drawn: Drawn | None = None,
 ) -> list[Any]:
-    """Evaluates a plan as `run` does; `drawn` are orders that an outer plan drew."""
+    """Evaluates a plan as `run` does; `drawn` are orders drawn by an outer plan."""
     values: dict[Any, Any] = {}
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
@@ -169,9 +171,9 @@ def at_words(
 
 
 def _draw_ahead(plan: Plan, words: Words) -> Drawn:
-    """Draws the orders of all equations of a plan at once: the program stays small."""
+    """Draws the orders of all equations of a plan at once: small programs."""
     order = plan.noise.order
-    # An order for each output is drawn on the spot, where XLA fuses it with the sum.
+    # An order for each output is drawn where it is used, so XLA fuses it with the sum.
     if order is None or order.granularity == "element" or not plan.to_draw:
         return _NOTHING
     source = words.of(order.schedule)
@@ -191,8 +193,8 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
             for n, total in totals
         }
 
-    # In a loop of two steps, since XLA fuses nothing out of a loop: it would repeat the
-    # draw in the kernel of each sum.
+    # A loop of two steps, because XLA fuses nothing out of a loop: otherwise it would
+    # repeat the draw in the kernel of each sum.
     sums = sorted(alike.items())
     _, halves = lax.scan(half, None, lax.iota(jnp.uint32, 2))
     drawn = {}
@@ -209,7 +211,7 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
 def perturbed(
     step: Step, words: Words, operands: list[Any], drawn: tuple[Array, ...] | None
 ) -> list[Any]:
-    """The results of a step under its noise; `drawn`: orders that were drawn ahead."""
+    """Returns the results of a step under noise; `drawn` are orders drawn ahead."""
     equation, action = step.equation, step.action
     if not action.any:
         return compat.bind(equation, *operands)
@@ -241,7 +243,7 @@ def perturbed(
         for i, r in enumerate(results)
     ]
     if step.name in ("scatter-add", "scatter-sub", "scatter-mul"):
-        # What no update reaches is a copy.
+        # An element that no update reaches is a copy.
         x, indices, updates = exact
         ones = jnp.ones_like(x), indices, jnp.full_like(updates, 2)
         noisy = [jnp.where(compat.bind(equation, *ones)[0] != 1, noisy[0], x)]
@@ -249,7 +251,7 @@ def perturbed(
 
 
 def typed(step: Step, operands: Sequence[Any]) -> list[Any]:
-    """Operands as arrays: literals are numbers, whose type only the equation knows."""
+    """Returns operands as arrays; a literal gets its type from the equation."""
     return [
         x if hasattr(x, "aval") else np.asarray(x, atom.aval.dtype)
         for x, atom in zip(operands, step.atoms, strict=True)
@@ -257,7 +259,7 @@ def typed(step: Step, operands: Sequence[Any]) -> list[Any]:
 
 
 def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
-    """Returns a step without noise; add_any of a joined chain has many terms."""
+    """Evaluates a step without noise; the add_any of a merged chain has many terms."""
     if step.name == "add_any":
         return [functools.reduce(lax.add, operands)]
     return compat.bind(step.equation, *operands)
@@ -266,7 +268,7 @@ def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
 def _accumulated(
     step: Step, words: Words, operands: Sequence[Any], switch: Array | None = None
 ) -> list[Any]:
-    """A sum into a mutable array, then the noise on what the array holds there."""
+    """Adds to a mutable array, then perturbs the array's new elements."""
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
     here = on_device(words, [step.atoms[1].aval]).call
@@ -292,10 +294,10 @@ def _ordered(
     assert spec is not None
     assert cut is not None
     dtype, salt = step.equation.outvars[0].aval.dtype, path_salt(step.path)
-    # Indices of a scatter are integers, and none of these.
+    # Indices of a scatter are integers, and do not count.
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
-    # The function outlives the trace: values of the trace are arguments of it.
+    # The function outlives the trace, so values of the trace are its arguments.
     def added(source: Any, *operands: Array) -> Array:
         state, drawn = source
         if cut.total is not None:

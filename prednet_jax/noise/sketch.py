@@ -1,9 +1,10 @@
-"""A large array in few numbers: a count sketch, and a hash of the bits.
+"""Summarizes a large array in few numbers: a count sketch, and a hash of the bits.
 
-`COLUMNS` sums of the elements with random signs. The sketch s(x) is linear and
-E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M. Farach-Colton, "Finding frequent items in
-data streams", ICALP 2002): the distance of two values that were never on one machine is
-|s(x) - s(y)|, to within 9 % (standard deviation); no single element can hide.
+The sketch s(x) consists of `COLUMNS` sums of the elements with random signs. It is
+linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M. Farach-Colton, "Finding
+frequent items in data streams", ICALP 2002). So the distance of two values on different
+machines is |s(x) - s(y)|, to within 9 % (standard deviation), and a difference in a
+single element always shows.
 """
 
 from typing import Any
@@ -16,12 +17,12 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits
 
 COLUMNS = 64
-# Masks of -1e30 would drown all else: such numbers count as infinite.
+# Masks of -1e30 would dominate the sums: such numbers count as infinite.
 HUGE = 1e18
 
 
 def numbers(x: Any) -> Array:
-    """Returns a value as an array of real numbers of a type that NumPy has too."""
+    """Converts a value to an array of real numbers of a type that NumPy has too."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -31,7 +32,7 @@ def numbers(x: Any) -> Array:
 
 
 def _as_words(x: Array) -> Array:
-    """Bits as uint32 [n], in two words where a number has 64; narrow types widened."""
+    """Returns the bits as uint32 [n]: two words for 64 bits, narrow types widened."""
     flat = jnp.ravel(x)
     if flat.dtype.itemsize < 4 or flat.dtype == np.bool_:
         wide = "float32" if jnp.issubdtype(flat.dtype, jnp.inexact) else "int32"
@@ -40,9 +41,9 @@ def _as_words(x: Array) -> Array:
 
 
 def classes(x: Any) -> Any:
-    """0 of bounded numbers; 1 of those below -`HUGE`, 2^10 of NaN, 2^20 above `HUGE`.
+    """Returns 0 for a bounded number, 1 below -`HUGE`, 2^10 for NaN, 2^20 above `HUGE`.
 
-    So a sum counts the three kinds, up to 1023 of a kind.
+    So a sum counts the three kinds, up to 1023 of each.
     """
     kinds = x <= -HUGE, x != x, x >= HUGE
     low, nan, high = (kind.astype(np.int32) for kind in kinds)
@@ -52,10 +53,10 @@ def classes(x: Any) -> Any:
 # Traced once for each shape and type.
 @jax.jit
 def digest(x: Array) -> list[Array]:
-    """Returns a large value of real numbers in few.
+    """Summarizes a large array of real numbers.
 
-    For each of `COLUMNS` columns of the flat array: a hash, the signed sum, the sum of
-    squares, the largest magnitude, the unbounded elements (see `classes`).
+    The result has, for each of `COLUMNS` columns of the flat array: a hash, the signed
+    sum, the sum of squares, the largest magnitude, and a count by `classes`.
     """
     kind, rows = np.dtype(x.dtype), -(-x.size // COLUMNS)
     wide = np.dtype(f"float{64 if kind.itemsize > 4 and kind.kind in 'fiu' else 32}")

@@ -1,9 +1,9 @@
-"""What noise: frozen, validated descriptions, and the site at which each acts.
+"""Defines the noises as frozen, validated specs, and the site at which each acts.
 
 `inject` reads the specs of the site `"computation"`, which act on the primitives of a
-traced function; `trees` those of `"gradient"` and `"weights"`, which act once on a
-pytree. Specs compose with `+`, and `at` picks the part that acts at one site. Every
-spec is hashable, so it may be a static argument of a compiled function.
+traced function. `trees` reads the specs of the sites `"gradient"` and `"weights"`,
+which act once on a pytree. Specs compose with `+`, and `at` picks the part that acts at
+one site. Every spec is hashable, so it may be a static argument of a compiled function.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _SEVERAL = f"at most {MAX_PARTS} noises"
 
 
 def option(default: Any, check: Callable[..., None], **accepted: Any) -> Any:
-    """A field of a spec, whose values `check(name, value, **accepted)` may refuse."""
+    """Returns a field of a spec, which `check(name, value, **accepted)` validates."""
     metadata = {"check": partial(check, **accepted)}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def choice(default: Any, *accepted: str) -> Any:
-    """Returns a field with one of these texts."""
+    """Returns a field whose value is one of these strings."""
     return option(default, errors.choice, accepted=accepted)
 
 
 def integer(default: Any, low: int, high: int) -> Any:
-    """Returns a field with an integer from `low` to `high`."""
+    """Returns a field whose value is an integer from `low` to `high`."""
     return option(default, errors.integer, low=low, high=high)
 
 
 @dataclass(frozen=True)
 class NoiseSpec:
-    """Base of all specs. `site` says where the noise acts."""
+    """Base class of all specs. `site` names where the noise acts."""
 
     site: ClassVar[str] = "computation"
     # Whether a composition holds at most one of this kind.
@@ -61,39 +61,42 @@ class NoiseSpec:
 
 @dataclass(frozen=True)
 class Identity(NoiseSpec):
-    """No noise: the transformed function is bitwise the plain one."""
+    """No noise: the transformed function is bitwise the original function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionOrder(NoiseSpec):
     """Partial sums accumulated in a random order, as split-K and atomics do.
 
-    docs/noise/noises.md ("Reduction order") has the sum and what each option is like.
+    docs/noise/noises.md ("Reduction order") defines the sum and explains the options.
 
     Attributes:
-        partials: pieces of each reduction at most, 3 to 64 (two commute).
-        granularity: for whom an order is drawn: `"shared"`, all outputs of a reduction;
-            `"tile"`, each `tile` x `tile` block of outputs (rows: all leading
-            dimensions; columns: the last); `"element"`, each output.
-        tile: edge of a block of outputs, used by `"tile"` alone.
-        schedule: `"call"`: drawn at each execution; `"run"`: once for a key.
-        profile: which sums are perturbed; `order.profiles` has them and the sources.
-            `"chainer_cudnn"` reads scopes of `jax.named_scope`: a `dot_general` is part
-            of a convolution if a scope around it begins with `conv`; it or a
-            convolution is a gradient if JAX transposed it, if a scope contains
-            `gradient` or `backward`, or by its dimension numbers. What `jax.checkpoint`
-            computes again counts as a forward pass.
-        shortest: fewest terms of a piece where `partials` of them are made; else three
-            are (four where no axis holds three).
+        partials: the largest number of pieces of a reduction, 3 to 64 (two commute).
+        granularity: the outputs that share an order: `"shared"`, all outputs of a
+            reduction; `"tile"`, each `tile` x `tile` block of outputs (rows: all
+            leading dimensions; columns: the last); `"element"`, each output has its
+            own.
+        tile: edge of a block of outputs, used only by `"tile"`.
+        schedule: `"call"` draws orders at each execution, `"run"` once for a key.
+        profile: the sums that are perturbed; `order.profiles` lists them and the
+            sources. `"chainer_cudnn"` reads scopes of `jax.named_scope`: a
+            `dot_general` is part of a convolution if a scope around it begins with
+            `conv`; it or a convolution is a gradient if JAX transposed it, if a scope
+            contains `gradient` or `backward`, or by its dimension numbers.
+            Recomputation under `jax.checkpoint` counts as a forward pass.
+        shortest: the fewest terms of a piece if `partials` pieces are made; otherwise
+            there are three pieces (four where no axis holds three).
         accumulate: type of the partial sums: `"float32"`, or wider; `"operand"`.
-        collectives: order of sums over devices: `"ring"`, `"tree"`, `"sequential"`,
-            `"random"`; `order.collectives` has the sources. None: psum over at most 64
-            devices is drawn and kept in float32; others have XLA's order.
-        chain: how many additions the error of a sum is scaled to. `"pieces"`: those
-            that are made. `"terms"`: all terms added one after another, as a loop or
-            another library does; the difference of two drawn orders grows with the
-            square root of terms over pieces (N. Higham and T. Mary, SIAM J. Sci.
-            Comput. 41, 2019), and sums that are exact in every order stay exact.
+        collectives: order of sums over devices: `"ring"`, `"tree"`, `"sequential"` or
+            `"random"`; `order.collectives` cites the sources. Defaults to None: the
+            order of a psum over at most 64 devices is drawn, with float32 sums, and
+            other collectives keep XLA's order.
+        chain: the number of additions to which the error of a sum is scaled.
+            `"pieces"` is the number that is made. `"terms"` is all terms added one
+            after another, as in a loop or another library: the difference of two drawn
+            orders grows with the square root of terms over pieces (N. Higham and T.
+            Mary, SIAM J. Sci. Comput. 41, 2019), and sums that are exact in every order
+            stay exact.
     """
 
     alone: ClassVar[bool] = True
@@ -113,25 +116,26 @@ class ReductionOrder(NoiseSpec):
 
 @dataclass(frozen=True)
 class FixedOrder(NoiseSpec):
-    """Base of specs that give each sum one other order; nothing is random.
+    """Base class of specs that give each sum one other order; nothing is random.
 
-    `replay(equation)` returns how a sum is evaluated (`evaluate`, of its operands) and
-    what coverage reports of it (`reason`), a `Replay`, or why it is left alone, an
-    `order.partials.LeftAlone`; `prepare` is called once with the program before.
+    `replay(equation)` returns a `Replay`, which evaluates the sum of its operands
+    (`evaluate`) and describes it for coverage (`reason`), or an
+    `order.partials.LeftAlone` with the reason for no replay. `prepare` is called once
+    with the program beforehand.
     """
 
     alone: ClassVar[bool] = True
 
     def prepare(self, jaxpr: Any) -> None:
-        """Reads what all sums of a program need at once."""
+        """Collects the information that the sums of a program need, all at once."""
 
     def replay(self, equation: Any) -> Any:
-        """Returns how a first-order equation is evaluated, or why it is left alone."""
+        """Returns how to evaluate a first-order equation, or why it is not replayed."""
         raise NotImplementedError
 
 
 class Replay(NamedTuple):
-    """How an equation is evaluated, of its operands, and what coverage says of it."""
+    """The function that evaluates an equation, and its description for coverage."""
 
     evaluate: Callable[..., Any]
     reason: str
@@ -142,12 +146,12 @@ class Elementwise(NoiseSpec):
     """Base of the noises on the output of floating-point arithmetic primitives.
 
     Attributes:
-        primitives: names of those that are perturbed; None: all that round
+        primitives: names of the primitives to perturb. Defaults to all that round
             (`rules.primitives.ROUNDING`).
-        deterministic: the noise is a function of the operation and the bits of its
-            operands (of a sum, of its result), not of the key or the place.
-        routines: whether the operands of a library's routines (linear algebra, FFT) and
-            of kernels are perturbed too (docs/noise/limits.md says why).
+        deterministic: whether the noise is a function of the operation and the bits of
+            its operands (for a sum, of its result) instead of the key and the place.
+        routines: whether the operands of library routines (linear algebra, FFT) and of
+            kernels are perturbed too (docs/noise/limits.md gives the reason).
     """
 
     _: KW_ONLY
@@ -158,11 +162,11 @@ class Elementwise(NoiseSpec):
 
 @dataclass(frozen=True)
 class StochasticRounding(Elementwise):
-    """Round each result up or down with probability given by its distance.
+    """Rounds each result up or down with a probability given by its distance.
 
     Attributes:
-        mantissa_bits: explicit mantissa bits kept, 1 to 52; None: those of the result's
-            type (23 in float32), where the operation's own rounding error decides.
+        mantissa_bits: explicit mantissa bits kept, 1 to 52. Defaults to the bits of the
+            result's type (23 in float32), with the operation's own rounding error.
     """
 
     mantissa_bits: int | None = integer(None, 1, 52)
@@ -170,13 +174,13 @@ class StochasticRounding(Elementwise):
 
 @dataclass(frozen=True)
 class MonteCarlo(Elementwise):
-    """Monte Carlo arithmetic (Parker 1997), as Verificarlo offers it.
+    """Monte Carlo arithmetic (Parker 1997), as in Verificarlo.
 
     Attributes:
         mode: `"rr"` perturbs results (random rounding), `"pb"` operands (precision
             bounding), `"mca"` both.
-        virtual_precision: significant bits t of the virtual format, 2 to 53; None: 53
-            for float64, 24 for all narrower types.
+        virtual_precision: significant bits t of the virtual format, 2 to 53. Defaults
+            to 53 for float64 and 24 for all narrower types.
     """
 
     mode: str = choice("rr", "rr", "pb", "mca")
@@ -191,14 +195,14 @@ class MonteCarlo(Elementwise):
 
 @dataclass(frozen=True)
 class UlpPerturbation(Elementwise):
-    """Move each result by a uniform integer number of ulps in +-`max_ulps`."""
+    """Moves each result by a uniform integer number of ulps in +-`max_ulps`."""
 
     max_ulps: int = integer(1, 1, 1 << 20)
 
 
 @dataclass(frozen=True)
 class Gaussian(Elementwise):
-    """Add normal noise to each result.
+    """Adds normal noise to each result.
 
     Attributes:
         scale: standard deviation; with `relative`, in units of the RMS of the result.
@@ -211,7 +215,7 @@ class Gaussian(Elementwise):
 
 @dataclass(frozen=True)
 class ReducedPrecision(NoiseSpec):
-    """Round the operands of dot and conv to a narrower format, as tensor cores do.
+    """Rounds the operands of dot and conv to a narrower format, as tensor cores do.
 
     Attributes:
         format: `"tf32"` (8 exponent bits, 10 mantissa bits), `"bf16"` (8, 7),
@@ -224,7 +228,7 @@ class ReducedPrecision(NoiseSpec):
 
 @dataclass(frozen=True)
 class GradientGaussian(NoiseSpec):
-    """Add normal noise, of deviation `scale` x RMS of the whole gradient, to it."""
+    """Adds normal noise to a gradient, of deviation `scale` x RMS of all its leaves."""
 
     site: ClassVar[str] = "gradient"
     scale: float = option(dataclasses.MISSING, errors.positive)
@@ -232,13 +236,13 @@ class GradientGaussian(NoiseSpec):
 
 @dataclass(frozen=True)
 class BitFlip(NoiseSpec):
-    """Flip one bit of one initial weight (Summers & Dinneen, ICML 2021).
+    """Flips one bit of one initial weight (Summers & Dinneen, ICML 2021).
 
     Attributes:
-        bit: which bit, 0 (the lowest of the mantissa) to 63.
+        bit: the bit's number, from 0 (the lowest of the mantissa) to 63.
         leaf: a part of the weight's path as `jax.tree_util.keystr` writes it, matching
-            exactly one leaf; None: drawn, each weight equally likely.
-        index: flat index of the weight in that leaf; None: drawn.
+            exactly one leaf. Defaults to a random leaf: each weight is equally likely.
+        index: flat index of the weight in that leaf. Defaults to a random index.
     """
 
     site: ClassVar[str] = "weights"
@@ -290,7 +294,7 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 
 
 def default() -> NoiseSpec:
-    """Returns the noise of the questions about another device or compilation.
+    """Returns the default noise, for comparing devices or compilations.
 
     Sums are added in another order, drawn for each element, and every result moves by
     up to one unit in the last place.
@@ -299,7 +303,7 @@ def default() -> NoiseSpec:
 
 
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
-    """Returns the simple specs of which `spec` consists; none for Identity."""
+    """Returns the simple specs that `spec` consists of; an empty tuple for Identity."""
     accepted = "a noise spec, such as noise.parse('ulp') gives"
     errors.expect(isinstance(spec, NoiseSpec), "spec", spec, accepted)
     if isinstance(spec, Composition):

@@ -1,4 +1,4 @@
-"""The `--noise` syntax: specs as text, and back.
+"""Parses and writes the `--noise` syntax of specs.
 
     spec      = part { "+" part }
     part      = kind [ ":" option { "," option } ]
@@ -42,11 +42,11 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = {
 def parse(text: str) -> NoiseSpec:
     """Returns the spec that a text describes: a Composition of parts joined by "+".
 
-    A NoiseError names the text that is wrong and what would be accepted.
+    It raises a NoiseError with the wrong part and what is allowed instead.
     """
     expect(isinstance(text, str), "noise", text, "a text such as 'reduction_order'")
     try:
-        # At each "+" that is not the sign of an exponent, as in 1e+3.
+        # Splits at each "+" that is not the sign of an exponent, as in 1e+3.
         texts = re.split(r"(?<!\d[eE])\+|\+(?!\d)", text)
         return specs.compose(*(_part(part.strip()) for part in texts))
     except NoiseError as error:
@@ -56,8 +56,8 @@ def parse(text: str) -> NoiseSpec:
 def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
     """Returns the text of a spec: the inverse of `parse`.
 
-    `defaults` writes options that have their default value too, as records want it.
-    A ValueError: no text can hold the name of a leaf or of a primitive.
+    `defaults` also writes options that have their default value, for records. It raises
+    a ValueError if the syntax cannot express the name of a leaf or of a primitive.
     """
     return "+".join(_text(part, defaults) for part in specs.parts(spec)) or "none"
 
@@ -92,7 +92,7 @@ def _part(text: str) -> NoiseSpec:
 
 
 def _order(kind: type[NoiseSpec]) -> list[str]:
-    """Options in the order in which bare values stand for them."""
+    """Returns the options in the order in which bare values stand for them."""
     last = ("primitives", "deterministic", "routines")
     own = [f.name for f in dataclasses.fields(kind)]
     return [*(n for n in own if n not in last), *(n for n in last if hasattr(kind, n))]
@@ -117,7 +117,7 @@ def _value(name: str, kind: str, text: str) -> Any:
 
 
 def _primitives(name: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of primitives, which in a text have to be there: a slip is noticed."""
+    """Returns names of primitives, or raises an error if one of them does not exist."""
     known = primitives.known()
     for primitive in given:
         if primitive not in known:
@@ -150,7 +150,7 @@ def _value_text(value: Any) -> str:
 
 
 def _writable(name: str, separators: str) -> str:
-    """Returns a name, if it is read back as itself."""
+    """Returns a name, or raises an error if it could not be read back."""
     if set(name) & set(separators) or name != name.strip() or name.lower() == "none":
         raise NoiseError(
             f"{name!r} cannot be written in a text: expected none of {separators}, no "

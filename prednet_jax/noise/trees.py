@@ -1,4 +1,4 @@
-"""Noise that acts once on a whole tree of arrays: a gradient, or initial weights.
+"""Adds noise once to a whole tree of arrays: a gradient, or initial weights.
 
 docs/noise/noises.md ("Noise on trees") defines both kinds. Source of `BitFlip`: C.
 Summers & M. Dinneen, "Nondeterminism and instability in neural network optimization",
@@ -25,17 +25,17 @@ Tree = TypeVar("Tree")
 
 
 def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
-    """A gradient or a set of weights, perturbed: a tree of the same shapes and types.
+    """Returns a perturbed gradient or set of weights, with equal shapes and types.
 
     Args:
         spec: GradientGaussian and BitFlip parts act, in their order, whatever the tree
-            stands for (`specs.at` picks those of one site); others do nothing.
-        key: typed or raw PRNG key; consumed here.
-        tree: pytree of arrays. Leaves of other than floating-point types stay.
+            represents (`specs.at` picks the parts of one site); others do nothing.
+        key: typed or raw PRNG key; do not use it again.
+        tree: pytree of arrays. Leaves that are not floating-point are unchanged.
 
     Raises:
-        NoiseError: a BitFlip names a leaf, an index or a bit that is not there, or the
-            tree has no floating-point element.
+        NoiseError: a leaf, an index or a bit of a BitFlip does not exist, or the tree
+            has no floating-point element.
     """
     state = random_bits.words(key)
     for position, part in enumerate(parts(spec)):
@@ -63,7 +63,7 @@ def _replace(tree: Tree, new: dict[int, Array]) -> Tree:
     return jax.tree.unflatten(structure, [new.get(i, x) for i, x in enumerate(leaves)])
 
 
-# Compiled also in eager use: one kernel, and the bits that a compiled caller gets.
+# Compiled also in eager use: one kernel, with the bits that a compiled caller gets.
 @functools.partial(jax.jit, static_argnums=0)
 def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
     floats = _floats(tree)
@@ -89,7 +89,7 @@ def _add_normal(spec: GradientGaussian, state: Array, tree: Tree) -> Tree:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
-    """One bit flipped, of a weight drawn among the normal numbers of the tree."""
+    """Flips one bit of a weight that is drawn among the normal numbers of the tree."""
     floats = _select(spec, tree)
     scores = {}
     for i, x in floats.items():
@@ -98,8 +98,8 @@ def _flip(spec: BitFlip, state: Array, tree: Tree) -> Tree:
         highest = 8 * x.dtype.itemsize - 1
         wanted = f"0 to {highest} for a weight of type {x.dtype}"
         expect(spec.bit <= highest, "bit", spec.bit, wanted)
-        # A zero is drawn only if there is nothing else: flipped in its lowest bits it
-        # becomes a denormal number, which processors flush back to zero.
+        # A zero is drawn only if there is no other weight: with its lowest bits
+        # flipped, it becomes a denormal number, which processors flush back to zero.
         normal = (to_bits(x) & uint(fmt.magnitude)) >= uint(fmt.smallest)
         first = lax.convert_element_type(normal, jnp.uint32) << np.uint32(31)
         random = random_bits.bits(state, x.shape, i) >> np.uint32(1)

@@ -1,12 +1,13 @@
-"""How far two runs of the same computation are apart: pytrees, pooled in float64.
+"""Measures the distance of two runs of a computation: pytrees, pooled in float64.
 
     V_ermv = mean |A - B| / |A|          elementwise relative mean variation
     V_c    = fraction of elements with A != B          count variability
     L2     = |A - B|_2
 
-V_ermv and V_c are those of S. Shanmugavelu et al., "Impacts of floating-point
+V_ermv and V_c are defined by S. Shanmugavelu et al., "Impacts of floating-point
 non-associativity on reproducibility for HPC and deep learning applications" (SC
-workshops 2024, arXiv 2408.05148, eqs. 2, 3). NoiseError: structures or shapes differ.
+workshops 2024, arXiv 2408.05148, eqs. 2, 3). Trees of different structures or shapes
+raise a NoiseError.
 """
 
 from typing import Any
@@ -22,10 +23,10 @@ from prednet_jax.noise.questions.leaves import (
 
 
 def v_ermv(a: Any, b: Any) -> float:
-    """Returns mean of |A - B| / |A|; not symmetric, `a` is the reference.
+    """Returns the mean of |A - B| / |A|; it is not symmetric, `a` is the reference.
 
     An element that is zero in both adds nothing; one that is zero in `a` alone adds 1.
-    NaN where only one of the two is NaN.
+    An element that is NaN in only one of the two gives NaN.
     """
     x, y = _pooled(a, b)
     far = np.abs(subtract(x, y))
@@ -35,17 +36,17 @@ def v_ermv(a: Any, b: Any) -> float:
 
 
 def v_c(a: Any, b: Any) -> float:
-    """Returns fraction of elements that differ in value (`equal_elements`)."""
+    """Returns the fraction of elements that differ in value (`equal_elements`)."""
     return float(np.mean(~equal_elements(*_pooled(a, b))))
 
 
 def l2_distance(a: Any, b: Any) -> float:
-    """Returns root of the sum of (A - B)^2."""
+    """Returns the root of the sum of (A - B)^2."""
     return float(np.sqrt(np.sum(np.square(subtract(*_pooled(a, b))))))
 
 
 def _pooled(a: Any, b: Any) -> list[np.ndarray]:
-    """Returns all elements of both trees, checked: two of [n]."""
+    """Returns all elements of each tree, after checks, as two arrays of [n]."""
     check_same_structure("one", a, "the other", b)
     return [
         np.hstack([np.zeros(0), *map(np.ravel, wide_leaves(tree))]) for tree in (a, b)

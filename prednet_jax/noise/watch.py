@@ -1,7 +1,7 @@
-"""Values from inside a program, shown to the host while it runs.
+"""Shows values inside a program to the host while it runs, by `jax.debug.callback`.
 
-By `jax.debug.callback`; counters of the loops around, and the device in a shard_map,
-tell executions apart.
+Executions are told apart by the counters of the loops around and, in a shard_map, the
+device.
 """
 
 import functools
@@ -20,19 +20,19 @@ from prednet_jax.noise.plan import Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Evaluation
 
-# A callback is given copies of its operands. On a machine with one processor a large
+# A callback gets copies of its operands. On a machine with one processor a large
 # copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
 _PART = 8192
 
 
 class Place(NamedTuple):
-    """Where a value is computed.
+    """The place in a program where a value is computed.
 
     Attributes:
-        steps: counters of loops and numbers of devices, outermost first.
-        starts: for each the number of labels before the loop.
-        most: how many executions are kept at most.
-        kept: booleans of the program, which all hold if this one is.
+        steps: loop counters and device numbers, outermost first.
+        starts: for each of `steps`, the number of labels before the loop.
+        most: the largest number of executions that are kept.
+        kept: booleans of the program; the value is kept if all are true.
     """
 
     steps: list[Array]
@@ -46,10 +46,10 @@ Seen = dict[tuple[Any, ...], np.ndarray]
 
 
 class Watched(Evaluation):
-    """An evaluation whose values are sent to the host.
+    """Evaluates a plan and sends values to the host.
 
-    `limit` is how many executions of a value are sent, the first of each loop; `labels`
-    are for the subclass to fill, in the order of the program.
+    `limit` is the number of executions of a value to send, counted from the first of
+    each loop. Subclasses fill `labels`, in the order of the program.
     """
 
     watches = True
@@ -58,12 +58,12 @@ class Watched(Evaluation):
         super().__init__()
         self.limit = limit
         self.labels: dict[str, Any] = {}
-        # Equations around: how many counters and labels there were before each.
+        # Of the equations around: the number of counters and labels before each.
         self._around: list[tuple[Step, int, int]] = []
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
-        """Evaluates an equation as `Evaluation` does, and notes what stands around."""
+        """Evaluates an equation as `Evaluation` does, and records it as surrounding."""
         counters, labels = len(words.steps or ()), len(self.labels)
         self._around.append((call.step, counters, labels))
         try:
@@ -72,7 +72,7 @@ class Watched(Evaluation):
             self._around.pop()
 
     def place(self, words: Words | None = None) -> Place:
-        """Returns where the program is; without words, outside of all loops."""
+        """Returns the current place; without words, it is outside of all loops."""
         place = Place([], [], 1, [])
         steps = (words.steps if words else None) or ()
         after = [*(counters for _, counters, _ in self._around[1:]), len(steps)]
@@ -95,7 +95,7 @@ class Watched(Evaluation):
         return place
 
     def send(self, label: Hashable, value: Array, place: Place) -> None:
-        """Shows an array to the host, in parts of at most `_PART` elements."""
+        """Sends an array to the host, in parts of at most `_PART` elements."""
         size = value.size
 
         def note(part: Any, row: Any, *index: Any) -> None:
@@ -123,7 +123,7 @@ class Watched(Evaluation):
             whole()
 
     def seen(self, run: Callable[[], Any]) -> Seen:
-        """Returns what is sent during a run."""
+        """Returns the values that are sent during a run."""
         self._parts.clear()
         with naming_loops():
             jax.block_until_ready(run())
