@@ -1,4 +1,4 @@
-"""Speed of training steps on a GPU: programs compiled together, timed alone.
+"""Speed of training steps on a GPU: programs are compiled together and timed singly.
 
 Because of autotuning, compilation takes most of an hour with a GPU. So a dozen
 processes compile at the same time into JAX's cache on disk, one program each. Then one

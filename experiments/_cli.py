@@ -21,7 +21,7 @@ from typing import Any
 
 def _import_failed(kind: type, error: BaseException, trace: Any) -> None:
     """Ends a script whose imports lack a package of an extra, or are interrupted."""
-    # Not there yet if absl or this package is what is missing.
+    # The module is not loaded yet if absl or this package is missing.
     known = globals().get("_ending", lambda error: None)
     ending = ("interrupted", 130) if kind is KeyboardInterrupt else known(error)
     if ending is None:
@@ -51,7 +51,7 @@ from prednet_jax import files, records  # noqa: E402
 from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 
 FLAGS = flags.FLAGS
-# Flags that hold paths; what is read may have a name instead, such as walk.
+# Flags that hold paths; an input may have a name instead, such as walk.
 _READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
 _READ += ("run",)
 #: Names of flags by topic, in the order in which --help shows them.

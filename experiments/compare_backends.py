@@ -4,11 +4,12 @@
     python experiments/compare_backends.py --minutes=15     # more seeds or updates
     python experiments/compare_backends.py --seeds=8 --updates=3000 --arms=ulp,gpu_order
 
-Every arm trains on the same weights and data, in a process of its own
-(`experiments/train.py`). Without --seeds, --updates and --arms a short measurement of
-this machine's speed and the records of the study decide how many seeds and updates fit
-into --minutes, and which size can detect the most; the decision is printed first. Seeds
-are fresh unless --first_seed or --seeds is given, so that every run is new evidence.
+Every arm (a treatment, such as a kind of noise) trains from the same weights on the
+same data, in a separate process (`experiments/train.py`). Without --seeds, --updates
+and --arms a short measurement of this machine's speed and the records of the study
+decide how many seeds and updates fit into --minutes, and which size can detect the
+most; the decision is printed first. Seeds are fresh unless --first_seed or --seeds is
+given, so that every run is new evidence.
 
 Flags by topic:
 

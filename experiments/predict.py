@@ -45,7 +45,7 @@ _cli.TOPICS |= {
     "Predictions": ["future", "extrapolate_from", "stored_start"],
     "Output": ["workdir", "layers"],
 }
-WORDS = ("seen", "own")  # What the network was shown in place of a frame.
+WORDS = ("seen", "own")  # The network saw a true frame, or its own.
 _flags.define_model_flags()
 _flags.define_data_flags()
 _inherited.define_weights()

@@ -328,7 +328,7 @@ def foreign_cost(default: Record, tuned: Record) -> str:
     return markdown(frame, cells)
 
 
-# What is counted, by tool and part of its record: in words, and how many are wanted.
+# The counts, by tool and part of its record: in words, and the target.
 SCORES = {
     "explain": ("`explain`: constructed differences named rightly", "95%"),
     "closer": ("`explain(...).closer`: the nearer of two, as float64 says", "95%"),

@@ -87,7 +87,7 @@ def example_task() -> str:
 def learned() -> dict[str, Any]:
     """Returns each record of the learned networks, by the name it had as a file.
 
-    `records.json` holds those that are packed; newer ones are files of their own.
+    `records.json` holds packed records; newer ones are separate files.
     """
     folder = RESULTS / "learned"
     made = read("learned/records.json")

@@ -115,7 +115,7 @@ class Part:
         return tuple(sorted(m for m in marks if m <= self.updates))
 
     def control(self, treatment: Treatment) -> str:
-        """Returns the arm that a treatment is compared with; else the part's first."""
+        """Returns the arm that a treatment is compared with; by default the first."""
         adam = treatment.optimizer == "adam"
         name = CONTROL if adam else f"{CONTROL}_{treatment.optimizer}"
         arms = [t.arm for t in self.treatments]
@@ -311,7 +311,8 @@ _PARTS = (
     ),
     Part(
         name="E-stale",
-        # More machines with stale targets, in addition to those of parts E and G.
+        # More machines with stale targets, in addition to the machines of parts E and
+        # G.
         **_ARTICLE_SIZE,
         seeds=(8501, 8502, 8500),
         treatments=(

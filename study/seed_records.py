@@ -123,8 +123,8 @@ def _rows(folder: Path) -> str:
 def pack(folder: Path) -> None:
     """Packs the files of the seeds of a folder into two, and removes them.
 
-    `seeds.json` has what all seeds share once, and the rest of the record of each on a
-    line of its own.
+    `seeds.json` has the shared fields of all seeds once, and the rest of each record on
+    a separate line.
     """
     made = stored(folder)
     first = next(iter(made.values()))

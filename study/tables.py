@@ -148,7 +148,7 @@ def makers(study: Study) -> Makers:
 
 
 def _together(names: Iterable[str], make: Callable[[], Mapping[str, str]]) -> Makers:
-    """Returns the texts that one function makes, each as if it were made alone."""
+    """Returns the texts that one function makes, as if each had its own function."""
     once = functools.cache(make)
 
     def text(name: str) -> str:

@@ -1,4 +1,4 @@
-r"""The lowest and highest curvature, with a statement of what has been proved.
+r"""The lowest and highest curvature, and whether negative curvature is proved.
 
 The Lanczos iteration of `hessian` is repeated from several starts, and its number of
 steps is doubled until the values stop moving.

@@ -5,9 +5,10 @@ pixels, scaled to 28x28.
 
 `open_moving` follows Srivastava, Mansimov & Salakhutdinov 2015 (arXiv 1502.04681): two
 digits bounce inside a canvas. Start positions and directions are uniform. Per frame a
-digit moves by a tenth of the free way. Where digits overlap, the brighter pixel is
+digit moves by a tenth of its free range. Where digits overlap, the brighter pixel is
 shown. Sequences have 20 frames. In the paper a digit that would leave the canvas is put
-on its edge; here it is reflected exactly, so that any frame can be made alone:
+on its edge; here it is reflected exactly, so that any frame can be generated
+independently:
 
     x(t) = free * tri(x0 + 0.1 t cos a),   tri(u) = distance of u to the nearest
                                                     even number, in [0, 1]

@@ -129,7 +129,7 @@ def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
 
 
 def thinned(source: FrameSource, every: int) -> FrameSource:
-    """Returns a source of every so many frames of each sequence of a source."""
+    """Returns a source with every `every`-th frame of each sequence of a source."""
     if whole("every", every, 1) == 1:
         return source
     begins = np.asarray(source.boundaries)

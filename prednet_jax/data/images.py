@@ -5,9 +5,9 @@ eijwat/prednet_in_chainer_py3): one path per line, of which the first word count
 the published `--sequences` each line names a list, and the state is reset at the start
 of each list. Only one picture is in memory at a time.
 
-The content of a picture tells its format, one of `FORMATS`: for a PostScript file, for
-example, Pillow would start another program. docs/data.md lists the formats that are
-refused.
+The content of a picture, not its name, gives its format, which must be one of
+`FORMATS`: for a PostScript file, for example, Pillow would start another program.
+docs/data.md lists the formats that are refused.
 """
 
 import contextlib

@@ -3,8 +3,8 @@
 The photographs come with scikit-image, inside its wheel. A camera pans across a
 photograph, zooms in and out, and moves up and down with the steps. After 80 to 400
 frames it cuts to another photograph. Every quantity has a closed form in the frame
-index, so that any frame can be rendered alone. With t the frame inside a scene and u =
-2 pi t / period + phase, a scene has
+index, so that any frame can be rendered independently. With t the frame inside a scene
+and u = 2 pi t / period + phase, a scene has
 
     view height   v(t) = middle * exp(0.25 sin u_zoom)
     centre        c(t) = margin + room(t) * (1 + 0.7 sin u_slow + 0.3 sin u_fast) / 2
@@ -292,7 +292,7 @@ def _lap_order(seed: int, lap: int, count: int) -> np.ndarray:
     """Returns the order of a lap; it never starts with the one shown last."""
     order = np.argsort(generator(seed, 1, lap).random(count))
     if lap:
-        # The swap below never changes the last of three or more, so that of the lap
+        # The swap below never changes the last of three or more, so the last of the lap
         # before is known without its swap.
         before = np.argsort(generator(seed, 1, lap - 1).random(count))
         if order[0] == before[-1]:

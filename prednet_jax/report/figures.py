@@ -41,7 +41,7 @@ class Series(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Lines over updates `x`, [points], in the order of drawing; `y_name` is what of.
+    """Lines over updates `x`, [points], in drawing order; `y_name` is the quantity.
 
     They are on a logarithmic axis, or `relative` to the first, in percent, seed by
     seed; half the `zone` around zero is then negligible.
@@ -224,7 +224,8 @@ def relative_losses(results: Results, model: str) -> Curves | None:
     margin = relative(next(iter(results.contrasts(model)), None), "margin")
     return dataclasses.replace(
         loss,
-        # Copying is far from the arms, which would share what is left of the axis.
+        # Copying is far from the arms, which would share the remaining part of the
+        # axis.
         series=tuple(
             line._replace(shown=line.shown and line.name != COPY)
             for line in loss.series

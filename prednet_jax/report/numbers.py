@@ -13,9 +13,9 @@ MISSING = "-"
 
 
 def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
-    """Returns a number with so many significant digits, such as "0.0306".
+    """Returns a number with `digits` significant digits, such as "0.0306".
 
-    `sign` writes "+" before a positive number; None and nan are not known.
+    `sign` writes "+" before a positive number; None and NaN give "-".
     """
     if value is None or math.isnan(value):
         return MISSING

@@ -4,8 +4,8 @@
     runs/<model>/<arm>/seed_<n>/       a run's records, with examples.npz in some
     runs/<model>/learned.npz           the same frames, by a network of the package
 
-The two keys that every verdict has are `contrasts` and `verdict`; a section that is not
-there stays out of the report. A file that is there and broken is an error.
+The two keys that every verdict has are `contrasts` and `verdict`; a missing section is
+left out of the report. A broken file is an error.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Both take rows of frames `[T, H, W, C]` in [0, 1] by their names; NaN is a frame that
 does not exist. `start` is the number of the first frame. From frame `first` of the rows
-on (None: of none), the numbers of the frames are coloured. With `words`, such as
+on, the numbers of the frames are coloured; by default none are. With `words`, such as
 `("seen", "own")`, each frame also has the first word before `first`, and from there on
 the second one and its horizon: t+1 is the first frame after the last that was seen.
 """

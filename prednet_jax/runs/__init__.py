@@ -1,9 +1,9 @@
 """Runs: their design, the store of finished runs, and executors.
 
-Each arm runs in a process of its own, since threads and XLA's flags are per process.
-The processes exchange data through the disk only. A comparison (`Design`) or a sweep
-(`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`kept`) are
-executed on this machine (`execute`) or on many (`sweeps.execute`).
+Each arm (treatment) runs in a separate process, since threads and XLA's flags are per
+process. The processes exchange data through the disk only. A comparison (`Design`) or a
+sweep (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`kept`)
+are executed on this machine (`execute`) or on many (`sweeps.execute`).
 """
 
 from prednet_jax.runs.arms import NAMES, Role, arm

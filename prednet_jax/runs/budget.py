@@ -1,9 +1,10 @@
 """Chooses how much of the study a comparison repeats in a given number of minutes.
 
-A *rung* is a number of seeds and of updates. The effects it can detect are known from
-the records of the study before it is run (`published`). Its duration follows from a
-short measurement of this machine: the two programs that every rung needs are compiled,
-for use in the comparison too, and make a few updates, both at the same time.
+A *rung* is a size of the comparison: its number of seeds and of updates. The effects it
+can detect are known from the records of the study before it is run (`published`). Its
+duration follows from a short measurement of this machine: the two programs that every
+rung needs are compiled, for use in the comparison too, and make a few updates, both at
+the same time.
 
     python benchmarks/compare_costs.py
 

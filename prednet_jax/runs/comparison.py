@@ -191,8 +191,8 @@ class Judged:
     ) -> list[statistics.Claim]:
         """Returns the claims of the comparison, next to those the study published.
 
-        `study` is the repeated study, or None if none is repeated. With one image per
-        update stale targets cannot have an effect.
+        `study` has the losses of the study that the comparison repeats, or is None.
+        With one image per update stale targets cannot have an effect.
         """
         orders, *gpus = answers
         claims = [statistics.noise_claim(orders, study)]

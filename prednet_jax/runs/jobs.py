@@ -48,7 +48,7 @@ class Job:
         script: path of `train.py`, as the command names it.
         flags: flags of the script by name, including the arm's own flags.
         threads: number of processors that it may use. Defaults to all.
-        setting: flags that tell it apart from jobs of equal model, arm and seed.
+        setting: flags that distinguish it from jobs of equal model, arm and seed.
     """
 
     task: Task

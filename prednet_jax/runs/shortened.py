@@ -16,7 +16,7 @@ from prednet_jax.training import checkpoints, loop
 
 
 def reached(job: Job, seed: int) -> int:
-    """Returns the last update of a run whose weights are on the disk; 0 if none is."""
+    """Returns the last update of a run whose weights are on the disk, or 0."""
     folder = job.run_folder(seed)
     if store.state(folder, facts(job, seed), FILES).kept:
         return job.updates

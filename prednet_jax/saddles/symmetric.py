@@ -111,8 +111,9 @@ def measure(
     `see` is called with the number of each update and its loss.
 
     `separated_at` and `unequal_at` are the first updates with an asymmetry above
-    `SEPARATED` and with any difference in bits (None: never), `final_loss` the mean of
-    the last fifth; each of the `BINS` parts has its mean loss and asymmetry at the end.
+    `SEPARATED` and with any difference in bits, or None. `final_loss` is the mean of
+    the last fifth. Each of the `BINS` parts of the training has its mean loss and its
+    final asymmetry.
     """
     started = time.perf_counter()
     config, params = design.config, start(run, design)

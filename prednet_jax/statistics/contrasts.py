@@ -214,7 +214,7 @@ class Matched(NamedTuple):
 
 
 def pair_by_seed(arms: Arms, treatment: str, control: str) -> Matched:
-    """Returns two arms on their common seeds; a UserError if none is finite in both."""
+    """Returns two arms on their common seeds; at least one must be finite in both."""
     first, second = arms.get(treatment, {}), arms.get(control, {})
     seeds = sorted(first.keys() & second.keys(), key=seed_order)
     # None becomes NaN.

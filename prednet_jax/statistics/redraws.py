@@ -63,7 +63,7 @@ class Group:
 class Redraws:
     """The losses of two groups of runs, one array `[runs]` per seed, seeds ascending.
 
-    `excluded` are seeds that were left out because a run of theirs diverged.
+    `excluded` are seeds that were left out because one of their runs diverged.
     """
 
     seeds: tuple[str, ...]
@@ -159,12 +159,12 @@ class Effect:
 
     @property
     def low(self) -> float:
-        """Lower end of the 95 % interval; -1: too few seeds for one."""
+        """Lower end of the 95 % interval; -1 if there are too few seeds."""
         return math.expm1(self.contrast.ci_low)
 
     @property
     def high(self) -> float:
-        """Upper end of the 95 % interval; infinity: too few seeds for one."""
+        """Upper end of the 95 % interval; infinite if there are too few seeds."""
         return math.expm1(self.contrast.ci_high)
 
     @property

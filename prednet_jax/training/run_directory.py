@@ -27,8 +27,8 @@ PARTS = (
 )
 #: Weights that a run started from, where they came from a file or another run.
 INITIAL = "initial_weights.npz"
-# Fields of a manifest that stay the same where a run continues; those of the machine,
-# where the last bits differ if one of them does; those that are taken anew.
+# Fields of a manifest that stay the same when a run continues; fields of the machine,
+# whose change may change the last bits; and fields that are replaced.
 _SAME = ("model", "network", "seed", "noise", "noise_draw", "initial_params_sha256")
 _MACHINE = ("versions", "device", "environment", "convolutions")
 _CHANGING = ("updates", "flags", "data_order_sha256")

@@ -96,7 +96,7 @@ class NetworkSettings:
     hidden: tuple[int, ...] = (128, 32, 128)
 
     def config(self, height: int = 120, width: int = 160) -> PredNetConfig:
-        """Returns the PredNet; the sizes are those where none is set."""
+        """Returns the PredNet; `height` and `width` are the default sizes."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["height"] = height if self.height is None else self.height
         values["width"] = width if self.width is None else self.width

@@ -128,7 +128,7 @@ def train_seeds(
     *,
     mode: str | None = None,
 ) -> None:
-    """Trains several seeds, each as a run in a directory of its own.
+    """Trains several seeds, each as a run in its own directory.
 
     Args:
         recipe: settings that the runs share.

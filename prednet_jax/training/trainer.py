@@ -223,7 +223,7 @@ class Validation:
         count = max(_SEQUENCES, -(-_FRAMES // steps))
         frames = [source.read(begin, begin + steps) for begin in begins[:count]]
         self._trainer, self.frames = trainer, np.stack(frames, 1)
-        self.record = {  # What a manifest says of it.
+        self.record = {  # Entry of the manifest.
             "data": source.name,
             "sequences": len(frames),
             "frames": steps,

@@ -72,12 +72,12 @@ def load_pytorch(
 ) -> tuple[PredNetConfig, dict]:
     """Reads a state dict of a PyTorch port: the network and its float32 parameters.
 
-    The file, a .pth of PyTorch 1.6 or later or a safetensors file, tells neither its
-    `variant`, `watanabe_pytorch` (the authors' port, read by default, with a message)
-    or `lotter_pytorch` (of coxlab's code), nor the size of its frames (defaults to
-    `PredNetConfig`), nor `pixel_max`, the largest pixel that the port was trained on
-    (defaults to `PORTS`). Parameters are scaled so that frames are in [0, 1]. Another
-    file is a UserError.
+    The file is a .pth of PyTorch 1.6 or later or a safetensors file. It does not
+    contain its `variant`, the size of its frames, or `pixel_max`, the largest pixel
+    that the port was trained on. The variant is `watanabe_pytorch` (the authors' port,
+    the default, with a message) or `lotter_pytorch` (the port of coxlab's code); the
+    others default to `PredNetConfig` and `PORTS`. Parameters are scaled so that frames
+    are in [0, 1]. Another file is a UserError.
     """
     if variant is None:
         variant = "watanabe_pytorch"

@@ -17,7 +17,7 @@ import pandas as pd
 from prednet_jax import PredNetConfig, predict, weights
 from prednet_jax.data import open_source
 
-# Window and rate of the models that give the limit: those of the published script.
+# Window and rate of the models that give the limit, as in the published script.
 REFERENCE = ("20", "0.001")
 # Seeds of the walks, on which no model was trained.
 WALKS = range(200_000, 200_004)

@@ -3,7 +3,8 @@
 Every convolution has an odd k x k kernel `[k, k, in, out]`, stride 1 and zero 'same'
 padding, and acts on maps `[B, H, W, C]`. An `upsampled` one acts on the
 nearest-neighbour x2 enlargement of its input. The algorithms agree up to rounding: each
-adds the same numbers in another fixed order, so each can be an arm of the comparison.
+adds the same numbers in another fixed order, so each can be a treatment in the
+comparison.
 
     xla       XLA's own convolution and gradients; on GPUs cuDNN's
     direct    XLA's convolution for outputs and input gradients; the filter gradient
@@ -18,8 +19,8 @@ adds the same numbers in another fixed order, so each can be an arm of the compa
 
 The gradients use the algorithm's own functions; differentiating `forward` would give
 slow transposes of slices. Forward over reverse mode works (Hessian products), forward
-mode alone does not. The noise profile `chainer_cudnn` knows a convolution by its named
-scope, which begins with `conv`.
+mode alone does not. The noise profile `chainer_cudnn` recognises a convolution by its
+named scope, which begins with `conv`.
 
 The thresholds of `fastest` were measured on two AVX-512 processors at 160x120 (channels
 3,48,96,192), 64x48 (3,12,24,48) and 32x24 (3,6,12), by `experiments/benchmark.py

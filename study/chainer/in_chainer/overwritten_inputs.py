@@ -69,7 +69,7 @@ def watch_chainer():
         name = "overwritten_inputs"
 
         def forward_postprocess(self, function, inputs):
-            # Chainer has no public name for what a function asked to retain.
+            # Chainer has no public name for the arrays that a function asked to retain.
             indexes = function._input_indexes_to_retain or ()
             kept[function] = {
                 i: keep(inputs[i]) for i in indexes if isinstance(inputs[i], np.ndarray)
