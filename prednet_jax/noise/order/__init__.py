@@ -1,1 +1,1 @@
-"""Order of sums: profiles choose them, `partials` cuts them, `permutations` adds."""
+"""Orders sums: profiles choose them, `partials` cuts and `permutations` adds them."""

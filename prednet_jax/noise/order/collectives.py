@@ -1,7 +1,7 @@
-"""Sums over devices, in the order in which rings, trees and chance add them.
+"""Sums over devices in the orders of rings and trees, or in a random order.
 
 The terms of n devices are gathered; each device adds them as the collective would.
-docs/noise/devices.md has the orders, what is rounded, and in what NCCL differs.
+docs/noise/devices.md describes the orders, the rounding, and differences from NCCL.
 
 - *ring* (NCCL, `src/device/all_reduce.h` and `reduce_scatter.h`, `runRing`): of n
   chunks, c starts at rank c + 1 and is added to by c + 2, ..., c + n (modulo n), so it
@@ -38,7 +38,7 @@ from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 
 def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
-    """A psum or reduce_scatter: one piece for each device, or each of a group."""
+    """Cuts a psum or reduce_scatter into one piece for each device of a group."""
     axes, groups = axes_of(params), params.get("axis_index_groups")
     scattered = params.get("scatter_dimension")
     drawn = spec.collectives is None
@@ -83,7 +83,7 @@ def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAl
 def cut_gathered(
     spec: ReductionOrder, axis: int, axes: Sequence[int], x: Any
 ) -> Cut | LeftAlone:
-    """Returns reduce_sum over the axis of an all_gather: one piece for each device."""
+    """Cuts a reduce_sum over the axis of an all_gather: one piece per device."""
     n = x.shape[axis]
     if n < 3:
         return too_few(n)
@@ -104,9 +104,9 @@ def axes_of(params: Params) -> tuple[Any, ...]:
 
 
 def gathered(x: Array, axes: Sequence[str], *, invariant: bool) -> Array:
-    """The values of all devices, [n, *shape], in the order of `lax.axis_index(axes)`.
+    """Returns all devices' values, [n, *shape], ordered by `lax.axis_index(axes)`.
 
-    `invariant`: the result's type says that all devices hold the same.
+    `invariant` marks the result's type as equal on all devices.
     """
     gather: Callable = lax.all_gather
     if invariant and compat.varying_axes(x):
@@ -124,10 +124,10 @@ def add_terms(
     salt: Sequence[int],
     chunk: Array | None = None,
 ) -> Array:
-    """The terms [n, *shape] of n devices, added in the order of `spec.collectives`.
+    """Adds the terms [n, *shape] of n devices in the order of `spec.collectives`.
 
-    `chunk` is that of a scattered sum which is here; None: all of them. The result may
-    be in a wider type.
+    `chunk` is the local chunk of a scattered sum. It defaults to None: all chunks. The
+    result may be in a wider type.
     """
     n, shape, kind = terms.shape[0], terms.shape[1:], spec.collectives
     kept = permutations.narrow_type("operand", [terms.dtype])
@@ -166,7 +166,7 @@ def add_terms(
 
 
 def _in_sequence(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
-    """((t_0 + t_1) + t_2) + ..., in a loop: its program does not grow with n."""
+    """Adds ((t_0 + t_1) + t_2) + ... in a loop, whose program does not grow with n."""
     return lax.scan(lambda sum, x: (add(sum, x), None), terms[0], terms[1:])[0]
 
 
@@ -189,7 +189,7 @@ def _over_tree(terms: Array, add: Callable[[Array, Array], Array]) -> Array:
 
 
 def _second_child(rank: int, bit: int, n: int) -> int:
-    """Returns the second child of a rank whose lowest bit is `bit`; 0: it has none."""
+    """Returns the second child of a rank with lowest bit `bit`, or 0 without one."""
     step = bit // 2
     while step and rank + step >= n:
         step //= 2

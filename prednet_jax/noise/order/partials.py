@@ -1,9 +1,10 @@
-"""How each reduction is cut into partial sums.
+"""Cuts each reduction into partial sums.
 
 Every function `cut_...`, here and in `products` and `collectives`, cuts one primitive:
-from the shapes and the equation's parameters it gives a `Cut`, or the reason (a string)
-why this reduction has no order to draw. The partial sums are again sums of XLA's own,
-of consecutive terms. In sums over devices and chains of `add_any` each term is a piece.
+from the shapes and the equation's parameters it returns a `Cut`, or the reason (a
+string) why this reduction has no order to draw. The partial sums are again sums by XLA,
+over consecutive terms. In sums over devices and chains of `add_any` each term is a
+piece.
 
 Under NaN or infinite operands the result is not finite, but may be NaN for infinity.
 """
@@ -22,9 +23,9 @@ from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
 Params = dict[str, Any]
-# What `Cut.split` gives: where the sum starts, if anywhere, and the partial sums.
+# The result of `Cut.split`: the start of the sum, if any, and the partial sums.
 Sums = tuple[Array | None, list[Array]]
-# Of each axis that is cut, from where to where a piece goes.
+# The start and the end of a piece, for each axis that is cut.
 Piece = Sequence[tuple[int, int]]
 
 
@@ -32,7 +33,7 @@ class LeftAlone(NamedTuple):
     """Why no order is drawn for an equation.
 
     Attributes:
-        reason: in words, as `coverage` reports it.
+        reason: the reason, as `coverage` reports it.
         harmless: whether every order gives the same bits.
     """
 
@@ -44,12 +45,13 @@ class Cut(NamedTuple):
     """A planned reduction.
 
     Attributes:
-        pieces: number of partial sums.
-        split: operands -> (initial, partial sums); the sum starts at `initial`, or at
-            the first partial sum where `initial` is None.
-        terms: of each result; 0: not told.
-        total: words, salt, operands -> the sum, where another order than a drawn one of
-            `pieces` is asked for (`collectives`); None: `split` and the drawn order.
+        pieces: the number of partial sums.
+        split: a function of the operands that returns (initial, partial sums). The sum
+            starts at `initial`, or at the first partial sum where `initial` is None.
+        terms: the number of terms of each result, or 0 if unknown.
+        total: a function of words, salt and operands that returns the sum in an order
+            other than a drawn order of `pieces` (`collectives`). Defaults to None:
+            `split` and the drawn order are used.
     """
 
     pieces: int
@@ -59,10 +61,10 @@ class Cut(NamedTuple):
 
 
 def bounds(size: int, n: int) -> list[tuple[int, int]]:
-    """First and last-but-one index of each of `n` consecutive pieces of an axis.
+    """Returns the start and the end of each of `n` consecutive pieces of an axis.
 
-    Pieces of equal length with a shorter last one; where that gives fewer than `n`
-    pieces, lengths that differ by one.
+    The pieces have equal length, with a shorter last one. Where that gives fewer than
+    `n` pieces, lengths differ by one.
     """
     length = -(-size // n)
     if -(-size // length) == n:
@@ -72,7 +74,7 @@ def bounds(size: int, n: int) -> list[tuple[int, int]]:
 
 
 def stack_pieces(x: Array, axis: int, n: int) -> Array:
-    """Axis `axis` split into (n, longest piece); shorter pieces end in zeros."""
+    """Splits an axis into (n, longest piece) and pads shorter pieces with zeros."""
 
     def padded(x: Array, count: int) -> Array:
         if count == 0:
@@ -94,8 +96,8 @@ def stack_pieces(x: Array, axis: int, n: int) -> Array:
 def cut_axes(sizes: Sequence[int], n: int, first: Collection[int] = ()) -> list[Piece]:
     """Cuts a box into about n pieces, along as few axes as possible.
 
-    At most n, but four where a box of twos has to be cut into three. Axes of `first`
-    that hold all n pieces come before longer ones.
+    It makes at most n, but four where a box of twos must be cut into three. Axes of
+    `first` that hold all n pieces come before longer ones.
     """
     remaining, counts = n, [1] * len(sizes)
 
@@ -116,17 +118,17 @@ def too_few(terms: int) -> LeftAlone:
 
 
 def after(d: int, axis: int) -> int:
-    """Where axis d is once `axis` is split in two; the second half for `axis`."""
+    """Returns the index of axis d once `axis` is split; of `axis`, the second half."""
     return d + (d >= axis)
 
 
 def unstack(x: Array, axis: int = 0) -> list[Array]:
-    """Returns the slices of `x` along an axis, without it."""
+    """Returns the slices of `x` along an axis, without that axis."""
     return [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
 
 
 def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
-    """Returns reduce_sum: pieces of the longest reduced axis."""
+    """Cuts a reduce_sum into pieces of the longest reduced axis."""
     axes = tuple(params["axes"])
     sizes = [x.shape[d] for d in axes]
     terms = math.prod(sizes)
@@ -138,7 +140,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     def split(x: Array) -> Sums:
         x, over = widen(x), axes
         if merge:
-            # To the end, in their order, and one.
+            # Move reduced axes to the end, in their order, and join them.
             kept = [d for d in range(x.ndim) if d not in axes]
             x = lax.transpose(x, (*kept, *axes))
             x = lax.reshape(x, (*x.shape[: len(kept)], terms))
@@ -154,7 +156,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 
 
 def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
-    """Returns reduce_window_sum: pieces of the window."""
+    """Cuts a reduce_window_sum into pieces of the window."""
     window = params["window_dimensions"]
     terms = math.prod(window)
     if terms < 3:
@@ -191,7 +193,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 
 
 def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
-    """cumsum: totals of the pieces before, and the cumulative sum within the piece."""
+    """Cuts a cumsum: totals of the pieces before, and a cumulative sum within."""
     axis, reverse = params["axis"], params["reverse"]
     size = x.shape[axis]
     if size < 3:
@@ -212,7 +214,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
             beyond = position < start if reverse else position >= stop
             total = jnp.broadcast_to(total, x.shape)
             parts.append(lax.select(beyond, total, jnp.zeros_like(x)))
-        # The total of the piece at the far end is beyond no position.
+        # No position comes after the piece at the far end.
         del parts[1 if reverse else -1]
         return None, parts
 
@@ -222,10 +224,10 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 def cut_scatter_add(
     spec: ReductionOrder, params: Params, operand: Any, indices: Any, updates: Any
 ) -> Cut | LeftAlone:
-    """Returns scatter-add: pieces of the updates, each added up from zero."""
+    """Cuts a scatter-add into pieces of the updates, each added up from zero."""
     numbers = params["dimension_numbers"]
     batching = numbers.scatter_indices_batching_dims
-    # Axes of the indices along which updates may meet, and those of the updates.
+    # Axes of the indices along which updates may collide, and axes of the updates.
     free = [d for d in range(len(indices.shape) - 1) if d not in batching]
     scattered = [
         d for d in range(len(updates.shape)) if d not in numbers.update_window_dims
@@ -263,7 +265,7 @@ def cut_scatter_add(
 def cut_select_and_scatter_add(
     spec: ReductionOrder, params: Params, source: Any, operand: Any
 ) -> Cut | LeftAlone:
-    """select_and_scatter_add: classes of windows that do not overlap each other."""
+    """Cuts a select_and_scatter_add into classes of windows that do not overlap."""
     window, strides = params["window_dimensions"], params["window_strides"]
     axes = zip(window, strides, source.shape, strict=True)
     overlap = [min(-(-w // s), size) for w, s, size in axes]
@@ -292,7 +294,7 @@ def cut_select_and_scatter_add(
 
 
 def cut_add_any(terms: Sequence[Any]) -> Cut | LeftAlone:
-    """Returns a chain of cotangent sums: each term is a piece."""
+    """Cuts a chain of cotangent sums; each term is a piece."""
     n = len(terms)
     if n < 3:
         return too_few(n)
@@ -306,12 +308,12 @@ def cut_add_any(terms: Sequence[Any]) -> Cut | LeftAlone:
 
 
 def widen(x: Array) -> Array:
-    """Returns `x` in the type in which its sums are kept."""
+    """Converts `x` to the type in which its sums are kept."""
     return lax.convert_element_type(x, widened(x.dtype))
 
 
 def _select_and_scatter_add(source: Array, operand: Array, params: Params) -> Array:
-    """Max-pooling's backward pass: the derivative of a window maximum (or minimum)."""
+    """Returns max-pooling's backward pass: the derivative of a window's extremum."""
     greatest = params["select_prim"].name in ("ge", "gt")
     start = -np.inf if greatest else np.inf
     _, backward = jax.vjp(

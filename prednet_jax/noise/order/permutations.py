@@ -1,8 +1,8 @@
-"""The mathematics of sums in random order: permutations by masked selections.
+"""Adds terms in random order: permutations by masked selections.
 
-docs/noise/noises.md ("Reduction order") has the sum of n partial sums and the bound of
-its error. All n! permutations are equally likely. As addition commutes, n!/2 trees
-remain.
+docs/noise/noises.md ("Reduction order") defines the sum of n partial sums and bounds
+its error. All n! permutations are equally likely. As addition commutes, they give n!/2
+different trees.
 
 Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
 For more, every output (or tile) sorts n random 32-bit keys with Batcher's
@@ -28,10 +28,10 @@ _WORD = 32  # exchanges packed into one unsigned word
 
 
 def piece_count(spec: ReductionOrder, terms: int) -> int:
-    """How many pieces a reduction of `terms` terms is cut into; below 3, `terms`.
+    """Returns the number of pieces of a reduction; fewer than 3 terms are not cut.
 
-    `spec.partials`, or 3 where its pieces would be shorter than `spec.shortest`.
-    (Numbers in between would each want a draw of their own.)
+    It is `spec.partials`, or 3 if its pieces would be shorter than `spec.shortest`.
+    (Numbers in between would each need a separate draw.)
     """
     n = min(terms, spec.partials)
     return n if n * spec.shortest <= terms else min(n, 3)
@@ -39,7 +39,7 @@ def piece_count(spec: ReductionOrder, terms: int) -> int:
 
 @functools.cache
 def network(n: int) -> tuple[tuple[int, int], ...]:
-    """Exchanges (i, j), i < j, that sort n elements, in order: Batcher's."""
+    """Returns Batcher's exchanges (i, j), i < j, that sort n elements, in order."""
     exchanges = []
     t = max(n - 1, 1).bit_length()
     p = 1 << (t - 1)
@@ -59,8 +59,9 @@ def draw_orders(
 ) -> tuple[Array, ...]:
     """Draws a uniform permutation of n partial sums for each element of `shape`.
 
-    uint32 arrays of `shape`, for `permute`: of three partial sums the number of the
-    permutation; of others the outcomes of the network's exchanges, 32 to a word.
+    The result is uint32 arrays of `shape` for `permute`: for three partial sums the
+    number of the permutation, else the outcomes of the network's exchanges, 32 per
+    word.
     """
     shape = tuple(shape)
     if n == 3:
@@ -81,11 +82,11 @@ def permute(
 ) -> list[Array]:
     """Returns the partial sums in the drawn order, element by element.
 
-    `commuting` says that the first two may come in either order.
+    `commuting` states that the first two may come in either order.
     """
     x = list(partial_sums)
     if len(x) == 3:
-        # Half the number, 0, 1 or 2, says who comes last; odd ones exchange the others.
+        # Half the number (0, 1 or 2) chooses the last; odd numbers exchange the others.
         (number,), (a, b, c) = orders, x
         a_last, c_last = number < np.uint32(2), number > np.uint32(3)
         first, second = lax.select(a_last, b, a), lax.select(c_last, b, c)
@@ -102,12 +103,12 @@ def permute(
 
 
 def _table(shape: Sequence[int]) -> tuple[int, int]:
-    """Outputs as rows, all leading dimensions, and columns, the last one."""
+    """Returns the numbers of rows (all leading dimensions) and columns (the last)."""
     return int(np.prod(shape[:-1], dtype=np.int64)), shape[-1]
 
 
 def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, ...]:
-    """Returns shape of the array of orders for outputs of `shape`."""
+    """Returns the shape of the array of orders for outputs of `shape`."""
     if granularity == "element":
         return tuple(shape)
     if granularity == "shared" or not shape:
@@ -117,7 +118,7 @@ def tile_grid(shape: Sequence[int], granularity: str, tile: int) -> tuple[int, .
 
 
 def spread(grid: Array, shape: Sequence[int], tile: int) -> Array:
-    """An array over the grid of tiles (or a scalar), brought to the outputs' shape."""
+    """Expands an array over the grid of tiles (or a scalar) to the outputs' shape."""
     if grid.shape == tuple(shape):
         return grid
     if grid.ndim == 0:
@@ -136,9 +137,9 @@ def randomly_ordered_sum(
     initial: Array | None = None,
     kept: np.dtype | None = None,
 ) -> Array:
-    """Returns partial sums added in drawn orders, to `initial` if there is one.
+    """Adds partial sums in drawn orders, to `initial` if there is one.
 
-    `orders` are of `draw_orders`, over the `tile_grid` of the outputs; every partial
+    `orders` come from `draw_orders`, over the `tile_grid` of the outputs. Every partial
     sum and addition is rounded to the type `kept`, unless it is None.
     """
     shape, sums = partial_sums[0].shape, partial_sums
@@ -158,15 +159,15 @@ def randomly_ordered_sum(
 def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:
     """Rounds float32 to a narrower type, and keeps it in float32.
 
-    Not by converting there and back, which XLA may leave out. Rounding twice, to
-    float32 and to half its bits or fewer, is rounding once.
+    XLA may leave out a conversion there and back, so this is not one. Rounding twice,
+    to float32 and to half its bits or fewer, is the same as rounding once.
     """
     name = {"bfloat16": "bf16", "float16": "fp16"}[kept.name]
     return functools.partial(steps.to_format, name)
 
 
 def narrow_type(accumulate: str, types: Sequence[np.dtype]) -> np.dtype | None:
-    """The type to which `ReductionOrder.accumulate` rounds sums of these types."""
+    """Returns the type to which `accumulate` rounds sums of these types, or None."""
     halves = [t for t in types if jnp.dtype(t) in (jnp.bfloat16, jnp.float16)]
     return jnp.dtype(halves[0]) if accumulate == "operand" and halves else None
 

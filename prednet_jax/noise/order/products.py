@@ -1,4 +1,4 @@
-"""How dots and convolutions are cut into partial sums; see `partials`."""
+"""Cuts dots and convolutions into partial sums; see `partials`."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import ReductionOrder
 
 # Matrix products with at most as many outputs always have all their pieces. Libraries
-# split the contraction where outputs are too few to share out.
+# split the contraction where there are too few outputs for all threads.
 FEW_OUTPUTS = 1024
 
 # Where a piece of a convolution has fewer input features than this, processors multiply
@@ -39,7 +39,7 @@ SMALL_CONVOLUTION = 30_000_000
 
 
 def _pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
-    """Pieces of a matrix product: short ones only where outputs are few."""
+    """Returns the number of pieces of a matrix product; short if outputs are few."""
     if outputs <= FEW_OUTPUTS:
         return min(terms, spec.partials)
     return piece_count(spec, terms)
@@ -53,10 +53,10 @@ def _kept_type(params: Params, lhs: Any, rhs: Any) -> np.dtype:
 def cut_dot(
     spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
 ) -> Cut | LeftAlone:
-    """Returns dot_general: pieces of one contracted axis become a batch axis.
+    """Cuts a dot_general: pieces of one contracted axis become a batch axis.
 
-    Where no contracted axis has three terms, they are cut together, a product a piece:
-    four pieces, not three, of two axes of two.
+    If no contracted axis has three terms, all contracted axes are cut, with a product
+    for each piece: two axes of two make four pieces, not three.
     """
     (lc, rc), (lb, rb) = params["dimension_numbers"]
     sizes = [lhs.shape[d] for d in lc]
@@ -101,7 +101,7 @@ def cut_dot(
 def cut_conv(
     spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
 ) -> Cut | LeftAlone:
-    """Returns conv_general_dilated: pieces of the kernel, each with its own padding."""
+    """Cuts a conv_general_dilated into pieces of the kernel, each with its padding."""
     numbers = params["dimension_numbers"]
     # Input features, window.
     axes = list(numbers.rhs_spec[1:])
@@ -130,7 +130,7 @@ def cut_conv(
     )
 
     def apart(a: Array, b: Array) -> Sums:
-        """Returns one convolution for each piece of the kernel."""
+        """Computes one convolution for each piece of the kernel."""
 
         def part(piece: Piece) -> Array:
             padding = list(params["padding"])
@@ -147,7 +147,7 @@ def cut_conv(
         return None, [part(piece) for piece in pieces]
 
     def together(a: Array, b: Array) -> Sums:
-        """The kernel once for each piece, zero elsewhere, as further outputs."""
+        """Repeats the kernel for each piece, zero elsewhere, as further outputs."""
         kernels = []
         for piece in pieces:
             edges = dict(zip(axes, piece, strict=True))
@@ -177,7 +177,7 @@ _OPTIONS = (
 def _is_everywhere(
     params: Params, lhs: Any, rhs: Any, out: Sequence[int], k: int, n: int
 ) -> bool:
-    """Whether each of n pieces of window axis k holds a term of every output."""
+    """Returns whether each of n pieces of window axis k reaches every output."""
     numbers = params["dimension_numbers"]
     window = rhs.shape[numbers.rhs_spec[2 + k]]
     size = lhs.shape[numbers.lhs_spec[2 + k]]
@@ -195,14 +195,14 @@ def _is_everywhere(
 
 
 def _slice_axes(x: Array, axes: Sequence[int], piece: Piece) -> Array:
-    """Returns `x` from start to stop along each of the axes."""
+    """Slices `x` from start to stop along each of the axes."""
     for axis, (start, stop) in zip(axes, piece, strict=True):
         x = lax.slice_in_dim(x, start, stop, axis=axis)
     return x
 
 
 def _slice_groups(params: Params, x: Array, start: int, stop: int) -> Array:
-    """Features [start, stop) of each group of features."""
+    """Returns the features [start, stop) of each group of features."""
     axis = params["dimension_numbers"].lhs_spec[1]
     groups = params["feature_group_count"]
     if groups == 1:

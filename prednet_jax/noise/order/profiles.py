@@ -1,17 +1,17 @@
-"""Which sums each profile of `ReductionOrder` perturbs, with the sources.
+"""Defines which sums each profile of `ReductionOrder` perturbs, with the sources.
 
 `uniform_worst_case`: every sum, forward and backward.
 
-`xla_gpu`: what XLA's page on GPU determinism lists: scatter, select-and-scatter, GEMM
-and convolution. XLA's own reductions are trees in a fixed order, and left out, though
-autotuning can choose Triton's from sm_80 on. The choice of a kernel by autotuning is
-`schedule="run"`, atomics are `schedule="call"`.
+`xla_gpu`: the operations that XLA's page on GPU determinism lists: scatter,
+select-and-scatter, GEMM and convolution. XLA's own reductions are trees in a fixed
+order, and left out, though autotuning can choose Triton's from sm_80 on. Autotuning
+chooses kernels as `schedule="run"` does, and atomics act as `schedule="call"` does.
 
-`chainer_cudnn`: what varied under Chainer with cuDNN, whose documentation
-("Reproducibility") excepts convolution's filter gradient (BWD_FILTER_ALGO_0, _3), its
-input gradient (BWD_DATA_ALGO_0) and max-pooling's backward pass with overlapping
-windows; CuPy's scatter_add is atomic. Forward convolution and cuBLAS on one stream
-repeat bitwise. The documentation of `ReductionOrder` has the scopes that it reads.
+`chainer_cudnn`: the operations that varied under Chainer with cuDNN. cuDNN's
+documentation ("Reproducibility") names convolution's filter gradient
+(BWD_FILTER_ALGO_0, _3), its input gradient (BWD_DATA_ALGO_0) and max-pooling's backward
+pass with overlapping windows; CuPy's scatter_add is atomic. Forward convolution and
+cuBLAS on one stream repeat bitwise. `ReductionOrder` lists the scopes that it reads.
 
 `collectives`: sums over devices alone.
 """
@@ -29,7 +29,7 @@ _XLA_GPU = frozenset(
 def excluded(
     profile: str, name: str, params: Mapping[str, Any], scope: str
 ) -> str | None:
-    """Why a profile leaves a sum alone, or None; `scope`: scopes joined by `/`."""
+    """Returns why a profile ignores a sum, or None; `scope` joins scopes by `/`."""
     reason = None
     if profile == "xla_gpu" and name not in _XLA_GPU:
         reason = "deterministic in XLA on a GPU"
@@ -46,7 +46,7 @@ def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | No
     convolution = name == "conv_general_dilated"
     in_one = name == "dot_general" and re.search(r"(^|[/(])conv", scope)
     if convolution or in_one:
-        # What is computed again in a backward pass belongs to the forward pass.
+        # Recomputation in a backward pass belongs to the forward pass.
         backward = "rematted_computation" not in scope and re.search(
             r"transpose\(|gradient|backward", scope
         )
@@ -59,7 +59,7 @@ def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | No
 
 
 def _gradient_layout(params: Mapping[str, Any]) -> bool:
-    """Whether the dimension numbers are those of a gradient of a usual convolution."""
+    """Returns whether the dimension numbers are those a convolution's gradient has."""
     # The batch is the first axis (NCHW, NHWC), and kernels are OIHW or HWIO. JAX's
     # filter gradient exchanges batch and features of the left operand; its input
     # gradient exchanges the kernel's features.

@@ -1,1 +1,1 @@
-"""Noise on single operations: arrays and random words in, arrays out; no jaxprs."""
+"""Adds noise to single operations: from arrays and random words, without jaxprs."""

@@ -1,8 +1,8 @@
-"""Noise on the result of one floating-point operation, element by element.
+"""Adds noise to the result of one floating-point operation, element by element.
 
-`apply` takes the result of a primitive and gives it back perturbed. docs/noise.md
-("Noise on single results") says what each noise does, `steps` has the arithmetic. No
-finite result becomes infinite; operands that `fp16` rounds may (65520 and more).
+`apply` perturbs the result of a primitive. docs/noise.md ("Noise on single results")
+defines the noises, and `steps` has the arithmetic. No finite result becomes infinite;
+operands that `fp16` rounds may (65520 and more).
 
 Derivatives pass straight through: the noise is a constant of the operation, so
 `grad(inject(f))` is the gradient of `f` at the perturbed intermediate values.
@@ -33,20 +33,20 @@ def apply(
     *,
     primitive: str = "",
 ) -> Array:
-    """The result of a floating-point primitive, perturbed.
+    """Perturbs the result of a floating-point primitive.
 
     Args:
-        spec: its elementwise parts are applied in order; others do nothing.
-        value: the result, of a type of `error_free.FLOATS` (else a NoiseError), or
-            complex, of which both parts are perturbed.
-        operands: of the primitive: the exact result is found from them, for primitives
+        spec: the noise; its elementwise parts are applied in order, others ignored.
+        value: the result, of a type of `error_free.FLOATS` (otherwise a NoiseError) or
+            complex, in which case both parts are perturbed.
+        operands: the primitive's operands. They give the exact result for primitives
             of `error_free.ERROR_FREE`, and the bits of deterministic noise.
         words: uint32 [2], the generator's state at this equation and step.
-        salt: distinguishes several results of one state.
-        primitive: its name.
+        salt: an integer that distinguishes several results with one state.
+        primitive: the primitive's name.
     """
     if _is_complex(value):
-        # Both parts on their own, as results of which no operation is known.
+        # Each part separately, as the result of an unknown operation.
         other = _imaginary(words)
         return lax.complex(
             apply(spec, lax.real(value), (), words, salt, primitive=primitive + " re"),
@@ -58,7 +58,7 @@ def apply(
     exact = error_free.ERROR_FREE.get(primitive) == len(arrays) and all(
         x.dtype == value.dtype and x.shape in ((), value.shape) for x in arrays
     )
-    # A second noise acts on the first one's result, of which no operation is known.
+    # A second noise acts on the first one's result, as of an unknown operation.
     name = primitive if exact else ""
     for position, part in enumerate(specs.parts(spec)):
         if isinstance(part, specs.Elementwise):
@@ -77,11 +77,11 @@ def perturb_operands(
     *,
     routine: bool = False,
 ) -> list[Array]:
-    """Operands as modes `pb` and `mca` see them, and a routine under `routines`.
+    """Perturbs operands for the modes `pb` and `mca`, and for `routines`.
 
-    For primitives of `error_free.ERROR_FREE` on real numbers, whose result `apply`
-    perturbs instead, and for all other specs and types, they come back as they are.
-    `routine`: a library's routine or a kernel.
+    Operands are unchanged for primitives of `error_free.ERROR_FREE` on real numbers,
+    whose result `apply` perturbs instead, and for all other specs and types. `routine`
+    is whether the primitive is a library routine or a kernel.
     """
     out = list(operands)
     known = error_free.ERROR_FREE.get(primitive) == len(out)
@@ -92,15 +92,15 @@ def perturb_operands(
         rounded = routine and isinstance(part, specs.Elementwise) and part.routines
         if not (bounded or rounded):
             continue
-        # Once for all operands: noise on a noisy function counts its equations.
-        # What select_and_scatter_add selects by is compared, not added.
+        # Only one call for all operands, because noise on a noisy function counts its
+        # equations. select_and_scatter_add only compares the operand it selects by.
         given = out[:1] if primitive == "select_and_scatter_add" else out
         state, label = _salted(words, salt, position), f"{primitive}+{position}"
         for i, x in enumerate(given):
             if isinstance(part, specs.MonteCarlo) and bounded:
                 out[i] = _inexact(part, i, label, x, state)
             elif isinstance(part, specs.Elementwise) and has_noise(x.dtype):
-                # As the result of an unknown operation would be.
+                # As for the result of an unknown operation.
                 own = _salted(state, zlib.crc32(b"operand"), i)
                 name = f"{primitive} operand {i}"
                 out[i] = apply(part, x, (), own, primitive=name)
@@ -110,7 +110,7 @@ def perturb_operands(
 def _inexact(
     spec: specs.MonteCarlo, position: int, label: str, x: Array, state: Array
 ) -> Array:
-    """An operand perturbed; both parts of a complex one, and no other types."""
+    """Perturbs an operand, or both parts of a complex one; keeps other types."""
     if _is_complex(x):
         return lax.complex(
             _bounded(spec, position, f"{label} re", lax.real(x), state),
@@ -120,16 +120,16 @@ def _inexact(
 
 
 def has_noise(dtype: Any) -> bool:
-    """Whether `apply` perturbs results of this type."""
-    # By name: the types of PRNG keys are not NumPy's.
+    """Returns whether `apply` perturbs results of this type."""
+    # By name, because NumPy does not know the types of PRNG keys.
     return dtype.name in (*FLOATS, "complex64", "complex128")
 
 
 def round_operand(spec: specs.ReducedPrecision, x: Array) -> Array:
-    """An operand of dot or conv, rounded to nearest-even in a narrower format.
+    """Rounds an operand of dot or conv to nearest-even in a narrower format.
 
-    The type of `x` stays: products and sums are computed in it, as tensor cores
-    accumulate in float32. Types other than floating-point pass unchanged.
+    The type of `x` is unchanged: products and sums are computed in it, as tensor cores
+    accumulate in float32. Types that are not floating-point are returned unchanged.
     """
     return _rounded(spec.format, x) if _is_float(x) else x
 
@@ -150,7 +150,7 @@ def _perturbed(
     operands: tuple[Array, ...],
     state: Array,
 ) -> Array:
-    """One elementwise noise; `primitive` is empty where the exact result is unknown."""
+    """Applies one elementwise noise; `primitive` is empty for unknown operations."""
     zero = error_free.run_time_zero(state)
     draw = _drawer(spec, label, (value, *operands), state)
     match spec:
@@ -179,7 +179,7 @@ def _perturbed_operand(
 
 
 def _straight_through(function: Callable, static: int) -> Callable:
-    """`function` with the derivative of the identity in its argument `static`."""
+    """Gives `function` the derivative of the identity in its argument `static`."""
     numbers = tuple(range(static))
     wrapped = jax.custom_jvp(function, nondiff_argnums=numbers)
 
@@ -203,22 +203,22 @@ def _imaginary(words: Array) -> Array:
 
 
 def _salted(words: Array, salt: int, position: int) -> Array:
-    """The words of one of several noises on one result."""
+    """Returns the words of one of several noises on one result."""
     return words ^ np.array(random_bits.salt_words((salt, position)), np.uint32)
 
 
 def _drawer(
     spec: specs.Elementwise, name: str, arrays: tuple[Array, ...], state: Array
 ) -> Callable[[int], Array]:
-    """`draw(i)`: the bits numbered i for each element of `arrays[0]`.
+    """Returns `draw(i)`: the bits numbered i for each element of `arrays[0]`.
 
-    Without `deterministic`, they are those of the state. With it, a hash of `name` and
-    of the bits of all `arrays` that have its shape, or none. (The result of dot or conv
-    stands for its operands.)
+    Without `deterministic`, the bits depend on the state. With it, they are a hash of
+    `name` and of the bits of all `arrays` with the shape of the first. (For dot or
+    conv, the result is hashed instead of the operands.)
     """
     shape = arrays[0].shape
     if not spec.deterministic:
-        # Its second number keeps this pair apart from the salts of `_salted`.
+        # The second number keeps this pair distinct from the salts of `_salted`.
         return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
     seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
     digest = jnp.full(shape, seed, jnp.uint32)

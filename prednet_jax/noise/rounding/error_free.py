@@ -1,4 +1,4 @@
-"""Floating-point numbers as bits, and the exact rounding error of an operation.
+"""Computes the exact rounding error of an operation, on the bits of its numbers.
 
 The error of a correctly rounded addition or multiplication is itself a floating-point
 number, and a few operations find it (error-free transforms):
@@ -26,7 +26,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.errors import NoiseError
 
-# The operations whose exact result is known, and how many operands they have.
+# The operations whose exact result is known, and their numbers of operands.
 ERROR_FREE = MappingProxyType(
     {"add": 2, "sub": 2, "add_any": 2, "mul": 2, "square": 1, "div": 2, "sqrt": 1}
 )
@@ -45,7 +45,7 @@ class Format(NamedTuple):
 
 
 def format_of(dtype: jax.typing.DTypeLike) -> Format:
-    """The format of one of `FLOATS`; a NoiseError for any other type."""
+    """Returns the format of one of `FLOATS`; other types raise a NoiseError."""
     name = jnp.dtype(dtype).name
     if name not in FLOATS:
         raise NoiseError(
@@ -60,44 +60,44 @@ def format_of(dtype: jax.typing.DTypeLike) -> Format:
 
 
 def to_bits(x: Array) -> Array:
-    """The bits of `x`, as unsigned integers of the same width."""
+    """Returns the bits of `x`, as unsigned integers of the same width."""
     return lax.bitcast_convert_type(x, format_of(x.dtype).unsigned)
 
 
 def from_bits(b: Array, dtype: jax.typing.DTypeLike) -> Array:
-    """The numbers of type `dtype` with bits `b`."""
+    """Returns the numbers of type `dtype` with bits `b`."""
     return lax.bitcast_convert_type(b, dtype)
 
 
 def run_time_zero(state: Array) -> Array:
-    """Zero, uint32 [], of uint32 [2], that compilers cannot tell is zero.
+    """Returns zero, uint32 [], from uint32 [2], unknown as zero to compilers.
 
     The square of an odd number is 1 modulo 8, so its third bit is 0; the known-bits
-    analysis of LLVM derives the lowest two bits of a square alone.
+    analysis of LLVM derives only the lowest two bits of a square.
     """
     odd = state[0] | np.uint32(1)
     return (odd * odd) & np.uint32(4)
 
 
 def guard(x: Array, zero: Array) -> Array:
-    """`x`, rounded to its type here, whatever the compiler makes of its neighbours."""
+    """Forces `x` to be rounded to its type here, whatever the compiler fuses."""
     unsigned = format_of(x.dtype).unsigned
     return from_bits(to_bits(x) ^ lax.convert_element_type(zero, unsigned), x.dtype)
 
 
 def power_below(x: Array) -> Array:
-    """2^floor(log2 |x|); 0 below the normals, infinity for infinities and NaN."""
+    """Returns 2^floor(log2 |x|); 0 below normals, infinity for infinities and NaN."""
     mask = format_of(x.dtype)
     return from_bits(to_bits(x) & mask.unsigned.type(mask.exponent), x.dtype)
 
 
 def is_finite(x: Array) -> Array:
-    """Whether each element is neither infinite nor NaN."""
+    """Returns whether each element is neither infinite nor NaN."""
     return abs(x) < np.asarray(jnp.inf, x.dtype)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """`(s, e)` with `s = fl(a + b)` and `s + e = a + b` exactly.
+    """Returns `(s, e)` with `s = fl(a + b)` and `s + e = a + b` exactly.
 
     `a` and `b` must be guarded if they may be products.
     """
@@ -107,9 +107,9 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def two_product(a: Array, b: Array, p: Array) -> Array:
-    """The error `a b - p` of the guarded product `p = fl(a b)`.
+    """Returns the error `a b - p` of the guarded product `p = fl(a b)`.
 
-    Exact in float32 for |p| > 2^-78 (below, the error is not a normal number); in
+    It is exact in float32 for |p| > 2^-78 (below, the error is not a normal number); in
     float64 to 2^-106 |p|. Masks cut the halves, so nothing overflows unless `p` does.
     """
     a1, a2 = _halves(a)
@@ -121,10 +121,10 @@ def two_product(a: Array, b: Array, p: Array) -> Array:
 def residual(
     primitive: str, value: Array, operands: tuple[Array, ...], zero: Array
 ) -> tuple[Array, Array]:
-    """What an operation of `ERROR_FREE` gave, and by how much it is short.
+    """Returns the result of an operation of `ERROR_FREE`, and its rounding error.
 
-    `value` is its float32 or float64 result; `operands`, of that type, broadcast to it.
-    Gives the rounded result and `exact - rounded`; not finite after an overflow.
+    `value` is the float32 or float64 result; `operands`, of that type, broadcast to it.
+    The error is `exact - rounded`; it is not finite after an overflow.
     """
     args = [guard(jnp.broadcast_to(x, value.shape), zero) for x in operands]
     if primitive in ("add", "add_any"):
@@ -144,14 +144,14 @@ def residual(
 
 
 def evaluate(primitive: str, operands: tuple[Array, ...], shape: tuple) -> Array:
-    """An operation of `ERROR_FREE` in float32, for 16-bit operands."""
+    """Evaluates an operation of `ERROR_FREE` in float32, for 16-bit operands."""
     operation = getattr(lax, "add" if primitive == "add_any" else primitive)
     wide = (lax.convert_element_type(x, jnp.float32) for x in operands)
     return operation(*(jnp.broadcast_to(x, shape) for x in wide))
 
 
 def _halves(x: Array) -> tuple[Array, Array]:
-    """`x = high + low` exactly, `high` with half the bits of the mantissa."""
+    """Splits `x = high + low` exactly, `high` with half the bits of the mantissa."""
     fmt = format_of(x.dtype)
     low = fmt.unsigned.type((1 << ((fmt.mantissa + 2) // 2)) - 1)
     high = from_bits(to_bits(x) & ~low, x.dtype)

@@ -1,9 +1,9 @@
-"""Rounding, its errors and Monte Carlo arithmetic on the bits of numbers.
+"""Computes rounding, its errors and Monte Carlo arithmetic on the bits of numbers.
 
 Every function works on float16, bfloat16, float32 and float64, never crosses from
-finite to infinite, and leaves zero, infinities and NaN alone unless it says otherwise.
-Random bits are uint32 arrays of the shape of the value; `draw(i)` gives those numbered
-i, and `zero` is `error_free.run_time_zero`.
+finite to infinite, and does not change zero, infinities and NaN unless its docstring
+states otherwise. Random bits are uint32 arrays of the shape of the value; `draw(i)`
+returns the bits numbered i, and `zero` is `error_free.run_time_zero`.
 
 docs/noise/noises.md ("Noise on single results") defines the noises. Sources:
 
@@ -13,10 +13,11 @@ docs/noise/noises.md ("Noise on single results") defines the noises. Sources:
 - Monte Carlo arithmetic: D. S. Parker, UCLA CSD-970002, 1997; C. Denis et al., ARITH
   2016 (Verificarlo, in a wider format): inexact(x) = x + 2^(e - t) xi.
   Here the intermediate result of the operations of `error_free` is the rounded one plus
-  its exact error, and the operands' noise enters to first order (`_propagated`). Others
-  have no error where t is below the precision of the type; their operands are perturbed
-  before the operation and rounded stochastically, so that the mean is right where the
-  noise is below an ulp, at the cost of a variance of 1/4 ulp^2, not 1/12, at most.
+    its exact error, and the operands' noise enters to first order (`_propagated`).
+    Other operations have no error where t is below the precision of the type; their
+    operands are perturbed before the operation and rounded stochastically. So the mean
+    is right where the noise is below an ulp, at the cost of a variance of at most 1/4
+    ulp^2, not 1/12.
 """
 
 from collections.abc import Callable
@@ -47,7 +48,7 @@ _FEW = 16
 
 
 def random_step(x: Array, most: int, random: Array) -> Array:
-    """`x` moved by a number of ulps uniform on {-most, ..., most}."""
+    """Moves `x` by a number of ulps that is uniform on {-most, ..., most}."""
     count = 2 * most + 1
     if count <= _FEW:
         drawn = ((random >> np.uint32(16)) * np.uint32(count)) >> np.uint32(16)
@@ -57,10 +58,10 @@ def random_step(x: Array, most: int, random: Array) -> Array:
 
 
 def _step(x: Array, count: Array) -> Array:
-    """`x` moved by `count` (int32) ulps away from zero, towards it where negative.
+    """Moves `x` by `count` (int32) ulps away from zero, or towards it if negative.
 
     The magnitude stays between the smallest positive number (which processors that
-    flush denormals read as zero) and the largest: the sign never changes.
+    flush denormals read as zero) and the largest, so the sign never changes.
     """
     fmt = format_of(x.dtype)
     # 16 bits are too few for the sum of a magnitude and a count.
@@ -69,7 +70,7 @@ def _step(x: Array, count: Array) -> Array:
     magnitude = bits & integer.type(fmt.magnitude)
     moved = magnitude + lax.convert_element_type(count, integer)
     moved = lax.clamp(integer.type(1), moved, integer.type(fmt.largest))
-    # Zero wraps around to the largest unsigned number: one comparison for both ends.
+    # Zero wraps around to the largest unsigned number: one comparison tests both ends.
     unsigned = np.dtype(f"u{integer.name}")
     wrapped = lax.convert_element_type(magnitude - integer.type(1), unsigned)
     movable = wrapped < unsigned.type(fmt.largest)
@@ -85,7 +86,7 @@ def stochastic(
     draw: Draw,
     zero: Array,
 ) -> Array:
-    """Stochastic rounding of a result; `primitive` is empty where z is unknown."""
+    """Rounds a result stochastically; `primitive` is empty for unknown operations."""
     kept = format_of(value.dtype).mantissa
     if mantissa_bits is not None and mantissa_bits < kept:
         return _cut(value, kept - mantissa_bits, draw)
@@ -103,10 +104,10 @@ def stochastic(
 
 
 def _towards(rounded: Array, error: Array, random: Array) -> Array:
-    """Stochastic rounding of `rounded + error`, one of whose neighbours is `rounded`.
+    """Rounds `rounded + error` stochastically to `rounded` or its neighbour.
 
     With probability |error| / gap the result is the next number on the side of the
-    error, `gap` being the distance to it. Nothing moves where the error is zero or NaN.
+    error, at the distance `gap`. Nothing moves where the error is zero or NaN.
     """
     bits = to_bits(rounded)
     signed = np.dtype(f"i{rounded.dtype.itemsize}")
@@ -125,7 +126,7 @@ def _towards(rounded: Array, error: Array, random: Array) -> Array:
 
 
 def _cut(x: Array, dropped: int, draw: Draw) -> Array:
-    """`x` rounded stochastically to `dropped` mantissa bits fewer, 1 to 51."""
+    """Rounds `x` stochastically to `dropped` (1 to 51) mantissa bits fewer."""
     fmt = format_of(x.dtype)
     uint = fmt.unsigned.type
     mask = uint((1 << dropped) - 1)
@@ -142,9 +143,9 @@ def _cut(x: Array, dropped: int, draw: Draw) -> Array:
 
 
 def _narrow(wide: Array, value: Array, random: Array) -> Array:
-    """A float32 number rounded stochastically to the 16-bit type of `value`.
+    """Rounds a float32 number stochastically to the 16-bit type of `value`.
 
-    Where `value`, the rounding to nearest, is not finite, it is the result.
+    Where `value`, the number rounded to nearest, is not finite, it is the result.
     """
     if value.dtype == jnp.bfloat16:
         out = _cut(wide, 16, lambda _: random)
@@ -164,10 +165,10 @@ def _narrow(wide: Array, value: Array, random: Array) -> Array:
 def add_normal(
     value: Array, scale: float, random: Array, zero: Array, *, relative: bool
 ) -> Array:
-    """`value + scale n`, or `value + scale rms(value) n`, zeros included.
+    """Returns `value + scale n`, or `value + scale rms(value) n`, zeros included.
 
-    The RMS is over all finite elements of the value (under `vmap` of the noisy
-    function: over those of each example). Elements that would overflow stay.
+    The RMS is taken over all finite elements of the value (under `vmap` of the noisy
+    function, over each example's elements). Elements that would overflow do not change.
     """
     wide = jnp.float64 if value.dtype == jnp.float64 else jnp.float32
     # Guards keep products from being contracted into the sums that follow, so that a
@@ -182,7 +183,7 @@ def add_normal(
 
 
 def rms(x: Array, zero: Array) -> Array:
-    """Root of the mean square of the finite elements of `x`, without overflow."""
+    """Returns the RMS of the finite elements of `x`, without overflow."""
     finite = is_finite(x)
     x = lax.select(finite, x, jnp.zeros_like(x))
     unit = power_below(jnp.max(abs(x), initial=np.asarray(0.0, x.dtype)))
@@ -194,7 +195,7 @@ def rms(x: Array, zero: Array) -> Array:
 
 
 def is_wider(dtype: jax.typing.DTypeLike, name: str) -> bool:
-    """Whether a type is a floating-point one with numbers that the format has not."""
+    """Returns whether a type has floating-point numbers that the format lacks."""
     if jnp.dtype(dtype).name not in error_free.FLOATS:
         return False
     info, (exponent, mantissa) = jnp.finfo(dtype), FORMATS[name]
@@ -202,13 +203,13 @@ def is_wider(dtype: jax.typing.DTypeLike, name: str) -> bool:
 
 
 def to_format(name: str, x: Array) -> Array:
-    """`x` rounded to nearest-even in a format of tensor cores, in its own type.
+    """Rounds `x` to nearest-even in a format of tensor cores, in its own type.
 
     `fp16` is IEEE binary16 with its range: magnitudes of 65520 and more become
     infinite, as the hardware's conversion makes them, and those below 2^-14 are rounded
     to multiples of 2^-24. `tf32` and `bf16` have the range of float32. `fp8` is E4M3
     (float8_e4m3fn): magnitudes above its largest number, 448, become 448, as scaled
-    conversions make them. A type with no more bits than the format is left as it is.
+    conversions make them. A type with no more bits than the format is unchanged.
     """
     if not is_wider(x.dtype, name):
         return x
@@ -220,7 +221,7 @@ def to_format(name: str, x: Array) -> Array:
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
     out = lax.reduce_precision(wide, exponent, mantissa)
     if name == "fp16":
-        # reduce_precision flushes what binary16 holds as a denormal number.
+        # reduce_precision flushes denormal numbers of binary16.
         last = np.asarray(2.0**-24, wide.dtype)
         small = lax.round(wide / last, lax.RoundingMethod.TO_NEAREST_EVEN) * last
         tiny = abs(wide) < np.asarray(2.0**-14, wide.dtype)
@@ -237,9 +238,9 @@ def monte_carlo(
     mode: str,
     precision: int,
 ) -> Array:
-    """The result of an operation in Monte Carlo arithmetic of virtual precision t.
+    """Returns the result of an operation in Monte Carlo arithmetic, precision t.
 
-    `primitive`: a name in `ERROR_FREE`; or "", without operands: result unknown.
+    `primitive` is a name in `ERROR_FREE`, or "" (without operands) if it is unknown.
     """
     args = tuple(guard(jnp.broadcast_to(x, value.shape), zero) for x in operands)
     rounded, error = _exact(primitive, value, args, draw, zero, precision)
@@ -258,21 +259,21 @@ def monte_carlo(
         outer = lax.select(below, outer * np.asarray(0.5, outer.dtype), outer)
         if mode == "rr":
             exact = error == jnp.zeros_like(error)
-            # And no bit is set below the t-th significant one.
+            # And the t-th significant bit is the lowest that is set.
             spare = (1 << max(fmt.mantissa + 1 - precision, 0)) - 1
             rest = to_bits(rounded) & fmt.unsigned.type(spare)
             exact = exact & (rest == fmt.unsigned.type(0))
             outer = lax.select(exact, jnp.zeros_like(outer), outer)
         noise = noise + outer
     noisy = lax.convert_element_type(rounded + noise, value.dtype)
-    # XLA may keep the excess precision of float32 in the place of a 16-bit number.
+    # XLA may keep the excess precision of float32 for a 16-bit number.
     noisy = guard(noisy, zero)
     return lax.select(is_finite(noisy) & is_finite(value) & (noise != 0), noisy, value)
 
 
 def inexact(x: Array, draw: Draw, zero: Array, position: int, precision: int) -> Array:
-    """`inexact(x)` of operand number `position`, rounded stochastically to its type."""
-    # 0 and 1 are those of the result.
+    """Returns `inexact(x)` of one operand, rounded stochastically to its type."""
+    # Draws 0 and 1 belong to the result.
     first, second = draw(2 * position + 2), draw(2 * position + 3)
     held = guard(x, zero)
     if x.dtype.itemsize == 2:
@@ -284,7 +285,7 @@ def inexact(x: Array, draw: Draw, zero: Array, position: int, precision: int) ->
 
 
 def _inexactness(x: Array, random: Array, precision: int) -> Array:
-    """`2^(e - t) xi`: zero for zero, and an exact product of xi and a power of two."""
+    """Returns `2^(e - t) xi`: 0 for 0, and an exact product with a power of two."""
     # Odd multiples of 2^-25 in (-1/2, 1/2): symmetric, and exact in float32.
     odd = random_bits.odd(random)
     xi = lax.convert_element_type(odd, x.dtype) * np.asarray(2.0**-25, x.dtype)
@@ -299,7 +300,7 @@ def _exact(
     zero: Array,
     precision: int,
 ) -> tuple[Array, Array]:
-    """The result before its last rounding, as a rounded number and an error."""
+    """Returns the result before its last rounding, as a number and an error."""
     mantissa = format_of(value.dtype).mantissa
     if primitive and value.dtype.itemsize == 2:
         wide = error_free.evaluate(primitive, args, value.shape)
@@ -322,7 +323,7 @@ def _propagated(
     noise: tuple[Array, ...],
     zero: Array,
 ) -> Array:
-    """First-order effect of the operands' noise on the result `q`."""
+    """Returns the first-order effect of the operands' noise on the result `q`."""
     (a, *b), (na, *nb) = args, noise
     match primitive:
         case "add" | "add_any":

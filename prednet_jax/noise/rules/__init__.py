@@ -1,1 +1,1 @@
-"""What noise does at each primitive; `registry` holds the rules of all of them."""
+"""Rules for the noise at each primitive; `registry` holds the table of rules."""

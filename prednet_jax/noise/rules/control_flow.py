@@ -1,9 +1,9 @@
-"""Loops, branches and calls, rebuilt around the evaluation of their bodies.
+"""Rebuilds loops, branches and calls around the noisy evaluation of their bodies.
 
-One function for each higher-order primitive, named in `HIGHER_ORDER`; JAX's public
-functions rebuild it, so that their derivative and batching rules hold. Sparse arrays'
-products and sums are replaced by the programs with which JAX computes them on a CPU.
-docs/noise/limits.md says what becomes of linear solvers.
+`HIGHER_ORDER` names one function for each higher-order primitive. JAX's public
+functions rebuild the primitive, so that their derivative and batching rules hold.
+Products and sums of sparse arrays are replaced by the programs with which JAX computes
+them on a CPU. docs/noise/limits.md describes linear solvers.
 """
 
 import functools
@@ -28,12 +28,12 @@ Call = Any  # `run.Call`, or what stands for it
 
 
 def _inline(call: Call, words: Words, operands: list) -> list:
-    """Returns a call without a rule of its own: its body."""
+    """Evaluates the body of a call that needs no rule of its own."""
     return call.body(words, operands)
 
 
 def _jit(call: Call, words: Words, operands: list) -> list:
-    """Returns a compiled call: its body, with its shardings as constraints."""
+    """Evaluates the body of a compiled call, with its shardings as constraints."""
     operands = _constrain(operands, call.params["in_shardings"])
     results = call.body(words, operands)
     return _constrain(results, call.params["out_shardings"])
@@ -70,7 +70,7 @@ def _scan(call: Call, words: Words, operands: list) -> list:
 def _while(call: Call, words: Words, operands: list) -> list:
     """Rebuilds a while loop with a step counter; its predicate is perturbed as well.
 
-    `loops` says which loops are stopped, and when.
+    `loops` decides which loops are stopped, and when.
     """
     params = call.params
     inside = (step for body in call.step.bodies.values() for step in body.walk())
@@ -104,7 +104,7 @@ def _while(call: Call, words: Words, operands: list) -> list:
 
         step = step + np.uint32(1)
         kept = list(map(keep, new, old)) if going.ndim else new
-        # What has stopped stays so, whatever noise makes of its predicate.
+        # A stopped loop stays stopped, whatever noise makes of its predicate.
         return step, going & predicate(step, kept), kept
 
     first, init = jnp.zeros((), jnp.uint32), operands[n_cond + n_body :]
@@ -147,7 +147,7 @@ def _remat(call: Call, words: Words, operands: list) -> list:
 
 
 def _barrier(values: list) -> list:
-    """`optimization_barrier`, of which all results vary over all axes of any value."""
+    """Applies `optimization_barrier`; all results vary over the axes of any value."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for i, value in enumerate(values):
         alike.setdefault(compat.varying_axes(value), []).append(i)
@@ -160,7 +160,7 @@ def _barrier(values: list) -> list:
 
 
 def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
-    """Returns a derivative along those of `dots` that are no symbolic zeros."""
+    """Returns the derivative along all `dots` that are not symbolic zeros."""
     # A custom_vjp function refuses derivatives by what it closes over, zeros too.
     moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
@@ -172,7 +172,7 @@ def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
 
 
 def _custom(call: Call, words: Words, operands: list) -> list:
-    """custom_jvp and custom_vjp: perturbed inside, their rule kept for a later grad."""
+    """Perturbs custom_jvp and custom_vjp inside, and keeps their rule for grad."""
 
     @jax.custom_jvp
     def function(words: Words, *args: Any) -> list:
@@ -236,14 +236,14 @@ def _solve(call: Call, words: Words, operands: list) -> list:
             change = _jvp(lambda *consts: matvec(*consts, *x), of_matvec, moved)
             right = [r - c for r, c in zip(right, change, strict=True)]
         dots = call.bind(*constants, *right)[: len(b)]
-        # What a solver tells beside x has no derivative.
+        # A solver's results other than x have no derivative.
         return results, [*dots, *zero_from_primal(results[len(b) :])]
 
     solved.defjvp(rule, symbolic_zeros=True)
     return list(solved(words, *operands))
 
 
-# Primitives of sparse arrays, by the module of `jax.experimental.sparse` that has them.
+# Primitives of sparse arrays, by their module in `jax.experimental.sparse`.
 _SPARSE = {
     "bcoo": (
         *("bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_spdot_general"),
@@ -257,7 +257,7 @@ _SPARSE = {
 
 
 def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
-    """Returns the program that stands for an equation of sparse arrays."""
+    """Returns the program that replaces an equation of sparse arrays."""
     loaded = sys.modules[f"jax.experimental.sparse.{module}"]
     function = getattr(loaded, f"_{equation.primitive.name}_impl")
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
@@ -267,7 +267,7 @@ def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
 
 
 def _implementation(equation: compat.Equation) -> dict[str, Any]:
-    """Returns the program by which a primitive of Equinox is evaluated."""
+    """Returns the program that evaluates a primitive of Equinox."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
 
     def evaluate(*operands: Any) -> Any:
@@ -286,7 +286,7 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
     {
         "jit": _JIT,
         "pjit": _JIT,
-        # All one primitive, `eval_jaxpr`, since JAX 0.11.
+        # Since JAX 0.11 all of these are one primitive, `eval_jaxpr`.
         **dict.fromkeys(("closed_call", "core_call", "call", "eval_jaxpr"), _CALL),
         "scan": HigherOrder(_scan),
         "while": HigherOrder(
@@ -302,7 +302,7 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
-        # Of Lineax.
+        # From Lineax.
         "linear_solve": HigherOrder(_custom, _implementation),
         "custom_linear_solve": HigherOrder(
             _solve, lambda e: {"[solve]": e.params["jaxprs"].solve}

@@ -1,10 +1,10 @@
-"""What each primitive of JAX does: rounds, sums, runs a program, or neither.
+"""Lists what each primitive of JAX does: it rounds, sums, runs a program, or neither.
 
-`ROUNDING` names the primitives on whose results noises on results act; `CUTS` the sums
-whose order `ReductionOrder` draws, with the function that cuts each (see
-`order.partials`); `LEFT_ALONE` the other floating-point arithmetic whose order is not
-drawn, with the reason. What is in none of the three and not in `EXACT` either is a
-primitive that noise does not know; `coverage` lists it.
+Noises on results act on the primitives in `ROUNDING`. `CUTS` has the sums whose order
+`ReductionOrder` draws, with the function that cuts each (see `order.partials`).
+`LEFT_ALONE` has the other floating-point arithmetic, and the reason why no order is
+drawn. A primitive in none of these tables, nor in `EXACT`, is unknown to noise, and
+`coverage` lists it.
 
 Copies, comparisons, maxima and negation are exact, and are perturbed only where a spec
 names them. A few conversions round, depending on their types (`rounds_to`): no noise
@@ -36,7 +36,7 @@ CUTS: Mapping[str, Callable[..., Cut | LeftAlone]] = MappingProxyType(
         "psum": collectives.cut_collective,
         "psum_invariant": collectives.cut_collective,
         "reduce_scatter": collectives.cut_collective,
-        # Of whole chains of them; see `plan._add_any_chains`.
+        # For whole chains of them; see `plan._add_any_chains`.
         "add_any": lambda spec, params, *terms: partials.cut_add_any(terms),
     }
 )
@@ -109,8 +109,8 @@ ROUNDING = frozenset(
     ).split()
 )
 
-# No floating-point number that these give is rounded: copies, choices, comparisons,
-# bits, integers, tokens, devices. (Drawn numbers are what they are.)
+# The results of these have no rounding error: copies, choices, comparisons, bits,
+# integers, tokens, devices. (Drawn random numbers have no exact value.)
 EXACT = frozenset(
     (  # noqa: SIM905
         "abs after_all all_gather all_gather_done all_gather_invariant "
@@ -141,7 +141,7 @@ EXACT = frozenset(
     ).split()
 )
 
-# Primitives with a jaxpr among their parameters that is no program of its own, but the
+# Primitives whose parameters include a jaxpr that is not a program to run, but the
 # combining function of a reduction or a scatter.
 COMBINERS = frozenset({"sort", "scatter", "scatter-min", "scatter-max"})
 
@@ -156,15 +156,15 @@ registry.RULES.update(control_flow.HIGHER_ORDER)
 
 
 def known() -> frozenset[str]:
-    """Returns names of all primitives that JAX has or that have a rule."""
+    """Returns the names of all primitives that JAX has or that have a rule."""
     return frozenset(registry.RULES) | compat.primitive_names()
 
 
 def rounds_to(equation: compat.Equation) -> str:
-    """Why an equation of an `EXACT` primitive rounds all the same; "" if it does not.
+    """Returns why an equation of an `EXACT` primitive rounds, or "" if it is exact.
 
-    A conversion rounds if the new type has numbers fewer than the old: fewer bits of
-    mantissa, or fewer than an integer has bits.
+    A conversion rounds if the new type represents fewer numbers than the old one: it
+    has fewer bits of mantissa, or fewer than an integer has bits.
     """
     if not (equation.invars and equation.outvars):
         return ""

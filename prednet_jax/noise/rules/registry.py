@@ -1,8 +1,8 @@
-"""The table of rules: what noise does at each primitive.
+"""Holds the table of rules: the noise at each primitive.
 
-Every rule of this package is in the same table as a user's own. A higher-order
-primitive that is not in it is refused; a first-order one is evaluated without noise,
-and `coverage` lists it unless it is known to be exact (`primitives.EXACT`).
+This package's rules and a user's own are in the same table. A higher-order primitive
+without a rule is refused. A first-order one is evaluated without noise, and `coverage`
+lists it unless it is known to be exact (`primitives.EXACT`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +23,12 @@ class FirstOrder:
 
     Attributes:
         rounds: whether noises on results (ulp, Gaussian, ...) act on it when they name
-            no primitives: True for arithmetic, not for copies and comparisons.
-        cut: `cut(spec, params, *shapes)`, for a sum whose order `ReductionOrder` draws:
-            a `Cut` into partial sums, or why this equation has none: a `LeftAlone`, or
-            its reason as a text.
-        left_alone: why the order of this float reduction is not drawn, as `coverage`
-            reports it. Empty: no reduction.
+            no primitives: True for arithmetic, False for copies and comparisons.
+        cut: for a sum whose order `ReductionOrder` draws, `cut(spec, params, *shapes)`,
+            which returns a `Cut` into partial sums or, if this equation has no cut, a
+            `LeftAlone` or its reason as a text.
+        left_alone: the reason why the order of this float reduction is not drawn, as
+            `coverage` reports it. Empty if the primitive is not a reduction.
     """
 
     rounds: bool = True
@@ -37,7 +37,7 @@ class FirstOrder:
 
 
 def labelled(equation: compat.Equation) -> dict[str, Any]:
-    """The jaxprs of an equation by label: parameter or number in brackets; "" alone."""
+    """Returns an equation's jaxprs by label: a parameter, a number, or "" for one."""
     jaxprs = {}
     for name, value in equation.params.items():
         if compat.is_jaxpr(value):
@@ -52,20 +52,21 @@ class HigherOrder:
     """The rule of a primitive with programs among its parameters.
 
     Attributes:
-        run: `run(call, words, operands)` gives the list of results: the primitive
+        run: `run(call, words, operands)` returns the list of results: the primitive
             rebuilt with JAX's public functions around `call.body(words, operands,
-            label)`, which evaluates a body under noise; in a loop with
-            `words.at_step(i)`, or each step would repeat the noise of the first.
-            `call.params` are the equation's parameters, `call.bind(*operands)`
-            evaluates it without noise. A function that JAX traces on its own must take
-            `words` (a pytree) as an argument.
-        programs: from the equation, its bodies, which `run` evaluates, by label. A
-            label is a part of the paths of their equations.
+            label)`, which evaluates a body under noise. In a loop use
+            `words.at_step(i)`, otherwise each step repeats the noise of the first.
+            `call.params` are the equation's parameters, and `call.bind(*operands)`
+            evaluates the equation without noise. A function that JAX traces separately
+            must take `words` (a pytree) as an argument.
+        programs: a function of the equation that returns the bodies that `run`
+            evaluates, by label. A label is a part of the paths of their equations.
         inlined: whether the only body runs exactly once, in the place of the equation
             and with its words.
         joins: whether the only body becomes a part of the program around it, so that
             XLA may fuse the two.
-        axes: from the parameters, names and sizes of mesh axes that the bodies see.
+        axes: a function of the parameters that returns the names and sizes of mesh axes
+            that the bodies use.
     """
 
     run: Callable[[Any, Words, list[Any]], Sequence[Any]]
@@ -82,17 +83,17 @@ RULES: dict[str, Rule] = {}
 
 
 def higher_order(name: str) -> HigherOrder | None:
-    """Returns the rule of the primitive of that name, if it runs other programs."""
+    """Returns the rule of a primitive that runs other programs, or None."""
     rule = RULES.get(name)
     return rule if isinstance(rule, HigherOrder) else None
 
 
 def register_rule(primitive: core.Primitive, rule: Rule) -> None:
-    """Tells noise what to do at a primitive of your own; rules go by its name.
+    """Registers a rule for a primitive of your own, by the primitive's name.
 
-    Register before the first call of a noisy function: those that are compiled already
-    stay as they are. NoiseError: `primitive` is none, or has a rule already, or `rule`
-    is none. docs/noise.md has an example.
+    Register it before the first call of a noisy function, because compiled functions
+    keep their rules. A NoiseError is raised if `primitive` is not a primitive or has a
+    rule already, or if `rule` is not a rule. docs/noise.md has an example.
     """
     accepted = "a jax.extend.core.Primitive"
     expect(isinstance(primitive, core.Primitive), "primitive", primitive, accepted)
