@@ -128,6 +128,11 @@ def main() -> None:
     if maps:
         for name, offset in sequences.unit_times(task.config, FLAGS.layers).items():
             print(f"{name} at frame t has seen frames up to t{' - 1' * (offset < 0)}")
+        if first is not None:
+            print(
+                f"from frame {start + first} on the layers see the network's own "
+                "predictions in place of frames; E of the bottom layer is then no error"
+            )
     if future:
         print(
             f"future: frames {start + frames} to {start + frames + future - 1}; the "

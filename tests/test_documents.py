@@ -57,6 +57,8 @@ def test_the_readme_prints_what_it_says(capsys):
     exec(compile(example, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     said = re.search(r"^prints\n\n```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+    columns = [answer.splitlines()[0].split() for answer in (printed, said)]
+    assert columns[0] == columns[1]
     for answer in (printed, said):
         (result,) = re.findall(r"^result .*$", answer, re.MULTILINE)
         assert "bf16" in result.split()
