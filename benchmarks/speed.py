@@ -175,7 +175,7 @@ def _peer(python: str, config: PredNetConfig, *sizes: int) -> dict[str, Any]:
 
 
 def foreign(networks: Sequence[str], noise: str, repeats: int) -> dict[str, Any]:
-    """Times networks' noisy against clean steps; `noise` "none": each of `SPECS`."""
+    """Compares networks' noisy with clean steps; `noise` "none": each of `SPECS`."""
     for name in networks:
         one_of("networks", name, NETWORKS)
     jax.config.update("jax_enable_compilation_cache", False)

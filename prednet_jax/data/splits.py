@@ -1,7 +1,7 @@
 """Splits: sequences to train on, to choose settings by, and to publish scores of.
 
 No sequence is in two splits. `sources.open_split` cuts every source the same way each
-time, as the table of docs/training.md has it.
+time, as the table in docs/training.md shows.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def moving(
 def by_seed(
     opened: Callable[..., FrameSource], split: str, count: int | None, size: dict
 ) -> FrameSource:
-    """Opens the beginnings of other seeds, or splits `in_time` without seeds."""
+    """Opens the beginnings of other seeds; splits `in_time` if seeds change nothing."""
     if split == "unseen":
         raise UserError("split=unseen: expected split train, validation or test")
     first_seed = FIRST_SEED[split]

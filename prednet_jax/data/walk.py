@@ -132,7 +132,7 @@ def open_walks(
 def _fingerprint(
     kind: str, first: np.ndarray, photographs: tuple[str, ...], **numbers: Any
 ) -> str:
-    """Computes the fingerprint, with the first frame, as Pillow's smoothing varies."""
+    """Hashes a walk with its first frame, which depends on Pillow's smoothing."""
     return fingerprint(
         generator=kind,
         version=VERSION,

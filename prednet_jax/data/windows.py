@@ -83,7 +83,7 @@ def schedule(
 def random_windows(
     source: FrameSource, window: int, updates: int, *, batch: int, seed: int
 ) -> Schedule:
-    """Draws windows of T frames from all windows of all sequences, with replacement.
+    """Samples windows of T frames from all windows of all sequences, with replacement.
 
     Every window is a sequence of its own. A longer schedule begins with a shorter one.
     """

@@ -197,9 +197,9 @@ def lstm(
 ) -> tuple[Float[Array, "B H W R"], Float[Array, "B H W R"]]:
     """Returns the new hidden state and cell: the elementwise part of the cells.
 
-    With peepholes (`watanabe`): logistic gates; each of i, f, o sees the old cell. With
-    the cell convolved (the PyTorch ports): the same, but each gate sees the
-    neighbouring cells too. Without (`lotter`): gates with Keras's hard sigmoid,
+    With peepholes (`watanabe`) the gates are logistic, and each of i, f, o sees the old
+    cell. With the cell convolved (the PyTorch ports) each gate also sees the
+    neighbouring cells. Otherwise (`lotter`) the gates are Keras's hard sigmoid,
     clip(0.2 x + 0.5, 0, 1).
 
     The pre-activations `gates` are in the order i, f, o, g; `convolved` is the old

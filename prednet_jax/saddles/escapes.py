@@ -152,7 +152,7 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
 
 
 def text_table(groups: list[Group]) -> str:
-    """Returns a row per group of `compare`: times of leaving, and runs that pass all.
+    """Returns a table with a row per case: times of leaving, and runs that pass all.
 
     p-values compare with runs without noise.
     """

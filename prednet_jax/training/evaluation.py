@@ -123,8 +123,8 @@ def evaluate(
     The sequences of the source are cut into pieces of equal length, which do not
     overlap; the frames of a shorter remainder are counted in `left_out`. The first
     pieces of all sequences come first, then the second ones. Losses are pooled over all
-    before they are divided by the loss of copying: the ratio of a scene with little
-    motion means little.
+    pieces before they are divided by the loss of copying, since the ratio of a single
+    scene with little motion means little.
 
     Args:
         params: the network's parameters.

@@ -50,7 +50,7 @@ class Interruption:
         os.close(self._reading)
 
     def defer(self) -> None:
-        """Records signals from now on; a second, later signal ends the process."""
+        """Notes signals from now on; a second, later signal ends the process."""
         self._deferred, self._saving = True, False
 
     def save(self) -> None:

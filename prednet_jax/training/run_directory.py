@@ -51,10 +51,11 @@ class ExistingRun(NamedTuple):
 def inspect_run_directory(
     folder: Path, *, updates: int, resume: bool, overwrite: bool
 ) -> ExistingRun:
-    """Inspects a directory, which must be free for a run of `updates` or hold it.
+    """Inspects a directory; it may hold a run only with `resume` or `overwrite`.
 
     Raises:
-        UserError: the directory holds another run, or a run that cannot continue.
+        UserError: the directory holds a run without these, or a run that cannot
+            continue.
     """
     parts = [name for name in PARTS if (folder / name).exists()]
     if overwrite or not parts:
@@ -156,7 +157,7 @@ class RunToWrite(NamedTuple):
 def start_or_resume(
     runs: Sequence[RunToWrite], *, overwrite: bool
 ) -> tuple[int, list[TrainState], list[Manifest | None]]:
-    """Starts or continues runs, all at the same update; no earlier function writes.
+    """Starts or continues runs, all at the same update; the first function to write.
 
     Every process passes all runs.
 

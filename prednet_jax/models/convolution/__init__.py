@@ -86,8 +86,8 @@ ALGORITHMS: dict[str, Algorithm] = {
 def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) -> str:
     """Returns the name of the algorithm that computes a convolution in this process.
 
-    `batch` is the number of sequences that a device sees at once. An algorithm for 3x3
-    filters with another filter size is a UserError.
+    `batch` is the number of sequences that a device sees at once. A filter size other
+    than 3 with an algorithm for 3x3 filters is a UserError.
     """
     name, size = shape.algorithm, shape.filter_size
     if name == "auto":
@@ -104,7 +104,7 @@ def resolve(shape: Convolution, dtype: DTypeLike = jnp.float32, batch: int = 1) 
 def fastest(
     shape: Convolution, backend: str, dtype: DTypeLike = jnp.float32, batch: int = 1
 ) -> str:
-    """Returns the algorithm measured to be the fastest for shapes on a backend."""
+    """Returns the algorithm measured to be the fastest for a shape on a backend."""
     if backend != "cpu":
         return "im2col" if _neighbourhoods(shape, batch) else "xla"
     # For the CPU XLA has convolution kernels in single and half precision only. In
