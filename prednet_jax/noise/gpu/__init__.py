@@ -1,1 +1,1 @@
-"""What a GPU would run, read on a machine without one."""
+"""Reads the program that a GPU would run, on a machine without a GPU."""

@@ -1,8 +1,8 @@
-"""What on a GPU will vary, told without one.
+"""Predicts which operations will vary on a GPU, on a machine without one.
 
-What can change the bits of a result is read from the program compiled for the GPU
-(`compilation`, `entries`), whose instructions know their line and operation in the
-source from the metadata that XLA carries along.
+Everything that can change the bits of a result is read from the program compiled for
+the GPU (`compilation`, `entries`). XLA's metadata gives the source line and the
+operation of each instruction.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from prednet_jax.noise.specs import Identity
 
 
 class Memory(NamedTuple):
-    """Bytes on one device; results are those that replace no argument."""
+    """Bytes on one device; results do not count where they replace an argument."""
 
     arguments: int
     results: int
@@ -36,20 +36,21 @@ class Memory(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A change, and the entries left when compiled again with it (None: not tried)."""
+    """A change, and the entries left after compiling with it (None: not tried)."""
 
     change: str
     left: tuple[Entry, ...] | None
 
 
 class Report(NamedTuple):
-    """What on a GPU will vary.
+    """The operations of a function that will vary on a GPU.
 
     Attributes:
-        entries: the worst first; one for each operation in each kernel.
-        kernels: number of kernels and library calls that one run launches, the body of
-            a loop counted once.
-        gpu: name of the GPU, or "described"; `devices`: how many.
+        entries: one for each operation in each kernel, the worst first.
+        kernels: the number of kernels and library calls that one run launches, with the
+            body of a loop counted once.
+        gpu: the name of the GPU, or "described".
+        devices: the number of GPUs.
         deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
     """
 
@@ -68,7 +69,7 @@ class Report(NamedTuple):
         return min((e.varies for e in self.entries), key=VARIES.index, default="no")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all but the compiled program itself."""
+        """Returns everything except the compiled program."""
         fields = self._asdict()
         del fields["compiled"]
         return {"varies": self.varies, **fields}
@@ -144,25 +145,25 @@ def audit(
     advise: bool = True,
     time_limit: float = TIME_LIMIT,
 ) -> Callable[..., Report]:
-    """What on a GPU will vary in a function, read from the program compiled for it.
+    """Predicts what will vary on a GPU, from the program compiled for that GPU.
 
     Args:
-        fn: of arrays and anything else to a result; never run.
+        fn: a function of arrays and any other arguments; it is never run.
         gpu: a name of `targets.CARDS`, or XLA's own description of another GPU (the
             text of a GpuTargetConfigProto).
-        devices: number of GPUs. Shardings are PartitionSpecs over an
+        devices: the number of GPUs. Shardings are PartitionSpecs over an
             `AbstractMesh((devices,), ("x",))` or one of another shape, on the
             arguments or inside of the function.
-        deterministic: compile under `--xla_gpu_deterministic_ops=true`.
-        advise: whether to compile again with what would help.
+        deterministic: whether to compile under `--xla_gpu_deterministic_ops=true`.
+        advise: whether to compile again with each change that may help.
         time_limit: seconds that each compilation may take.
 
     Returns:
-        `report(*args, **kwargs)` that gives a `Report`; arguments are arrays or
-        `jax.ShapeDtypeStruct`, of which shapes, types and shardings count.
+        `report(*args, **kwargs)`, which returns a `Report`; arguments are arrays or
+        `jax.ShapeDtypeStruct`, and only shapes, types and shardings matter.
 
     Raises:
-        NoiseError: bad options; on a call, when XLA's CUDA compiler is not installed,
+        NoiseError: bad options. On a call: XLA's CUDA compiler is not installed, or
             the function cannot be compiled for CUDA, or not within the time limit.
     """
     _, capability = described(gpu)
@@ -206,7 +207,7 @@ def audit(
 def _advice(
     build: Callable, entries: Sequence[Entry], deterministic: bool
 ) -> tuple[Advice, ...]:
-    """Returns what would help, tried by compiling again."""
+    """Returns the changes that help, each tried by compiling again."""
     advice = []
     if not deterministic and any(e.varies == "call" for e in entries):
         left = [e for e in build(True)[1] if e.varies == "call"]
@@ -223,7 +224,7 @@ def _advice(
 
 _FLAG = "XLA_FLAGS=--xla_gpu_deterministic_ops=true, which may be slower"
 _HIGHEST = 'jax.default_matmul_precision("highest"): slower, no operand is rounded'
-# Other ways to write what becomes atomics.
+# Alternatives to operations that become atomics.
 _OTHERS = {
     "scatter-add": "scatter-add: unique_indices=True where no index occurs twice; or a "
     "product, jax.nn.one_hot(ids, n).T @ x, where segments are few",
@@ -235,13 +236,13 @@ _OTHERS = {
 
 @contextlib.contextmanager
 def _refusing(steps: Sequence[Step]) -> Iterator[None]:
-    """Errors name the first equation that XLA does not compile by itself, if any."""
+    """Adds to errors the first equation that XLA does not compile alone, if any."""
     try:
         yield
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         for step in steps:
-            # Some equations call Python, or have kernels that XLA does not write.
+            # Some equations call Python, or have kernels from other sources.
             others = step.name in ("debug_print", "pallas_call", "ffi_call")
             if others or "callback" in step.name or f"'{step.name}'" in said:
                 said = f"{said}; {step.path} [{step.source}] is not XLA's own"
@@ -252,7 +253,7 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
 
 
 def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
-    """The mesh of the arguments; else the user's current one; else one named `x`."""
+    """Returns the mesh of the arguments, else the current one, else one named `x`."""
     shardings = [getattr(x, "sharding", None) for x in arrays]
     meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding)]
     current = jax.sharding.get_abstract_mesh()
@@ -264,14 +265,14 @@ def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
 
 
 def _spread(mesh: AbstractMesh) -> contextlib.AbstractContextManager:
-    """Where a PartitionSpec inside of a function is one of the mesh."""
+    """Makes PartitionSpecs inside a function refer to the mesh."""
     if mesh.size == 1:
         return contextlib.nullcontext()
     return jax.sharding.use_abstract_mesh(mesh)
 
 
 def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
-    """Shape, type and sharding over the mesh; replicated where nothing is said."""
+    """Returns shape, type and sharding over the mesh; the default is replicated."""
     sharding = getattr(x, "sharding", None)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
     return jax.ShapeDtypeStruct(
@@ -283,7 +284,7 @@ def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
 
 
 def _steps(closed: Any) -> list[Step]:
-    """The equations of a program; none if it holds a primitive that noise refuses."""
+    """Returns a program's equations; none if noise does not accept a primitive."""
     try:
         return list(plan(closed, Identity()).walk())
     except NoiseError:

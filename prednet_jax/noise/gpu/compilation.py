@@ -1,12 +1,12 @@
-"""Compiles a JAX program for a GPU that is not there.
+"""Compiles a JAX program for a GPU on a machine without one.
 
-XLA's CUDA compiler needs no device, only the description of one. It comes as a plugin
-of JAX, which a process of its own (`worker`) loads, so that it never touches the user's
-process. It gets the program as StableHLO with source lines, which survive in the
+XLA's CUDA compiler needs only the description of a device. It comes as a plugin of JAX,
+which a separate process (`worker`) loads, so that it never affects the user's process.
+The process gets the program as StableHLO with source lines, which survive in the
 metadata of the compiled text.
 
-Its wheels are in the folder `gpu-audit` of the environment, where `install` puts them,
-or beside JAX (extra `gpu-audit`).
+The plugin's wheels are in the folder `gpu-audit` of the environment, where `install`
+puts them, or in the same environment as JAX (extra `gpu-audit`).
 """
 
 import importlib.metadata
@@ -34,18 +34,19 @@ WHEELS = {
     "jax-cuda12-pjrt": jax.__version__,
     "nvidia-cuda-nvcc-cu12": "12.9.86",
 }
-# Seconds that compiling may take.
+# Seconds that a compilation may take.
 TIME_LIMIT = 600.0
 
 
 class Launch(NamedTuple):
-    """One thing that the GPU is told to do.
+    """One operation that the GPU executes.
 
     Attributes:
         kind: XLA's name, such as `kCustomKernel`, `kGemm`, `kAllReduce`.
-        instruction: of the program, by its name; "" if unknown.
-        kernel: key of `Compiled.ptx`; "" if this is no kernel of XLA's own.
-        grid: blocks of a kernel along x, y, z, and `threads` those of a block.
+        instruction: the name of the instruction in the program; "" if unknown.
+        kernel: the key in `Compiled.ptx`; "" if XLA did not write the kernel.
+        grid: blocks of a kernel along x, y, z.
+        threads: threads of a block along x, y, z.
     """
 
     kind: str
@@ -56,14 +57,15 @@ class Launch(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A program as a GPU would get it.
+    """A program as it is compiled for a GPU.
 
     Attributes:
         hlo: text of XLA's optimised, scheduled program with metadata.
-        ptx: the module of each kernel that XLA wrote itself, by the kernel's name.
-        launches: in order of the schedule, bodies of loops before what comes after.
-        memory: bytes of `argument`, `output`, `alias` (outputs in arguments that were
-            given away) and `temp`.
+        ptx: the module of each kernel that XLA wrote, by the kernel's name.
+        launches: the operations in the order of the schedule; bodies of loops come
+            before the operations after the loop.
+        memory: bytes of `argument`, `output`, `alias` (outputs that reuse donated
+            arguments) and `temp`.
         cost: `flops` and `bytes accessed` by XLA's cost model, in which library calls
             have no operations and the body of a loop counts once.
     """
@@ -78,8 +80,8 @@ class Compiled(NamedTuple):
 def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
     """Returns a program for CUDA, as bytecode of StableHLO with source lines.
 
-    `args` are arrays or `jax.ShapeDtypeStruct`s; results may take the memory of those
-    at the positions `donate`.
+    `args` are arrays or `jax.ShapeDtypeStruct`s. Results may reuse the memory of the
+    arguments at the positions `donate`.
     """
     program = jax.jit(fn, donate_argnums=tuple(donate)).trace(*args)
     lowered = program.lower(lowering_platforms=("cuda",))
@@ -96,21 +98,21 @@ def compiled_for(
     deterministic: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> list[Compiled]:
-    """Compiles programs (of `lower`) for a GPU, in a process of its own.
+    """Compiles programs (from `lower`) for a GPU, in a separate process.
 
-    Flags of `XLA_FLAGS` that begin with `--xla_gpu` count. `gpu` is as
-    `targets.described` takes it, `devices` how many each program is spread over,
-    `deterministic` adds `--xla_gpu_deterministic_ops=true`. A NoiseError: no compiler
-    is installed, the compiler reports an error or takes over `time_limit` seconds.
+    Flags of `XLA_FLAGS` that begin with `--xla_gpu` are used. `gpu` is described in
+    `targets.described`, `devices` is the number of devices of each program, and
+    `deterministic` adds `--xla_gpu_deterministic_ops=true`. A NoiseError is raised if
+    no compiler is installed, or if it fails or takes over `time_limit` seconds.
     """
     path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
     flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
     if deterministic:
         flags.append("--xla_gpu_deterministic_ops=true")
-    # Measuring kernels to choose among them needs a device.
+    # Autotuning measures kernels, which needs a device.
     flags.append("--xla_gpu_autotune_level=0")
     if jax.__version_info__ >= (0, 11):
-        # XLA writes PTX only where it is asked for, since then.
+        # Since then, XLA writes PTX only on request.
         flags.append("--xla_dump_emitter_re=ptx")
     environment = {
         "JAX_PLATFORMS": "cpu",
@@ -160,7 +162,7 @@ _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$.]+)", re.MULTILINE)
 
 
 def _compiled(folder: Path) -> Compiled:
-    """Returns what the worker and XLA wrote of one program."""
+    """Returns the files that the worker and XLA wrote for one program."""
     texts = [file.read_text() for file in sorted(folder.glob("*.ptx"))]
     ptx = {entry: text for text in texts for entry in _ENTRY.findall(text)}
     answer = json.loads((folder / "answer.json").read_text())
@@ -175,7 +177,7 @@ def _compiled(folder: Path) -> Compiled:
 
 
 def _launches(folder: Path) -> Iterator[Launch]:
-    """Yields what XLA's dump says of the sequence of kernels and calls."""
+    """Yields the kernels and calls listed in XLA's dump, in sequence."""
     (sequence,) = folder.glob("*.thunk_sequence.txt")
     (metadata,) = folder.glob("*.thunk_metadata.txt")
     names = {}
@@ -197,9 +199,9 @@ _SHAPE = re.compile(r"(\S+) grid: \[([^\]]*)\] threads: \[([^\]]*)\]")
 
 
 def found_wheels() -> list[str]:
-    """Folders, at most one, that the worker has to look in for the compiler.
+    """Returns the folders, at most one, in which the worker finds the compiler.
 
-    A NoiseError: it is not installed, or is another version than JAX.
+    A NoiseError is raised if it is not installed, or its version is not JAX's.
     """
     folder = Path(sys.prefix) / "gpu-audit"
     beside = [str(folder)] if folder.is_dir() else []

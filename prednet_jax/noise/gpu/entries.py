@@ -1,7 +1,7 @@
-"""The compiled program, read for what decides about the bits of its results.
+"""Finds, in a compiled program, the operations that affect the bits of its results.
 
-Each instruction that the GPU is told to run is looked at together with its kernel's
-PTX. Source of what XLA does: openxla/xla, xla/service/gpu and xla/backends/gpu/codegen.
+Each instruction that the GPU executes is examined together with its kernel's PTX.
+Source for XLA's behaviour: openxla/xla, xla/service/gpu and xla/backends/gpu/codegen.
 """
 
 import re
@@ -13,7 +13,7 @@ from prednet_jax.noise.gpu import hlo, ptx, replay
 from prednet_jax.noise.gpu.compilation import Compiled, Launch
 from prednet_jax.noise.plan import Step
 
-# From the worst on.
+# From the worst to the best.
 VARIES = ("call", "compilation", "device", "no")
 KINDS = (
     *("atomic", "library", "collective", "reduced_precision", "reduction"),
@@ -22,16 +22,16 @@ KINDS = (
 
 
 class Entry(NamedTuple):
-    """One thing that decides about the bits of a result.
+    """One property of a program that affects the bits of a result.
 
     Attributes:
         kind: one of `KINDS`.
         primitive: JAX's name, such as `scatter-add`; "" if unknown.
         source: the user's line, such as `model.py:12 in loss`; "" if unknown.
-        varies: one of `VARIES`: two runs of one compiled program may differ, two
-            compilations may, two GPUs or versions of XLA may, or nothing.
-        detail: what happens, in words.
-        kernel: of XLA's own, or the name of the instruction that calls a library.
+        varies: one of `VARIES`: the bits may differ between two runs of one compiled
+            program, between compilations, between GPUs or versions of XLA, or never.
+        detail: a description of the cause.
+        kernel: the name of XLA's kernel, or of the instruction that calls a library.
     """
 
     kind: str
@@ -48,9 +48,9 @@ def entries_of(
     capability: tuple[int, int],
     deterministic: bool,
 ) -> tuple[Entry, ...]:
-    """All entries of a program compiled from equations `steps`, the worst first."""
+    """Returns the entries of a program compiled from `steps`, the worst first."""
     program = hlo.read(compiled.hlo)
-    # From here on operands may be rounded to TF32, and kernels be Triton's.
+    # From this capability on, operands may be rounded to TF32, and kernels be Triton's.
     ampere = capability >= (8, 0)
     tuned = ampere and not deterministic
     launched = {x.instruction: x for x in compiled.launches}
@@ -103,15 +103,15 @@ def entries_of(
 
 
 def _opcode(each: hlo.Instruction) -> str:
-    """Returns the opcode, whether it waits for the result or only starts."""
+    """Returns the opcode, whether the instruction waits for its result or starts it."""
     return each.opcode.removesuffix("-start")
 
 
-# Where a primitive and a line were found.
+# A primitive and the user's line.
 Place = tuple[str, str]
-# Operations whose lowering is made of others, by the name those have.
+# Operations lowered to other operations, by the names of those.
 _PARTS = {"select_and_scatter": "select_and_scatter_add"}
-# Which primitives become an instruction.
+# The primitives that become an instruction.
 _EXPECTED = {
     "dot": "dot",
     "convolution": "conv",
@@ -128,7 +128,7 @@ def _where(
     around: hlo.Instruction,
     steps: Sequence[Step],
 ) -> Place:
-    """JAX's primitive and the user's line of an instruction."""
+    """Returns JAX's primitive and the user's line of an instruction."""
     expected = _EXPECTED.get(_opcode(each), "")
     if "__cudnn$" in each.attributes:
         expected = _EXPECTED["convolution"]
@@ -148,7 +148,7 @@ def _where(
 
 
 def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> str:
-    """The name; where XLA moved that of a neighbour here, another one of the line."""
+    """Returns the name, or another of this line if XLA moved a neighbour's here."""
     here = [name, *(step.name for step in steps if step.source == source)]
     return next((x for x in here if re.search(expected, x)), name)
 
@@ -156,7 +156,7 @@ def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> st
 def _joined(
     program: hlo.Program, each: hlo.Instruction, steps: Sequence[Step]
 ) -> list[Place]:
-    """Primitives and lines of collectives that XLA made into one, without a name."""
+    """Returns primitives and lines of collectives that XLA merged, without names."""
     expected = _EXPECTED.get(_opcode(each))
     if expected is None:
         return []
@@ -170,8 +170,8 @@ def _joined(
     def operands(x: hlo.Instruction) -> list[hlo.Instruction]:
         return [by_name[name] for name in x.operands if name in by_name]
 
-    # What takes the parts of its result apart still has the names of those that the
-    # user wrote, and the operands those of the sums that the partitioner spread.
+    # The instructions that unpack its result keep the names of the user's collectives;
+    # its operands keep the names of the sums that the partitioner distributed.
     places: dict[Place, None] = {}
     for neighbours in (users, operands):
         todo = [each]
@@ -190,13 +190,13 @@ def _joined(
 
 
 _FLOAT = re.compile(r"\b(?:f\d+|bf16|c64|c128)\w*\[")
-# What the kernel of an instruction adds or multiplies; all else gives the same bits in
-# every order.
+# Additions or products in the kernel of an instruction; all other operations give the
+# same bits in every order.
 _ROUNDING = frozenset({"add", "multiply", "subtract", "divide"})
 
 
 def _combines(program: hlo.Program, each: hlo.Instruction) -> bool:
-    """Whether the order in which an instruction combines floats changes their bits."""
+    """Returns whether an instruction combines floats in an order that matters."""
     body = program.computations.get(each.attribute("to_apply"), ())
     return _FLOAT.search(each.type) is not None and any(
         x.opcode in _ROUNDING and _FLOAT.search(x.type) for x in body
@@ -210,9 +210,9 @@ _FLOAT_ATOMIC = re.compile(r"\.add(?:\.noftz)?\.(?:f16|bf16|f32|f64)")
 def _atomic(
     operations: Sequence[str], combines: bool | None, place: Place, kernel: str
 ) -> Entry:
-    """Operations of threads on one place, in the order in which they come.
+    """Returns atomic operations of threads, which run in order of arrival.
 
-    `combines` says whether they combine floats; None: the program does not say.
+    `combines` is whether they combine floats. It defaults to None: unknown.
     """
     first, loops = operations[0], [x for x in operations if ".cas" in x]
     unknown = [x for x in operations if ".cas" in x or ".exch" in x]
@@ -229,7 +229,7 @@ def _atomic(
     return Entry("atomic", *place, "call", detail, kernel)
 
 
-# Kind, what varies, and what happens in words.
+# Kind, what varies, and a description.
 Finding = tuple[str, str, str]
 _MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
 
@@ -240,7 +240,7 @@ _READABLE = 1 << 28
 def _trees(
     program: hlo.Program, instruction: hlo.Instruction, launch: Launch, text: str
 ) -> Mapping[int, replay.Schedule]:
-    """The trees of sums in the kernel of a fusion that can be read: `replay.trees`."""
+    """Returns the trees of sums in a fusion's kernel that `replay.trees` can read."""
     operands = [program.instructions[name] for name in instruction.operands]
     variables = [array for x in (*operands, instruction) for array in x.arrays]
     if sum(size for _, size in variables) > _READABLE:
@@ -250,7 +250,7 @@ def _trees(
         arguments = tuple(range(len(variables)))
         started = ptx.Launch(kernel, launch.grid, launch.threads, arguments)
         return replay.trees(started, variables)
-    # Any kernel may hold what the interpreter was not made for.
+    # Any kernel may use instructions that the interpreter does not support.
     except Exception:
         return {}
 
@@ -263,7 +263,7 @@ def _reduction(
     tuned: bool,
     trees: Callable[[], Mapping[int, replay.Schedule]],
 ) -> Iterator[Finding]:
-    """Sums in an order that the kernel fixes."""
+    """Describes sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
         unit = "on matrix units" if _MATRIX.search(text) else "fused multiply-adds"
         if blocks := re.search(r'"sizes":\["(\d+)"\]', each.attributes):
@@ -280,8 +280,8 @@ def _reduction(
         varies, detail = "device", f"a sum of {terms}: of which there is one order"
         if terms > 2:
             detail = f"a sum of {terms}: {trees().get(terms) or 'tree not read'}"
-            # Which kernel, XLA's own or one of Triton, is measured on the device. It
-            # was Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
+            # The kernel, XLA's own or Triton's, is chosen by measuring on the device.
+            # It was Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
             if tuned:
                 varies = "compilation"
                 detail += "; or autotuning takes Triton's"
@@ -293,18 +293,18 @@ def _reduction(
 
 
 class Library(NamedTuple):
-    """What a library promises about repeating bits.
+    """A library's guarantees about repeating bits.
 
     XLA chooses among its algorithms by measuring them when a program is compiled
     (autotuning). Under `--xla_gpu_deterministic_ops=true` it does not measure, and
-    leaves out algorithms that do not repeat: what varies then is in `deterministic`.
+    leaves out algorithms that do not repeat: `deterministic` lists what then varies.
     """
 
     name: str
     promise: str
     varies: str
     deterministic: str
-    # Where its documentation says so, below docs.nvidia.com.
+    # The page of the documentation, below docs.nvidia.com.
     page: str = ""
 
 
@@ -338,8 +338,8 @@ _CUFFT = Library(
 _OWN = "each routine has a promise of its own"
 _CUSPARSE = Library("cuSPARSE", _OWN, "call", "call", "cuda/cusparse, of each routine")
 _UNKNOWN = Library("", "not known to audit: nothing is promised", "call", "call")
-# By the beginning of an opcode, or of the target of a custom call; the first that fits.
-# None: calls that move data, sort or work on integers.
+# By the beginning of an opcode, or of a custom call's target; the first match counts.
+# None stands for calls that move data, sort or compute with integers.
 _LIBRARIES: dict[str, Library | None] = {
     "fft": _CUFFT,
     "triangular-solve": _CUBLAS,
@@ -358,7 +358,7 @@ _LIBRARIES: dict[str, Library | None] = {
 
 
 def is_call(kind: str) -> bool:
-    """Returns whether a launch is a call of a library, by XLA's name of its kind."""
+    """Returns whether XLA's name for a kind of launch means a library call."""
     calls = (
         "Gemm|CublasLt|Convolution|CustomCall|Fft|Cholesky|TriangularSolve|Cudnn|Norm"
     )
@@ -390,7 +390,7 @@ _COLLECTIVES = {
     "collective-permute": "exchange",
     "collective-broadcast": "broadcast",
 }
-# Beginnings of the primitives of a user who writes them.
+# Beginnings of the names of primitives for collectives that users write.
 _WRITTEN = (
     *("psum", "pmax", "pmin", "all_gather", "reduce_scatter", "all_to_all"),
     *("ppermute", "pbroadcast"),
@@ -413,7 +413,7 @@ def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> En
     return Entry("collective", *place, "device" if sums else "no", detail, each.name)
 
 
-# Functions of which each platform has its own: the last bits differ.
+# Functions that differ between platforms in the last bits.
 _FUNCTIONS = frozenset(
     (  # noqa: SIM905
         "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf exponential "
@@ -428,7 +428,7 @@ _APPROXIMATE = re.compile(r"\b(?:div\.(?:full|approx)|(?:sqrt|rcp)\.approx)[\w.]
 def _arithmetic(
     each: hlo.Instruction, opcodes: Collection[str], text: str
 ) -> str | None:
-    """Returns why a single operation has other bits elsewhere, if it has."""
+    """Returns why an operation has other bits on other platforms, or None."""
     if not _FLOAT.search(each.type):
         return None
     if each.opcode in _FUNCTIONS:
@@ -450,7 +450,7 @@ def _arithmetic(
 def _denormals(
     program: hlo.Program, compiled: Compiled, steps: Sequence[Step]
 ) -> Iterator[Entry]:
-    """Yields the first operation on floats: whether tiny results survive differs."""
+    """Yields the first operation on floats, because denormal results may be flushed."""
     for launch in compiled.launches:
         around = program.instructions.get(launch.instruction)
         if around is None:
@@ -469,7 +469,7 @@ def _denormals(
 def _reduced(
     program: hlo.Program, each: hlo.Instruction, text: str, tf32: bool
 ) -> Iterator[Finding]:
-    """Products of float32 whose operands are rounded."""
+    """Finds products of float32 whose operands are rounded."""
     target = each.attribute("custom_call_target")
     known = program.instructions
     operands = [known[name].type for name in each.operands if name in known]
@@ -483,7 +483,7 @@ def _reduced(
             detail = "float32 operands become sums of bfloat16"
             yield "reduced_precision", "device", detail
     elif tf32 and target.startswith(("__cublas$gemm", "__cublas$lt", "__cudnn$conv")):
-        # A function's name, in the metadata, says nothing about its precision.
+        # A function's name, in the metadata, does not describe its precision.
         said = re.sub(r'op_name="(?:[^"\\]|\\.)*"', "", each.attributes)
         if not re.search(r"highest|\"HIGHEST\"|ALG_DOT_F32", said):
             detail = f"{target}: float32 operands may be rounded to TF32"

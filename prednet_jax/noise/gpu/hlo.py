@@ -1,4 +1,4 @@
-"""The text of XLA's optimised program, read: instructions, and what they call."""
+"""Parses the text of XLA's optimised program into instructions and calls."""
 
 import math
 import os
@@ -15,9 +15,9 @@ class Instruction(NamedTuple):
     """One instruction.
 
     Attributes:
-        type: of the result, such as `f32[64,64]{1,0}` or a tuple in parentheses.
-        opcode: such as `reduce`, `fusion`, `custom-call`.
-        operands: names of instructions in the computation; of a parameter its number.
+        type: type of the result, such as `f32[64,64]{1,0}` or a tuple in parentheses.
+        opcode: the opcode, such as `reduce`, `fusion`, `custom-call`.
+        operands: names of instructions in the computation; for a parameter its number.
         attributes: the rest of the line.
     """
 
@@ -34,12 +34,12 @@ class Instruction(NamedTuple):
 
     @property
     def frame(self) -> int:
-        """Returns number of the stack frame; 0 if there is none."""
+        """Returns the number of the stack frame, or 0 without one."""
         return int(self._attribute(r"stack_frame_id=(\d+)") or 0)
 
     @property
     def arrays(self) -> list[tuple[str, int]]:
-        """Type, such as `f32`, and bytes of the result, or of each of several."""
+        """The type, such as `f32`, and the bytes of each array of the result."""
         arrays = []
         for name, sizes in re.findall(r"(\w+)\[([\d,]*)\]", self.type):
             bits = re.search(r"\d+", name)
@@ -48,7 +48,7 @@ class Instruction(NamedTuple):
         return arrays
 
     def attribute(self, name: str) -> str:
-        """The value of an attribute up to the next comma or blank; "" without it."""
+        """Returns an attribute's value up to the next comma or blank, or ""."""
         return self._attribute(rf"\b{name}=%?([^,\s]+)").strip('"')
 
     def _attribute(self, pattern: str) -> str:
@@ -58,9 +58,9 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program: instructions by computation, of which the last is the start.
+    """A compiled program: instructions by computation; the last one is the entry.
 
-    `frames` has for each stack frame the file, line, function and the frame around it.
+    `frames` maps each stack frame to its file, line, function and parent frame.
     """
 
     computations: Mapping[str, list[Instruction]]
@@ -72,16 +72,16 @@ class Program:
         return {x.name: x for body in self.computations.values() for x in body}
 
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yields an instruction, and those of the fusion that it stands for."""
+        """Yields an instruction, and the instructions of its fusion, if it is one."""
         yield instruction
         for each in self.computations.get(instruction.attribute("calls"), ()):
             yield from self.inside(each)
 
     def source(self, frame: int) -> str:
-        """The user's line of a stack frame, as `coverage` gives it; "" without one.
+        """Returns the user's line of a stack frame, as `coverage` gives it, or "".
 
-        The innermost frame of a file that is no library's. Frames outside of the
-        audited function, which this package called, do not count.
+        It is the innermost frame in a file that does not belong to a library. Frames
+        outside of the audited function, which this package called, do not count.
         """
         while frame in self.frames:
             file, line, function, frame = self.frames[frame]
@@ -93,7 +93,7 @@ class Program:
 
 
 def read(text: str) -> Program:
-    """Reads the text that XLA prints of a module."""
+    """Parses the text of a module as XLA prints it."""
     tables: dict[str, dict[int, str]] = {name: {} for name in _TABLES}
     computations: dict[str, list[Instruction]] = {}
     table: dict[int, str] = {}
@@ -134,7 +134,7 @@ def _instruction(head: re.Match[str], rest: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the text goes on after the parenthesis that opens at `start` is closed."""
+    """Returns the position after the parenthesis that closes the one at `start`."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")
@@ -146,7 +146,7 @@ def _closing(text: str, start: int) -> int:
 def _frames(
     tables: Mapping[str, Mapping[int, str]],
 ) -> dict[int, tuple[str, int, str, int]]:
-    """Stack frames; the number of the frame around each is one less than its text."""
+    """Parses stack frames; the text numbers parent frames from one, not zero."""
 
     def numbers(text: str) -> dict[str, int]:
         return {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", text)}

@@ -1,7 +1,7 @@
-"""What each PTX instruction computes: functions of NumPy arrays, exact to the bit.
+"""Computes PTX instructions as functions of NumPy arrays, exact to the bit.
 
-`OPERATIONS` has those that kernels of sums are made of by opcode, modifiers included;
-others are unknown to the interpreter. Memory, shuffles and branches are `ptx`'s.
+`OPERATIONS` has the instructions in kernels of sums, by opcode with modifiers; the
+interpreter knows no others. `ptx` handles memory, shuffles and branches.
 
 Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 """
@@ -27,7 +27,7 @@ TYPES: Mapping[str, Any] = {
 
 
 class PtxError(NoiseError):
-    """What the interpreter does not know, or a kernel must not do."""
+    """The interpreter does not know an instruction, or a kernel must not do it."""
 
 
 class Instruction(NamedTuple):
@@ -47,20 +47,20 @@ def unknown(instruction: Instruction) -> PtxError:
     )
 
 
-# What an instruction computes: a function of its operands, and their types, of which
-# the last holds for all that follow.
+# The effect of an instruction: a function of its operands, and their types. The last
+# type holds for all further operands.
 Operation = tuple[Callable[..., Any], tuple[str, ...]]
 
 
 def _shift(function: Callable[..., Array], x: Array, by: Array) -> Array:
-    """Beyond the number of bits nothing is left but, of a right shift, the sign."""
+    """Shifts bits; beyond their number only a right shift's sign is left."""
     near = function(x, np.minimum(by, 8 * x.itemsize - 1).astype(x.dtype))
     signs = function is np.right_shift and x.dtype.kind == "i"
     return np.where(signs | (by < 8 * x.itemsize), near, 0).astype(x.dtype)
 
 
 def _extract(x: Array, position: Array, length: Array) -> Array:
-    """Returns bits of an unsigned number: `length` of them, from `position`."""
+    """Returns `length` bits of an unsigned number, from `position` on."""
     mask = (np.uint64(1) << np.minimum(length, 32).astype(np.uint64)) - np.uint64(1)
     return _shift(np.right_shift, x, position) & mask.astype(np.uint32)
 
@@ -71,7 +71,7 @@ def _wide(a: Array, b: Array) -> Array:
 
 
 def _canonical(function: Callable[..., Array], *operands: Array) -> Array:
-    """Returns with the one NaN that a GPU makes."""
+    """Replaces each NaN of a result by the only NaN that a GPU makes."""
     result = np.asarray(function(*operands))
     bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), result.view(np.uint32))
     return bits.view(np.float32)
@@ -117,7 +117,7 @@ _FLOAT: Mapping[str, Callable[..., Array]] = {
 
 
 def _integer_operations(kind: str) -> dict[str, Operation]:
-    """Instructions on integers of a type, such as `u32`, by opcode without it."""
+    """Returns the instructions on integers of a type such as `u32`, by opcode."""
     table: dict[str, Operation] = {name: (f, (kind,)) for name, f in _INTEGER.items()}
     table["selp"] = _select, (kind, kind, "pred")
     table["shl"] = partial(_shift, np.left_shift), (kind, "u32")

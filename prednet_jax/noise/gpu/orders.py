@@ -27,7 +27,7 @@ from prednet_jax.noise.gpu.replay import Schedule
 from prednet_jax.noise.order.partials import LeftAlone, too_few
 from prednet_jax.noise.specs import FixedOrder, Replay, choice
 
-# Types that are added in float32.
+# Types whose sums are kept in float32.
 TYPES = ("float32", "bfloat16", "float16")
 # Orders that need no compiler: those of both networks' trainings on the GTX 1080, made
 # by tools/gpu_schedules.py of commit 09c1a23.
@@ -35,7 +35,7 @@ COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
 class Sum(NamedTuple):
-    """A sum, as it is compiled."""
+    """A sum, as compiled alone."""
 
     gpu: str
     dtype: str
@@ -48,7 +48,7 @@ class Sum(NamedTuple):
 
     @property
     def terms(self) -> int:
-        """Of each result."""
+        """The number of terms of each result."""
         return math.prod(self.shape[d] for d in self.axes)
 
 
@@ -57,17 +57,18 @@ class GpuOrder(FixedOrder):
     """Sums added in the fixed order of a GPU's kernels; nothing is random.
 
     Attributes:
-        gpu: whose, a name of `targets.CARDS`. The order of each `reduce_sum` is
-            read from the kernel that XLA compiles for that sum alone.
-        products: the model of dots and convolutions, which are the libraries'.
-            `"fused"`: that of this module. `"plain"`: as this machine computes them.
+        gpu: the GPU, a name of `targets.CARDS`. The order of each `reduce_sum` is read
+            from the kernel that XLA compiles for that sum alone.
+        products: the model of dots and convolutions, which libraries compute.
+            `"fused"` is the model of this module, `"plain"` this machine's own
+            products.
     """
 
     gpu: str = choice(dataclasses.MISSING, *targets.CARDS)
     products: str = choice("fused", "fused", "plain")
 
     def prepare(self, jaxpr: Any) -> None:
-        """Reads the orders of all sums of a program at once."""
+        """Reads the orders of all sums of a program, all at once."""
         _read_orders([key for key in _sums(self, jaxpr) if key.terms > 2])
 
     def replay(self, equation: Any) -> Replay | LeftAlone:
@@ -116,17 +117,17 @@ def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
 
 
 def order_of(key: Sum) -> Schedule | str:
-    """The order of a sum, known or read from the kernel; why it cannot be read."""
+    """Returns a sum's order, from memory or its kernel, or why it cannot be read."""
     _read_orders([key])
     return known[str(key)]
 
 
-# By name of the sum, all that this process has asked for.
+# By name of the sum, all orders that this process has requested.
 known: dict[str, Schedule | str] = {}
 
 
 def _read_orders(keys: Sequence[Sum]) -> None:
-    """Compiles what is not known, each sum by itself, and read the orders."""
+    """Compiles each unknown sum alone, and reads its order from the kernel."""
     if not known:
         known.update(committed())
     missing = [key for key in dict.fromkeys(keys) if str(key) not in known]
@@ -147,7 +148,7 @@ def _read_orders(keys: Sequence[Sum]) -> None:
 
 
 def committed() -> dict[str, Schedule]:
-    """Returns orders that come with the package, by the name of the sum."""
+    """Returns the orders that come with the package, by the name of the sum."""
     rounds: dict[str, list[Any]] = {}
     with np.load(COMMITTED) as file:
         for name, table in file.items():
@@ -172,7 +173,7 @@ def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:
 
 
 def _chains(columns: Array, table: np.ndarray) -> Array:
-    """columns[table[0]] + columns[table[1]] + ..., from left to right."""
+    """Adds columns[table[0]] + columns[table[1]] + ..., from left to right."""
 
     def column(indices: Any) -> Array:
         return columns.at[indices].get(mode="promise_in_bounds")
@@ -217,7 +218,7 @@ def _dot(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> 
     (lc, rc), (lb, rb) = params["dimension_numbers"]
 
     def arranged(x: Array, contracted: Any, batch: Any) -> tuple[Array, tuple]:
-        """As [k, batch, rest], and the shape of the rest."""
+        """Reshapes to [k, batch, rest]; also returns the shape of the rest."""
         rest = [d for d in range(x.ndim) if d not in (*contracted, *batch)]
         shape = tuple(x.shape[d] for d in rest)
         groups = (contracted, batch, rest)
@@ -233,7 +234,7 @@ def _dot(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> 
 
 
 def _product(a: Array, b: Array, tf32: bool) -> Array:
-    """Float32 [batch, m, n] from [k, batch, m] and [k, batch, n], by rising k."""
+    """Multiplies float32 [k, batch, m] and [k, batch, n]; adds by rising k."""
     a, b = (lax.convert_element_type(x, jnp.float32) for x in (a, b))
     if tf32:
         a, b = _tf32(a), _tf32(b)

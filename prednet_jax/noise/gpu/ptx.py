@@ -1,12 +1,14 @@
-"""A small interpreter of PTX, the assembly language of NVIDIA's GPUs, on NumPy.
+"""Interprets PTX, the assembly language of NVIDIA's GPUs, on NumPy.
 
-It runs the kernels that XLA writes itself, bit for bit. All threads of many blocks
-advance in lockstep. Where they diverge, those at the lowest address go first until the
-others have caught up. What PTX does not define to the bit, what a kernel must not do
-(docs/noise/gpu_order.md) and every unknown instruction is a `PtxError`.
+It runs the kernels that XLA writes, bit for bit. All threads of many blocks advance in
+lockstep. Where they diverge, the threads at the lowest address run first until the
+others have caught up. A `PtxError` is raised for operations that PTX does not define to
+the bit, for those that a kernel must not do (docs/noise/gpu_order.md) and for unknown
+instructions.
 
-Registers may carry tags beside their bits: integers that say which term of a sum, or
-which sum of terms, a number is. `replay` reads the order of sums from them.
+In addition to their bits, registers may carry tags: integers that identify the term of
+a sum, or the sum of terms, that a number is. `replay` reads the order of sums from
+them.
 
 Source: NVIDIA, "PTX ISA", version 8.8, chapters 7 (operands) and 9 (instructions).
 """
@@ -30,12 +32,12 @@ from prednet_jax.noise.gpu.instructions import (
 
 # Threads that are interpreted at once.
 _AT_ONCE = 1 << 19
-# What a sum of float32 is made of.
+# The instructions that make up a sum of float32.
 ADDITION = "add.rn.f32"
 _ARITHMETIC = re.compile(r"(?!add\.rn\.|selp\.|cvt\.f32).*\.f32$")
 
-# What becomes of tags in arithmetic. Of an opcode such as "add.rn.f32", the operands'
-# tags (int32 [threads]; 0: none) and the operands: the tags of the result.
+# Combines tags in arithmetic. Given an opcode such as "add.rn.f32", the operands' tags
+# (int32 [threads]; 0: none) and the operands, it returns the tags of the result.
 Combine = Callable[[str, Sequence[Array], Sequence[Array]], Array]
 
 
@@ -43,8 +45,8 @@ Combine = Callable[[str, Sequence[Array], Sequence[Array]], Array]
 class Kernel:
     """A kernel's text, parsed: parameters of 64 bits, types of registers by prefix.
 
-    `shared` is bytes of shared memory, `symbols` where each variable in it starts, and
-    `labels` the positions in `code` that branches go to.
+    `shared` is the size of shared memory in bytes, `symbols` the start of each variable
+    in it, and `labels` the positions in `code` that branches jump to.
     """
 
     parameters: tuple[str, ...]
@@ -56,7 +58,7 @@ class Kernel:
 
 
 def parse(text: str) -> dict[str, Kernel]:
-    """The kernels of a PTX module by name; a PtxError names what is not understood."""
+    """Parses the kernels of a PTX module by name; raises a PtxError for others."""
     kernels: dict[str, Kernel] = {}
 
     def read(found: re.Match[str]) -> str:
@@ -106,7 +108,7 @@ def _kernel(parameters: tuple[str, ...], body: str) -> Kernel:
 
 
 def _operand(text: str) -> Any:
-    """Returns an operand as Python has it; an address is a list of base and offset."""
+    """Parses an operand as a Python value; an address is a list [base, offset]."""
     if text.startswith("{"):
         return tuple(_operand(part.strip()) for part in text[1:-1].split(","))
     if text.startswith("["):
@@ -120,7 +122,7 @@ def _operand(text: str) -> Any:
 
 
 class Memory:
-    """Bytes `data`, the tags of each two of them, and where variables lie."""
+    """Bytes `data`, the tags of each pair of bytes, and the variables' positions."""
 
     def __init__(self, sizes: Sequence[int], *, tagged: bool = False) -> None:
         starts, end = [], 256
@@ -133,12 +135,12 @@ class Memory:
         self.tags: Array | None = np.zeros(end // 2, np.int32) if tagged else None
 
     def view(self, position: int, dtype: Any) -> Array:
-        """Returns the variable of that position, to be read and written."""
+        """Returns the variable at that position, to be read and written."""
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.data[start:stop].view(dtype)
 
     def tags_of(self, position: int, dtype: np.dtype[Any]) -> Array:
-        """Tags of a variable's numbers, of two bytes or more."""
+        """Returns the tags of a variable's numbers, of two bytes or more."""
         assert self.tags is not None
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.tags[start // 2 : stop // 2 : dtype.itemsize // 2]
@@ -159,7 +161,7 @@ class Memory:
         return Register(self.data.view(dtype)[index], tags)
 
     def store(self, address: Array, value: "Register", text: str) -> None:
-        """Writes bits and tags; threads that disagree about an address are an error."""
+        """Writes bits and tags; refuses threads that disagree about an address."""
         bits, size = value.bits, value.bits.dtype.itemsize
         index, cells = self._index(address, size, text), self.data.view(bits.dtype)
         cells[index] = bits
@@ -170,18 +172,18 @@ class Memory:
 
 
 class Register(NamedTuple):
-    """A number in each thread: its bits [n], or [] of a constant, and its tags."""
+    """A number in each thread: its bits, [n] or [] for a constant, and its tags."""
 
     bits: Array
     tags: Array
 
 
-# Of a number that is no term.
+# The tag of a number that is not a term.
 _UNTAGGED: Array = np.zeros((), np.int32)
 
 
 class Launch(NamedTuple):
-    """How a kernel is started: blocks and threads in x, y, z, variables of `Memory`."""
+    """A kernel's launch: blocks and threads in x, y, z, and variables of `Memory`."""
 
     kernel: Kernel
     grid: tuple[int, ...]
@@ -196,11 +198,11 @@ def run(
     *,
     sample: bool = False,
 ) -> None:
-    """Runs a kernel on global memory; `combine` None: there are no tags.
+    """Runs a kernel on global memory; without `combine` there are no tags.
 
-    `sample`: the first block alone, and arithmetic on floats other than additions gives
-    any number, for tags that depend on none. A PtxError: at what it does not know or
-    must not happen.
+    `sample` runs only the first block, and arithmetic on floats other than additions
+    gives arbitrary numbers, for tags that do not depend on them. A PtxError is raised
+    for unknown instructions and for operations that a kernel must not do.
     """
     blocks = 1 if sample else math.prod(launch.grid)
     chunk = max(1, _AT_ONCE // math.prod(launch.block))
@@ -212,7 +214,7 @@ def run(
 
 @dataclass(eq=False)
 class _Threads:
-    """Threads of some blocks, while they run; arrays are over all of them, [n]."""
+    """Threads of some blocks in execution; arrays are over all of them, [n]."""
 
     launch: Launch
     memory: Memory
@@ -237,12 +239,12 @@ class _Threads:
                     bits = value.astype(np.uint32)
                     self.registers[f"{prefix}{name}.{axis}"] = Register(bits, _UNTAGGED)
                 linear = linear // size
-        # Each block has a copy; `_move` adds where it lies.
+        # Each block has a copy; `_move` adds its offset.
         for name, start in self.kernel.symbols.items():
             self.registers[name] = Register(np.array(start, np.uint64), _UNTAGGED)
 
     def run(self) -> None:
-        # By position in the code, the threads that stand there; those at a barrier.
+        # By position in the code, the threads at that position; those at a barrier.
         ready, waiting = {0: np.ones(self.block.size, bool)}, dict[int, Array]()
         special = {"ld": self._move, "st": self._move, "shfl": self._shuffle}
         special |= {"mov": self._copy, "cvta": self._copy}
@@ -268,7 +270,7 @@ class _Threads:
                 waiting[here + 1] = acting
             elif name != "ret":
                 goes = [(here + 1, mask)]
-                # Kernels run one after another here: they do not wait for each other.
+                # Kernels run one after another here, so they never wait for each other.
                 if acting.any() and name != "griddepcontrol":
                     special.get(name, self._calculate)(instruction, acting)
             for position, some in goes:
@@ -299,7 +301,7 @@ class _Threads:
         return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 
     def _calculate(self, instruction: Instruction, mask: Array) -> None:
-        """Returns all instructions that are functions of their operands."""
+        """Executes the instructions that are functions of their operands."""
         target, *sources = instruction.operands
         opcode = instruction.opcode
         if self.sample and _ARITHMETIC.match(opcode):
@@ -319,7 +321,7 @@ class _Threads:
         self.write(target, Register(result, tags), mask)
 
     def _copy(self, instruction: Instruction, mask: Array) -> None:
-        """mov, also to the halves of a register, and cvta (one address space)."""
+        """Executes mov, also on halves of a register, and cvta (one address space)."""
         target, source = instruction.operands
         kind = instruction.opcode.rpartition(".")[2]
         if isinstance(source, tuple):
@@ -333,7 +335,7 @@ class _Threads:
             self.write(name, Register(bits.astype(f"u{width // 8}"), whole.tags), mask)
 
     def _move(self, instruction: Instruction, mask: Array) -> None:
-        """Loads and stores (ld, st), of one number or a vector."""
+        """Executes loads and stores (ld, st), of one number or a vector."""
         found = re.fullmatch(
             r"(ld|st)\.(param|global|shared)(?:::entry)?(\.nc)?(?:\.v([24]))?\.([bus]\d+|f\d+)",
             instruction.opcode,
@@ -367,7 +369,7 @@ class _Threads:
             self.write(register, Register(bits, tags), mask)
 
     def _shuffle(self, instruction: Instruction, mask: Array) -> None:
-        """Returns shfl.sync.down: a register of a later lane of the warp."""
+        """Executes shfl.sync.down, which reads a later lane's register."""
         target, source, *rest = instruction.operands
         if instruction.opcode != "shfl.sync.down.b32" or rest[1:] != [31, -1]:
             raise unknown(instruction)

@@ -1,8 +1,8 @@
-"""The order in which a GPU's kernels add, read from them, as a schedule.
+"""Reads the order in which a GPU's kernels add, as a schedule.
 
-docs/noise/gpu_order.md says how: a compiled sum (`Program`) is run by the interpreter
-of `ptx` with a tag on each number. A `Schedule` is the tree of the additions in few
-steps, the same for all outputs:
+docs/noise/gpu_order.md explains the method: the interpreter of `ptx` runs a compiled
+sum (`Program`) with a tag on each number. A `Schedule` is the tree of the additions in
+few steps, the same for all outputs:
 
     columns = terms, and two constants, -0.0 and 0.0
     for each round, int [steps, chains]:
@@ -27,9 +27,10 @@ from prednet_jax.noise.gpu.ptx import Array, PtxError
 
 
 class Program(NamedTuple):
-    """Launches over numbered variables: a compiled program.
+    """A compiled program: launches over numbered variables.
 
-    `sizes` are bytes of the variables; `parameters` and `result` variables, with types.
+    `sizes` are the variables' sizes in bytes; `parameters` and `result` are variables
+    with types.
     """
 
     launches: tuple[ptx.Launch, ...]
@@ -38,7 +39,7 @@ class Program(NamedTuple):
     result: tuple[int, np.dtype[Any]]
 
     def run(self, memory: ptx.Memory, combine: ptx.Combine | None = None) -> Array:
-        """Returns the result, flat, from the arguments in a memory."""
+        """Returns the result, flat, computed from the arguments in a memory."""
         for launch in self.launches:
             ptx.run(launch, memory, combine)
         return memory.view(*self.result)
@@ -52,9 +53,10 @@ class Program(NamedTuple):
 
 
 def assemble(compiled: Compiled) -> Program:
-    """Returns what was compiled, as a program to be run.
+    """Returns a compiled program in a form that can be run.
 
-    A PtxError: it has several results, or does more than launch kernels of XLA's own.
+    A PtxError is raised if it has several results, or does more than launch kernels
+    that XLA wrote.
     """
     kernels: dict[str, ptx.Kernel] = {}
     for text in dict.fromkeys(compiled.ptx.values()):
@@ -93,14 +95,14 @@ _FLOATS: dict[str, np.dtype[Any]] = {
     "f16": jnp.dtype("float16"),
     "bf16": jnp.dtype("bfloat16"),
 }
-# Columns that every round has beside its chains.
+# Columns that every round has in addition to its chains.
 MINUS_ZERO, ZERO = -1, -2
 
 
 class Schedule(NamedTuple):
-    """How terms are added: int32 [steps, chains] each, the last with one chain.
+    """The order of additions: int32 [steps, chains] each, the last with one chain.
 
-    They are columns of the round before, MINUS_ZERO or ZERO.
+    The numbers are columns of the round before, MINUS_ZERO or ZERO.
     """
 
     rounds: tuple[Array, ...]
@@ -126,16 +128,16 @@ class Schedule(NamedTuple):
 
 
 class _Sums:
-    """Tags of sums: terms from 1, then 0.0, then additions as they are made.
+    """Tags of sums: terms from 1, then 0.0, then additions in order of execution.
 
     Attributes:
         exact: whether the terms are known beforehand; if not, each number that is added
-            and is no sum of others becomes one.
+            and is not a sum becomes a term.
         zero: the tag of 0.0.
-        count: of tags.
-        values: float32 [`count` or more] by tag; NaN: not seen yet.
-        additions: for each that was executed the first tag of its results, which follow
-            each other, and the tags of its operands, int [threads].
+        count: the number of tags.
+        values: float32 [`count` or more] by tag; NaN if not seen yet.
+        additions: for each executed addition, the first tag of its results, which are
+            consecutive, and the tags of its operands, int [threads].
     """
 
     def __init__(self, terms: int) -> None:
@@ -148,10 +150,10 @@ class _Sums:
     def combine(
         self, opcode: str, tags: Sequence[Array], values: Sequence[Array]
     ) -> Array:
-        """Returns see `ptx.Combine`.
+        """Combines tags; see `ptx.Combine`.
 
-        An addition of two different tags is a step of the sum, and so is that of a
-        constant zero. Everything else may only bring together numbers of one tag: a
+        An addition of two different tags is a step of the sum, and so is the addition
+        of a constant zero. All other operations must combine only numbers of one tag: a
         conversion, or arithmetic on one term before it is added.
         """
         if opcode.startswith("setp"):
@@ -197,7 +199,7 @@ class _Sums:
         return np.arange(first, self.count)
 
     def rounds(self, root: int) -> tuple[Array, list[Array]]:
-        """The tags of a sum's terms, and the rounds that add them in this order."""
+        """Returns a sum's term tags, and the rounds that add the terms in order."""
         left, right = (np.zeros(self.count, np.int64) for _ in range(2))
         needed, summed = (np.zeros(self.count, bool) for _ in range(2))
         needed[root] = True
@@ -211,10 +213,10 @@ class _Sums:
                 batches.insert(0, here)
         summed[self.zero] = True
         terms = kept = np.flatnonzero(needed & ~summed)
-        # Of one term there is nothing to add.
+        # With one term there is nothing to add.
         rounds = [] if batches else [np.zeros((1, 1), np.int32)]
         while batches:
-            # For each tag its column in a round.
+            # For each tag, its column in a round.
             column = np.full(self.count, _NONE, np.int64)
             column[kept], column[self.zero] = np.arange(kept.size), ZERO
             kept, table, batches = _chains(batches, left, right, column)
@@ -226,10 +228,10 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     """Returns the order in which a compiled sum over axes adds, in float32.
 
     Its parameters are arrays of that shape; the sum may follow elementwise arithmetic.
-    A PtxError: the program is no sum whose outputs all have one tree.
+    A PtxError is raised unless the program is a sum whose outputs all have one tree.
     """
     size = math.prod(shape)
-    # For each element, its output and its place among that output's terms.
+    # For each element, its output and its index among that output's terms.
     owner, place = (
         np.broadcast_to(np.arange(math.prod(sizes)).reshape(sizes), shape).reshape(-1)
         for sizes in (
@@ -237,7 +239,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
             [n if d in axes else 1 for d, n in enumerate(shape)],
         )
     )
-    # Of several magnitudes, so that each order has bits of its own.
+    # Terms of several magnitudes, so that each order gives different bits.
     generator = np.random.default_rng(29)
     count = len(program.parameters), size
     drawn = generator.normal(size=count) * 2.0 ** generator.integers(-8, 9, count)
@@ -262,12 +264,12 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
 def trees(
     launch: ptx.Launch, variables: Sequence[tuple[str, int]]
 ) -> dict[int, Schedule]:
-    """Returns how sums inside of any kernel are added, by the number of their terms.
+    """Returns the trees of sums inside any kernel, by the number of their terms.
 
     Its first block runs on arbitrary numbers, and instructions on floats that PTX does
-    not define to the bit give some number: no order depends on it. Terms are what is
-    added and is no sum. `variables` are the types and bytes of all arguments. A
-    PtxError: at what the interpreter does not know.
+    not define to the bit give arbitrary numbers: no order depends on them. A term is a
+    number that is added and is not a sum. `variables` are the types and bytes of all
+    arguments. A PtxError is raised for instructions that the interpreter does not know.
     """
     sums = _Sums(0)
     memory = ptx.Memory([size for _, size in variables], tagged=True)
@@ -298,9 +300,9 @@ def _chains(
 ) -> tuple[Array, Array, list[Array]]:
     """Returns one round: the longest chains of columns.
 
-    Of `batches`, the additions still to be made, operands come first; all else is by
-    tag. Returns the tags of the columns that the round makes, its table
-    [steps, chains], and the additions that are left.
+    In `batches`, the additions that remain, operands come first; the other arguments
+    are indexed by tag. It returns the tags of the columns that the round makes, its
+    table [steps, chains], and the additions that remain.
     """
     is_chain = np.zeros(column.size, bool)
     before, link = np.zeros_like(column), np.zeros_like(column)

@@ -1,9 +1,9 @@
-"""GPUs by name, as XLA's compiler wants them described.
+"""Describes GPUs by name in the form that XLA's compiler needs.
 
-It only knows a device by a text, its `GpuTargetConfigProto`
-(xla/stream_executor/device_description.proto). Figures of architectures are those of
-the CUDA C++ programming guide ("Technical specifications per compute capability"),
-those of cards NVIDIA's data sheets (V100, A100, H100 and B200 as in XLA's own
+The compiler knows a device only by a text, its `GpuTargetConfigProto`
+(xla/stream_executor/device_description.proto). Figures of architectures come from the
+CUDA C++ programming guide ("Technical specifications per compute capability"), figures
+of cards from NVIDIA's data sheets (V100, A100, H100 and B200 as in XLA's own
 xla/backends/gpu/target_config/specs).
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from prednet_jax.noise.errors import NoiseError, choice
 
 # By compute capability: float32 units, threads and bytes of shared memory of a
-# multiprocessor, and the bytes of it that one block can ask for.
+# multiprocessor, and the bytes of shared memory that one block can request.
 ARCHITECTURES = {
     (5, 0): (128, 2048, 65536, 49152),
     (5, 2): (128, 2048, 98304, 49152),
@@ -46,12 +46,12 @@ class Card(NamedTuple):
 
     @property
     def operations(self) -> float:
-        """Float32 operations per second at most: a fused multiply-add counts two."""
+        """The peak float32 operations per second; a fused multiply-add is two."""
         fpus, *_ = ARCHITECTURES[self.capability]
         return 2e9 * self.clock * fpus * self.multiprocessors
 
     def config(self) -> str:
-        """XLA's description of it."""
+        """Returns XLA's description of the GPU."""
         fpus, threads, shared, optin = ARCHITECTURES[self.capability]
         major, minor = self.capability
         extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
@@ -108,7 +108,7 @@ CARDS = {
 
 
 def described(gpu: str) -> tuple[str, tuple[int, int]]:
-    """XLA's description of a GPU (a name of `CARDS`, or it itself), its capability."""
+    """Returns XLA's description of a GPU, by name or given, and its capability."""
     if "gpu_device_info" not in str(gpu):
         choice("gpu", gpu, list(CARDS))
         return CARDS[gpu].config(), CARDS[gpu].capability

@@ -1,4 +1,4 @@
-"""The process that compiles: it loads XLA's CUDA compiler and knows nothing else.
+"""Runs XLA's CUDA compiler in a separate process.
 
     python -P worker.py REQUEST FOLDER...
 
@@ -21,7 +21,7 @@ from jax.experimental import topologies
 
 
 def compile_in(folder: Path, devices: np.ndarray) -> None:
-    """Compiles the program that lies in a folder, for devices [1, count]."""
+    """Compiles the program in a folder, for devices [1, count]."""
     client, count = devices[0, 0].client, devices.size
     with mlir.make_ir_context():
         module = ir.Module.parse((folder / "module.mlirbc").read_bytes())
@@ -39,14 +39,14 @@ def compile_in(folder: Path, devices: np.ndarray) -> None:
     answer = {
         "hlo": hlo.to_string(),
         "memory": {kind: getattr(stats, f"{kind}_size_in_bytes") for kind in kinds},
-        # A program that only copies has no entry for operations.
+        # A program that only copies has no entry for the number of operations.
         "cost": {name: cost.get(name, 0.0) for name in ("flops", "bytes accessed")},
     }
     (folder / "answer.json").write_text(json.dumps(answer))
 
 
 def main(request: str, *folders: str) -> None:
-    """Compiles what lies in the folders."""
+    """Compiles the programs in the folders."""
     asked = json.loads(request)
     count = asked["devices"]
     topology = topologies.get_topology_desc(
