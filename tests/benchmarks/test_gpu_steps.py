@@ -22,7 +22,7 @@ def test_operations_are_those_of_every_convolution_three_times():
 
 
 def test_the_article_s_size_takes_39_billion_operations_a_frame():
-    """As counted before, by direct convolution (docs/performance.md)."""
+    """As counted before, by direct convolution (study/pages/performance.md)."""
     assert gpu_steps.operations("160x120") == pytest.approx(39e9, rel=0.02)
 
 
