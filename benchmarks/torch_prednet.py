@@ -4,8 +4,8 @@
 
 DEVICE is cpu, cuda, cuda-deterministic or cuda-without-cudnn. The suite `step` of
 benchmark.py compares itself with this script (--torch_python). It needs a Python with
-PyTorch and nothing of this package. study/pages/performance.md describes how the published
-model is optimised; it runs eagerly. The last line is one JSON object.
+PyTorch and nothing of this package. study/pages/performance.md describes how the
+published model is optimised; it runs eagerly. The last line is one JSON object.
 """
 
 import itertools

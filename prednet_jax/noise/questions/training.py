@@ -9,7 +9,7 @@ draws and s_t^2 its variance, averaged over updates within 5 % of t,
 The floor is one unit in the last place of the loss, or half a digit of a curve that was
 printed with few digits. Noise begins at the size of rounding, grows, jumps where it
 flips a decision, and ends as the scatter of repeated trainings ("redraws" in
-docs/study/rule.md). So updates are judged in blocks 0, 1-2, 3-6, 7-14, ...: a curve is
+study/pages/rule.md). So updates are judged in blocks 0, 1-2, 3-6, 7-14, ...: a curve is
 beyond noise if in some block
 
     max_t z_t > c = exp(mean_i L_i + q sqrt(1 + 1/draws) sd_i L_i)
