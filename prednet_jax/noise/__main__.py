@@ -38,14 +38,14 @@ from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_ro
 
 
 class Asked(NamedTuple):
-    """What a command is asked about: a call, the noise, and the command line."""
+    """The inputs of a command: a call, the noise, and the command line."""
 
     call: BoundCall
     spec: noise.NoiseSpec
     options: argparse.Namespace
 
     def of(self, tool: Callable, *about: Any, **options: Any) -> Any:
-        """Returns what a tool, which takes the function, says of the call."""
+        """Returns the result of a tool, which takes the function, for the call."""
         answer = tool(self.call.fn, *about, **options)
         return answer(*self.call.args, **self.call.kwargs)
 
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a command found, where text and JSON are not one report's."""
+    """The result of a command, where text and JSON do not come from one report."""
 
     text: Any
     data: Any
@@ -111,7 +111,7 @@ def _invariance(asked: Asked) -> Any:
 
 
 def _devices(asked: Asked) -> Any:
-    """Returns what the results over a mesh differ by from those on one device."""
+    """Compares the results over a mesh with the results on one device."""
     sizes, in_specs = _on_mesh(asked.options.mesh, asked.options.specs)
     options = {"in_specs": in_specs, "spec": asked.spec}
     if any(len(several) > 1 for several in sizes.values()):
@@ -220,7 +220,7 @@ def _audit(asked: Asked) -> Any:
 
 
 OF_AUDIT = "gpu devices deterministic time_limit"
-# Name: default, which gives the type (...: the flag is required), and what it is for.
+# Name: default, which gives the type (...: the flag is required), and the purpose.
 FLAGS: Mapping[str, tuple[Any, str]] = {
     "args": (None, "FILE.npz, the arguments; none if left out"),
     "noise": (None, "such as ulp"),
@@ -259,9 +259,9 @@ FLAGS: Mapping[str, tuple[Any, str]] = {
 
 
 class Command(NamedTuple):
-    """A question: how it is asked, what it is about, and its own flags.
+    """A question: its name, the function's inputs, and its own flags.
 
-    Without `noise` and `draws`, the defaults, the command takes no such flag.
+    Commands whose `noise` and `draws` are not set take no such flags.
     """
 
     ask: Callable[[Asked], Any]
@@ -341,12 +341,12 @@ COMMANDS: Mapping[str, Command] = {
         _audit, "what on a GPU will vary; needs no GPU", flags=f"{OF_AUDIT} install"
     ),
 }
-# Of a folder of tests, which runs no function; of recorded curves, which needs none.
+# For a folder of tests, which runs no function; for recorded curves, which need none.
 _OF_FOLDER, _OF_FILES = "tolerances", "curves"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line."""
+    """Parses flags, with errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
@@ -388,7 +388,7 @@ def _parser() -> _Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit status."""
+    """Runs a command and returns the exit status."""
     parser = _parser()
     options, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -400,7 +400,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             integer("--draws", options.draws, 1, 1 << 20)
             integer("--seed", options.seed, -(2**63), 2**63 - 1)
         spec = noise.parse(text)
-        # What the user's code prints is no part of the answer.
+        # Output of the user's code is not part of the answer.
         with contextlib.redirect_stdout(sys.stderr):
             call = BoundCall(kept.compare, (), {})
             if options.command != _OF_FOLDER and options.function is not None:
@@ -432,12 +432,12 @@ _TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
 
 
 def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arrays of --flag=file: by position, and those by name, nested."""
+    """Returns the arrays of --flag=file: by position, and by name, nested."""
     try:
         with np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
     except Exception:
-        # NumPy, zipfile and zlib each have their own.
+        # NumPy, zipfile and zlib have different exceptions.
         raise NoiseError(
             f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
         ) from None
@@ -490,7 +490,7 @@ def _result(flag: str, file: str, shapes: Any) -> Any:
 
 
 def plain_data(value: Any) -> Any:
-    """Returns a report as JSON has it; NaN and infinities become None."""
+    """Converts a report to JSON's types; NaN and infinities become None."""
     if hasattr(value, "to_json"):
         value = value.to_json()
     elif hasattr(value, "_asdict"):
@@ -509,7 +509,7 @@ def plain_data(value: Any) -> Any:
 
 
 def _call(name: str, file: str | None) -> BoundCall:
-    """Returns the function that MODULE:FUNCTION names at the arrays of a file."""
+    """Returns the function MODULE:FUNCTION with the arrays of a file as arguments."""
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in f"{module}.{attribute}".split(".")):
         raise NoiseError(
@@ -520,7 +520,7 @@ def _call(name: str, file: str | None) -> BoundCall:
     except SyntaxError as error:
         raise NoiseError(f"{name!r}: {error}; expected Python") from None
     except ModuleNotFoundError as error:
-        # Not of a module that this one imports.
+        # Not a missing module that this one imports.
         if not f"{module}.".startswith(f"{error.name}."):
             raise
         raise NoiseError(
@@ -551,10 +551,10 @@ def _call(name: str, file: str | None) -> BoundCall:
 
 
 def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], Any]:
-    """Returns a mesh and `in_specs` as the command line has them.
+    """Returns a mesh and `in_specs` from the command line.
 
-    `mesh` are sizes by axis, as `data=8;model=2` or `data=1,8`; `specs` for each
-    argument the mesh axes of its axes, as `-;data,-;data+model`, or None.
+    `mesh` has sizes by axis, as `data=8;model=2` or `data=1,8`; `specs` has for each
+    argument the mesh axes of its axes, as `-;data,-;data+model`, or is None.
     """
     axes = [part.partition("=") for part in mesh.split(";")]
     sizes = {axis.strip(): n.split(",") for axis, _, n in axes}
@@ -578,6 +578,6 @@ def _on_mesh(mesh: str, specs: str | None) -> tuple[dict[str, tuple[int, ...]], 
 
 
 if __name__ == "__main__":
-    # Python's own handler would wait for the end of a program that runs.
+    # Python's own handler would wait for a running program to end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

@@ -1,9 +1,9 @@
-"""Which values of two versions of a program belong together.
+"""Pairs the values of two versions of a program.
 
 Two equations correspond if the loops around them, the primitive, the shape and the type
-are the same. Of all ways to pair them in order, the one is taken in which most values
-are near each other (Needleman & Wunsch, J. Mol. Biol. 48, 1970). Results are paired by
-their names, whatever computed them: they are what the two programs are asked for.
+are the same. Of all ways to pair them in order, the chosen one has the most pairs of
+nearby values (Needleman & Wunsch, J. Mol. Biol. 48, 1970). Results are paired by name,
+whatever computed them, because the two programs are compared by their results.
 """
 
 import difflib
@@ -31,8 +31,8 @@ Pairs = list[tuple[int, int]]
 class UnmatchedEquations(NamedTuple):
     """Equations of one program without a counterpart in the other.
 
-    `here` and `recorded` are path and source of the first of them, empty if there is
-    none; `equations` is how many there are, here and recorded.
+    `here` and `recorded` are the path and the source of the first such equation, or
+    empty. `equations` counts these equations, here and in the recording.
     """
 
     here: str
@@ -49,7 +49,7 @@ class UnmatchedEquations(NamedTuple):
 def align_recording(
     recording: Recording, here: Sequence[Recorded], name: str
 ) -> tuple[Pairs, tuple[UnmatchedEquations, ...]]:
-    """Returns pairs of a recorded value and one here, and where the programs differ.
+    """Returns pairs of a recorded value and one here, and the programs' differences.
 
     Args:
         recording: of the recorded program.
@@ -96,7 +96,7 @@ def align_recording(
 
 
 def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
-    """Returns which values of two programs belong together, in order."""
+    """Returns the pairs of values of two programs that correspond, in order."""
     kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
     if kinds_a == kinds_b:
         return [(i, i) for i in range(len(a))]
@@ -106,14 +106,14 @@ def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
 
 
 def near(a: Recorded, b: Recorded) -> bool:
-    """Whether two values of a kind may be the same one, by their first executions."""
+    """Returns whether two values of a kind may be the same, by first executions."""
     x, y = (one.values[:1] for one in (a, b))
     far = np.linalg.norm(x - y)
     return bool(far <= SAME_VALUE_DISTANCE * max(np.linalg.norm(x), np.linalg.norm(y)))
 
 
 def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
-    """Whether two arrays are near each other once the best factor is taken out."""
+    """Returns whether two arrays are near each other apart from the best factor."""
     x, y = (one.values[:1].ravel() for one in (a, b))
     if min(a.size, b.size) < 2 or x.shape != y.shape:
         return False
@@ -123,7 +123,7 @@ def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
 
 
 def _kind(value: Recorded) -> tuple:
-    """Returns what two values must have in common to be the same one."""
+    """Returns the properties that two values must share to be the same one."""
     named = value.primitive in ("argument", "result")
     name = value.path if named else ""
     return value.within, value.primitive, value.shape, value.dtype, name
@@ -140,7 +140,7 @@ def _without_results(values: Sequence[Recorded]) -> int:
 def _pair_results(
     a: Sequence[Recorded], first_a: int, b: Sequence[Recorded], first_b: int
 ) -> Pairs:
-    """Returns pairs of results of the same names; else of the same positions."""
+    """Returns pairs of results of the same names, or else of the same positions."""
     names = {one.path: first_a + i for i, one in enumerate(a[first_a:])}
     named = [(names.get(one.path), first_b + j) for j, one in enumerate(b[first_b:])]
     pairs = [(i, j) for i, j in named if i is not None]
@@ -155,7 +155,7 @@ def _align_equations(
     kinds_a: Sequence[tuple],
     kinds_b: Sequence[tuple],
 ) -> Pairs:
-    """Returns pairs of the values that are no results."""
+    """Returns pairs of the values that are not results."""
 
     def score(i: int, j: int) -> int:
         return 0 if kinds_a[i] != kinds_b[j] else 3 if near(a[i], b[j]) else 1
@@ -176,7 +176,7 @@ def _align_equations(
     pairs += [(start + i, start + j) for i, j in _best_pairs(scores)]
     pairs += [(n + k, m + k) for k in range(end)]
     known = set(pairs)
-    # A far pair alone among equations without a counterpart is there by chance.
+    # A single distant pair among equations without counterparts is a coincidence.
     return [
         (i, j)
         for i, j in pairs

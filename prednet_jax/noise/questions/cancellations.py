@@ -1,4 +1,4 @@
-"""Which subtractions, and sums of mixed sign, lose digits, and whether it matters.
+"""Lists subtractions and sums of mixed sign that lose digits, and their effect.
 
 A sum v of the terms x_i magnifies their relative errors by its condition number
 
@@ -10,9 +10,10 @@ fraction of random sums that lose d digits is about 10^-d). An element that is 0
 lost all digits if noise changes it, and none if not: x - max(x) is exact.
 
 A run and the same one under noise are computed together, as the two rows of a batch.
-The share of an equation is what the error of the result, RMS over the draws, is less
-without the noise that comes through it: its value under noise is replaced by the one
-without. Shares of equations one after another overlap.
+A run without noise and one with noise are computed together, as two rows of a batch.
+The share of an equation is the reduction of the result's error, RMS over the draws,
+when the equation's value under noise is replaced by its value without noise. Shares of
+consecutive equations overlap.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Which of the differences between two programs are faults, and what caused them.
+"""Finds which of the differences between two programs are faults, and their causes.
 
-A value that differs is a fault only if something that is computed of it differs too, up
-to a result: a pair of equations that compute another thing (permuted weights, another
-formula), or a decision that noise flips and nobody notices, is none.
+A value that differs is a fault only if something computed from it differs too, up to a
+result. It is not a fault if two paired equations compute different things (permuted
+weights, another formula), or if noise flips a decision without further effect.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -54,7 +54,7 @@ def split_by_downstream_agreement(
     agreeing: Collection[int],
     may_differ: Callable[[tuple[int, int]], bool],
 ) -> tuple[list[Found], list[Found]]:
-    """Returns the differences that reach a result or the end of what is known, and not.
+    """Splits differences by whether they reach a result, or the end of known values.
 
     Args:
         here: values of this program.

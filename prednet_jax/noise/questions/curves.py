@@ -1,18 +1,17 @@
-"""Two sets of recorded curves: do they differ by more than their own scatter?
+"""Tests whether two sets of recorded curves differ by more than their own scatter.
 
 An exact permutation test of the log losses (R. A. Fisher, The Design of Experiments,
 1935). With D_t the difference of the two means at update t, and s_t the root mean
-square of what is permuted, the statistic is the largest of |D_t| / s_t over updates and
-of |D| / s of the means over the whole curve and over its last fifth. Exchangeable
-curves are relabelled in all ways; of curves that are paired by seed the differences
-change their signs. No relabelling moves s_t, and none is assumed about updates, which
-may be as correlated as they are.
+square of the permuted values, the statistic is the largest of |D_t| / s_t over updates
+and of |D| / s of the means over the whole curve and over its last fifth. Exchangeable
+curves are relabelled in all ways; for curves that are paired by seed, the differences
+change their signs. No relabelling changes s_t, and updates may be correlated.
 
 Five against five curves have 252 relabellings and eight pairs 256 signs, of which two
-are as extreme as what is observed: fewer cannot reach the level of .01.
+are as extreme as the observed one: fewer curves cannot reach the level of .01.
 
-That no difference is found is `noise` only if one of the size of the margin would have
-been: if the 90 % interval of the difference in the last fifth lies inside the margin
+The answer is `noise` only if a difference of the size of the margin would have been
+found: if the 90 % interval of the difference in the last fifth lies inside the margin
 (two one-sided tests of level .05, D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15,
 1987).
 """
@@ -89,11 +88,11 @@ def curves(
 
     Returns:
         The comparison. With fewer than five curves against five, or eight pairs, it
-            never says `noise`.
+            never answers `noise`.
 
     Raises:
-        NoiseError: the sets have other lengths, no curve, numbers that are not positive
-            and finite, or are paired and not equally many.
+        NoiseError: the sets have different lengths or no curve, the numbers are not
+            positive and finite, or paired sets have different numbers of curves.
     """
     flag("paired", paired)
     is_share = isinstance(margin, int | float) and 0 < margin < 1
@@ -148,7 +147,7 @@ def curves(
 
 
 def _checked(name: str, x: Any) -> np.ndarray:
-    """Returns curves as an array [n, T], and refuses what is no such."""
+    """Returns curves as an array [n, T], or raises an error."""
     try:
         array = np.asarray(x, np.float64)
     except (TypeError, ValueError):

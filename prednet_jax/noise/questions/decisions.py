@@ -1,4 +1,4 @@
-"""Which decisions noise flips: an argmax, an order, a comparison, a branch, a number.
+"""Counts the decisions that noise flips: argmax, order, comparison, branch, number.
 
 A decision is where floating-point numbers become something discrete, as
 docs/noise/decisions.md lists. The clean run and the noisy one are the same compiled
@@ -36,7 +36,7 @@ from prednet_jax.noise.watch import Seen, Watched
 
 
 class Flip(NamedTuple):
-    """An example that some draw decides otherwise than the clean run does.
+    """An example whose decision differs from the clean run in some draw.
 
     `flipped` is the fraction of such draws, with its 95 % interval `low` to `high`.
     """
@@ -68,14 +68,14 @@ class Decision(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The accuracy of a function's answers, and what noise makes of it.
+    """The accuracy of a function's answers, and the effect of noise on it.
 
     Attributes:
-        accuracy: of the clean run, 0 to 1.
-        moved: the furthest that any draw is from it.
-        probability: that another run is at most so far.
-        total: number of examples.
-        examples: those whose answer any draw flipped, the most often first.
+        accuracy: accuracy of the clean run, 0 to 1.
+        moved: the largest distance of a draw's accuracy from it.
+        probability: the probability that another run differs by at most `moved`.
+        total: the number of examples.
+        examples: the examples whose answer any draw flipped, the most frequent first.
     """
 
     accuracy: float
@@ -106,11 +106,11 @@ def _listed(examples: Sequence[Flip]) -> str:
 
 
 class Decisions(tuple[Decision, ...]):
-    """All decisions of a function: the most often flipped first, then as they come.
+    """All decisions of a function: the most often flipped first, else in order.
 
     Attributes:
-        evaluation: that of the function's answers, if labels were given.
-        notes: the noise, and what this device rounds by default.
+        evaluation: the evaluation of the function's answers, if labels were given.
+        notes: the noise, and the format in which this device rounds by default.
     """
 
     evaluation: Evaluation | None = None
@@ -147,17 +147,17 @@ def decisions(
         fn: as for `inject`.
         spec: the noise; its parts that act on a computation. Defaults to
             `specs.default()`.
-        draws: number of noisy runs, each beside a clean one.
-        labels: integers or booleans [N], of an evaluation set: the result of `fn` is
-            its answers [N], or scores [N, C], whose argmax is. `.evaluation` is then
-            what noise makes of the accuracy.
+        draws: number of noisy runs, each compared with a clean one.
+        labels: integers or booleans [N] of an evaluation set. The result of `fn` is
+            then its answers [N], or scores [N, C], whose argmax is the answer.
+            `.evaluation` is the effect of noise on the accuracy.
 
     Returns:
         `search(key, *args, **kwargs)` that gives the decisions, a sequence.
 
     Raises:
-        NoiseError: for a bad option; on a call, as for `inject`, and when the result is
-            no answer to the labels, or holds a NaN.
+        NoiseError: for a bad option; on a call, as for `inject`, and if the result does
+            not fit the labels, or holds a NaN.
     """
     integer("draws", draws, 1)
     spec = default() if spec is None else spec
@@ -236,7 +236,7 @@ def _tallied(
 def _evaluated(
     clean: Sequence[np.ndarray], noisy: Sequence[np.ndarray], labels: np.ndarray
 ) -> Evaluation:
-    """Returns what noise makes of the answers of runs, each beside a clean one."""
+    """Returns the effect of noise on answers, each compared with a clean run."""
     draws, flips = len(clean), Counter[int]()
     for expected, answer in zip(clean, noisy, strict=True):
         flips.update(np.flatnonzero(answer != expected).tolist())
@@ -248,7 +248,7 @@ def _evaluated(
 
 
 def _labels(labels: Any) -> np.ndarray:
-    """Returns the labels of an evaluation set, refusing what is none."""
+    """Returns the labels of an evaluation set, or raises an error."""
     labels = np.asarray(labels)
     if labels.dtype.kind not in "biu" or labels.ndim != 1 or not labels.size:
         raise NoiseError(
@@ -259,7 +259,7 @@ def _labels(labels: Any) -> np.ndarray:
 
 
 def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
-    """Returns what a result answers to each label."""
+    """Returns the answer in a result for each label."""
     leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
     answers = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
     scores = jnp.issubdtype(answers.dtype, jnp.floating)
@@ -296,7 +296,7 @@ def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
 
 
 class _Deciding(Watched):
-    """An evaluation whose decisions are seen."""
+    """Evaluates a program and sends its decisions to the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,7 +323,7 @@ class _Deciding(Watched):
         return any(id(x) in self._bits for x in operands)
 
     def decided(self, step: Step, words: Words, number: Any) -> None:
-        """Returns the number of steps of a loop, or of a branch."""
+        """Notes the number of steps of a loop, or the index of a branch."""
         self._note(step, words, 0, number)
 
     def _note(self, step: Step, words: Words, i: int, value: Any) -> None:
@@ -336,7 +336,7 @@ class _Deciding(Watched):
 
 # Results that are discrete although they are floats.
 _STEPS = frozenset({"floor", "ceil", "round", "sign"})
-# What moves the bits of a float, or mixes them: nothing is decided yet.
+# Operations that move or mix the bits of a float: nothing is decided yet.
 _KEEPS_BITS = frozenset(
     (  # noqa: SIM905
         "bitcast_convert_type broadcast_in_dim concatenate copy dynamic_slice gather "
@@ -364,7 +364,7 @@ def _decided(
 
 
 def _numbered(step: Step, operands: Sequence[Any]) -> list[Any]:
-    """Returns operands by whose result one can tell what each window selects."""
+    """Returns operands whose result shows which element each window selects."""
     first, selected_from = operands
     ones = jnp.ones_like(first)
     if step.name == "select_and_gather_add":

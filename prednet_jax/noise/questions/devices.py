@@ -1,7 +1,7 @@
-"""What a program computes over a mesh of devices, on one CPU.
+"""Computes on one CPU the result of a program over a mesh of devices.
 
-`logical_mesh` evaluates what each device does in turn, `order.collectives` adds the
-parts as a ring, a tree or XLA's CPU would.
+`logical_mesh` evaluates the devices' programs in turn, and `order.collectives` adds
+their parts in the order of a ring, a tree or XLA's CPU collectives.
 """
 
 import dataclasses
@@ -51,22 +51,24 @@ def devices(
         fn: a program of whole arrays, with `jax.shard_map` inside (its `mesh=` left
             out, or this one) or without; or the body of a shard_map, which names axes
             of the mesh in its collectives.
-        mesh: sizes of its axes by name, as many devices as you like.
-        in_specs: how the positional arguments lie on the mesh: a PartitionSpec for all,
-            or a tuple with a pytree of them for each, as `jax.shard_map` takes it; None
-            for one on all devices. Without any, a shard_map inside says what is spread.
-        out_specs: of a body, how its results lie; None: each is the same on all.
+        mesh: sizes of the mesh axes by name; any number of devices is possible.
+        in_specs: the shardings of the positional arguments: a PartitionSpec for all, or
+            a tuple with a pytree of them for each, as for `jax.shard_map`, with None
+            for a replicated argument. Defaults to the shardings of the shard_map
+            inside.
+        out_specs: for a body, the shardings of its results. Defaults to results that
+            are equal on all devices.
         spec: the order of sums over devices, as in
             `ReductionOrder(profile="collectives", collectives="ring")`, and any other
-            noise. By rank, as XLA adds on a CPU, unless it says otherwise.
+            noise. Defaults to the order of ranks, in which XLA adds on a CPU.
 
     Returns:
-        `run(key, *args, **kwargs)`, which gives what `fn` gives.
+        `run(key, *args, **kwargs)`, which returns the result of `fn`.
 
     Raises:
-        NoiseError: when `mesh` holds no positive integers; on a call, when an argument
-            does not divide over it, axes are unknown, shardings ambiguous, a result of
-            a body without `out_specs` differs between devices, or nothing is spread.
+        NoiseError: `mesh` holds no positive integers. On a call: an argument does not
+            divide over it, axes are unknown, shardings ambiguous, a result of a body
+            without `out_specs` differs between devices, or no array is sharded.
     """
     accepted = (
         "sizes of axes by name, as {'data': 64}; of a jax.sharding.Mesh its .shape"
@@ -103,10 +105,11 @@ def devices(
 
 
 class OverDevices(NamedTuple):
-    """A result over a number of devices, beside that on one (an `explain.Change`).
+    """A result over several devices, compared with one device (an `explain.Change`).
 
-    `loss` is its first scalar, None if it has none; `norm` the Euclidean norm of all
-    other floats, such as a gradient; `flipped` how many integers and booleans differ.
+    `loss` is the result's first scalar, or None; `norm` the Euclidean norm of all other
+    floats, such as a gradient; `flipped` the number of integers and booleans that
+    differ.
     """
 
     devices: int
@@ -119,7 +122,7 @@ class OverDevices(NamedTuple):
 
 
 class DevicesTable(NamedTuple):
-    """What `devices_table` found: a row per number of devices."""
+    """The result of `devices_table`: a row per number of devices."""
 
     rows: tuple[OverDevices, ...]
 
@@ -136,10 +139,10 @@ class DevicesTable(NamedTuple):
 def devices_table(
     fn: Callable, *, mesh: Mapping[str, Any], draws: int = 8, **options: Any
 ) -> Callable[..., DevicesTable]:
-    """`measure(key, *args, **kwargs)` of several numbers of devices, beside one.
+    """Returns `measure(key, *args, **kwargs)`: several device counts against one.
 
-    `fn` and the options are those of `devices`, but `mesh` has several sizes of one
-    axis, as in `{"data": (1, 8, 64, 512)}`; `draws` is that of `explain`.
+    `fn` and the options are documented in `devices`, but `mesh` has several sizes of
+    one axis, as in `{"data": (1, 8, 64, 512)}`; `draws` is documented in `explain`.
     """
     accepted = "several sizes of one axis, as {'data': (1, 8)}"
     expect(isinstance(mesh, Mapping), "mesh", mesh, accepted)
@@ -175,7 +178,7 @@ def devices_table(
 
 
 def _with_order(spec: NoiseSpec) -> NoiseSpec:
-    """A spec that orders sums over devices: by rank, if it says nothing of them."""
+    """Adds the order of sums over devices by rank, if a spec has none for them."""
     ordered = [
         dataclasses.replace(part, collectives=SUMS_BY_RANK.collectives)
         if isinstance(part, ReductionOrder) and part.collectives is None
@@ -198,7 +201,7 @@ def _is_spec(x: Any) -> bool:
 def _placed(
     in_specs: Any, args: tuple[Any, ...], sizes: Mapping[str, int]
 ) -> tuple[PartitionSpec, ...] | None:
-    """For each array among the arguments how it lies; the rest is on all devices."""
+    """Returns the sharding of each array argument; others are replicated."""
     if in_specs is None:
         return None
     named, tree = jax.tree_util.tree_flatten_with_path(args, is_leaf=is_mutable)
@@ -212,7 +215,7 @@ def _placed(
             f"({str(error).splitlines()[0]})"
         ) from None
     layouts = []
-    # JAX knows which arrays can be spread so.
+    # JAX checks which arrays can be sharded so.
     devices = _mesh(sizes, AxisType.Explicit)
     spread = jax.tree.leaves(specs, is_leaf=_is_spec)
     for (path, x), spec in zip(named, spread, strict=True):
@@ -296,7 +299,7 @@ def _traced(
 def _body(
     fn: Callable, in_specs: tuple, out_specs: Any, arrays: Sequence[Any]
 ) -> Callable:
-    """The shard_map of a body; without `out_specs`, of results that do not vary."""
+    """Returns a body's shard_map; without `out_specs`, results must not vary."""
     seen: list[Outcome] = []
 
     def probe(*parts: Array) -> tuple:

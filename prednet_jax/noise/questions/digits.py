@@ -1,4 +1,4 @@
-"""How many decimal digits of a result are significant.
+"""Counts the significant decimal digits of a result.
 
 docs/noise/digits.md defines D(p), the digits that an element has with probability p,
 and names its source (Sohier et al., ACM TOMS 47(2), 2021). The standard deviation s of
@@ -6,9 +6,9 @@ n runs is an estimate. With confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
-What the program rounds on its own (`own_rounding`) is the same in every run. Its effect
-d is added to the error: sqrt((z s)^2 + d^2). An element that is infinite in only some
-of the runs has no digits.
+The program's own rounding (`own_rounding`) is the same in every run. Its effect d is
+added to the error: sqrt((z s)^2 + d^2). An element that is infinite in only some of the
+runs has no digits.
 """
 
 import math
@@ -49,12 +49,13 @@ class DigitsRow(NamedTuple):
     """One leaf of the table of digits.
 
     Attributes:
-        worst: digits of the element that has fewest; `median`: over the elements.
-        whole: of the leaf as one vector: s and |m| are RMS over its elements.
-        assured: what `whole` is at least in 95 % of runs, with 95 % confidence.
-        precision: of the type; nothing has more.
+        worst: digits of the element that has the fewest.
+        median: median of the digits over the elements.
+        whole: digits of the leaf as one vector: s and |m| are RMS over its elements.
+        assured: lower bound of `whole` in 95 % of runs, with 95 % confidence.
+        precision: digits of the type; no element has more.
         reached: whether noise acts on anything that the leaf is computed from. If not,
-            though there is arithmetic, its digits are not known, and are 0 here.
+            though there is arithmetic, its digits are unknown, and are 0 here.
     """
 
     path: str
@@ -73,10 +74,10 @@ class DigitsTable(NamedTuple):
 
     Attributes:
         rows: one per leaf that has elements.
-        elements: what `digits` returns.
+        elements: the result of `digits`.
         noise: text of the noise.
-        notes: what noise did not reach, library routines, and what the program rounds
-            on its own.
+        notes: leaves that noise did not reach, library routines, and the program's own
+            rounding.
     """
 
     rows: tuple[DigitsRow, ...]
@@ -102,7 +103,7 @@ class DigitsTable(NamedTuple):
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers and texts; without `elements`."""
+        """Returns the numbers and texts, without `elements`."""
         rest = {name: x for name, x in self._asdict().items() if name != "elements"}
         return rest | {"assured": ASSURED}
 
@@ -124,11 +125,11 @@ def digits(
     Returns:
         `measure(key, *args, **kwargs)`, a pytree like the result of `fn`, of float64
             arrays of its shapes, finite, from 0 to the digits of the type: 7.2 for
-            float32, 2.4 for bfloat16. What is no floating-point number is exact unless
-            noise changes it.
+                float32, 2.4 for bfloat16. Leaves that are not floating-point are exact
+                unless noise changes them.
 
     Raises:
-        NoiseError: as for `inject`, `spec` acts on no computation, or is the same in
+        NoiseError: as for `inject`; `spec` acts on no computation, or is the same in
             every run, as bfloat16 is.
     """
     table = digits_table(fn, spec, draws=draws)
@@ -140,7 +141,7 @@ def digits_table(
 ) -> Callable[..., DigitsTable]:
     """Returns a function that makes a table with a row for each leaf of the result.
 
-    The arguments are those of `digits`; `print(digits_table(fn)(key, x))`.
+    The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
     integer("draws", draws, 2)
     spec = default() if spec is None else spec
@@ -178,7 +179,7 @@ def digits_table(
             every.append(elements)
             if not elements.size:
                 continue
-            # An infinite mean is no size to measure the others by.
+            # An infinite mean has no size to compare the others with.
             size = rms(np.where(np.isinf(mean), 0, mean))
             whole, assured = (
                 float(_digits(size, error, leaf.precision, unknown))
@@ -201,7 +202,7 @@ def digits_table(
 
 
 def _digits(mean: Any, error: Any, precision: float, blind: bool) -> np.ndarray:
-    """-log10(error / |mean|), from 0 to the precision of the type; 0 if not known."""
+    """Returns -log10(error / |mean|), from 0 to the type's precision; 0 if unknown."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         digits = -np.log10(np.divide(error, np.abs(mean)))
     digits = np.where(np.equal(error, 0), precision, digits)

@@ -1,7 +1,7 @@
-"""How far two recorded values are apart, and how far noise moves one of them.
+"""Measures the distance of two recorded values, and the distance that noise causes.
 
-For each value v of the program, its difference from the recorded value r, and what
-noise makes of it,
+For each value v of the program, its difference from the recorded value r, and the
+differences under noise,
 
     d = |v - r| / |r|,     e_k = |v_k - v| / |v|,    k = 1 .. draws,
 
@@ -35,7 +35,7 @@ FLIPS = 1e-3
 
 
 class NoiseLevel(NamedTuple):
-    """What noise makes of a value, for each of its executions: arrays [executions].
+    """The effect of noise on a value, for each of its executions: arrays [executions].
 
     Attributes:
         bound: a larger difference is beyond noise; infinite if noise makes no such
@@ -50,7 +50,7 @@ class NoiseLevel(NamedTuple):
 
 
 def noise_level(value: Recorded, drawn: Sequence[np.ndarray]) -> NoiseLevel:
-    """Returns what noise makes of a value; `drawn` are its distances in each draw."""
+    """Returns the effect of noise; `drawn` are the value's distances in each draw."""
     count = len(value.steps)
     if not drawn:
         # A value that noise never made (a part of a longer sum) is not judged.

@@ -1,4 +1,4 @@
-"""The noise that each element of a leaf has, pooled over elements that are alike.
+"""Estimates the noise of each element of a leaf, pooled over similar elements.
 
 A leaf often has elements of very different noise: the gradient of one feature may be a
 thousand times smaller than the gradient of another. A difference is therefore judged by
@@ -66,7 +66,7 @@ class ElementNoise:
         self._largest = np.maximum(self._largest, size)
 
     def limits(self) -> np.ndarray:
-        """Returns for each element the largest deviation of those that are alike.
+        """Returns for each element the largest deviation among similar elements.
 
         Elements without any noise have the distance to the next number of their type.
         """
@@ -75,19 +75,19 @@ class ElementNoise:
     def within_effect(
         self, difference: np.ndarray, effect: np.ndarray, factor: float
     ) -> bool:
-        """Returns whether every element differs by no more than a format makes it.
+        """Returns whether each element differs by no more than a format's effect.
 
         Args:
             difference: of the shape of the leaf.
-            effect: what the format does to each element. Elements that are alike have
-                the largest of their effects.
+            effect: the format's effect on each element. Similar elements share the
+                largest of their effects.
             factor: how many times that an element may differ.
         """
         allowed = self._pooled(np.abs(effect)) + self.limits()
         return not np.any(np.abs(difference) > factor * allowed)
 
     def _pooled(self, values: np.ndarray) -> np.ndarray:
-        """Returns for each element the largest value of the elements that are alike.
+        """Returns for each element the largest value among similar elements.
 
         These have noise of the same decade or the next, since a few runs may show too
         little of one element. Elements that never moved are like the moved ones of
@@ -133,7 +133,7 @@ class ElementNoise:
 
 
 def _bins(values: np.ndarray, base: float) -> np.ndarray:
-    """Returns the exponent of each value to a base, from 0; 0 for what is 0."""
+    """Returns the exponent of each value to a base, from 0; 0 for the value 0."""
     positive = values > 0
     bins = np.zeros(values.shape, int)
     if positive.any():

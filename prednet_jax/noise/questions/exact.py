@@ -110,7 +110,7 @@ _FOREIGN = KERNELS | {"pure_callback", "io_callback", "ffi_call"}
 
 
 class _Widening(Evaluation):
-    """An evaluation in types of at least a width."""
+    """Evaluates a program in types of at least a given width."""
 
     def __init__(self, dtype: np.dtype) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _Widening(Evaluation):
         return np.dtype(np.complex128) if is_complex else self.dtype
 
     def widened(self, x: Any) -> Any:
-        """Returns an array in the wide type, and anything else as it is."""
+        """Returns an array in the wide type, and any other value unchanged."""
         dtype = getattr(x, "dtype", np.dtype(bool))
         wide = self.wide_type(dtype)
         return x if wide == dtype else x.astype(wide)
@@ -153,7 +153,7 @@ class _Widening(Evaluation):
         return compat.bind(equation.replace(params=params), *operands)
 
     def _param(self, value: Any, words: Words) -> Any:
-        """A parameter: types, and the programs of a reduction by a function."""
+        """Widens a parameter: types, and the programs of a reduction by a function."""
         if isinstance(value, np.dtype):
             return self.wide_type(value)
         if not compat.is_jaxpr(value):

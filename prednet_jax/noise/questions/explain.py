@@ -1,11 +1,11 @@
-"""What makes two results of one computation differ: a list of causes (rungs).
+"""Finds the cause of the difference of two results, from a list of causes (rungs).
 
 Each cause is measured: the function is run under that noise, and the differences that
 it makes are compared with the observed difference d = a - b, leaf by leaf.
-docs/noise/explain.md lists the causes, and says which of the two results is right.
+docs/noise/explain.md lists the causes, and how to find which of the two is right.
 
-Between *order and rounding* a difference is given to the nearer in the plane of (log10
-RMS, fraction of elements that differ), in units of the spread of the samples:
+Between *order and rounding* the nearer is chosen in the plane of (log10 RMS, fraction
+of elements that differ), in units of the spread of the samples. The samples are
 differences of a noisy run from the plain one if a or b is the plain result bit for bit,
 and of two noisy runs otherwise.
 """
@@ -68,19 +68,20 @@ FLOAT64_ERROR_LIMIT = 0.05
 
 
 class ExplainedLeaf(NamedTuple):
-    """What one leaf's difference is.
+    """The cause of one leaf's difference.
 
     Attributes:
         rung: one of `RUNGS`.
-        difference: RMS of a - b; None if an element is finite in one of them alone.
+        difference: RMS of a - b. None if an element is finite in only one of them.
         relative: the same in units of the RMS of b; 0 where b is all zeros.
-        ratios: the difference in units of the typical one of each rung (RMS); None for
-            a rung that does not move this leaf.
+        ratios: the difference in units of the typical difference (RMS) of each rung;
+            None for a rung that does not change this leaf.
         plausible: the rung, and others that made a larger and a smaller difference.
-        reason: why none does, for `beyond`.
+        reason: why no rung fits, for `beyond`.
         closer: which of the two is nearer to float64: "a", "b" or "neither".
-        error_a: RMS distance of a from float64, in units of its RMS; None: not known.
-        ulps: of a and b in units of the type's epsilon; None: not known, or no floats.
+        error_a: RMS distance of a from float64, in units of its RMS. None if unknown.
+        ulps: distances of a and b in units of the type's epsilon. None if unknown, or
+            if they are not floats.
     """
 
     path: str
@@ -97,13 +98,13 @@ class ExplainedLeaf(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What `explain` found.
+    """The result of `explain`.
 
     Attributes:
-        rung: one of `RUNGS`, or a pytree like the result with one for each leaf; so are
-            `closer`, `error_a` and `error_b`, as in `ExplainedLeaf`.
+        rung: one of `RUNGS`, or a pytree like the result with one for each leaf;
+            `closer`, `error_a` and `error_b` have the same form, as in `ExplainedLeaf`.
         leaves: the same with numbers, one entry per leaf.
-        notes: what no noise reached, and library routines.
+        notes: leaves that no noise reached, and library routines.
     """
 
     rung: Any
@@ -134,7 +135,7 @@ class Explanation(NamedTuple):
         return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers and texts, leaf by leaf."""
+        """Returns the numbers and texts, leaf by leaf."""
         told = {"leaves": self.leaves, "draws": self.draws, "notes": self.notes}
         return told | {"not_modelled": NOT_MODELLED}
 
@@ -146,16 +147,16 @@ def explain(
 
     Args:
         fn: the computation, as for `inject`. It is run here, at full precision.
-        a: one result: pytree of arrays, of the structure and shapes of `fn`'s.
-        b: another, likewise.
+        a: one result: pytree of arrays, with the structure and shapes of `fn`'s result.
+        b: the other result.
         draws: runs of each random noise, 2 or more.
 
     Returns:
-        `measure(key, *args, **kwargs)`, which gives an `Explanation`; the arguments are
-            those that gave a and b.
+        `measure(key, *args, **kwargs)`, which returns an `Explanation`; the arguments
+            are the ones that gave a and b.
 
     Raises:
-        NoiseError: as for `inject`, or a and b are no results of `fn`.
+        NoiseError: as for `inject`, or a and b do not fit the result of `fn`.
     """
     integer("draws", draws, 2)
     check_same_structure("a", a, "b", b)
@@ -166,7 +167,8 @@ def explain(
         try:
             truth = exact(call, key, rungs.signs.settled)
         except Exception as error:
-            # A primitive that JAX has in narrow types alone must not stop the ladder.
+            # A primitive that JAX has only in narrow types must not stop the other
+            # causes.
             why = str(error).partition("\n")[0]
             return place(rungs, a, b, note=f"not computed in float64: {why}")
         return place(rungs, a, b, truth)
@@ -177,7 +179,7 @@ def explain(
 def place(
     rungs: NoiseReference, a: Any, b: Any, truth: Exact | None = None, note: str = ""
 ) -> Explanation:
-    """The difference of two results on a ladder; errors as for `explain`."""
+    """Explains the difference of two results; raises the errors of `explain`."""
     check_same_structure("a", a, "b", b)
     described = check_same_structure("b", b, "the result", rungs.tree)
     leaves = []
@@ -203,8 +205,8 @@ class Change(NamedTuple):
     """How a whole result differs from another.
 
     `difference` is the largest over the leaves: RMS of the difference in units of the
-    RMS of the leaf; None if an element is finite in one of the two alone. `rung`: of
-    several leaves the last on the ladder.
+    RMS of the leaf. It is None if an element is finite in only one result. `rung` is
+    the last of the leaves' rungs in the order of `RUNGS`.
     """
 
     same_bits: bool
@@ -213,7 +215,7 @@ class Change(NamedTuple):
 
 
 def changed(rungs: NoiseReference, a: Any, b: Any) -> Change:
-    """What a result is beside another; `identical` if every bit is the same."""
+    """Compares a result with another; `identical` if every bit is the same."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     if all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs):
         return Change(True, 0.0, "identical")
@@ -230,11 +232,11 @@ def _judged(
     truth: np.ndarray,
     error: float,
 ) -> ExplainedLeaf:
-    """A leaf with the distances of its two values from that in float64."""
+    """Adds the distances of a leaf's two values from the value in float64."""
     far = [rms(subtract(value, truth)) for value in pair]
     far = [d if math.isfinite(d) else math.inf for d in far]
     size = rms(truth[np.isfinite(truth)]) or 1.0
-    # As JSON has it, no number is infinite.
+    # JSON has no infinite numbers.
     first, second = (d / size if math.isfinite(d) else None for d in far)
     closer, reason = "neither", one.reason
     if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
@@ -260,7 +262,7 @@ def _classify_leaf(
     reference: NoiseReference,
     i: int,
 ) -> ExplainedLeaf:
-    """Returns what the difference of leaf number `i` of two results is."""
+    """Returns the cause of the difference of leaf number `i` of two results."""
     noise, clouds = reference.elements[i], reference.clouds[i]
     is_plain = any(
         equal_elements(v, p[i]).all() for v in (x, y) for p in reference.plain
@@ -367,7 +369,7 @@ def _cause_of_broken(
 
 
 def _between(ratios: dict[str, float | None]) -> str:
-    """Where a difference lies that no rung holds."""
+    """Describes a difference that no rung explains by the rungs around it."""
     below = [name for name, r in ratios.items() if r is not None and r > 1]
     above = [name for name, r in ratios.items() if r is not None and r <= 1]
     if not above:
@@ -392,7 +394,7 @@ def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:
 
     Args:
         x: the difference.
-        effect: what the format does.
+        effect: the difference that the format makes.
         count: number of elements, or of weights behind them if there are fewer. By
             chance the cosine of unrelated patterns is about one over its root.
     """

@@ -1,7 +1,7 @@
-"""Where two runs first differ: a recording of one against the same program here.
+"""Finds where two runs first differ: a recording and the same program here.
 
-`alignment` says which values belong together, `distances` how far they are apart and
-how far noise moves them, `causes` which of the differences are faults.
+`alignment` pairs the values, `distances` measures their distances and the effect of
+noise, and `causes` finds which of the differences are faults.
 """
 
 import itertools
@@ -40,11 +40,11 @@ class Differences(tuple[Difference, ...]):
     """The values whose difference is beyond noise, in the order of execution.
 
     Attributes:
-        differing: the others that differ at all, in order.
+        differing: the other values that differ at all, in order.
         parted: where the programs have equations without a counterpart.
         compared: number of values compared.
-        recording: what it was compared with, in words.
-        notes: what this device rounds by default.
+        recording: a description of the recording.
+        notes: the format in which this device rounds by default.
     """
 
     differing: tuple[Difference, ...]
@@ -91,8 +91,8 @@ def first_difference(
         draws: number of noisy runs, 2 or more.
 
     Returns:
-        `compare(key, *args, **kwargs)`, which gives the `Differences`: a sequence of
-            those beyond noise, empty if there are none.
+        `compare(key, *args, **kwargs)`, which returns the `Differences`: a sequence of
+            the differences beyond noise, which may be empty.
 
     Raises:
         NoiseError: as for `inject`, and when the recording is of another program or of

@@ -1,4 +1,4 @@
-"""What the numbers of two arrays show of the cause of their difference.
+"""Finds hints in the numbers of two arrays to the cause of their difference.
 
 `array_hint` tries what would turn one array into the other: its content in another
 order, a factor, an offset; `fitted_hint` one for each element of an axis.
@@ -37,7 +37,7 @@ FITTED = 4
 def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
     """Returns the first change that makes `ours` the reference, in words, or "".
 
-    `explains(changed, part)` says whether noise alone is left, within a part.
+    `explains(changed, part)` returns whether only noise is left, within a part.
     """
     broken = ~np.isfinite(ours), ~np.isfinite(theirs)
     for here, there, where in ((*broken, "here"), (*broken[::-1], "in the reference")):

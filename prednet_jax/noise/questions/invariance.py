@@ -1,8 +1,8 @@
-"""Whether a result depends on how its function is called.
+"""Tests whether a result depends on how its function is called.
 
-docs/noise/invariance.md has the calls that `invariance` makes, what it compares with
-the compiled call of the whole batch, and how the first line that differs is found. Of
-what belongs to no row a hash is returned.
+docs/noise/invariance.md describes the calls that `invariance` makes, the comparison
+with the compiled call of the whole batch, and how the first line that differs is found.
+Arrays that belong to no row are hashed.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ class Variant(NamedTuple):
 
 
 class Invariance(NamedTuple):
-    """What `invariance` found: a variant per way to call it; `rows` of the batch."""
+    """The result of `invariance`: a variant per way to call; `rows` of the batch."""
 
     variants: tuple[Variant, ...]
     rows: int
@@ -80,19 +80,19 @@ def invariance(
     """Compares the ways to call a function of a batch of rows.
 
     Args:
-        fn: as for `inject`, from rows to rows: axis 0 of each array among the arguments
-            at `batch`, and of each array of its result, is the batch.
+        fn: a function as for `inject`, from rows to rows: axis 0 of each array among
+            the arguments at `batch`, and of each array of its result, is the batch.
         batch: positions of the arguments with a batch axis.
-        draws: runs of each noise of the ladder, 2 or more.
-        seed: of the noise of the ladder.
+        draws: runs of each random noise, 2 or more.
+        seed: seed of the noise.
 
     Returns:
         `measure(*args, **kwargs)`, which gives an `Invariance`.
 
     Raises:
-        NoiseError: when an option is outside what is accepted; on a call, when an
-            argument or a result has no batch axis, `fn` takes no other number of rows,
-            or the result holds a NaN.
+        NoiseError: an option is not accepted. On a call: an argument or a result has no
+            batch axis, `fn` does not accept another number of rows, or the result holds
+            a NaN.
     """
     integer("draws", draws, 2)
     batch = (batch,) if isinstance(batch, int) else batch
@@ -146,20 +146,20 @@ class _Given(NamedTuple):
         return len(self.arrays[0][0])
 
     def result(self, batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        """Returns the arrays of the result, of PRNG keys their data."""
+        """Returns the arrays of the result, with PRNG keys as their data."""
         arrays = self.outcome(batches, others).arrays
         is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
         pairs = zip(arrays, is_key, strict=True)
         return [jax.random.key_data(x) if key else x for x, key in pairs]
 
     def shaped(self, rows: int) -> tuple[list[Any], list[Any]]:
-        """Arrays of a number of rows."""
+        """Returns the arrays for a number of rows."""
         batches, others = self.arrays
         shapes = [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in batches]
         return shapes, others
 
     def program(self, rows: int) -> Traced:
-        """The program for a number of rows; refuses a function that takes no such."""
+        """Traces the program for a number of rows, or raises a NoiseError."""
         try:
             return traced(self.outcome, self.shaped(rows))
         except Exception as error:
@@ -234,7 +234,7 @@ def _check_rows(given: _Given, shapes: Outcome) -> None:
 
 
 def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Rows in which a decision differs: bool [B]."""
+    """Returns the rows in which a decision differs: bool [B]."""
     scores = jnp.issubdtype(x.dtype, jnp.floating) and x.ndim > 1 and x.shape[-1] > 1
     if scores:
         x, y = np.argmax(x, -1), np.argmax(y, -1)
@@ -244,7 +244,7 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _ways(given: _Given, f: Callable) -> dict[str, Callable[[], Any]]:
-    """The ways to call `f` by name, each of which gives the arrays of all rows."""
+    """Returns the ways to call `f` by name; each returns the arrays of all rows."""
     rows, compiled, (batches, others) = given.rows, jax.jit(f), given.arrays
 
     def in_chunks(size: int) -> Any:
@@ -298,7 +298,7 @@ class _Lines(Evaluation):
         return results
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
-        """Calls are entered."""
+        """Evaluates the bodies of calls."""
         if call.rule.joins:
             return call.body(words, operands)
         return self.first_order(call, words, operands)
@@ -321,7 +321,7 @@ class _Followed(NamedTuple):
 
 
 class _Otherwise(Exception):  # noqa: N818
-    """A program of other equations for another number of rows."""
+    """The program has other equations for another number of rows."""
 
 
 def _followed(given: _Given) -> _Followed:
@@ -360,7 +360,7 @@ def _followed(given: _Given) -> _Followed:
 
 
 def _by_row(x: Any, rows: int, axis: int | None) -> Any:
-    """An array with its rows, folded into an axis, as axis 0; of none a hash."""
+    """Moves the rows, folded into an axis, to axis 0; without rows, returns a hash."""
     if axis is None:
         hashed, *_ = digest(numbers(x))
         return jnp.broadcast_to(hashed, (rows, *hashed.shape))
@@ -369,7 +369,7 @@ def _by_row(x: Any, rows: int, axis: int | None) -> Any:
 
 
 def _first_line(given: _Given, name: str, lines: _Followed) -> str:
-    """The line of the first equation that a way changes; "" if none can be named."""
+    """Returns the line of the first equation that a way of calling changes, or ""."""
     try:
         values = list(map(np.asarray, _ways(given, lines.values)[name]()))
     except _Otherwise:

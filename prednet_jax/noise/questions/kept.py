@@ -1,6 +1,6 @@
-"""Tolerances that a test suite keeps, and what it wrote by hand.
+"""Keeps the tolerances of a test suite, and compares hand-written ones.
 
-The file beside a test (`test_model.noise.json`) has by name of the test an entry per
+The file next to a test (`test_model.noise.json`) has, by name of the test, an entry per
 call of the fixture: the noise, the probability to fail, and for each leaf its tolerance
 and its size (RMS). `compare` compares written and measured tolerances as absolute
 bounds at the size of the leaf, atol + rtol * size.
@@ -42,12 +42,12 @@ _Entries = list[dict[str, Any]]
 
 
 def file_beside(test: Path) -> Path:
-    """The file of tolerances of a test file."""
+    """Returns the path of the file of tolerances of a test file."""
     return test.with_suffix(".noise.json")
 
 
 def read(file: Path) -> dict[str, _Entries]:
-    """The entries of a file, by test; none if there is no file."""
+    """Returns the entries of a file, by test; none if there is no file."""
     if not file.exists():
         return {}
     try:
@@ -73,7 +73,7 @@ def _tolerance(leaf: Mapping[str, Any]) -> Tolerance:
 
 
 def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
-    """A bound over the measured one, at the size of a leaf."""
+    """Returns a bound divided by the measured one, at the size of a leaf."""
     measured = leaf["atol"] + leaf["rtol"] * leaf["size"]
     given = atol + rtol * leaf["size"]
     if measured == 0:
@@ -82,9 +82,9 @@ def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
 
 
 class Keeper:
-    """What the fixture `noise_tolerance` is in one test of a file.
+    """The fixture `noise_tolerance` in one test of a file.
 
-    `test` is its name there, such as `TestModel::test_loss[3]`; `renew` measures anew.
+    `test` is the test's name, such as `TestModel::test_loss[3]`; `renew` measures anew.
     """
 
     def __init__(self, path: Path, test: str, renew: bool) -> None:
@@ -99,7 +99,7 @@ class Keeper:
         failure: float = 1e-6,
         **options: Any,
     ) -> Reference:
-        """As `noise_reference`; the tolerances are those kept, if there are any."""
+        """Calls `noise_reference` with the kept tolerances, if there are any."""
         position, self.calls = self.calls, self.calls + 1
         how = {"noise": format(spec or default_noise()), "failure": failure}
         entries = read(self.file).get(self.test, [])
@@ -125,7 +125,7 @@ class Keeper:
         return Reference(expected, jax.tree.unflatten(structure, tolerances))
 
     def _write(self, position: int, how: dict[str, Any], reference: Reference) -> None:
-        """Put an entry into the file; those of other tests stay."""
+        """Writes an entry into the file and keeps the entries of other tests."""
         sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
         named = zip(named_leaves(reference.tolerances), sizes, strict=True)
         leaves = {path: {**one.to_json(), "size": size} for (path, one), size in named}
@@ -151,14 +151,14 @@ COMPARISONS = {
 
 
 class Written(NamedTuple):
-    """A tolerance that a test has by hand.
+    """A tolerance that is written in a test.
 
     Attributes:
-        place: such as `tests/test_model.py:12`.
-        test: its name, without parameters.
-        rtol: as `atol`, None if it cannot be read without running the test.
-        ratio: the bound over the measured one, of the leaf where it is least; None: not
-            measured.
+        place: the line, such as `tests/test_model.py:12`.
+        test: the test's name, without parameters.
+        rtol: the number, None (also for `atol`) if it can only be read by running.
+        ratio: the bound divided by the measured one, for the leaf where it is least.
+            None if not measured.
         measured: that leaf's tolerance, in words.
         verdict: `looser`, `tighter`, `within`, `not measured` or `not read`.
     """
@@ -173,7 +173,7 @@ class Written(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What `compare` found: an entry per comparison in a test."""
+    """The result of `compare`: an entry per comparison in a test."""
 
     written: tuple[Written, ...]
 
@@ -195,9 +195,9 @@ class Comparison(NamedTuple):
 
 
 def compare(path: str) -> Comparison:
-    """The tolerances by hand of a test file, or of all in a folder.
+    """Compares the hand-written tolerances of a test file, or of all in a folder.
 
-    A NoiseError: there is no such file or folder, or one holds no Python.
+    A NoiseError is raised if there is no such file or folder, or no Python in it.
     """
     root = Path(path)
     if not root.exists() or (root.is_file() and root.suffix != ".py"):
@@ -217,7 +217,7 @@ def compare(path: str) -> Comparison:
 
 
 def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The tests of a file by name, those of classes as `TestModel::test_loss`."""
+    """Yields the tests of a file by name, in classes as `TestModel::test_loss`."""
     for node in module.body:
         if isinstance(node, ast.ClassDef):
             yield from ((f"{node.name}::{n}", test) for n, test in _tests(node))
