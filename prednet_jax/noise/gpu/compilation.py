@@ -57,7 +57,7 @@ class Launch(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A program as it is compiled for a GPU.
+    """A program compiled for a GPU.
 
     Attributes:
         hlo: text of XLA's optimised, scheduled program with metadata.

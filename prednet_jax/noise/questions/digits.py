@@ -125,8 +125,8 @@ def digits(
     Returns:
         `measure(key, *args, **kwargs)`, a pytree like the result of `fn`, of float64
             arrays of its shapes, finite, from 0 to the digits of the type: 7.2 for
-                float32, 2.4 for bfloat16. Leaves that are not floating-point are exact
-                unless noise changes them.
+            float32, 2.4 for bfloat16. Leaves that are not floating-point are exact
+            unless noise changes them.
 
     Raises:
         NoiseError: as for `inject`; `spec` acts on no computation, or is the same in

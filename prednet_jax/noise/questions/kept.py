@@ -99,7 +99,7 @@ class Keeper:
         failure: float = 1e-6,
         **options: Any,
     ) -> Reference:
-        """Calls `noise_reference` with the kept tolerances, if there are any."""
+        """Returns `noise_reference`, with the kept tolerances if there are any."""
         position, self.calls = self.calls, self.calls + 1
         how = {"noise": format(spec or default_noise()), "failure": failure}
         entries = read(self.file).get(self.test, [])

@@ -1,7 +1,7 @@
-"""Where a port first differs from its original, layer by layer.
+"""Finds where a port first differs from its original, layer by layer.
 
-Each layer is computed from the *reference's* values of the layers before it, so that it
-differs by its own lines alone (`values`). docs/noise/ports.md shows the use.
+Each layer is computed from the *reference's* values of the layers before it, so that
+only its own lines can make it differ (`values`). docs/noise/ports.md shows the use.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,15 +29,17 @@ class Layer(NamedTuple):
     """One layer, computed from the reference's values of the layers before it.
 
     Attributes:
-        name: here; `reference`: there.
-        difference: RMS relative to the reference; None if numbers on one side alone
-            are NaN or infinite.
-        expected: the same for noise, RMS over the draws; `ratio`: of the two.
-        rung: as of `explain`: `identical`, `order` and `rounding` are noise.
-        hint: what the numbers show of the cause.
-        total: the difference of the whole program, those of earlier layers included.
+        name: the name here.
+        reference: the name in the reference.
+        difference: RMS relative to the reference. None if numbers on only one side are
+            NaN or infinite.
+        expected: the difference that noise causes, RMS over the draws.
+        ratio: `difference` divided by `expected`.
+        rung: the cause, as in `explain`: `identical`, `order` and `rounding` are noise.
+        hint: a hint in the numbers to the cause.
+        total: the difference of the whole program, including earlier layers.
         lines: the lines between this layer and the layers before.
-        after: the lines of the values that these start from, in which all is well.
+        after: the lines of the values from which `lines` start; these values are right.
         arguments: the arguments that these lines read.
     """
 
@@ -60,13 +62,13 @@ class Layer(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """What `compare_layers` found.
+    """The result of `compare_layers`.
 
     Attributes:
-        layers: in the order of the program.
-        layout: how axes of the reference are ordered, of the whole report.
+        layers: the layers in the order of the program.
+        layout: the order of the reference's axes, for the whole report.
         unmatched: names here, and names of the reference, without a counterpart.
-        notes: what could not be seen.
+        notes: names that could not be seen.
     """
 
     layers: tuple[Layer, ...]
@@ -112,7 +114,7 @@ class Layers(NamedTuple):
         return "\n".join(text)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all that the report holds."""
+        """Returns the content of the report."""
         return self._asdict() | {"first": self.first, "lines": self.lines}
 
 
@@ -172,7 +174,7 @@ def compare_layers(
         values = SubstitutedValues(program, known)
         drawn, ordered = (values.drawn(each, key, draws) for each in (noise, ORDER))
         judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in known.items()}
-        # Of the steps of a loop, the first beyond noise or the one nearest to it.
+        # For a loop, the first step beyond noise or the step nearest to it.
         worst = {
             n: max(marked[n], key=lambda i: min(judged[i].over, 1.001)) for n in order
         }
@@ -214,7 +216,7 @@ def _marked(program: Program, theirs: Mapping[str, Any]) -> dict[str, tuple[int,
         else:
             marked |= {f"{name}/{i}": (n,) for i, n in enumerate(numbers)}
     outputs = [(leaf_name(keys), (number,)) for keys, number in program.outputs]
-    # What has a place in a tuple alone is no layer, unless there is nothing else.
+    # A value known only by its position in a tuple is no layer, unless all are so.
     named = [(name, n) for name, n in outputs if canonical(name)[:1] != ("result",)]
     for name, number in named or (outputs if not marked else []):
         marked.setdefault(name, number)

@@ -1,9 +1,9 @@
-"""The order of axes in which two frameworks keep the same numbers.
+"""Finds the order of axes in which two frameworks store the same numbers.
 
 One framework has [batch, channels, height, width] and another has the channels last;
-one merges the axes of heads and features. Such an order is the same for all arrays of
-one number of axes, and `find` chooses it for a whole report. Whatever moves content
-within an axis (channels reversed, halves swapped) is no order of axes.
+one merges the axes of heads and features. Such an order is the same for all arrays with
+one number of axes, and `find` chooses it for a whole report. A change within an axis
+(channels reversed, halves swapped) is not an order of axes.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# An order other than the plain one must be nearer to the numbers by so much, of 1.
+# An order other than the plain one must reduce the distance (at most 1) by so much.
 CLEARLY = 0.25
 
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
         return reference.reshape(fine).transpose(np.argsort(self.axes))
 
     def _merges(self, fine: Sequence[int], coarse: Sequence[int]) -> bool:
-        """Whether each axis of `coarse` merges successive axes of `fine`, in order."""
+        """Returns whether each axis of `coarse` merges consecutive axes of `fine`."""
         if self.ours == self.theirs:
             return tuple(fine) == tuple(coarse)
         rest = list(zip(fine, self.axes, strict=True))
@@ -71,14 +71,14 @@ class Layout(NamedTuple):
 
 
 def candidates(theirs: int, ours: int) -> list[Layout]:
-    """Returns the orders of axes that may be, those that move few axes first."""
+    """Returns the possible orders of axes, the ones that move few axes first."""
     plain = tuple(range(max(theirs, ours)))
     every = itertools.permutations(plain) if len(plain) < 7 else [plain]
     return [Layout(theirs, ours, axes) for axes in sorted(every, key=_moved)]
 
 
 def _moved(axes: tuple[int, ...]) -> int:
-    """Returns how many axes stand elsewhere: few moves are the likelier."""
+    """Returns how many axes change their place: few moves are more likely."""
     kept = 0
     for count in range(len(axes), 0, -1):
         if any(list(c) == sorted(c) for c in itertools.combinations(axes, count)):

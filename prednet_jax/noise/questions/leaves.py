@@ -80,10 +80,10 @@ def as_array(x: Any, path: str = "result") -> np.ndarray:
 
     Args:
         x: the leaf.
-        path: what it is called in the error message.
+        path: the leaf's name in the error message.
 
     Raises:
-        NoiseError: the leaf is no number, such as a function, a text or a date.
+        NoiseError: the leaf is not a number, for example a function, a text or a date.
     """
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
@@ -104,9 +104,9 @@ def check_same_structure(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
     """Returns the leaves of `b`, described.
 
     Args:
-        name: what `a` is called in the error message.
+        name: the name of `a` in the error message.
         a: a pytree.
-        other: what `b` is called there.
+        other: the name of `b` in the error message.
         b: a pytree.
 
     Raises:

@@ -1,19 +1,19 @@
-"""A mesh of devices that are not there: programs over it, evaluated on one device.
+"""Evaluates programs over a logical mesh of devices on one device.
 
 `on_one_device(jaxpr, sizes)` rewrites a program that was traced over a mesh:
 
 - a `shard_map` gets a `LogicalMesh`, and `mapped` evaluates it by a `vmap` over each
-  axis of the mesh, under the axis's name, so that JAX's own rules for mapped axes do
-  what devices say to each other. What a device does alone between two collectives runs
-  in a loop over the devices (`DeviceByDevice`), with the shapes that a real one would
-  see: hence the same kernels and bits, and the memory of one device at a time;
-- a product, a sum or a function of an array that JAX's types say is sharded (explicit
-  axes) becomes such a `shard_map`: each device computes its own rows, by another
-  program than that of the whole array; over a contracted axis the partial sum of each
+  axis of the mesh, under the axis's name, so that JAX's own rules for mapped axes
+  replace the communication. The work of a device between two collectives runs in a loop
+  over the devices (`DeviceByDevice`), with the shapes on a real device: hence the same
+  kernels and bits, and the memory of one device at a time;
+- a product, a sum or a function of an array that JAX's types declare as sharded
+  (explicit axes) becomes such a `shard_map`: each device computes its own rows, by
+  another program than for the whole array; over a contracted axis the partial sum of
   shard, then a psum. Where one operand alone is sharded along a contracted axis, it is
   gathered if it is no larger than the result, as XLA's partitioner does it (seen in
   compiled programs);
-- what only moves data (`reshard`, constraints) becomes a copy.
+- an operation that only moves data (`reshard`, constraints) becomes a copy.
 
 Equations keep their places and so their paths; noise is drawn as on real devices.
 """
@@ -39,11 +39,11 @@ from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Drawn, Evaluation
 
 _NO_MESH = AbstractMesh((), ())
-# They say where a value lies, and leave it as it is.
+# They define where a value lies, and do not change it.
 _PLACEMENT = frozenset({"reshard", "sharding_constraint", "pvary", "mesh_cast"})
 
 
-# Collectives whose types ask for a real mesh: their plain forms, under the same names,
+# Collectives whose types require a real mesh: their plain forms, under the same names,
 # which are a part of the equations' paths.
 _PLAIN: dict[str, core.Primitive] = {}
 for _name, _function in (
@@ -61,7 +61,7 @@ for _name, _function in (
 
 @dataclass(frozen=True)
 class LogicalMesh:
-    """In the place of the mesh of a `shard_map`; `shape`: sizes by name, in order."""
+    """Replaces the mesh of a `shard_map`; `shape` has sizes by name, in order."""
 
     shape: Mapping[str, int]
 
@@ -69,7 +69,7 @@ class LogicalMesh:
 def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
     """Returns a program over a mesh of these sizes, rewritten for one device.
 
-    A NoiseError: a `shard_map` has another mesh, or types hold unreduced values.
+    It raises a NoiseError if a `shard_map` has another mesh or types are unreduced.
     """
     opened, _ = compat.open_jaxpr(jaxpr)
     new = opened.replace(eqns=[_rewritten(e, sizes) for e in opened.eqns])
@@ -112,7 +112,7 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
 
 
 def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Returns a parameter without shardings, its programs rewritten."""
+    """Removes shardings from a parameter, and rewrites its programs."""
     if isinstance(value, Sharding):
         return None
     if compat.is_jaxpr(value):
@@ -124,7 +124,7 @@ def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
-    """For each operand, the sharded axes that are summed over, and their mesh axes."""
+    """Returns for each operand the sharded axes that are summed, and mesh axes."""
     name, params = equation.primitive.name, equation.params
     specs = [_spec(atom.aval) for atom in equation.invars]
     if name == "reduce_sum":
@@ -151,7 +151,7 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
 
 
 def _local_size(aval: Any, but: Sequence[str] = ()) -> int:
-    """Number of elements on each device, brought together along the axes `but`."""
+    """Returns the number of elements on each device after gathering along `but`."""
     sizes = {} if aval.sharding.mesh.empty else aval.sharding.mesh.shape
     axes = {axis for names in _spec(aval) for axis in names} - set(but)
     return math.prod(aval.shape) // math.prod(sizes[axis] for axis in axes)
@@ -177,7 +177,7 @@ _FUNCTIONS = frozenset(
 def _own_rows(
     equation: compat.Equation, contracted: Collection[str]
 ) -> dict[int, tuple[str, ...]]:
-    """Returns the mesh axes of each axis of the result of which devices have rows."""
+    """Returns the mesh axes of each axis of the result that each device splits."""
     if equation.primitive.name not in {*_TIED, *_FUNCTIONS}:
         return {}
     names = enumerate(_spec(equation.outvars[0].aval))
@@ -185,7 +185,7 @@ def _own_rows(
 
 
 def _ties(equation: compat.Equation) -> list[tuple[int, int, int]]:
-    """Returns which axis of which operand is which axis of the result."""
+    """Returns which axis of which operand becomes which axis of the result."""
     name = equation.primitive.name
     if name in _TIED:
         return _TIED[name](equation)
@@ -235,14 +235,14 @@ def _by_shards(
     own: Mapping[int, tuple[str, ...]],
     sizes: Mapping[str, int],
 ) -> compat.Equation:
-    """Returns an equation as what each device computes, in a shard_map.
+    """Rewrites an equation as each device's computation, in a shard_map.
 
     Args:
         equation: a product, a sum or a function, without shardings.
-        over: for each operand the mesh axes of its axes that are summed over, by a psum
-            of the partial sums.
-        own: the mesh axes of the axes of the result of which each device has its rows.
-        sizes: of the mesh.
+        over: for each operand, the mesh axes of its axes that are summed over, by a
+            psum of the partial sums.
+        own: for each axis of the result, the mesh axes along which devices own rows.
+        sizes: sizes of the mesh.
     """
     summed = tuple(dict.fromkeys(a for x in over for n in x.values() for a in n))
     over = [dict(dims) for dims in over] or [{} for _ in equation.invars]
@@ -282,7 +282,7 @@ def _by_shards(
 
 @dataclass(frozen=True)
 class _WithoutMesh:
-    """The settings under which an equation was traced, but for the mesh."""
+    """The settings under which an equation was traced, except for the mesh."""
 
     settings: Any
 
@@ -299,7 +299,7 @@ class _WithoutMesh:
 def mapped(
     function: Callable, params: Mapping[str, Any], words: Words, operands: Sequence[Any]
 ) -> list[Any]:
-    """What a shard_map over a `LogicalMesh` gives; `function` is one device's."""
+    """Evaluates a shard_map over a `LogicalMesh`; `function` is for one device."""
     sizes = compat.manual_axis_sizes(params)
 
     def device(words: Words, *parts: Any) -> Sequence[Any]:
@@ -327,8 +327,8 @@ class DeviceByDevice(Evaluation):
     """Evaluates a program over a logical mesh.
 
     A collective is evaluated for all devices at once, under the mapped axes of the
-    mesh; so is what is the same on all of them. Everything else waits until a
-    collective reads it, and then runs device by device.
+    mesh, and so are values that are the same on all devices. Every other step waits
+    until a collective reads its result, and then runs device by device.
     """
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
@@ -342,9 +342,9 @@ class DeviceByDevice(Evaluation):
         return mapped(device, call.params, words, operands)
 
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
-        """Evaluates the steps of all devices; what lies between collectives apart."""
+        """Evaluates all devices' steps, the ones between collectives separately."""
         given = [values[v] for v in plan.jaxpr.invars]
-        # In the body of a loop they do not tell what differs between devices.
+        # In the body of a loop types do not show which values differ between devices.
         varying_is_known = any(isinstance(x, compat.BatchTracer) for x in given)
         alone = not any(step.communicates for step in plan.steps)
         if not words.places or (alone and not varying_is_known):
@@ -395,7 +395,7 @@ def _variables(step: Step) -> list[Any]:
 
 
 def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]:
-    """An array as the parts of all devices, [*devices, *part], and the axes it has."""
+    """Splits an array into devices' parts, [*devices, *part]; lists the axes."""
     order, shape = _layout(np.shape(x), spec, sizes)
     named = [axis for axis in sizes if axis in order]
     target = [order.index(axis) for axis in (*named, *range(np.ndim(x)))]
@@ -403,7 +403,7 @@ def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]
 
 
 def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
-    """The inverse of `_split`; of what all devices hold alike, that of the first."""
+    """Inverts `_split`; for values that are equal on all devices, takes the first."""
     local = np.shape(x)[len(sizes) :]
     axes = zip(local, axis_names(spec, len(local)), strict=True)
     whole = tuple(n * math.prod(sizes[a] for a in names) for n, names in axes)
@@ -426,10 +426,10 @@ def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
 def _layout(
     shape: Sequence[int], spec: Any, sizes: Mapping[str, int]
 ) -> tuple[list[Any], tuple[int, ...]]:
-    """Returns how an array lies on the mesh.
+    """Returns the layout of an array on the mesh.
 
-    For each axis of the array the mesh axes that it is spread over, then its own
-    number; and the sizes of these.
+    For each axis of the array it has the mesh axes over which it is split, then its own
+    number; it also returns the sizes of these.
     """
     order: list[Any] = []
     split: list[int] = []

@@ -1,11 +1,11 @@
-"""Two results that are logits or log-probabilities: trainer against sampler.
+"""Compares two results that are logits or log-probabilities: trainer and sampler.
 
 With la and lb the log-softmax of two results over the vocabulary,
 
     ratio = exp(la - lb) of a token,    KL = sum exp(la) (la - lb)    at each position,
 
 and the fraction of positions whose most likely token, or set of the most likely k,
-differs. The same measures of pairs of runs under noise say how much is to be expected.
+differs. The same measures of pairs of runs under noise show the expected values.
 """
 
 import itertools
@@ -31,12 +31,13 @@ MARGIN = {"ratio": 4.0, "kl": 16.0, "flips": 1.0, "top": 1.0}
 
 
 class Measure(NamedTuple):
-    """A measure of two results, and what noise makes of it.
+    """A measure of two results, and the effect of noise on it.
 
     Attributes:
-        found: of the two results; for `ratio` the largest of exp(|la - lb|).
-        typical: the median over pairs of noisy runs; `largest`: the largest.
-        beyond: whether `found` is more than noise makes of it.
+        found: the value for the two results; for `ratio` the largest exp(|la - lb|).
+        typical: the median over pairs of noisy runs.
+        largest: the largest value over pairs of noisy runs.
+        beyond: whether `found` exceeds the effect of noise.
     """
 
     found: float
@@ -46,15 +47,15 @@ class Measure(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """What `compare_logits` found.
+    """The result of `compare_logits`.
 
     Attributes:
-        ratio: of the probabilities of a token; 1 if they are the same.
+        ratio: the ratio of the probabilities of a token; 1 if they are the same.
         kl: the mean Kullback-Leibler divergence of a position, in nats.
         flips: the fraction of positions whose most likely token differs.
-        top: the fraction whose set of the most likely k differs.
+        top: the fraction of positions whose set of the most likely k differs.
         mean: the mean ratio, lowest and highest.
-        rung: as of `explain`, for the log-probabilities.
+        rung: the cause, as in `explain`, for the log-probabilities.
         worst: the position of the largest ratio.
     """
 
@@ -89,7 +90,7 @@ class Logits(NamedTuple):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all that the report holds."""
+        """Returns the content of the report."""
         return self._asdict()
 
 
@@ -113,8 +114,8 @@ def compare_logits(
         axis: the axis of the vocabulary. None if the results are log-probabilities of
             chosen tokens: then there are no flips, and KL is estimated from b's tokens
             as the mean of r - 1 - log r.
-        tokens: whose ratio is meant, of the shape of the result without `axis`.
-            Defaults to the most likely ones of b.
+        tokens: the tokens whose ratio is measured, of the shape of the result without
+            `axis`. Defaults to the most likely ones of b.
         top: how many of the most likely tokens make a set.
         spec: the noise that is no difference. Defaults to another order of sums and
             the rounding of the last place.
@@ -124,7 +125,7 @@ def compare_logits(
         `compare(key, *args, **kwargs)`, which returns the `Logits`.
 
     Raises:
-        NoiseError: as for `inject`; a, b and the result are no arrays of one shape, or
+        NoiseError: as for `inject`; a, b and the result are not arrays of one shape, or
             a number is NaN.
     """
     integer("draws", draws, 2)
@@ -168,7 +169,7 @@ def _log_softmax(x: Any, axis: int | None) -> Any:
 
 
 def _checked(name: str, result: Any, axis: int | None) -> np.ndarray:
-    """Returns the one array of a result, refusing what has no probabilities."""
+    """Returns the one array of a result, or raises an error."""
     arrays = wide_leaves(result)
     one = "one array of logits or log-probabilities"
     expect(len(arrays) == 1 and not np.iscomplexobj(arrays[0]), name, result, one)
@@ -189,7 +190,7 @@ def _checked(name: str, result: Any, axis: int | None) -> np.ndarray:
 
 
 def _logs(x: np.ndarray, axis: int | None) -> np.ndarray:
-    """Returns log-probabilities; of what are such already the same."""
+    """Returns log-probabilities, unchanged if the input has them already."""
     if axis is None:
         return x
     x = x - x.max(axis, keepdims=True)
@@ -244,7 +245,7 @@ def _measures(
 
 
 def _measure(name: str, found: float, noise: Sequence[float]) -> Measure:
-    """Returns a measure beside those of noise."""
+    """Returns a measure together with its values under noise."""
     start = 1.0 if name == "ratio" else 0.0
     largest = max(noise)
     # Logarithms of ratios; nothing below the rounding of float64 sums counts.

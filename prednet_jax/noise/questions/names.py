@@ -1,4 +1,4 @@
-"""Names of arrays on two sides, and which of them belong together."""
+"""Matches names of arrays on two sides."""
 
 import difflib
 import os
@@ -42,14 +42,14 @@ def leaf_name(keys: Sequence[Any]) -> str:
     start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)
     if start is None:
         return "/".join(["result", *parts])
-    # A place in (result, intermediates), and the first of a sown tuple, is no name.
+    # A place in (result, intermediates), and the first of a sown tuple, have no name.
     parts = parts[start:-1] if parts[-1] == "0" else parts[start:]
     kept = [p for p in parts if p not in ("intermediates", "__call__")]
     return "/".join(kept) or "result"
 
 
 def canonical(name: str) -> tuple[str, ...]:
-    """Returns the parts of a name, of each its letters and digits in lower case."""
+    """Splits a name into parts, each with its letters and digits in lower case."""
     parts = re.split(r"[./\[\]:~]+", name.lower())
     return tuple(filter(None, (re.sub(r"[^a-z0-9]", "", part) for part in parts)))
 
@@ -100,7 +100,7 @@ def _likeness(a: str, b: str) -> float:
 
 
 def _ends_with(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    """Whether one name is the end of the other."""
+    """Returns whether one name is the end of the other."""
     long, short = sorted((a, b), key=len, reverse=True)
     end = "".join(short)
     return bool(end) and any("".join(long[i:]) == end for i in range(len(long)))

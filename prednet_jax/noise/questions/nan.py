@@ -1,13 +1,13 @@
-"""Where a NaN or an infinity comes from, and how often noise makes one.
+"""Finds where a NaN or an infinity comes from, and how often noise makes one.
 
 An equation *makes* a number that is not finite if the numbers that it was made of are
 finite, and a NaN if they hold none. The compiled program notices this itself, at every
 step of its loops, and shows it to the host.
 
-What is made need not matter: an infinite mask is meant. So one after another, in the
-order of execution, all others are replaced by 1 where they are made: the first whose
-result is still not finite is the cause (one at a time, as A. Zeller's delta debugging
-narrows down, IEEE TSE 28, 2002).
+A NaN or infinity may be intended, such as an infinite mask. So the others are replaced
+by 1 where they are made, one after another in the order of execution: the first whose
+result is still not finite is the cause (A. Zeller's delta debugging narrows down one at
+a time too, IEEE TSE 28, 2002).
 """
 
 import itertools
@@ -107,9 +107,9 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
         fn: as for `inject`, compiled or not.
 
     Returns:
-        `find(*args, **kwargs)`. It gives the equation that makes the result not finite,
-            or the argument. If the result is finite, it gives the first equation that
-            makes a NaN or an infinity anyway, or None if there is none.
+        `find(*args, **kwargs)`, which returns the equation that makes the result not
+            finite, or the argument. If the result is finite, it is the first equation
+            that makes a NaN or an infinity anyway, or None without such an equation.
 
     Raises:
         NoiseError: on a call, as for `inject`.
@@ -167,7 +167,7 @@ def nan_rate(
 
 
 def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
-    """Returns whether a result has a NaN, or an infinity that the plain one has not."""
+    """Returns whether a result has a NaN, or an infinity that the plain one lacks."""
     return bool(np.any(np.isnan(x) | (np.isinf(x) & (x != plain))))
 
 
@@ -190,9 +190,9 @@ class _Execution(NamedTuple):
 
 
 class _Search(Watched):
-    """An evaluation that shows where numbers become NaN or infinite.
+    """Evaluates a program and shows where numbers become NaN or infinite.
 
-    `run` may replace what some equations make so by 1.
+    `run` may replace the NaN and infinities that some equations make by 1.
     """
 
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
@@ -213,7 +213,7 @@ class _Search(Watched):
     def first(
         self, key: Array, made: list[_Execution], result: list[np.ndarray]
     ) -> NotFinite | None:
-        """Returns the cause in one run, of which `run` gave `made` and `result`."""
+        """Returns the cause in one run, for which `run` gave `made` and `result`."""
         if all(np.isfinite(x).all() for x in result):
             return made[0].entry._replace(in_result=False) if made else None
         # An equation with infinite operands is not the cause; it reads a cause.
@@ -247,7 +247,7 @@ class _Search(Watched):
     def run(
         self, key: Array, replaced: Collection[str] = ()
     ) -> tuple[list[_Execution], list[np.ndarray]]:
-        """Returns what is made NaN or infinite, in order, and the result.
+        """Returns the values that become NaN or infinite, in order, and the result.
 
         Args:
             key: key of the noise.

@@ -1,14 +1,14 @@
-"""What a program rounds on its own: products on this device, and casts.
+"""Measures the program's own rounding: products on this device, and casts.
 
-No noise models either. Most accelerators multiply float32 in a narrower format by
-default (TF32, bfloat16), in every run alike, and a cast to bfloat16 rounds in the same
-way each time. So the questions compare a program with itself:
+No noise models either of them. Most accelerators multiply float32 in a narrower format
+by default (TF32, bfloat16), in every run the same, and a cast to bfloat16 rounds in the
+same way each time. So the questions compare a program with itself:
 
     highest   the same jaxpr with the highest precision in every product
     uncast    the same with every narrower type widened to float32 (float64 where the
               program has float64)
 
-    effect of the device's format = as it is - highest
+    effect of the device's format = unchanged program - highest
     effect of casts               = highest - uncast
 
 Whether a product rounds is found by trying it: random operands of its shapes and types
@@ -63,14 +63,14 @@ class RoundedProduct(NamedTuple):
 
 
 class OwnRounding(NamedTuple):
-    """What a call rounds on its own.
+    """The rounding that a call does on its own.
 
     Attributes:
         call: the same call with every product at the highest precision.
         products: the products that this device rounds, in program order.
-        effects: by name of the format, and `casts`: what it does to each leaf of the
+        effects: by name of the format, and `casts`: the effect on each leaf of the
             result. A name without any effect is left out.
-        notes: one line for each, which says what a user can do.
+        notes: one line for each, with a remedy for the user.
     """
 
     call: BoundCall
@@ -79,7 +79,7 @@ class OwnRounding(NamedTuple):
     notes: tuple[str, ...]
 
     def total(self) -> Result | None:
-        """Returns the sum of the effects on each leaf, or None if there is none."""
+        """Returns the sum of the effects on each leaf, or None without effects."""
         if not self.effects:
             return None
         with np.errstate(invalid="ignore"):
@@ -89,7 +89,7 @@ class OwnRounding(NamedTuple):
 def own_rounding(
     call: BoundCall, comparable: Callable[[Result], Result] = lambda values: values
 ) -> OwnRounding:
-    """Returns what a call rounds on its own, found by running it both ways.
+    """Returns a call's own rounding, found by running it with and without rounding.
 
     Args:
         call: the function with its arguments.
@@ -152,7 +152,7 @@ def _main_format(products: Sequence[RoundedProduct]) -> str:
 
 
 def format_notes(products: Sequence[RoundedProduct]) -> tuple[str, ...]:
-    """Returns a line that says what this device rounds, and what a user can do."""
+    """Returns a line that names the rounding of this device, and a remedy."""
     if not products:
         return ()
     first = products[0].source or products[0].path
@@ -178,7 +178,7 @@ _TRIED: dict[Any, str] = {}
 
 
 def _format_of(equation: compat.Equation) -> str:
-    """Returns the format in which this device computes a product; "" for its own."""
+    """Returns the format in which this device computes a product, or ""."""
     shapes = [atom.aval for atom in equation.invars]
     if any(shape.dtype not in (np.float32, np.complex64) for shape in shapes):
         return ""

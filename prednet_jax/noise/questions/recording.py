@@ -1,7 +1,7 @@
-"""A recording: what every equation of a program computed, in little space.
+"""Records the value of every equation of a program, in little space.
 
-Up to `WHOLE` elements of a value are kept themselves; of larger ones a sketch
-(`noise.sketch`), the largest magnitude and a hash.
+Values of up to `WHOLE` elements are stored whole. For larger values the recording has a
+sketch (`noise.sketch`), the largest magnitude and a hash.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ VERSION = 4
 WHOLE = 1024
 # Of a value in a loop, the first executions are kept.
 EXECUTIONS = 256
-# Bytes of a value, in all its executions, that may leave the device whole.
+# Bytes of a value, in all its executions, that may be copied from the device whole.
 LEAVES = 1 << 20
 
 
@@ -47,18 +47,20 @@ class Recorded:
     """A value of a program, in each of n executions.
 
     Attributes:
-        path: as `coverage` lists it; of an argument or a result its name.
+        path: the equation's path, as `coverage` lists it; for an argument or a result
+            its name.
         primitive: JAX's name; `argument`, `constant`, `result`.
         source: the user's line, such as `model.py:12 in loss`.
-        shape: of the value; of complex numbers their parts are a last axis.
+        shape: shape of the value; complex numbers have their parts as a last axis.
         within: loops and branches around, such as `scan/cond[0]`; no calls.
         operands: numbers of the recorded values it was computed from, where known.
         starts: for each loop around, the number of the first value inside.
         steps: int [n, loops], the steps of the loops around.
         hashes: uint64 [n], of the bits.
-        norms: [n], Euclidean; `largest`: [n], the largest magnitude.
+        norms: [n], Euclidean norms.
+        largest: [n], the largest magnitudes.
         unbounded: [n], sum of `sketch.classes` of the elements.
-        values: [n, m], the elements themselves or the sketch, those being 0.
+        values: [n, m], the elements or the sketch, with unbounded elements as 0.
     """
 
     path: str
@@ -88,9 +90,9 @@ _FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a program computed.
+    """The values of a program.
 
-    `machine` are versions, platform and device, in words; `equations` every value, in
+    `machine` describes versions, platform and device; `equations` has every value, in
     the order of the program.
     """
 
@@ -99,10 +101,11 @@ class Recording:
     equations: tuple[Recorded, ...]
 
     def save(self, path: Any) -> None:
-        """Writes an .npz, which any machine with NumPy reads.
+        """Writes an .npz file, which any machine with NumPy can read.
 
-        `about` is a text in JSON: of each equation all attributes that are no arrays.
-        `3/norms` are the norms of equation 3, from 0. NoiseError: it cannot be written.
+        `about` is a text in JSON with all attributes of each equation that are not
+        arrays. `3/norms` are the norms of equation 3, from 0. Raises a NoiseError on
+        failure.
         """
         facts = [{name: getattr(e, name) for name in _FACTS} for e in self.equations]
         about = {"version": VERSION, "function": self.function, "machine": self.machine}
@@ -133,9 +136,9 @@ class Recording:
 
 
 def load_recording(path: Any) -> Recording:
-    """Reads what `Recording.save` wrote.
+    """Reads a file that `Recording.save` wrote.
 
-    A NoiseError: it is no such file, is damaged or of another version.
+    A NoiseError is raised for other files, damaged files and files of other versions.
     """
     try:
         # Opened here, since NumPy leaves a file open that it cannot read.
@@ -152,7 +155,7 @@ def load_recording(path: Any) -> Recording:
                 _check(equations)
         return Recording(about["function"], about["machine"], tuple(equations))
     except Exception as error:
-        # NumPy, zipfile, zlib and JSON each have their own.
+        # NumPy, zipfile, zlib and JSON have different exceptions.
         why = getattr(error, "strerror", None) or (
             str(error) if str(error).startswith("it") else "it is none, or damaged"
         )
@@ -163,7 +166,7 @@ def load_recording(path: Any) -> Recording:
 
 
 def _check(equations: Sequence[Recorded]) -> None:
-    """Refuses arrays of the last equation that `record` does not write."""
+    """Raises an error if `record` would not write the last equation's arrays."""
     one = equations[-1]
     n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
     shapes = {"steps": (n, len(one.starts)), "values": (n, width)}
@@ -181,12 +184,12 @@ def _check(equations: Sequence[Recorded]) -> None:
 
 
 def record(fn: Callable) -> Callable[..., Recording]:
-    """What every equation of `fn` computes, loop steps included, on this machine.
+    """Records the values of all equations of `fn`, loop steps included.
 
     Returns:
-        `run(*args, **kwargs)`, which gives the `Recording`; `fn` is compiled as a
-            whole. Of a loop the first `EXECUTIONS` executions of each equation are
-            kept, and its results.
+        `run(*args, **kwargs)`, which returns the `Recording`; `fn` is compiled as a
+            whole. For a loop, the first `EXECUTIONS` executions of each equation, and
+            the loop's results, are kept.
 
     Raises:
         NoiseError: on a call, as for `inject`, and when `fn` has no array at all.
@@ -208,9 +211,9 @@ def record(fn: Callable) -> Callable[..., Recording]:
 
 
 class Watch(Watched):
-    """A function at its arguments, compiled so that all its values are seen.
+    """A function with its arguments, compiled so that all its values are seen.
 
-    `name` is the function's; `labels` has the facts of each value by path.
+    `name` is the function's name; `labels` describes each value by path.
     """
 
     def __init__(
@@ -221,10 +224,11 @@ class Watch(Watched):
         self.name = getattr(fn, "__name__", type(fn).__name__)
         args, kwargs = BoundCall(fn, args, kwargs).arguments()
         pure, self._arrays = BoundCall(fn, args, kwargs).pure()
-        # By the id of a value of the trace, which recorded values it is or comes from.
-        # Objects are kept, so that no other gets the same id.
+        # By the id of a traced value, the recorded values that it is or comes from. The
+        # objects are kept, so that no other object gets the same id.
         self._numbers: dict[int, tuple[Any, tuple[int, ...]]] = {}
-        # By the path of an equation, for each of its results, those of its bodies.
+        # By the path of an equation, for each of its results, the sources in its
+        # bodies.
         self._left: dict[str, list[tuple[int, ...]]] = {}
         self._operands: dict[str, list[Any]] = {}
 
@@ -249,7 +253,7 @@ class Watch(Watched):
         self._compiled = watched
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Results are seen; what a loop leaves behind too, as late steps are not."""
+        """Notes the results, and a loop's final ones, as late steps are not kept."""
         loop = step.name in ("scan", "while")
         read = tuple(number for x in operands for number in self._sources(x))
         inside = self._left.get(step.path, [])
@@ -269,7 +273,7 @@ class Watch(Watched):
     def body(
         self, call: Call, words: Words, operands: Sequence[Any], label: str
     ) -> list[Any]:
-        """Follows values into a program, where their order says which is which."""
+        """Follows values into a program, where their order identifies them."""
         given = self._operands.get(call.step.path, [])
         outer = given[1:] if call.step.name == "cond" else given
         if len(outer) == len(operands):
@@ -339,14 +343,14 @@ class Watch(Watched):
 
 
 def _names(kind: str, tree: Any, count: int) -> list[str]:
-    """Names of arrays: their places in a pytree, or numbers where those do not tell."""
+    """Returns the names of arrays: pytree paths, or numbers if these are unclear."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [f"{kind}{jax.tree_util.keystr(p)}" for p, x in leaves if _is_array(x)]
     return named if len(named) == count else [f"{kind} {i}" for i in range(count)]
 
 
 def _is_array(x: Any) -> bool:
-    """Returns whether a value is an array of numbers: no mutable array, no token."""
+    """Returns whether a value is an array of numbers, not mutable and not a token."""
     if isinstance(x, bool | int | float | complex | np.ndarray | np.generic):
         return not isinstance(x, np.ndarray) or x.dtype.kind in "biufcV"
     aval = x if isinstance(x, jax.ShapeDtypeStruct) else getattr(x, "aval", None)
@@ -369,10 +373,10 @@ def _within(path: str) -> str:
 
 
 def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recorded:
-    """Returns a value of what was seen of it: its parts by number and step."""
+    """Builds a recorded value from its parts by number and step."""
     steps, shape, loops = sorted(parts[0]), fact["shape"], len(fact["starts"])
     n = len(steps)
-    # In a branch that was not taken, none.
+    # Empty if the value is in a branch that was not taken.
     arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
     size = math.prod(shape)
     columns: Any = [np.zeros((0, size if size <= WHOLE else COLUMNS))] * 5

@@ -1,7 +1,7 @@
-"""What each cause of a difference does to a function at its arguments.
+"""Measures the effect of each cause of a difference on a function's result.
 
 `NoiseReference` runs the function once under every random noise, in every format of
-operands, with and without what it rounds on its own (`own_rounding`). `explain`
+operands, and with and without the program's own rounding (`own_rounding`). `explain`
 compares observed differences with these.
 """
 
@@ -58,10 +58,9 @@ RATIO_LIMIT = 4.0
 class Cloud(NamedTuple):
     """Differences that one noise makes in one leaf, those that are not zero.
 
-    Attributes:
-        rung: the cause that they stand for.
-        single: [n, 3], a `sample` for each difference of a noisy run from the plain.
-        pairs: [m, 3], for each difference of two noisy runs.
+    rung: the cause of the differences.
+    single: [n, 3], a `sample` for each difference of a noisy run from the plain.
+    pairs: [m, 3], a `sample` for each difference of two noisy runs.
     """
 
     rung: str
@@ -79,19 +78,20 @@ class Cloud(NamedTuple):
 
 
 class NoiseReference:
-    """What each cause does to a function at its arguments, measured once.
+    """The effect of each cause on a function's result, measured once.
 
     Attributes:
         tree: the result without noise, at the highest precision.
-        plain: the same as arrays, compiled and not, and as this device computes it.
-        signs: what makes results comparable that depend on signs of vectors.
+        plain: the same as arrays, compiled and not, and with this device's rounding.
+        signs: the signs of vectors, which make results comparable.
         clouds: differences under random noises, for each leaf.
-        elements: their noise for each element, for each leaf.
+        elements: the noise of each element, for each leaf.
         effects: the difference that each format and the function's casts make, leaf by
             leaf.
-        weights: the fewest operands of any product: what a pattern can depend on.
+        weights: the fewest operands of any product, on which a pattern can depend.
         flips: whether the function takes discrete decisions.
-        notes: what no noise reached, library routines, and what the device rounds.
+        notes: leaves that no noise reached, library routines, and the device's
+            rounding.
     """
 
     def __init__(self, call: BoundCall, key: Array, *, draws: int) -> None:
@@ -192,7 +192,7 @@ class NoiseReference:
 
 
 class _RoundedOperands(Evaluation):
-    """An evaluation in which operands of products have the format number `which`.
+    """Evaluates a program with operands of products in the format number `which`.
 
     The number is known at run time, so that all formats share one compiled program.
     """
@@ -237,7 +237,7 @@ def _format_effects(
 
 
 def ladder(call: BoundCall, key: Array, *, draws: int) -> NoiseReference:
-    """Returns what each cause does to a call; `draws` as for `explain`."""
+    """Returns the effect of each cause on a call; `draws` as for `explain`."""
     return NoiseReference(call, key, draws=draws)
 
 

@@ -1,13 +1,13 @@
-"""Runs of a function under noise, which every question samples in the same way.
+"""Runs a function under noise, in the same way for every question.
 
     call = BoundCall(fn, args, kwargs)
     noisy = inject(fn, spec)
     tree, means, deviations = sample_moments(call.draw(noisy, key, draws))
 
-`call.result()` is the result without noise, and `call.draw` gives results under noise,
-one draw after another. `with_routines` is the noise for a question that must not
-overlook library routines; `unreached_leaves` and `reach_notes` say what a noise does
-not act on.
+`call.result()` is the result without noise, and `call.draw` yields results under noise,
+one draw after another. `with_routines` adds noise on library routines, for questions
+that must not overlook them. `unreached_leaves` and `reach_notes` list the leaves and
+operations without noise.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""A program cut at named values, each computed from the reference's values before it.
+"""Cuts a program at named values, each computed from the reference's values before.
 
 A traced call becomes a flat list of nodes: calls are inlined, and a loop whose body
 names values (`jax.ad_checkpoint.checkpoint_name`) is unrolled. Nodes read and write
@@ -78,7 +78,8 @@ class Program:
     ) -> dict[int, Any]:
         """Returns the wanted values, each computed from the known values before it.
 
-        `changed` are functions to apply in the place of those of nodes, by `id`.
+        `changed` maps nodes, by `id`, to functions that replace the nodes' own
+        functions.
         """
         wanted = set(wanted)
         found = dict(zip(self.inputs, arrays, strict=True))

@@ -1,6 +1,6 @@
-"""Factors that are unique up to signs, if complex up to phases: `FREE_SIGNS`.
+"""Aligns factors that are unique up to signs, or phases if complex: `FREE_SIGNS`.
 
-docs/noise/explain.md says when a leaf depends on them and how it is then compared.
+docs/noise/explain.md explains when a leaf depends on them and how it is compared.
 """
 
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ NOTE = "its signs are free: a library routine chooses them"
 
 
 class _Turned(Evaluation):
-    """An evaluation in which every other vector has the opposite sign."""
+    """Evaluates a program with the opposite sign of every other vector."""
 
     def __init__(self, first: Any) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _Turned(Evaluation):
 
 
 class Signs(NamedTuple):
-    """Which leaves of a result depend on signs, and values to take these from."""
+    """The leaves of a result that depend on signs, and values to take these from."""
 
     is_free: list[bool]
     known: Result
@@ -102,8 +102,8 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
 
     Args:
         call: the function with its arguments.
-        known: the result whose signs are taken. Defaults to that of the call, which is
-            then computed if the program has a factor with free signs.
+        known: the result whose signs are taken. Defaults to the call's own result,
+            which is computed if the program has a factor with free signs.
     """
     pure, arrays = call.pure()
     steps = plan(traced(pure, arrays).jaxpr, Identity()).walk()
@@ -128,7 +128,7 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
 def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns an array with the signs that bring it nearest to `y`.
 
-    They are those of its columns, of its rows, or of a form T that becomes S T S*.
+    The signs belong to its columns, to its rows, or to a form T that becomes S T S*.
     """
     candidates = [x]
     for axis in (-1, -2)[: x.ndim]:

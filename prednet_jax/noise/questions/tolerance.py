@@ -1,15 +1,15 @@
-"""Which tolerance a test should have, from the noise of the function that it tests.
+"""Computes the tolerance of a test from the noise of the function that it tests.
 
 For each leaf: rtol and atol so that for a fresh run under noise, all elements e obey
 
     |noisy_e - R_e| <= atol + rtol |R_e|                    (numpy.allclose)
 
-but with probability at most `failure`. R is the result without noise, compiled or not.
-Sums that cancel have noise of the size of their terms, not of the result. So with
+with a probability of at least 1 - `failure`. R is the result without noise, compiled or
+not. Sums that cancel have noise of the size of their terms, not of the result. So with
 atol = rho rtol rms(R), rho out of `BALANCES`, errors are in units u_e = |R_e| + rho
-rms(R); the rho is taken that makes the tolerance smallest in the geometric mean. Where
-several elements share the largest size, as those of a mask do, rms(R) is also tried
-without them.
+rms(R); the chosen rho makes the tolerance smallest in the geometric mean. Where several
+elements share the largest size, as in a mask, rms(R) is also
+tried without them.
 
 Let m_e and s_e be mean and standard deviation (divisor d = n - 1) of element e over n
 runs, in those units. An element is taken as normal, and rtol is the t at which
@@ -21,7 +21,8 @@ runs, in those units. An element is taken as normal, and rtol is the t at which
     sigma_e^2 = (1 + 1/n) max(F^2 w_e^2, (GRID g_e)^2)
     w_e^2 = max(s_e^2, (d0 v + d s_e^2) / (d0 + d))
 
-v, d0  the mean of s_e^2, and how alike the elements are: by an empirical Bayes estimate
+v, d0  the mean of s_e^2, and the similarity of the elements: by an empirical Bayes
+       estimate
        (G. K. Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004), from the variance of the
        s_e^2, where they follow a scaled F distribution with d and d0 degrees
 F      sqrt(k / chi2(1 %; k)): sigma_e is a bound with 99 % confidence. k = d0 + d, but
@@ -81,9 +82,9 @@ from prednet_jax.noise.text import format
 
 # Smaller probabilities are below the resolution of the normal tail.
 LEAST_FAILURE = 1e-300
-# How far eager and compiled results may be apart, in units of the noise of elements.
+# The largest distance of eager and compiled results, in units of elements' noise.
 COMPILED_FACTOR = 16.0
-# How far an element may be, in units of the largest deviation of those that are alike.
+# The largest distance of an element, in units of similar elements' largest deviation.
 ELEMENT_FACTOR = 10.0
 # Failure rates below this were not tested against draws.
 EXTRAPOLATED = 1e-3
@@ -105,7 +106,7 @@ class Tolerance:
         rtol: relative to the expected value, 0 or more.
         atol: absolute, 0 or more, in the units of the leaf.
         noise: standard deviation of the noise (RMS over the elements) in units of the
-            tolerance of each; 0 if none was seen.
+            tolerance of each; 0 if no noise was seen.
         extrapolated: whether `failure` is smaller than what was tested with draws.
         hidden: number of elements that are smaller than `atol` while their own noise is
             much smaller. `allclose` passes any error in them; `assert_close` does not
@@ -113,8 +114,8 @@ class Tolerance:
         widened: format in which this device multiplies by default, such as `tf32`, if
             the tolerance includes its effect.
         spec: text of the noise.
-        limits: how far each element may be, from the noise of elements that are alike;
-            None if the tolerance was read from a file.
+        limits: the largest distance of each element, from the noise of similar
+            elements. None if the tolerance was read from a file.
     """
 
     rtol: float
@@ -309,7 +310,7 @@ class _Errors:
         self.squares: dict[float, list[float]] = {floor: [] for floor in floors}
 
     def units(self, floor: float) -> np.ndarray:
-        """Returns what the errors of the elements are measured in."""
+        """Returns the unit in which the error of each element is measured."""
         return self.size + floor if floor else np.ones(1)
 
     def see(self, x: np.ndarray) -> None:
@@ -325,7 +326,7 @@ class _Errors:
     def tolerance(
         self, mean: np.ndarray, spread: np.ndarray, failure: float
     ) -> Tolerance:
-        """Returns what covers the errors except with probability `failure`."""
+        """Returns the tolerance that errors exceed with probability `failure`."""
         leaf = self.leaf
         settled = self.settled & (np.isfinite(mean) == self.finite)
         if not np.all(settled & np.isfinite(spread)):
@@ -345,7 +346,7 @@ class _Errors:
             sigma *= math.sqrt(1 + 1 / len(squares))
             bound = _exceeded(far / unit, sigma, failure)
             cost = math.log(bound or 1) + float(np.mean(np.log(unit)))
-            # Where several serve alike, the one with the least atol.
+            # Among equally good ones, take the one with the least atol.
             if cost < least - 0.01:
                 least, rtol, atol = cost, bound, floor * bound
         if not np.any(self.size):
@@ -355,7 +356,7 @@ class _Errors:
         noise = rms(spread[some] / allowed[some])
         limits = self.elements.limits()
         hidden = small_elements(self.special, atol, limits)
-        # What the references differ by is no noise.
+        # The difference between the references is not noise.
         extra = np.zeros(limits.shape)
         extra[self.finite] = far
         return Tolerance(
@@ -365,7 +366,7 @@ class _Errors:
 
 
 def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
-    """Upper bounds of standard deviations [N], of runs with these mean squares [n]."""
+    """Returns upper bounds of deviations [N], for runs of mean squares [n]."""
     free, variances = len(squares) - 1, np.square(spread)
     typical = float(variances.mean())
     if not typical:
@@ -383,14 +384,14 @@ def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
 
 
 def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
-    """What any of normal errors [N] exceeds with a probability of at most `failure`."""
+    """Returns the value that no normal error [N] exceeds, except at `failure`."""
     from scipy.special import ndtr
 
     count = far.size
     high = float(np.max(far + quantiles.two_sided(failure / count) * sigma))
     if not high:
         return 0.0
-    # What the others add is less than a thousandth.
+    # The other elements add less than a thousandth.
     low = float(np.max(far + quantiles.two_sided(min(2 * failure, 1)) * sigma))
     near = far + quantiles.two_sided(failure / count / 1000) * sigma >= low
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
@@ -409,11 +410,11 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
     Args:
         actual: a result.
         expected: the result of the reference, `fn(*args)`.
-        tolerances: of `tolerance(fn)(key, *args)`.
+        tolerances: the result of `tolerance(fn)(key, *args)`.
 
     Raises:
-        AssertionError: some leaf is outside. A line for each says by how much, in units
-            of the expected noise and of what is allowed, and at which element.
+        AssertionError: some leaf is outside. A line for each leaf gives the excess, in
+            units of the expected noise and of the tolerance, and the element.
         NoiseError: structures or shapes differ.
     """
     allowed = jax.tree.leaves(tolerances)
@@ -436,7 +437,7 @@ class Reference(NamedTuple):
     tolerances: Any
 
     def assert_close(self, actual: Any) -> None:
-        """As `assert_close(actual, expected, tolerances)`."""
+        """Raises unless `assert_close(actual, expected, tolerances)` holds."""
         assert_close(actual, self.expected, self.tolerances)
 
 
@@ -450,7 +451,7 @@ def noise_reference(
 ) -> Reference:
     """Runs `fn` with and without noise, as the pytest fixture `noise_tolerance` does.
 
-    The options are those of `tolerance`, with its errors; `seed` is that of the noise.
+    The options and errors are documented in `tolerance`; `seed` seeds the noise.
     """
     measure = tolerance(fn, spec, draws=draws, failure=failure)
     tolerances = measure(jax.random.key(seed), *args)
@@ -458,13 +459,13 @@ def noise_reference(
 
 
 def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
-    """What is outside, in a line; "" if nothing is."""
+    """Returns a line about elements outside their tolerance, or ""."""
     with np.errstate(invalid="ignore"):
         far = np.abs(subtract(x, y))
         far = np.where(np.isnan(far), np.inf, far)
         allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
         if one.limits is not None and one.limits.shape == y.shape:
-            # Elements of much smaller noise than the leaf are held to their own.
+            # Elements of much smaller noise than the leaf have their own limits.
             own = np.where(one.limits > 0, one.limits, np.inf)
             allowed = np.where(np.isfinite(y), np.minimum(allowed, own), allowed)
     count = int(np.count_nonzero(far > allowed))

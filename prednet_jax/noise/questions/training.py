@@ -61,7 +61,7 @@ Curves = np.ndarray  # [n, T]
 
 
 class Comparison(NamedTuple):
-    """Whether a curve differs from those of equal trainings by more than noise.
+    """The result of comparing a curve with the band of equal trainings.
 
     Attributes:
         answer: `noise` or `beyond`.

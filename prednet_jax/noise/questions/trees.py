@@ -1,9 +1,9 @@
-"""Which weights of two frameworks are the same, up to the order of their axes.
+"""Matches the weights of two frameworks, up to the order of their axes.
 
 Two arrays are paired if they hold the same numbers, whatever their names and axes; of
-several such pairs the one of the most similar names. Weights that one framework keeps
-in one array and another in several (gates, the projections of attention) are paired
-block by block. What is left is paired by shape, nearness and name, and differs.
+several such pairs, the names decide. Weights that one framework keeps in one array and
+another in several (gates, the projections of attention) are paired block by block. The
+remaining weights are paired by shape, nearness and name, and differ.
 """
 
 import difflib
@@ -34,11 +34,12 @@ class WeightPair(NamedTuple):
     """Two weights that belong together.
 
     Attributes:
-        name: here; `reference`: there, with the block if it is a part.
+        name: the name here.
+        reference: the name in the reference, with the block if it is a part.
         rung: `identical`, `rounding`, `bf16`, `fp16` or `beyond`.
         difference: RMS relative to the reference.
         layout: the order of axes of the reference here.
-        hint: what the numbers show of the cause of a difference.
+        hint: a hint in the numbers to the cause of a difference.
     """
 
     name: str
@@ -50,10 +51,10 @@ class WeightPair(NamedTuple):
 
 
 class Trees(NamedTuple):
-    """What `compare_trees` found.
+    """The result of `compare_trees`.
 
     Attributes:
-        pairs: in the order of the weights here.
+        pairs: the pairs in the order of the weights here.
         unmatched: names here, and names of the reference, without a counterpart.
     """
 
@@ -85,7 +86,7 @@ class Trees(NamedTuple):
         return "\n".join(text)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all that the report holds."""
+        """Returns the content of the report."""
         return self._asdict() | {"equal": self.equal, "first": self.first}
 
 
@@ -98,7 +99,7 @@ def compare_trees(params: Any, reference: Any) -> Trees:
             of them, or a pytree.
 
     Raises:
-        NoiseError: one of them holds no arrays, or anything but numbers.
+        NoiseError: one of them holds no arrays, or values that are not numbers.
     """
     here, there = (
         arrays_of(what, tree if _is_file(tree) else _flat(tree))
@@ -140,7 +141,7 @@ def _flat(tree: Any) -> dict[str, Any]:
 
 
 def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two arrays hold the same numbers in any order."""
+    """Returns whether two arrays hold the same numbers in any order."""
     if x.size != y.size:
         return False
     a, b = np.sort(x, axis=None).astype(float), np.sort(y, axis=None).astype(float)
@@ -154,7 +155,7 @@ def _similarity(a: str, b: str) -> float:
 
 
 def _equal(here: Weights, there: Weights) -> list[_Found]:
-    """Takes the pairs with the same content, those of similar names first."""
+    """Takes the pairs with the same content, the pairs of similar names first."""
     same = [
         (_similarity(n, t), n, t)
         for n, v in here.items()
@@ -221,7 +222,7 @@ def _judged(
     fits: list[layouts.Layout],
     usual: Mapping[tuple[int, int], layouts.Layout],
 ) -> WeightPair:
-    """Returns what two weights are to each other."""
+    """Compares two weights and returns the pair."""
     known = usual.get((r.ndim, v.ndim))
     fits = sorted(fits, key=lambda fit: fit != known)
     best = min(fits, key=lambda fit: round(_distance(v, r, fit), 6))

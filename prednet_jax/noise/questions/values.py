@@ -1,4 +1,4 @@
-"""Values of a program, each computed from the reference's values before it.
+"""Computes values of a program, each from the reference's values before it.
 
 With v such a value, r the reference's and v_k the value under noise,
 
@@ -77,7 +77,7 @@ class SubstitutedValues:
         return {i: [subtract(_wide(x[i]), plain[i]) for x in results] for i in plain}
 
     def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:
-        """Returns what `explain` says of values that differ by more than noise."""
+        """Returns the rung by `explain` for values that differ by more than noise."""
         away = {i: self.known[i] - self.plain[i] for i in numbers}
         finite = [i for i in numbers if np.isfinite(away[i]).all()]
         found = dict.fromkeys(numbers, "beyond")
@@ -100,7 +100,7 @@ class SubstitutedValues:
         return format_ if NARROWER * rms(subtract(wide, theirs)) < away else ""
 
     def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
-        """Returns what a value, and its lines, show of the cause."""
+        """Returns a hint to the cause, from a value and its lines."""
         ours, theirs = self.plain[i], self.known[i]
 
         def explains(changed: np.ndarray, part: tuple[slice, ...]) -> bool:
@@ -141,7 +141,7 @@ def _wide(x: Any) -> np.ndarray:
 
 
 class Judged(NamedTuple):
-    """A difference, relative, what noise makes of it, and its part of the bound."""
+    """A relative difference, the effect of noise, and its part of the bound."""
 
     difference: float | None
     expected: float
