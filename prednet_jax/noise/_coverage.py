@@ -205,7 +205,7 @@ def _fewer(order: ReductionOrder, cut: Cut) -> str:
 
 
 def _left_alone(step: Step, acts: bool) -> LeftAlone | None:
-    """Returns why the order of a sum is not drawn, or None if it is or is not a sum."""
+    """Returns why a sum has no drawn order; None if it has one or is not a sum."""
     rule = registry.RULES.get(step.name)
     if not _has_floats(step):
         return None
@@ -222,7 +222,7 @@ def _left_alone(step: Step, acts: bool) -> LeftAlone | None:
 
 
 def _has_floats(step: Step) -> bool:
-    """Returns whether the results, or all operands if any, are floating-point."""
+    """Returns whether a result (or an operand, without results) is floating-point."""
     avals = result_avals(step.equation) or [atom.aval for atom in step.atoms]
     return has_floats(avals)
 

@@ -182,7 +182,7 @@ _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
 
 def _is_array(value: Any) -> bool:
-    """Returns whether a leaf is an array that JAX accepts, not of texts or objects."""
+    """Returns whether a leaf is an array; NumPy texts and objects do not count."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind not in "OSUMm"
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)

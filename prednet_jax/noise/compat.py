@@ -140,7 +140,7 @@ def donated(jaxpr: Any) -> tuple[int, ...]:
 
 
 def primitive_names() -> frozenset[str]:
-    """Returns the names of all primitives that JAX, or a user's rule, can lower."""
+    """Returns the names of all primitives that JAX can compile or trace."""
     public = [p for p in vars(primitives).values() if isinstance(p, core.Primitive)]
     tables = public, mlir._lowerings, *mlir._platform_specific_lowerings.values()
     return frozenset(p.name for table in tables for p in table)

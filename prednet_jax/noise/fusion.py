@@ -34,7 +34,7 @@ CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square
 
 
 def materialised(x: Array) -> Array:
-    """Returns `x` in a form that XLA computes once; no change on GPUs' barriers."""
+    """Makes XLA compute `x` only once; GPUs respect its barrier and need no more."""
     # Arrays of few elements count too: if broadcast, each copy would compute them. The
     # compiler moves a scalar out of such loops.
     if x.size < 2 or jax.default_backend() != "cpu":

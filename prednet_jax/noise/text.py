@@ -42,7 +42,7 @@ ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = {
 def parse(text: str) -> NoiseSpec:
     """Returns the spec that a text describes: a Composition of parts joined by "+".
 
-    It raises a NoiseError with the wrong part and what is allowed instead.
+    It raises a NoiseError that names the wrong part and the allowed values.
     """
     expect(isinstance(text, str), "noise", text, "a text such as 'reduction_order'")
     try:

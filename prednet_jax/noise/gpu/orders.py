@@ -1,7 +1,7 @@
-"""`GpuOrder`: sums added on this machine in the order that a GPU would have used.
+"""Adds sums on this machine in the order that a GPU would use (`GpuOrder`).
 
-A sum (`reduce_sum`) is compiled for the GPU by itself, its order is read from the
-kernel (`replay`) and written here as gathers and additions. Products follow the model
+A sum (`reduce_sum`) is compiled for the GPU alone. Its order is read from the kernel
+(`replay`) and executed here as gathers and additions. Products follow the model
 "fused" of docs/noise/gpu_order.md (patches of convolutions: Chetlur et al., "cuDNN:
 efficient primitives for deep learning", 2014). Operands are rounded to TF32 to nearest,
 ties away, as `cvt.rna.tf32` does.

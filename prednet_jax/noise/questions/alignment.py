@@ -52,7 +52,7 @@ def align_recording(
     """Returns pairs of a recorded value and one here, and the programs' differences.
 
     Args:
-        recording: of the recorded program.
+        recording: the recording of the other program.
         here: values of this program.
         name: what this program is called in messages.
 

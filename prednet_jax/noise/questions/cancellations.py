@@ -114,7 +114,7 @@ def cancellations(
     """Lists the subtractions and sums of mixed sign of `fn` by digits lost.
 
     Args:
-        fn: as for `inject`.
+        fn: the function, as for `inject`.
         spec: noise. Defaults to `specs.default()`.
         draws: number of noisy runs from which the shares of the error are measured.
         key: PRNG key of these runs. Defaults to `jax.random.key(0)`.

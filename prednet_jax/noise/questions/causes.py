@@ -21,7 +21,7 @@ class Difference(NamedTuple):
         difference: relative to the recorded value; infinite if numbers are NaN,
             infinite or above 1e18 in other numbers, or if the shapes differ.
         expected: the same for noise, RMS over the draws.
-        step: of the loops around, outermost first, when it first differs so much.
+        step: the step of each loop around, outermost first, of that difference.
     """
 
     path: str

@@ -144,7 +144,7 @@ def decisions(
     precision, so that decisions which the device's format flips are counted too.
 
     Args:
-        fn: as for `inject`.
+        fn: the function, as for `inject`.
         spec: the noise; its parts that act on a computation. Defaults to
             `specs.default()`.
         draws: number of noisy runs, each compared with a clean one.

@@ -118,7 +118,7 @@ def digits(
     """Returns a function that counts the significant decimal digits of `fn`: D(0.5).
 
     Args:
-        fn: as for `inject`.
+        fn: the function, as for `inject`.
         spec: the noise. Defaults to `specs.default()`.
         draws: number of runs, 2 or more.
 

@@ -78,7 +78,7 @@ class ElementNoise:
         """Returns whether each element differs by no more than a format's effect.
 
         Args:
-            difference: of the shape of the leaf.
+            difference: the difference, with the shape of the leaf.
             effect: the format's effect on each element. Similar elements share the
                 largest of their effects.
             factor: how many times that an element may differ.

@@ -57,7 +57,7 @@ def exact(
 
     Args:
         call: the function with its arguments.
-        key: of the noise that shows the error of float64.
+        key: key of the noise that shows the error of float64.
         comparable: brings results into a comparable form, such as `Signs.settled`.
     """
     run = widened_program(call, np.dtype(np.float64))

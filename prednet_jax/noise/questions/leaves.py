@@ -67,7 +67,7 @@ def wide_leaves(tree: Any) -> Result:
     """Returns the leaves in float64 or complex128.
 
     Raises:
-        NoiseError: as `as_array`.
+        NoiseError: as for `as_array`.
     """
     arrays = [as_array(x, path) for path, x in named_leaves(tree)]
     return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]

@@ -104,7 +104,7 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
     """Finds the first equation of `fn` that makes a NaN or an infinity.
 
     Args:
-        fn: as for `inject`, compiled or not.
+        fn: the function, as for `inject`, compiled or not.
 
     Returns:
         `find(*args, **kwargs)`, which returns the equation that makes the result not
@@ -129,7 +129,7 @@ def nan_rate(
     """Counts the runs in which noise makes a NaN or an infinity, and finds where.
 
     Args:
-        fn: as for `inject`.
+        fn: the function, as for `inject`.
         spec: noise. Defaults to `specs.default()`.
         draws: number of noisy runs.
 

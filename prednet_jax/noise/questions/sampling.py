@@ -202,7 +202,7 @@ def sample_moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
     the first result. An element is NaN or infinite if it is so in one of the results.
 
     Args:
-        results: such as `BoundCall.draw` yields, at least two.
+        results: results as `BoundCall.draw` yields them, at least two.
     """
     tree = next(results)
     first = wide_leaves(tree)

@@ -103,11 +103,11 @@ class Tolerance:
     """Tolerances of one leaf, for `numpy.allclose(actual, expected, *tolerance)`.
 
     Attributes:
-        rtol: relative to the expected value, 0 or more.
-        atol: absolute, 0 or more, in the units of the leaf.
+        rtol: tolerance relative to the expected value, 0 or more.
+        atol: absolute tolerance, 0 or more, in the units of the leaf.
         noise: standard deviation of the noise (RMS over the elements) in units of the
             tolerance of each; 0 if no noise was seen.
-        extrapolated: whether `failure` is smaller than what was tested with draws.
+        extrapolated: whether `failure` is below the rates that draws have tested.
         hidden: number of elements that are smaller than `atol` while their own noise is
             much smaller. `allclose` passes any error in them; `assert_close` does not
             if `limits` are there.
@@ -164,7 +164,7 @@ def tolerance(
     """Returns a function that measures tolerances which almost all runs of `fn` meet.
 
     Args:
-        fn: as for `inject`.
+        fn: the function, as for `inject`.
         spec: the noise. Defaults to `default_noise()`.
         draws: number of runs, 2 or more.
         failure: probability, per leaf, that a fresh run is outside; in (0, 1).

@@ -91,7 +91,7 @@ class Trees(NamedTuple):
 
 
 def compare_trees(params: Any, reference: Any) -> Trees:
-    """Compares the weights of a port with those of its original.
+    """Compares the weights of a port with the weights of its original.
 
     Args:
         params: a pytree of arrays.
