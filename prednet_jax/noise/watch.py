@@ -58,7 +58,7 @@ class Watched(Evaluation):
         super().__init__()
         self.limit = limit
         self.labels: dict[str, Any] = {}
-        # Of the equations around: the number of counters and labels before each.
+        # For each equation around: the number of counters and labels before each.
         self._around: list[tuple[Step, int, int]] = []
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 

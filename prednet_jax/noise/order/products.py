@@ -30,7 +30,7 @@ from prednet_jax.noise.specs import ReductionOrder
 # split the contraction where there are too few outputs for all threads.
 FEW_OUTPUTS = 1024
 
-# Where a piece of a convolution has fewer input features than this, processors multiply
+# If a piece of a convolution has fewer input features than this, processors multiply
 # it slowly (a vector register holds 8 or 16), and all pieces are made in one call, with
 # n times the multiplications, unless these are more than the second number. Measured
 # on the convolutions of PredNet's training step at 64x48.

@@ -98,7 +98,7 @@ def with_causes(
             for one in find(sides[side], matched[side], pair[side])
         ]
 
-    # Of values here. What a loop brings back differs later than what it came from.
+    # For values here. The results of a loop differ later than their sources.
     earlier: set[int] = set()
     functions = {one.source.partition(" in ")[2] for one in here}
     listed: set[tuple[int, int]] = set()

@@ -26,7 +26,7 @@ from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, expect, flag
 
 LEVEL = 0.01
-# Of the equivalence test, on each side.
+# Level of the equivalence test, on each side.
 EQUIVALENCE = 0.05
 # Relabellings that are all tried; of more, so many are drawn.
 EXACT = 20_000

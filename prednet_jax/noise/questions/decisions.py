@@ -348,7 +348,7 @@ _KEEPS_BITS = frozenset(
 def _decided(
     step: Step, operands: Sequence[Any], results: Sequence[Any]
 ) -> Sequence[Any]:
-    """Returns what an equation decides, as discrete arrays."""
+    """Returns the decisions of an equation, as discrete arrays."""
     floats = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in operands]
     if not any(floats) or step.name == "bitcast_convert_type":
         return []

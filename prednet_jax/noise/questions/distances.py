@@ -30,7 +30,7 @@ from prednet_jax.noise.questions.recording import Recorded
 # An H200's values without a fault differed by at most 1.4 times the RMS over 8 draws
 # (190 values of the recordings of tests/golden/h200 at the highest precision).
 RATIO_LIMIT, WORST_DRAW_FACTOR = 5.0, 2.0
-# Of a discrete value, the fraction of elements that any noise may flip.
+# The fraction of elements of a discrete value that any noise may flip.
 FLIPS = 1e-3
 
 

@@ -20,7 +20,7 @@ _QUIET = 1.0
 _STEPS = frozenset({"floor", "ceil", "round", "sign", "select_and_scatter_add"})
 _DECIDING = _STEPS | frozenset({"gt", "lt", "ge", "le", "eq", "argmax", "argmin"})
 _DECIDING |= frozenset({"sort", "top_k"})
-# Where decisions may flip, a share of the elements of a decade has to be outside.
+# If decisions may flip, a share of the elements of a decade has to be outside.
 _SHARE = 0.05
 
 

@@ -87,7 +87,8 @@ def first_difference(
     Args:
         fn: the function that was recorded, or another version of it.
         recording: the result of `record` or of `load_recording`.
-        spec: the noise that is no difference. Defaults to `specs.default()`.
+        spec: the noise that does not count as a difference. Defaults to
+            `specs.default()`.
         draws: number of noisy runs, 2 or more.
 
     Returns:

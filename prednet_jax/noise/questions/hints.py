@@ -153,7 +153,7 @@ def widened(nodes: Iterable[Node]) -> tuple[str, dict[int, Callable]]:
 
 
 def _wide(equation: Any, *operands: Any) -> list[Any]:
-    """Returns what an equation gives in float32."""
+    """Returns the results of an equation in float32."""
     wide = [
         x.astype(np.float32) if getattr(x, "dtype", None) in NARROW else x
         for x in operands

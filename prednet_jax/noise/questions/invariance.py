@@ -283,7 +283,7 @@ def _ways(given: _Given, f: Callable) -> dict[str, Callable[[], Any]]:
 
 
 class _Lines(Evaluation):
-    """An evaluation that keeps what each line computes; a loop or a branch is one."""
+    """Evaluates a program and keeps each line's values; a loop or branch is a line."""
 
     def __init__(self) -> None:
         super().__init__()

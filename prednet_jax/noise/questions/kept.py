@@ -251,7 +251,7 @@ def _written(
             number(given[n]) if n in given else default
             for n, default in zip((relative, absolute), defaults, strict=True)
         )
-        # Of pytest, an absolute tolerance alone replaces the relative one.
+        # In pytest, an absolute tolerance alone replaces the relative one.
         if called == "approx" and absolute in given and relative not in given:
             rtol = 0.0
         about = f"{file}:{node.lineno}", name, rtol, atol

@@ -135,8 +135,8 @@ def compare_layers(
             value for each step, stacked on a first axis.
         reference: arrays by name, or an .npz file of them.
         names: for names here the names there, where they do not agree.
-        spec: the noise that is no difference. Defaults to another order of sums and
-            the rounding of the last place.
+        spec: the noise that does not count as a difference. Defaults to another order
+            of sums and the rounding of the last place.
         draws: number of noisy runs, 2 or more.
 
     Returns:

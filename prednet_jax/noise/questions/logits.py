@@ -117,8 +117,8 @@ def compare_logits(
         tokens: the tokens whose ratio is measured, of the shape of the result without
             `axis`. Defaults to the most likely ones of b.
         top: how many of the most likely tokens make a set.
-        spec: the noise that is no difference. Defaults to another order of sums and
-            the rounding of the last place.
+        spec: the noise that does not count as a difference. Defaults to another order
+            of sums and the rounding of the last place.
         draws: number of noisy runs, 2 or more.
 
     Returns:

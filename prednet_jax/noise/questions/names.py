@@ -36,7 +36,7 @@ def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
 
 
 def leaf_name(keys: Sequence[Any]) -> str:
-    """Returns the name of a leaf of a result: its path without what frameworks add."""
+    """Returns a leaf's name: its path without the parts that frameworks add."""
     # Flax NNX wraps an array in a variable with a value.
     parts = [key_text(key) for key in keys if getattr(key, "name", "") != "value"]
     start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)

@@ -36,7 +36,7 @@ from prednet_jax.noise.watch import Watched
 
 VERSION = 4
 WHOLE = 1024
-# Of a value in a loop, the first executions are kept.
+# The number of executions of a value in a loop that are kept, from the first.
 EXECUTIONS = 256
 # Bytes of a value, in all its executions, that may be copied from the device whole.
 LEAVES = 1 << 20
@@ -291,7 +291,7 @@ class Watch(Watched):
         return results
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
-        """Notes what an equation reads, for its bodies."""
+        """Notes the inputs of an equation, for its bodies."""
         self._operands[call.step.path] = operands
         return super().higher_order(call, words, operands)
 

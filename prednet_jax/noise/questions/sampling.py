@@ -89,7 +89,7 @@ class BoundCall(NamedTuple):
         return traced(*self.pure())
 
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
-        """Returns what noise reaches of each array of the result, in order."""
+        """Returns the reach of noise for each array of the result, in order."""
         program = self.program()
         return reach(plan(program.jaxpr, spec))[: len(program.shapes.arrays)]
 
@@ -143,7 +143,7 @@ def unreached_leaves(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
 
 
 def reach_notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
-    """Returns lines that name what noise does not reach, and the library routines.
+    """Returns lines that name operations without noise, and library routines.
 
     Args:
         reaches: `BoundCall.reaches(spec)`.

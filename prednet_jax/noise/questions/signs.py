@@ -24,7 +24,7 @@ from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Identity
 
-# Of each routine, the results that have free signs, with the axes along which they do:
+# For each routine, the results that have free signs, and the axes of these signs:
 # vectors are numbered by one axis, forms such as T of A = Q T Q* by both.
 FREE_SIGNS: dict[str, dict[int, tuple[int, ...]]] = {
     "eig": {1: (-1,), 2: (-1,)},
@@ -37,7 +37,7 @@ FREE_SIGNS: dict[str, dict[int, tuple[int, ...]]] = {
     "hessenberg": {0: (-2, -1)},
     "householder_product": {0: (-1,)},
 }
-# Of these the lower triangle holds reflectors, up to which diagonal; their signs are
+# Results whose lower triangle, up to a diagonal, holds reflectors; their signs are
 # part of how a matrix is stored.
 _STORES_REFLECTORS = {"geqrf": 0, "geqp3": 0, "hessenberg": -1}
 # A leaf that moves by less, relatively, does not depend on signs.

@@ -94,7 +94,7 @@ BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 CONFIDENCE = 0.99
 # The least standard deviation, in distances to the next number.
 GRID = 0.75
-# Of a spread with more degrees of freedom the bound is as good as it gets.
+# More degrees of freedom do not improve the bound of a spread.
 MAX_DEGREES_OF_FREEDOM = 1000.0
 
 

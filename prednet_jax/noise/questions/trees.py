@@ -24,7 +24,7 @@ from prednet_jax.noise.questions.leaves import as_array, rms, subtract
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name
 from prednet_jax.noise.questions.tables import format_table
 
-# Of the sorted numbers of equal weights: bfloat16 keeps 8 bits.
+# The largest distance of sorted numbers of equal weights: bfloat16 keeps 8 bits.
 CONTENT = 2.0**-7
 # A weight differs no more than by rounding: in units of the last place of float32.
 ULPS = 4.0 * 2.0**-23

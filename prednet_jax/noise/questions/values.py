@@ -165,7 +165,7 @@ def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
         giant = size > GIANT * np.quantile(size[size > 0], 0.05)
         parts = [giant, ~giant]
     elif not epsilon:
-        # Of whole numbers the root of the fraction that differs counts.
+        # Whole numbers count by the root of the fraction that differs.
         away, *drawn = (np.where(x != 0, 1.0, 0.0) for x in (away, *drawn))
         scale, floor = 1.0, math.sqrt(FLIPS) / RATIO_LIMIT * (away.size > 1)
     over = 0.0
