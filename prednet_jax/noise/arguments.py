@@ -150,6 +150,11 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
         if _is_array(leaf):
             values.append(_ARRAY)
             arrays.append(leaf)
+        elif isinstance(leaf, np.ndarray):
+            raise NoiseError(
+                f"the function returns an array of type {leaf.dtype}: expected numbers "
+                "without a mask"
+            )
         elif not is_mutable(leaf):
             values.append(leaf)
         elif known:
@@ -181,10 +186,22 @@ _ARRAY = type("_Array", (), {"__repr__": lambda self: "<array>"})()
 _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
 
+def holds_numbers(value: Any) -> bool:
+    """Returns whether NumPy holds numbers here: no texts, records or masked elements.
+
+    `float0`, the type of derivatives by integers, counts as a number.
+    """
+    kind = value.dtype
+    number = any(jax.numpy.issubdtype(kind, k) for k in (np.number, np.bool_))
+    return not isinstance(value, np.ma.MaskedArray) and (
+        number or kind == jax.dtypes.float0
+    )
+
+
 def _is_array(value: Any) -> bool:
     """Returns whether a leaf is an array; NumPy texts and objects do not count."""
     if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.kind not in "OSUMm"
+        return holds_numbers(value)
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 

@@ -21,7 +21,7 @@ from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words, first_words, on_device, path_salt
-from prednet_jax.noise.rounding import elementwise
+from prednet_jax.noise.rounding import elementwise, error_free
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
 
@@ -321,6 +321,11 @@ def _ordered(
             # Two drawn orders differ by sqrt(2) times the error of one.
             scale = np.asarray(math.sqrt(cut.terms / cut.pieces / 2), total.dtype)
             longer = total + scale * (total - ordered_sum(None, 1))
+            if cut.apart is not None and jnp.issubdtype(total.dtype, jnp.floating):
+                zero = error_free.run_time_zero(state)
+                backward = random_bits.bits(state, (), (*salt, 2)) < np.uint32(1 << 31)
+                terms = cut.apart(*operands)
+                longer += permutations.chain_error(terms, zero, backward)
             total = jnp.where(jnp.isfinite(longer), longer, total)
         return lax.convert_element_type(total, dtype)
 

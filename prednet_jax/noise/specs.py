@@ -95,7 +95,8 @@ class ReductionOrder(NoiseSpec):
             `"pieces"` is the number that is made. `"terms"` is all terms added one
             after another, as in a loop or another library: the difference of two drawn
             orders grows with the square root of terms over pieces (N. Higham and T.
-            Mary, SIAM J. Sci. Comput. 41, 2019), and sums that are exact in every order
+            Mary, SIAM J. Sci. Comput. 41, 2019). The systematic loss of such a chain is
+            added (`order.permutations.chain_error`). Sums that are exact in every order
             stay exact.
     """
 

@@ -87,7 +87,7 @@ class Watched(Evaluation):
                 if params.get("reverse"):
                     counter = np.uint32(length - 1) - counter
                 rows = max(1, self.limit // place.most)
-                if rows < length:
+                if rows < min(length, 1 << 32):  # A counter never exceeds that.
                     place.kept.append(counter < np.uint32(rows))
                 place = place._replace(most=place.most * min(rows, length))
                 place.steps.append(counter)

@@ -352,7 +352,7 @@ def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Sco
     return scores
 
 
-H200 = Path(__file__).parents[1] / "tests" / "golden" / "h200" / "outputs.npz"
+H200 = Path(__file__).parents[2] / "tests" / "golden" / "h200" / "outputs.npz"
 
 
 def on_h200(names: Iterable[str] = ()) -> list[dict[str, Any]]:

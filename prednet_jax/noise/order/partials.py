@@ -52,12 +52,15 @@ class Cut(NamedTuple):
         total: a function of words, salt and operands that returns the sum in an order
             other than a drawn order of `pieces` (`collectives`). Defaults to None:
             `split` and the drawn order are used.
+        apart: a function of the operands that returns all terms [terms, *shape of the
+            sum]. Defaults to None: they are too many to hold, or not known.
     """
 
     pieces: int
     split: Callable[..., Sums]
     terms: int = 0
     total: Callable[..., Array] | None = None
+    apart: Callable[..., Array] | None = None
 
 
 def bounds(size: int, n: int) -> list[tuple[int, int]]:
@@ -137,11 +140,16 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     n = piece_count(spec, terms)
     merge = max(sizes) < n
 
+    kept = [d for d in range(len(x.shape)) if d not in axes]
+
+    def apart(x: Array) -> Array:
+        x = lax.transpose(widen(x), (*axes, *kept))
+        return lax.reshape(x, (terms, *x.shape[len(axes) :]))
+
     def split(x: Array) -> Sums:
         x, over = widen(x), axes
         if merge:
             # Move reduced axes to the end, in their order, and join them.
-            kept = [d for d in range(x.ndim) if d not in axes]
             x = lax.transpose(x, (*kept, *axes))
             x = lax.reshape(x, (*x.shape[: len(kept)], terms))
             over = (len(kept),)
@@ -152,7 +160,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
         axis -= sum(d < axis for d in over)
         return None, unstack(sums, axis)
 
-    return Cut(n, split, terms)
+    return Cut(n, split, terms, apart=apart)
 
 
 def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:

@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.rounding import steps
+from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.specs import ReductionOrder
 
 _WORD = 32  # exchanges packed into one unsigned word
@@ -154,6 +154,24 @@ def randomly_ordered_sum(
     spread_out = [spread(word, shape, tile) for word in orders]
     ordered = permute(spread_out, sums, commuting=initial is None)
     return functools.reduce(add, ordered if initial is None else [initial, *ordered])
+
+
+def chain_error(terms: Array, zero: Array, backward: Array) -> Array:
+    """Returns what is lost where terms [n, ...] are added one after another.
+
+    Each addition loses what its operands determine, found from sums of the terms before
+    (`error_free.two_sum`) without a loop. Equal terms, and small ones after a large
+    one, lose the same every time: more than any order of a few partial sums shows.
+
+    Args:
+        terms: float32, or wider.
+        zero: `error_free.run_time_zero`.
+        backward: bool [], whether the last term comes first.
+    """
+    terms = jnp.where(backward, jnp.flip(terms, 0), terms)
+    terms = error_free.guard(terms, zero)
+    before = error_free.guard(lax.cumsum(terms)[:-1], zero)
+    return -jnp.sum(error_free.two_sum(before, terms[1:])[1], 0)
 
 
 def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:

@@ -30,6 +30,9 @@ from prednet_jax.noise.specs import ReductionOrder
 # split the contraction where there are too few outputs for all threads.
 FEW_OUTPUTS = 1024
 
+# The most terms of a matrix product, over all outputs, that are held at once.
+HELD_TERMS = 1 << 22
+
 # If a piece of a convolution has fewer input features than this, processors multiply
 # it slowly (a vector register holds 8 or 16), and all pieces are made in one call, with
 # n times the multiplications, unless these are more than the second number. Measured
@@ -95,7 +98,13 @@ def cut_dot(
         out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
         return None, unstack(out)
 
-    return Cut(n, split, terms)
+    def every(a: Array, b: Array) -> Array:
+        # A product with the contracted axes, too, as axes of the batch.
+        out = product(a, b, (((), ()), ((*lc, *lb), (*rc, *rb))))
+        return lax.reshape(out, (terms, *out.shape[len(lc) :]))
+
+    held = lhs.size * rhs.size // max(1, terms * batch) <= HELD_TERMS
+    return Cut(n, split, terms, apart=every if held else None)
 
 
 def cut_conv(

@@ -24,6 +24,7 @@ import numpy as np
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, expect, flag
+from prednet_jax.noise.questions.leaves import real_numbers
 
 LEVEL = 0.01
 # Level of the equivalence test, on each side.
@@ -149,9 +150,10 @@ def curves(
 def _checked(name: str, x: Any) -> np.ndarray:
     """Returns curves as an array [n, T], or raises an error."""
     try:
-        array = np.asarray(x, np.float64)
+        array = np.asanyarray(x)
     except (TypeError, ValueError):
         raise NoiseError(f"{name}: expected curves of one length, [n, T]") from None
+    array = real_numbers(array, name)
     array = array[None] if array.ndim == 1 else array
     if array.ndim != 2 or not array.size:
         raise NoiseError(

@@ -89,7 +89,8 @@ def _moved(axes: tuple[int, ...]) -> int:
 
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """Returns the distance of two arrays in units of the larger norm, at most 1."""
-    x, y = np.nan_to_num(x, posinf=0, neginf=0), np.nan_to_num(y, posinf=0, neginf=0)
+    # As floats: booleans have no difference, and unsigned ones wrap.
+    x, y = (np.nan_to_num(v * 1.0, posinf=0, neginf=0) for v in (x, y))
     scale = max(np.linalg.norm(x), np.linalg.norm(y))
     return min(1.0, float(np.linalg.norm(x - y) / scale)) if scale else 0.0
 

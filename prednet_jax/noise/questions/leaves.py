@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from prednet_jax.noise.arguments import holds_numbers
 from prednet_jax.noise.errors import NoiseError
 
 # The leaves of one result in float64 or complex128, in the order of `jax.tree.leaves`.
@@ -83,21 +84,29 @@ def as_array(x: Any, path: str = "result") -> np.ndarray:
         path: the leaf's name in the error message.
 
     Raises:
-        NoiseError: the leaf is not a number, for example a function, a text or a date.
+        NoiseError: the leaf is not a number, for example a function, a text or a date,
+            or some of its elements are masked.
     """
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if getattr(x, "dtype", None) == jax.dtypes.float0:
         x = np.zeros(x.shape)
     numbers = isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex)
-    kind = getattr(x, "dtype", np.dtype(float))
-    if not numbers or np.dtype(kind).kind in "OSUMm":
+    if not numbers or (hasattr(x, "dtype") and not holds_numbers(x)):
         text = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
         raise NoiseError(
             f"{path} is {text}: expected numbers; let the function return its arrays "
             "alone"
         )
     return np.asarray(x)
+
+
+def real_numbers(x: np.ndarray, path: str) -> np.ndarray:
+    """Returns an array in float64, and refuses complex numbers too, as `as_array`."""
+    array = as_array(x, path)
+    if np.iscomplexobj(array):
+        raise NoiseError(f"{path} is complex: expected real numbers")
+    return array.astype(np.float64)
 
 
 def check_same_structure(name: str, a: Any, other: str, b: Any) -> list[Leaf]:

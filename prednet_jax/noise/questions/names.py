@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.questions.leaves import as_array
 from prednet_jax.noise.questions.segments import key_text
 
 
@@ -27,12 +28,14 @@ def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         raise NoiseError(f"{what}: {kind}: expected arrays by name, or an .npz file")
-    arrays = {str(name): np.asarray(x) for name, x in given.items()}
-    wrong = [n for n, x in arrays.items() if x.dtype.kind not in "biufcV"]
-    if wrong or not arrays:
-        found = f"{wrong[0]} is no array of numbers" if wrong else "empty"
-        raise NoiseError(f"{what}: {found}: expected arrays by name")
-    return arrays
+    if not given:
+        raise NoiseError(f"{what}: empty: expected arrays by name")
+    return {str(n): as_array(_listed(x), f"{what}: {n}") for n, x in given.items()}
+
+
+def _listed(x: Any) -> Any:
+    """Returns nested lists as an array, and anything else as it is."""
+    return np.asarray(x) if isinstance(x, list | tuple) else x
 
 
 def leaf_name(keys: Sequence[Any]) -> str:

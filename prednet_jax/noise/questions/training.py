@@ -41,7 +41,7 @@ from prednet_jax.noise import quantiles, random_bits, specs
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.arguments import Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, expect, integer
-from prednet_jax.noise.questions.leaves import as_array
+from prednet_jax.noise.questions.leaves import as_array, real_numbers
 from prednet_jax.noise.questions.sampling import computation_part
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec
@@ -309,7 +309,7 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
 
 def _curve(name: str, x: Any, length: int) -> Curve:
     """Returns a curve as an array, and refuses one of another length."""
-    array = np.asarray(x, np.float64)
+    array = real_numbers(np.asanyarray(x), name)
     if array.shape != (length,):
         raise NoiseError(
             f"{name} of shape {list(array.shape)}: expected one number for each of "

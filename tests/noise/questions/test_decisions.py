@@ -170,6 +170,18 @@ def test_the_accuracy_of_an_evaluation_set(scores):
     assert f"answers that flip: {len(found.examples)} of 50" in text
 
 
+def test_a_loop_of_unknown_length_inside_of_one_of_known_length():
+    def fn(x):
+        def count(x):
+            return lax.while_loop(
+                lambda c: c[0] < 2, lambda c: (c[0] + x, c[1] + 1), (x, 0)
+            )
+
+        return lax.map(count, x)
+
+    assert found(fn, jnp.linspace(0.3, 0.9, 4))["while"].elements == 4
+
+
 def test_what_answers_no_labels_is_refused():
     for fn, labels, message in (
         (lambda x: x[:, 0], np.zeros(6, int), r"is float32\[6\], with labels \[6\]"),

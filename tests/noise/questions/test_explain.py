@@ -249,6 +249,34 @@ def test_all_terms_added_one_after_another_are_another_order():
         reference.assert_close(jnp.sum(x[:, 1:], 1))
 
 
+@pytest.mark.parametrize(
+    ("x", "fn"),
+    [
+        (np.full(4097, 0.1), jnp.mean),
+        (np.full(1000, 0.1), jnp.sum),
+        (np.r_[1e4, np.full(5000, 1e-2)], lambda x: x @ x),
+        (noise_programs.normal(6, 8, 3000), lambda x: jnp.sum(jnp.exp(5 * x), 1)),
+    ],
+    ids=["equal_mean", "equal", "small_after_large", "heavy_tails"],
+)
+def test_a_chain_that_loses_the_same_at_every_term_is_another_order(x, fn):
+    x = jnp.asarray(x, jnp.float32)
+    if fn in (jnp.mean, jnp.sum):
+        terms = x
+    else:
+        terms = x * x if x.ndim == 1 else jnp.exp(5 * x).T
+    add = lambda total, now: (total + now, None)  # noqa: E731
+    reference = noise.noise_reference(fn, x)
+    for order in (terms, terms[::-1]):
+        chain = lax.scan(add, jnp.zeros(terms.shape[1:]), order)[0]
+        chain = chain / 4097 if fn is jnp.mean else chain
+        report = noise.explain(fn, chain, fn(x), draws=4)(KEY, x)
+        assert report.rung != "beyond", report
+        reference.assert_close(chain)
+    with pytest.raises(AssertionError):
+        reference.assert_close(fn(x) * 1.02)
+
+
 def test_a_nan_that_noise_alone_makes_is_rounding():
     def fn(x):
         return jnp.sqrt(jnp.mean(x * x) - jnp.mean(x) ** 2)
@@ -271,6 +299,9 @@ def test_what_is_no_number_is_refused_by_name():
         np.array(["x"]),
         np.array([None]),
         np.datetime64("now"),
+        np.zeros(2, [("a", "f4")]),
+        np.zeros(2, "V2"),  # As NumPy reads bfloat16 from a file.
+        np.ma.array(np.ones(2), mask=[True, False]),
     ):
         for ask in (
             lambda thing=thing: noise.explain(lambda: thing, thing, thing),

@@ -278,6 +278,22 @@ def test_the_level_of_curves_is_exact():
     assert alarms <= 8
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array(["2020-01-01"] * 8, "M8[D]"),
+        np.ones(8, object),
+        np.ma.array(np.ones(8), mask=np.arange(8) > 6),
+        np.ones(8, complex),
+    ],
+    ids=lambda x: str(x.dtype),
+)
+def test_curves_of_what_is_no_real_number_are_refused(band, x):
+    for ask in (lambda: noise.curves(x, np.ones(8)), lambda: band.compare(x)):
+        with pytest.raises(noise.NoiseError, match=r"expected (real )?numbers"):
+            ask()
+
+
 def test_curves_that_cannot_be_compared_are_refused():
     good = recorded(5)
     bad = good.copy()

@@ -105,11 +105,26 @@ def test_other_weights_of_a_name_are_paired_and_differ(weights):
         ({}, {"a": np.ones(2)}, "params: empty"),
         ({"a": np.ones(2)}, {}, "reference: empty"),
         ({"a": np.ones(2)}, "absent.npz", "expected a file of arrays"),
+        (
+            {"a": np.zeros(2, "V2")},
+            {"a": np.ones(2)},
+            "params: a is .*expected numbers",
+        ),
+        ({"a": np.ones(2)}, {"a": np.array(["x"])}, "reference: a is .*expected num"),
     ],
 )
 def test_what_is_refused(params, reference, message):
     with pytest.raises(noise.NoiseError, match=message):
         noise.compare_trees(params, reference)
+
+
+@pytest.mark.parametrize("kind", [bool, np.uint8])
+def test_masks_and_unsigned_numbers_are_subtracted_as_numbers(kind):
+    mask = np.eye(3, 4).astype(kind)
+    assert noise.compare_trees({"a": mask}, {"a": mask}).equal
+    assert not noise.compare_trees({"a": mask}, {"a": 1 - mask.astype(int)}).equal
+    key = {"a": jax.random.key(0)}
+    assert noise.compare_trees(key, key).equal
 
 
 def test_a_pytree_against_a_pytree():
