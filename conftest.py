@@ -15,6 +15,9 @@ from prednet_jax import process
 
 pytest_plugins = ["tests.processes"]
 
+# No test can see a power failure, and waiting for the disk takes long.
+os.fsync = lambda _: None
+
 if not os.environ.get("PREDNET_DEFAULT_XLA_FLAGS"):
     process.prepare()
 jax.config.update("jax_numpy_dtype_promotion", "strict")

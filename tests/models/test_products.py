@@ -32,7 +32,7 @@ def gradient(network):
     frames = jax.random.uniform(jax.random.key(1), shape)
     carry = task.initial_carry(2, jnp.float32)
     loss = lambda p: task.loss(p, carry, frames, jnp.array(False), Method())[0]  # noqa: E731
-    return params, jax.grad(loss)(params)
+    return params, jax.jit(jax.grad(loss))(params)
 
 
 @pytest.mark.parametrize("network", [CONFIG, AutoencoderConfig(height=8, width=8)])
