@@ -31,7 +31,7 @@ from prednet_jax.noise.specs import ReductionOrder
 FEW_OUTPUTS = 1024
 
 # The most terms of a matrix product, over all outputs, that are held at once.
-HELD_TERMS = 1 << 22
+HELD_TERMS = 1 << 18
 
 # If a piece of a convolution has fewer input features than this, processors multiply
 # it slowly (a vector register holds 8 or 16), and all pieces are made in one call, with
