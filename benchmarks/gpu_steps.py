@@ -143,6 +143,7 @@ def run(
             active.append(_Worker("compile", [waiting.pop(0)], cache, 0.6 / workers))
         for worker in [w for w in active if w.process.poll() is not None]:
             active.remove(worker)
+            worker.process.communicate()
             (step,) = worker.steps
             del late[step]
             if worker.process.returncode:
@@ -150,7 +151,8 @@ def run(
                 steps = [other for other in steps if other != step]
         time.sleep(0.2)
     for worker in active:
-        worker.process.kill()
+        worker.kill()
+        worker.process.communicate()
     for step in late:
         yield dataclasses.asdict(step) | {
             "error": "not compiled in the time given",
@@ -168,7 +170,7 @@ def run(
                 if text.startswith("{"):
                     left.remove(together.pop(0))
                     yield json.loads(text)
-            worker.process.wait()
+            worker.process.communicate()
             stop.cancel()
             if time.monotonic() > start + seconds:
                 break

@@ -194,6 +194,8 @@ def load_run(folder: Path) -> tuple[Task, dict]:
 def _task(folder: Path) -> Task:
     try:
         manifest = records.read_manifest(folder)
+        if manifest.model in tasks.NAMED and not manifest.network:
+            raise KeyError("network")
         return tasks.recorded(manifest.model, manifest.network)
     except (KeyError, TypeError) as error:
         raise UserError(

@@ -85,7 +85,8 @@ def test_records_write_every_option_out():
     spec = noise.ReductionOrder(granularity="element") + noise.UlpPerturbation()
     assert noise.format(spec, defaults=True) == (
         "reduction_order:partials=8,granularity=element,tile=32,schedule=call,"
-        "profile=uniform_worst_case,shortest=256,accumulate=float32,collectives=none"
+        "profile=uniform_worst_case,shortest=256,accumulate=float32,collectives=none,"
+        "chain=pieces"
         "+ulp:primitives=none,deterministic=false,routines=false,max_ulps=1"
     )
     # Older records name fewer options, and mean the same noise.

@@ -165,7 +165,8 @@ def test_trees_of_a_networks_sums(compiler):
         return jnp.mean(x, 1), jnp.sum(jnp.exp(x) * 2, 0), jax.nn.softmax(x)
 
     report = noise.audit(spread, gpu="gtx1080", advise=False)(S(64, 1000))
-    assert {e.detail for e in report.entries} == {
+    sums = [e for e in report.entries if e.kind != "arithmetic"]
+    assert {e.detail for e in sums} == {
         "a sum of 1000: 64 chains of at most 16, joined by 2, 2, 2, 2, 6, 2",
         "a sum of 64: 32 chains of at most 2, joined by 2, 2, 2, 2, 2",
     }
@@ -188,7 +189,8 @@ def test_under_the_flag_none_is_left(compiler):
 
 
 def test_a_librarys_inside_names_the_line_that_calls_it(report):
-    sources = {e.source for e in entries(report, twice)}
+    found = entries(report, twice)
+    sources = {e.source for e in found if e.kind != "arithmetic"}
     assert sources == {line(twice, 2), line(twice, 3)}
     assert not [e for e in report.entries if "report" in e.source]
 
@@ -367,14 +369,15 @@ SINGLE = {
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_single_operations_differ_between_devices(report, name):
+def test_single_operations_differ_between_devices(compiler, name):
     """Exact they are not: `the same bits everywhere` was said of all of them."""
     fn, detail = SINGLE[name]
-    found = report(fn)(S(64))
+    found = noise.audit(fn, gpu="h100")(S(64))
     assert found.varies == "device"
     assert detail in found.entries[0].detail
 
 
-def test_copies_and_integers_have_the_same_bits_everywhere(report):
-    assert report(lambda x: jnp.maximum(x, 0.0)[::-1])(S(64)).varies == "no"
-    assert report(lambda x: x * 2 + 1)(S(64, dtype="int32")).varies == "no"
+def test_copies_and_integers_have_the_same_bits_everywhere(compiler):
+    copied = noise.audit(lambda x: jnp.maximum(x, 0.0)[::-1], gpu="h100")(S(64))
+    whole = noise.audit(lambda x: x * 2 + 1, gpu="h100")(S(64, dtype="int32"))
+    assert copied.varies == whole.varies == "no"

@@ -125,6 +125,8 @@ def test_programs_are_those_of_the_record(compiler, gpu, changes):
         pytest.skip(f"recorded with jax {RECORD['jax']}")
     for case, found in zip(cases, json.loads(done.stdout), strict=True):
         (row,) = [r for r in RECORD["rows"] if {k: r[k] for k in case} == case]
+        # The record is older than the audit of single operations.
+        found["entries"].pop("arithmetic device", None)
         assert {k: found[k] for k in KEPT} == {k: row[k] for k in KEPT}
 
 
