@@ -56,7 +56,7 @@ flags.DEFINE_list(
 
 #: Share of the time that `speed` has; the other parts have the rest.
 _SPEED = 0.4
-#: Updates a second that the trainings reach on an H200.
+#: Updates a second that are planned for; a guess, since no GPU has run them yet.
 _RATE = 45
 _NETWORK = (
     *("--height=48", "--width=64", "--channels=3,24,48,72", "--r_channels=16,24,48,72"),
