@@ -5,6 +5,8 @@ r"""Converts weights between the formats that people keep them in.
         --output=kitti.safetensors
     python experiments/convert_weights.py --input=port.pth --variant=lotter_pytorch \
         --height=128 --width=160 --output=port
+    python experiments/convert_weights.py --input=walk --resize=48,64 \
+        --output=walk_48x64.safetensors
 
 --input is a run of train.py (of an unfinished run its newest checkpoint), a Chainer
 npz, a Keras HDF5 file (its model is read from the JSON next to it), a PyTorch state
@@ -17,6 +19,8 @@ format:
     .safetensors     safetensors, the network in its metadata
     none             an orbax directory, with the network in network.json
 
+--resize makes the network for frames of another size; its filters stay as they are.
+
 The network that was read is printed. It takes a few seconds.
 """
 
@@ -27,13 +31,14 @@ import _cli
 import numpy as np
 from absl import flags
 
-from prednet_jax import process, weights
+from prednet_jax import process, resize, weights
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, expect
 
 FLAGS = flags.FLAGS
 _cli.TOPICS |= {
     "Files": ["input", "output", "overwrite"],
+    "Another size": ["resize"],
     "Network, where the file does not tell it": [
         *("variant", "height", "width", "pixel_max"),
     ],
@@ -61,6 +66,9 @@ flags.DEFINE_float(
 )
 flags.DEFINE_enum(
     "variant", None, tuple(weights.PORTS), "Port that a PyTorch file comes from."
+)
+flags.DEFINE_list(
+    "resize", None, "HEIGHT,WIDTH of the frames that the written network is for."
 )
 flags.DEFINE_bool("overwrite", False, "Replace a file that exists.")
 
@@ -95,6 +103,8 @@ def main() -> None:
         if given not in (None, own) and not scaled:
             raise UserError(f"--{name}={given}: expected {own}, as in {FLAGS.input}")
     print_network(config, params)
+    if FLAGS.resize is not None:
+        config, params = resized(config, params)
     try:
         save(output, config, params)
     except UserError as error:
@@ -102,6 +112,20 @@ def main() -> None:
             f"--output={output}: {error}, which such a file holds"
         ) from None
     print(f"{output}: written")
+
+
+def resized(config: PredNetConfig, params: dict) -> tuple[PredNetConfig, dict]:
+    """Returns the network for frames of --resize."""
+    text = ",".join(FLAGS.resize)
+    expect(
+        len(FLAGS.resize) == 2 and all(size.isdecimal() for size in FLAGS.resize),
+        *("--resize", text, "HEIGHT,WIDTH, as in 48,64"),
+    )
+    height, width = map(int, FLAGS.resize)
+    try:
+        return resize(config, params, height=height, width=width)
+    except UserError as error:
+        raise UserError(f"--resize={text}: {error}") from None
 
 
 def print_network(config: PredNetConfig, params: Mapping) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         weights,
     )
     from prednet_jax.config import AutoencoderConfig, PredNetConfig
-    from prednet_jax.models.parameters import init_params
+    from prednet_jax.models.parameters import init_params, resize
     from prednet_jax.models.prednet import forecast, predict
     from prednet_jax.models.sequences import unit_times, units
     from prednet_jax.training.trainer import Trainer, train_windows, windows
@@ -50,6 +50,7 @@ __all__ = [
     "predict",
     "pretrained",
     "process",
+    "resize",
     "saddles",
     "statistics",
     "tasks",
@@ -67,6 +68,7 @@ _DEFINED_IN = {
     "init_params": "models.parameters",
     "forecast": "models.prednet",
     "predict": "models.prednet",
+    "resize": "models.parameters",
     "pretrained": "weights",
     "unit_times": "models.sequences",
     "units": "models.sequences",

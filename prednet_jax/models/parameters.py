@@ -12,6 +12,7 @@ A PyTorch port is initialised as the variant with the same order, and cell_l as
 top_down_l.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
+from prednet_jax.errors import expect
 
 # Number of values drawn in one call. The generator's unrolled rounds take a third of a
 # second to compile per shape, so all parameters are drawn in blocks of one shape. The
@@ -173,6 +175,28 @@ def parameter_shapes(
         name: {leaf: initializer.shape for leaf, initializer in leaves.items()}
         for name, leaves in initializers(config).items()
     }
+
+
+def resize(
+    config: PredNetConfig, params: dict, *, height: int, width: int
+) -> tuple[PredNetConfig, dict]:
+    """Returns a network and its parameters for frames of another size.
+
+    The filters stay as they are. The peepholes of `watanabe`, `[3, H, W, R]`, are the
+    only parameters whose shape depends on the size; they are interpolated linearly. The
+    network has learned motion in pixels a frame, so train it further if your frames
+    are much larger. A height or width that its layers cannot halve is a UserError, as
+    is a network that is no PredNet.
+    """
+    expect(isinstance(config, PredNetConfig), "config", config, "a PredNetConfig")
+    resized = dataclasses.replace(config, height=height, width=width)
+    shapes = parameter_shapes(resized)
+
+    def fitted(path: tuple, leaf: jax.Array) -> jax.Array:
+        shape = shapes[path[0].key][path[1].key]
+        return leaf if leaf.shape == shape else jax.image.resize(leaf, shape, "linear")
+
+    return resized, jax.tree_util.tree_map_with_path(fitted, params)
 
 
 def first_not_finite(tree: Any) -> str | None:

@@ -31,6 +31,28 @@ def test_every_network_of_the_package_is_whole_and_beats_copying(name):
     assert found["observed"]["ratio"] < 1
 
 
+def test_a_network_for_frames_of_another_size_still_predicts():
+    config, params = prednet_jax.pretrained("walk")
+    larger, resized = prednet_jax.resize(config, params, height=48, width=64)
+    assert (larger.height, larger.width) == (48, 64)
+    for name, group in params.items():
+        np.testing.assert_array_equal(resized[name]["kernel"], group["kernel"])
+    flat = jax.tree.map(lambda x: np.full_like(x, 0.25), params)
+    for leaf in jax.tree.leaves(prednet_jax.resize(config, flat, height=8, width=4)[1]):
+        np.testing.assert_allclose(leaf, 0.25, rtol=1e-6)
+    frames = data.open_source("walk", height=48, width=64, seed=3).read(0, 12)
+    score = prednet_jax.Trainer(larger).evaluate(resized, frames)
+    assert score.loss < 0.5 * score.copy_last_frame_loss
+    lotter = prednet_jax.PredNetConfig(channels=(1, 2), variant="lotter")
+    drawn = prednet_jax.init_params(lotter, jax.random.key(0))
+    same = prednet_jax.resize(lotter, drawn, height=8, width=8)[1]
+    jax.tree.map(np.testing.assert_array_equal, same, drawn)
+    with pytest.raises(UserError, match="height=49"):
+        prednet_jax.resize(config, params, height=49, width=64)
+    with pytest.raises(UserError, match="a PredNetConfig"):
+        prednet_jax.resize(prednet_jax.AutoencoderConfig(), {}, height=8, width=8)
+
+
 def test_a_name_that_is_not_there_and_a_damaged_file(tmp_path, monkeypatch):
     for suffix in (".npz", ".json"):
         shutil.copy(weights.SHIPPED / f"moving_digits{suffix}", tmp_path)
