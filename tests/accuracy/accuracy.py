@@ -7,10 +7,8 @@ docs/noise/accuracy.md has the commands and what they found. Programs are those 
 import argparse
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,17 +20,19 @@ from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import CLOSER_FACTOR, ladder, place
 from prednet_jax.noise.questions.first_difference import NOISE, against
-from prednet_jax.noise.questions.leaves import (
-    rms,
-)
+from prednet_jax.noise.questions.leaves import rms
 from prednet_jax.noise.questions.recording import Recording, Watch
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    with_routines,
-)
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from tests.accuracy import gpu_tools, planted
 from tests.accuracy import noise_programs as programs
-from tests.accuracy import planted
-from tests.accuracy.noise_programs import HELD_OUT, LATER, PRODUCTS, SEEN
+from tests.accuracy.noise_programs import (
+    HELD_OUT,
+    LATER,
+    PRODUCTS,
+    SEEN,
+    in_float64,
+    right_digits,
+)
 
 FRESH = 10_000
 FAILURES = (1e-2, 1e-3)
@@ -42,7 +42,6 @@ NOISES = (
     "reduction_order+ulp",
 )
 BOTH = "reduction_order+stochastic_rounding"
-FLOAT32 = 24 * math.log10(2)
 
 
 class Score(dict):
@@ -62,29 +61,13 @@ def noisy(fn: Callable, args: Sequence[Any], text: str, seed: int) -> Any:
     return noise.inject(fn, noise.parse(text))(jax.random.key(seed), *args)
 
 
-def in_float64(fn: Callable, args: Sequence[Any]) -> Any:
-    """What a function gives when it is called again, float32 widened to float64."""
-
-    def wide(x: Any) -> jax.Array:
-        x = np.asarray(x)
-        return jnp.asarray(x.astype(np.float64) if x.dtype == np.float32 else x)
-
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        return jax.tree.map(np.asarray, fn(*jax.tree.map(wide, args)))
-
-
 def digits_errors(name: str) -> list[float]:
     """Mean absolute error of the digits of each leaf, against float64."""
     fn, args = HELD_OUT[name]()
     digits = noise.digits(fn, noise.parse(BOTH))(jax.random.key(0), *args)
-    results = digits, jax.jit(fn)(*args), in_float64(fn, args)
-    errors = []
-    for estimate, x, truth in zip(*map(jax.tree.leaves, results), strict=True):
-        assert truth.dtype == np.float64
-        with np.errstate(divide="ignore"):
-            real = -np.log10(np.abs(np.asarray(x, np.float64) - truth) / np.abs(truth))
-        errors.append(float(np.mean(np.abs(estimate - np.clip(real, 0, FLOAT32)))))
-    return errors
+    right = right_digits(jax.jit(fn)(*args), in_float64(fn, args))
+    pairs = zip(jax.tree.leaves(digits), right, strict=True)
+    return [float(np.mean(np.abs(estimate - real))) for estimate, real in pairs]
 
 
 def failure_rates(
@@ -352,46 +335,6 @@ def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Sco
     return scores
 
 
-H200 = Path(__file__).parents[2] / "tests" / "golden" / "h200" / "outputs.npz"
-
-
-def on_h200(names: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """What the tools say here about the results of an H200; a row for each program.
-
-    `highest` and `default` are the rungs of the leaves at these precisions, and
-    `tolerance` is the furthest element at the highest precision over what the default
-    tolerance allows.
-    """
-    rows, outputs = [], np.load(H200)
-    programs = SEEN | HELD_OUT | LATER
-    for name in names or sorted({key.split("/")[0] for key in outputs}):
-        fn, args = programs[name]()
-        here = jax.jit(fn)(*args)
-        tree = jax.tree.structure(here)
-        reference = ladder(BoundCall(fn, args, {}), jax.random.key(4), draws=8)
-        row: dict[str, Any] = {"program": name}
-        for precision in ("highest", "default"):
-            keys = (f"{name}/{precision}/{i}" for i in range(tree.num_leaves))
-            there = jax.tree.unflatten(tree, [outputs[key] for key in keys])
-            leaves = place(reference, there, here).leaves
-            row[precision] = sorted({leaf.rung for leaf in leaves})
-            if precision == "highest":
-                row["tolerance"] = _furthest(fn, args, there, here)
-        rows.append(row)
-    return rows
-
-
-def _furthest(fn: Callable, args: Sequence[Any], there: Any, here: Any) -> float:
-    """The largest difference of an element in units of its tolerance."""
-    tolerances = noise.tolerance(fn)(jax.random.key(5), *args)
-    ratios = [0.0]
-    for x, y, one in zip(*map(jax.tree.leaves, (there, here, tolerances)), strict=True):
-        allowed = one.atol + one.rtol * np.abs(np.asarray(y, np.float64))
-        far = np.abs(np.asarray(x, np.float64) - y)
-        ratios.append(float(np.max(far / np.where(allowed > 0, allowed, 1))))
-    return max(ratios)
-
-
 MEASURES: dict[str, Callable[[], Any]] = {
     "digits": lambda: {name: digits_errors(name) for name in HELD_OUT},
     "tolerance": lambda: [
@@ -401,7 +344,7 @@ MEASURES: dict[str, Callable[[], Any]] = {
     ],
     "kernels": kernels_caught,
     "explain": lambda: explained([*PRODUCTS, *programs.SUMS]),
-    "h200": on_h200,
+    "h200": lambda: list(gpu_tools.on_h200()),
     "closer": nearer,
     "localize": lines_found,
     "decisions": accuracies,

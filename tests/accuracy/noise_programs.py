@@ -5,7 +5,8 @@ arguments, floats in float32.
 """
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+# Decimal digits of float32.
+FLOAT32 = 24 * math.log10(2)
 
 # Looked at while the constants of the tools were chosen; not before those of `digits`
 # and `explain` stood; not before any stood.
@@ -52,6 +56,28 @@ def listed(table: dict[str, Callable], *arguments: Any) -> Callable:
         return table[fn.__name__]
 
     return add
+
+
+def in_float64(fn: Callable, args: Sequence[Any]) -> Any:
+    """Returns the result of a function called with float64 in place of float32."""
+
+    def wide(x: Any) -> jax.Array:
+        x = np.asarray(x)
+        return jnp.asarray(x.astype(np.float64) if x.dtype == np.float32 else x)
+
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(np.asarray, fn(*jax.tree.map(wide, args)))
+
+
+def right_digits(result: Any, truth: Any) -> list[np.ndarray]:
+    """Returns the decimal digits of each element that agree with float64, by leaf."""
+    digits = []
+    for x, right in zip(*map(jax.tree.leaves, (result, truth)), strict=True):
+        assert right.dtype == np.float64
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.abs(np.asarray(x, np.float64) - right) / np.abs(right)
+        digits.append(np.clip(-np.log10(error), 0, FLOAT32))
+    return digits
 
 
 def layer_norm(x):

@@ -15,7 +15,7 @@ from tests.accuracy import accuracy, noise_programs
 
 KEY = jax.random.key(0)
 BOTH = noise.parse(accuracy.BOTH)
-FLOAT32 = accuracy.FLOAT32
+FLOAT32 = noise_programs.FLOAT32
 
 
 def test_the_formula_is_that_of_significantdigits():

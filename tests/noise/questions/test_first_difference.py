@@ -12,8 +12,7 @@ from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
 from prednet_jax.noise.questions.recording import WHOLE
 from prednet_jax.noise.sketch import COLUMNS, digest
-from tests.accuracy.noise_programs import HELD_OUT, LATER, SEEN, line_of
-from tests.processes import ROOT
+from tests.accuracy.noise_programs import line_of
 
 KEY = jax.random.key(0)
 X = jax.random.normal(jax.random.key(1), (12, 16))
@@ -394,24 +393,3 @@ def test_a_file_with_one_damaged_array_is_refused(name, recording, tmp_path):
     np.savez(file, **arrays)
     with pytest.raises(noise.NoiseError, match="it is damaged"):
         noise.load_recording(file)
-
-
-RECORDINGS = ROOT / "tests" / "golden" / "h200" / "recordings"
-
-
-@pytest.mark.parametrize("name", ["gated", "covariance", "horner"])
-def test_a_real_gpu_is_no_alarm(name):
-    """In `gated` another version of JAX writes other steps inside of a scan."""
-    fn, args = {**SEEN, **HELD_OUT, **LATER}[name]()
-    known = noise.load_recording(RECORDINGS / f"{name}_highest.npz")
-    report = noise.first_difference(fn, known)(KEY, *args)
-    assert report == (), report
-    assert report.compared > 2
-
-
-def test_the_first_product_in_tf32_is_named():
-    fn, args = {**SEEN, **HELD_OUT, **LATER}["covariance"]()
-    known = noise.load_recording(RECORDINGS / "covariance_default.npz")
-    report = noise.first_difference(fn, known)(KEY, *args)
-    assert report[0].primitive == "dot_general"
-    assert 1e-5 < report[0].difference < 1e-2
