@@ -18,7 +18,7 @@ import jax
 from absl import flags
 
 from prednet_jax import calibration, process, records
-from prednet_jax.report import documents
+from prednet_jax.report import tables
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")
@@ -48,7 +48,7 @@ def main() -> None:
             varying.append(name)
         shown = (*measured, *row["emulated"].values())
         cells.append((name, *(f"{of['v_c']:.3g}" if of else "-" for of in shown)))
-    print(documents.columns(cells, right=range(1, 7)))
+    print(tables.columns(cells, right=range(1, 7)))
     print(f"vary from run to run: {', '.join(varying) or 'none'}")
     path = Path(FLAGS.workdir) / "calibration.json"
     result = {

@@ -28,7 +28,7 @@ import _inherited
 from absl import flags
 
 from prednet_jax import data, errors, process, records
-from prednet_jax.report import documents
+from prednet_jax.report import tables
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
@@ -157,7 +157,7 @@ def print_scores(name: str, scores: dict[str, Any]) -> None:
             cells = (f"{of[n]:.4g} ({of['copy_' + n]:.4g})" for n in evaluation.METRICS)
             ratio = f"{of['ratio']:.3f}"
             rows.append((f"t+{horizon}", str(of["starts"] * count), *cells, ratio))
-        print(documents.columns(rows, right=range(1, 7)))
+        print(tables.columns(rows, right=range(1, 7)))
 
 
 def warn_if_seen(

@@ -34,7 +34,7 @@ from prednet_jax import errors, files, process, records
 from prednet_jax.data.frames import ENDLESS, FrameSource
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
-from prednet_jax.report import documents, strips
+from prednet_jax.report import strips, tables
 from prednet_jax.tasks import PredNetTask, Task
 from prednet_jax.training import evaluation
 
@@ -227,7 +227,7 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
             (label, *scores, "" if row.get("observed", True) else "extrapolated")
         )
     if rows:
-        print(documents.columns(cells, right=range(1, 5)))
+        print(tables.columns(cells, right=range(1, 5)))
         print("In brackets: copying the last frame that was seen.")
 
 

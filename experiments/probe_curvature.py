@@ -19,7 +19,7 @@ import pandas as pd
 from absl import flags
 
 from prednet_jax import errors, process, tasks
-from prednet_jax.report import documents
+from prednet_jax.report import tables
 from prednet_jax.saddles import curvature_probe
 
 FLAGS = flags.FLAGS
@@ -72,8 +72,8 @@ def main() -> None:
         ):
             rows.append(row)
             print(f"measured: {task.name}, update {row['update']}", flush=True)
-    cells = documents.rows(pd.json_normalize(rows), curvature_probe.COLUMNS)
-    print(documents.columns(cells, right=range(1, len(curvature_probe.COLUMNS))))
+    cells = tables.rows(pd.json_normalize(rows), curvature_probe.COLUMNS)
+    print(tables.columns(cells, right=range(1, len(curvature_probe.COLUMNS))))
     print("Negative curvature that was not found proves nothing.")
     path = Path(FLAGS.workdir) / "probe_curvature.json"
     _cli.write(path, {"rows": rows})

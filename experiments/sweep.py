@@ -25,6 +25,7 @@ from absl import flags
 from prednet_jax import files, runs
 from prednet_jax.errors import UserError
 from prednet_jax.runs import design, sweeps
+from prednet_jax.runs import jobs as jobs_lib
 
 FLAGS = flags.FLAGS
 TRAIN = Path(__file__).absolute().with_name("train.py")
@@ -104,7 +105,7 @@ def make_sweep() -> sweeps.Sweep:
     shared = _flags.setup()
     for name in ("data", "images"):
         if shared[name]:
-            shared[name] = sweeps.absolute(shared[name])
+            shared[name] = jobs_lib.absolute(shared[name])
     return sweeps.Sweep(
         script=str(TRAIN),
         arms=runs.arm_names(FLAGS.arms),

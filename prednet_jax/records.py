@@ -233,6 +233,11 @@ class Manifest:
     failure: str | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ended(self) -> bool:
+        """Returns whether the run has ended; one that diverged has no final weights."""
+        return self.final_params_sha256 is not None or self.failure is not None
+
     def to_json(self) -> dict[str, Any]:
         """Returns the fields by name, in the written form."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -325,16 +330,14 @@ class Run:
     """The records of a run read back: its manifest, and metrics `[updates]` by name."""
 
     directory: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     metrics: dict[str, np.ndarray]
 
 
 def read_run(directory: str | os.PathLike) -> Run:
     """Reads a run; a file that is missing, broken or without updates is a FileError."""
     directory = Path(directory)
-    manifest = read_json(directory / MANIFEST)
-    if not isinstance(manifest, dict):
-        raise FileError(f"{directory / MANIFEST}: expected an object")
+    manifest = read_manifest(directory)
     path = directory / METRICS
     lines = files.read_text(path).splitlines()
     try:
@@ -370,11 +373,9 @@ def check_comparable(runs: list[Run]) -> None:
     """Refuses runs of one seed with different starts; raises a FileError."""
     seen: dict[tuple, Run] = {}
     for run in runs:
-        manifest = run.manifest
-        which = (manifest.get("model"), manifest.get("seed"))
-        other = seen.setdefault(which, run)
+        other = seen.setdefault((run.manifest.model, run.manifest.seed), run)
         for name in ("initial_params_sha256", "data_order_sha256"):
-            mine, theirs = manifest.get(name), other.manifest.get(name)
+            mine, theirs = getattr(run.manifest, name), getattr(other.manifest, name)
             if mine is None or mine != theirs:
                 raise FileError(
                     f"{run.directory} and {other.directory}: {name} {mine} and "

@@ -158,8 +158,8 @@ class Task(abc.ABC):
         """
         return 0
 
-    def flags(self) -> dict[str, str]:
-        """Returns the flags of `train.py` that select this network, by name."""
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of `train.py` that select this network, by name."""
         return {"model": self.name}
 
 
@@ -182,17 +182,13 @@ class Configured(Task):
         """Returns the configuration."""
         return dataclasses.asdict(self.config)
 
-    def flags(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         """Returns the sizes of a PredNet, and settings that are not the default."""
         always = {n: getattr(self.config, n) for n in self.always}
-        default = type(self.config)(**always)
-        found = {"model": self.name}
-        for field in dataclasses.fields(self.config):
-            value = getattr(self.config, field.name)
-            if field.name in always or value != getattr(default, field.name):
-                entries = value if isinstance(value, tuple) else (value,)
-                found[field.name] = ",".join(map(str, entries))
-        return found
+        default = vars(type(self.config)(**always))
+        chosen = vars(self.config).items()
+        others = {n: value for n, value in chosen if value != default[n]}
+        return {"model": self.name} | always | others
 
 
 class PredNetTask(Configured):
@@ -308,9 +304,9 @@ class AutoencoderTask(Configured):
             x = jax.nn.sigmoid(x) if i == last else jax.nn.relu(x)
         return x.reshape(frames.shape)
 
-    def flags(self):
-        """Returns the flags without the channels, which come from the images."""
-        return {k: v for k, v in super().flags().items() if k != "channels"}
+    def settings(self):
+        """Returns the settings without the channels, which come from the images."""
+        return {k: v for k, v in super().settings().items() if k != "channels"}
 
 
 Network = Task | PredNetConfig | AutoencoderConfig

@@ -7,9 +7,9 @@ import pandas as pd
 from scipy import stats
 
 from prednet_jax.report import charts
-from prednet_jax.report.documents import Cell, markdown
 from prednet_jax.report.numbers import MISSING
 from prednet_jax.report.results import Record, contrasts
+from prednet_jax.report.tables import Cell, markdown
 from prednet_jax.report.verdict_text import text_row
 from prednet_jax.saddles import curvature_probe
 

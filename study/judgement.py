@@ -11,7 +11,7 @@ import numpy as np
 
 from prednet_jax import errors, statistics
 from prednet_jax.statistics.redraws import CANNOT_TELL
-from study import parts
+from study import parts, scatter
 from study.endpoints import PARITY_WIDTH
 from study.parts import (
     CONTROL,
@@ -143,9 +143,9 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
     claims = (
         statistics.noise_claim(answered),
         statistics.stale_claim(MODEL, measured, STALE, FIXED_ORDERS),
-        statistics.own_order_claim(MODEL, measured, CONTROL, OTHER_ORDERS),
+        own_order_claim(measured),
     )
-    details = answered.as_dict() | statistics.secondary_statistics(answered.effect.runs)
+    details = answered.as_dict() | scatter.secondary_statistics(answered.effect.runs)
     details["sentence"] += " This is about emulated noise only: no GPU was used."
     details |= {"emulated_only": True, "status": part.status}
     if part.positive_controls:
@@ -159,6 +159,23 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
         "claims": [claim.to_json() for claim in claims],
         "details": {MODEL: details},
     }
+
+
+def own_order_claim(measured: statistics.Arms) -> statistics.Claim:
+    """Returns the claim that the ordinary order of sums differs from all others."""
+    runs = statistics.collect_redraws(measured, CONTROL, OTHER_ORDERS)
+    effect = statistics.effect(runs)
+    answer = statistics.Answer.CANNOT_TELL
+    if effect.contrast.tost_p < effect.contrast.alpha:
+        answer = statistics.Answer.NO
+    elif effect.low > effect.margin or effect.high < -effect.margin:
+        answer = statistics.Answer.YES
+    return statistics.Claim(
+        kind=statistics.Kind.FLOAT32,
+        model=MODEL,
+        answer=answer,
+        found=effect.measured,
+    )
 
 
 def endpoints(part: Part) -> list[str]:

@@ -15,8 +15,8 @@ import scipy.stats
 
 from prednet_jax import statistics
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
-from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
+from prednet_jax.report.tables import markdown
 from prednet_jax.statistics.sign_flip import Floats
 from study import on_gpu
 from study.judgement import PRIMARY, Records, losses

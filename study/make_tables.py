@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prednet_jax import records
-from prednet_jax.report import documents
 from prednet_jax.report.charts import Dots
 from study import figures as study_figures
-from study import judgement
+from study import judgement, marks
 from study import package_tables as package
 from study import tables as study_tables
 from study.chainer import tables as chainer_tables
@@ -26,7 +25,7 @@ STUDY = package.RESULTS / "study"
 def makers(study: study_tables.Study) -> study_tables.Makers:
     """Returns how the text of each mark in a document is made."""
     # Of experiments that have ended, whose scripts commit 09c1a23 has.
-    ended = documents.tables((package.RESULTS / "tables.md").read_text())
+    ended = marks.tables((package.RESULTS / "tables.md").read_text())
     fixed = ended | chainer_tables.blocks()
     made = {name: functools.partial(str, text) for name, text in fixed.items()}
     return made | package.makers() | study_tables.makers(study)
@@ -66,5 +65,5 @@ def command(args: argparse.Namespace) -> bool:
     """
     study = study_tables.Study(STUDY)
     texts, files = makers(study), figures(study)
-    documents.check_names(args.name, [*texts, *(path.stem for path in files)])
+    marks.check_names(args.name, [*texts, *(path.stem for path in files)])
     return package.renew(texts, files, args.name)

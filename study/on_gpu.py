@@ -23,53 +23,39 @@ import pandas as pd
 from prednet_jax import errors, records, statistics
 from prednet_jax.objectives import Method
 from prednet_jax.report import numbers
-from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import change, significant
+from prednet_jax.report.tables import markdown
 from prednet_jax.training import loop, truncated
 from study import judgement
 from study.judgement import MODEL, PRIMARY, Records
-from study.parts import CONTROL, FIXED_ORDERS, PARTS, Part, Treatment
+from study.parts import CONTROL, FIXED_ORDERS, PARTS, Part, StudyArm
 from study.seed_trainings import frames, initial_state, optimizer
 
 # Updates that are one dispatch.
 CHUNK = 50
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A treatment, and how a device executes it.
+def _arm(targets: str = "true", convolution: str = "im2col", **more: Any) -> StudyArm:
+    """Returns float32 under a device's convolutions.
 
-    Attributes:
-        treatment: the treatment to train. Its convolutions are `im2col`, products of
-            matrices, as in Chainer without cuDNN, or `xla`, cuDNN's on a GPU.
-        mode: `vmap`, all seeds at once, or `map`, one after another as a single run.
-        deterministic: whether it is compiled under `--xla_gpu_deterministic_ops=true`.
-        precision: precision of products of matrices; `default` may round to TF32.
+    They are `im2col`, products of matrices, as in Chainer without cuDNN, or `xla`,
+    cuDNN's on a GPU.
     """
-
-    treatment: Treatment
-    mode: str = "vmap"
-    deterministic: bool = False
-    precision: str = "highest"
+    return StudyArm(name=CONTROL, targets=targets, convolution=convolution, **more)
 
 
-def _way(targets: str = "true", convolution: str = "im2col", **execution: Any) -> Arm:
-    treatment = Treatment(arm=CONTROL, targets=targets, convolution=convolution)
-    return Arm(treatment=treatment, **execution)
-
-
-_CUDNN = _way(convolution="xla", mode="map")
+_CUDNN = _arm(convolution="xla", mode="map")
 ARMS = {
-    "gpu": _way(),
-    "gpu_again": _way(),
-    "gpu_deterministic": _way(deterministic=True),
-    "gpu_tf32": _way(precision="default"),
-    "gpu_stale": _way(targets="stale"),
+    "gpu": _arm(),
+    "gpu_again": _arm(),
+    "gpu_deterministic": _arm(deterministic=True),
+    "gpu_tf32": _arm(products="default"),
+    "gpu_stale": _arm(targets="stale"),
     "gpu_cudnn": _CUDNN,
     "gpu_cudnn_again": _CUDNN,
-    "gpu_cudnn_stale": _way("stale", convolution="xla", mode="map"),
+    "gpu_cudnn_stale": _arm("stale", convolution="xla", mode="map"),
     # The same by the CPU, from which distances are measured.
-    "cpu": _way(convolution="auto", mode="map"),
+    "cpu": _arm(convolution="auto", mode="map"),
 }
 
 
@@ -80,14 +66,14 @@ def rendered(part: Part, seed: int, updates: int) -> np.ndarray:
 
 
 def train(
-    part: Part, arm: Arm, seeds: Sequence[int], shown: Any, updates: int
+    part: Part, arm: StudyArm, seeds: Sequence[int], shown: Any, updates: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Trains seeds on their frames `[N, T, H, W, C]` uint8, of `rendered`.
 
     Returns the curves `last_frame_loss` and `window_loss` `[N, updates]`, and the final
     weights `[N, size]`, as in `records.vector`.
     """
-    states = [initial_state(part, arm.treatment, seed) for seed in seeds]
+    states = [initial_state(part, arm, seed) for seed in seeds]
     state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     advance, shown = _program(part, arm), jnp.asarray(shown)
     chunks = []
@@ -106,12 +92,11 @@ def train(
     return curves, np.stack(weights)
 
 
-def _program(part: Part, arm: Arm) -> Callable:
+def _program(part: Part, arm: StudyArm) -> Callable:
     """Compiles `(state, frames, updates) -> (state, losses)`, with the axis N first."""
-    kind = arm.treatment
-    network = dataclasses.replace(part.network, convolution=kind.convolution)
-    method = Method(targets=kind.targets, truncation_leak=part.truncation_leak)
-    step = truncated.make_step(network, optimizer(part, kind), method)
+    network = dataclasses.replace(part.network, convolution=arm.convolution)
+    method = Method(targets=arm.targets, truncation_leak=part.truncation_leak)
+    step = truncated.make_step(network, optimizer(part, arm), method)
     key = jax.random.key(0)
 
     def one(inputs: tuple) -> tuple:
@@ -129,7 +114,7 @@ def _program(part: Part, arm: Arm) -> Callable:
         return jax.vmap(one)(inputs) if arm.mode == "vmap" else jax.lax.map(one, inputs)
 
     def advance(state: Any, shown: jax.Array, numbers: jax.Array) -> tuple:
-        with jax.default_matmul_precision(arm.precision):
+        with jax.default_matmul_precision(arm.products):
             return jax.lax.scan(lambda s, n: update(shown, s, n), state, numbers)
 
     options = {"xla_gpu_deterministic_ops": True} if arm.deterministic else None

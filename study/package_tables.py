@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from prednet_jax import records
-from prednet_jax.report import documents
 from prednet_jax.report.figures import seeds
 from study import document_tables as make
+from study import marks
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -147,7 +147,7 @@ def renew(
     Marks are checked before anything is made. `only` are names of texts, and of files
     without their suffix. Without names all are renewed.
     """
-    changed = documents.renew(pages(), texts, only=only, root=ROOT)
+    changed = marks.renew(pages(), texts, only=only, root=ROOT)
     for path, maker in files.items():
         if only and path.stem not in only:
             continue

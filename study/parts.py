@@ -10,6 +10,7 @@ from typing import Any
 
 from prednet_jax import errors
 from prednet_jax.config import ARTICLE, MIDDLE, SMALL, PredNetConfig
+from prednet_jax.runs.arms import Arm
 from prednet_jax.statistics.redraws import RAISES, Group
 
 CONTROL = "float32"
@@ -18,9 +19,16 @@ THREADS = 1
 GREY = PredNetConfig(channels=(1, 6, 12), height=40, width=40)
 
 
+#: The fields of a `StudyArm` in a record, which has its name as `arm`.
+RECORDED = (
+    *("draw", "noise", "dose", "targets", "precision", "optimizer", "convolution"),
+    *("rate", "rate_change_update", "weights_seed_offset", "seeds"),
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Treatment:
-    """One way to train the network of a part; flags of `train.py` have the same names.
+class StudyArm(Arm):
+    """One way to train the network of a part, with changes that `train.py` lacks.
 
     Attributes:
         draw: number of the draw; the draws of an arm differ only in the keys of their
@@ -33,20 +41,26 @@ class Treatment:
             from which initial weights are drawn. Defaults to 0, the seed's own.
         seeds: number of the part's first seeds that get this treatment. Defaults to
             all.
+        mode: execution of several seeds on a GPU: `vmap`, all at once, or `map`, one
+            after another as a single run.
+        deterministic: whether it is compiled under `--xla_gpu_deterministic_ops=true`.
+        products: precision of products of matrices; `default` may round to TF32.
     """
 
-    arm: str
     draw: int = 0
-    noise: str = "none"
     dose: tuple[float, str] | None = None
-    targets: str = "true"
-    precision: str = "float32"
     optimizer: str = "adam"
-    convolution: str = "auto"
     rate: float = 1.0
     rate_change_update: int = 0
     weights_seed_offset: int = 0
     seeds: int | None = None
+    mode: str = "vmap"
+    deterministic: bool = False
+    products: str = "highest"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields that records have."""
+        return {"arm": self.name} | {name: getattr(self, name) for name in RECORDED}
 
     @property
     def only_noise(self) -> bool:
@@ -101,7 +115,7 @@ class Part:
     random_windows: RandomWindows | None = None
     endpoint: str = "last_frame_loss"
     seeds: Sequence[int]
-    treatments: tuple[Treatment, ...]
+    treatments: tuple[StudyArm, ...]
     status: str = ""
     positive_controls: Mapping[str, str] = dataclasses.field(
         default_factory=dict, hash=False
@@ -114,14 +128,14 @@ class Part:
         marks |= {self.updates // 2, self.updates}
         return tuple(sorted(m for m in marks if m <= self.updates))
 
-    def control(self, treatment: Treatment) -> str:
+    def control(self, treatment: StudyArm) -> str:
         """Returns the arm that a treatment is compared with; by default the first."""
         adam = treatment.optimizer == "adam"
         name = CONTROL if adam else f"{CONTROL}_{treatment.optimizer}"
-        arms = [t.arm for t in self.treatments]
+        arms = [t.name for t in self.treatments]
         return name if name in arms else arms[0]
 
-    def of_seed(self, seed: int) -> tuple[Treatment, ...]:
+    def of_seed(self, seed: int) -> tuple[StudyArm, ...]:
         """Returns the treatments that a seed of the part gets."""
         errors.one_of("seed", seed, tuple(self.seeds))
         before = self.seeds.index(seed)
@@ -137,17 +151,17 @@ FIXED_ORDERS = Group("fixed_orders", (CONTROL, NULL, FIXED))
 STALE_RUN = "stale_order_run"
 #: What an interval that lies above 0 says of a small planted effect.
 ABOVE_ZERO = "above 0"
-_PLAIN = Treatment(arm=CONTROL)
-_NULL = Treatment(arm=NULL, convolution="im2col")
-_STALE = Treatment(arm=STALE, targets="stale")
+_PLAIN = StudyArm(name=CONTROL)
+_NULL = StudyArm(name=NULL, convolution="im2col")
+_STALE = StudyArm(name=STALE, targets="stale")
 # Orders that are drawn for each output: what part H asks about; and fixed for a run.
 _ELEMENT = "reduction_order:granularity=element"
 _FIXED_ELEMENT = f"{_ELEMENT},schedule=run"
 
 
-def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[Treatment]:
+def _draws(arm: str, noise: str, draws: Sequence[int], **more: Any) -> list[StudyArm]:
     """Returns runs of a seed that differ only in the order of their sums."""
-    return [Treatment(arm=arm, noise=noise, draw=i, **more) for i in draws]
+    return [StudyArm(name=arm, noise=noise, draw=i, **more) for i in draws]
 
 
 _ORDER = _draws(RANDOM, "reduction_order", range(2))
@@ -161,7 +175,7 @@ _ORDER_PER_CHANNEL = _draws(
 SEEDS_WITH_TWELVE_MACHINES = 6
 
 
-def _machines(prefix: str) -> list[Treatment]:
+def _machines(prefix: str) -> list[StudyArm]:
     """Returns part I's twelve machines: eight with true and four with stale targets.
 
     Each machine adds in another fixed order, on the first seeds only. With a prefix it
@@ -176,22 +190,22 @@ def _machines(prefix: str) -> list[Treatment]:
     return [
         dataclasses.replace(
             machine,
-            arm=prefix + machine.arm,
+            name=prefix + machine.name,
             weights_seed_offset=number if prefix else 0,
             seeds=SEEDS_WITH_TWELVE_MACHINES,
         )
         for number, machine in enumerate(machines, start=1)
-        if prefix or machine.arm != CONTROL
+        if prefix or machine.name != CONTROL
     ]
 
 
-def _doses(optimizer: str, factors: Sequence[float]) -> list[Treatment]:
+def _doses(optimizer: str, factors: Sequence[float]) -> list[StudyArm]:
     """Returns amplified noise of three kinds, after its control."""
     suffix = "" if optimizer == "adam" else f"_{optimizer}"
-    control = Treatment(arm=CONTROL + suffix, optimizer=optimizer)
+    control = StudyArm(name=CONTROL + suffix, optimizer=optimizer)
     return [control] + [
-        Treatment(
-            arm=f"{kind}_{factor:g}{suffix}",
+        StudyArm(
+            name=f"{kind}_{factor:g}{suffix}",
             noise="reduction_order",
             dose=(factor, kind),
             optimizer=optimizer,
@@ -242,8 +256,8 @@ _PARTS = (
         seeds=range(8200, 8210),
         treatments=(
             *(_PLAIN, _NULL, *_draws(FIXED, _FIXED_ELEMENT, [0])),
-            Treatment(arm=f"{CONTROL}_momentum", optimizer="momentum"),
-            dataclasses.replace(_NULL, arm=f"{NULL}_momentum", optimizer="momentum"),
+            StudyArm(name=f"{CONTROL}_momentum", optimizer="momentum"),
+            dataclasses.replace(_NULL, name=f"{NULL}_momentum", optimizer="momentum"),
         ),
     ),
     Part(
@@ -256,7 +270,7 @@ _PARTS = (
             *_RUN,
             _NULL,
             _STALE,
-            Treatment(arm="float64", precision="float64", seeds=8),
+            StudyArm(name="float64", precision="float64", seeds=8),
         ),
     ),
     Part(
@@ -317,7 +331,7 @@ _PARTS = (
         seeds=(8501, 8502, 8500),
         treatments=(
             _STALE,
-            dataclasses.replace(_RUN[0], arm=STALE_RUN, targets="stale", seeds=2),
+            dataclasses.replace(_RUN[0], name=STALE_RUN, targets="stale", seeds=2),
         ),
     ),
     Part(
@@ -360,7 +374,7 @@ _PARTS = (
                 rate=0.85,
                 rate_change_update=2400,
             ),
-            Treatment(arm="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8),
+            StudyArm(name="order_1e+07", noise=_ELEMENT, dose=(1e7, "order"), seeds=8),
         ),
     ),
     Part(
@@ -386,8 +400,8 @@ _PARTS = (
         treatments=(
             *_THREE_FIXED_AND_TWO_RANDOM,
             dataclasses.replace(_STALE, seeds=8),
-            Treatment(
-                arm="planted_rate_0",
+            StudyArm(
+                name="planted_rate_0",
                 noise=_ELEMENT,
                 rate=0.0,
                 rate_change_update=2800,
@@ -423,8 +437,8 @@ _PARTS = (
         **_WINDOWS,
         treatments=(
             _PLAIN,
-            Treatment(arm="planted_rate_2.3", rate=2.3, rate_change_update=2800),
-            Treatment(arm="planted_rate_1.4", rate=1.4, rate_change_update=2800),
+            StudyArm(name="planted_rate_2.3", rate=2.3, rate_change_update=2800),
+            StudyArm(name="planted_rate_1.4", rate=1.4, rate_change_update=2800),
         ),
     ),
 )

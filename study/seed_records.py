@@ -33,11 +33,11 @@ from prednet_jax.runs import store
 from prednet_jax.training import loop
 from study import endpoints
 from study.endpoints import CURVES, Trajectory
-from study.parts import THREADS, Part, Treatment
+from study.parts import RECORDED, THREADS, Part, StudyArm
 from study.seed_trainings import frames, train
 
 #: The fields of a treatment that seeds must agree in.
-_TREATED = [f.name for f in dataclasses.fields(Treatment) if f.name != "seeds"]
+_TREATED = [name for name in ("arm", *RECORDED) if name != "seeds"]
 SEEDS, ROWS = "seeds.json", "curves.csv.xz"
 # Updates per row of a curve.
 BIN = 25
@@ -161,7 +161,7 @@ def read(part: Part, folder: Path) -> list[SeedRecord]:
             Run(**{name: run[name] for name in names if name in run})
             for run in record["runs"]
         )
-        expected = [(t.arm, t.draw) for t in part.of_seed(seed)]
+        expected = [(t.name, t.draw) for t in part.of_seed(seed)]
         if [(run.arm, run.draw) for run in runs] != expected:
             raise errors.UserError(f"{name}: other runs than {expected}")
         updates = record["updates"]
@@ -200,7 +200,7 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     commit, device, flags. A record or a kept training in the folder with another
     arithmetic is a UserError.
     """
-    runs = [dataclasses.asdict(treatment) for treatment in part.of_seed(seed)]
+    runs = [treatment.to_json() for treatment in part.of_seed(seed)]
     about = json.loads(json.dumps({**manifest, **_design(part), "runs": runs}))
     for record in stored(folder).values():
         check(f"seed {seed}", about, record)
@@ -213,7 +213,7 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
     copied = {"loss": first.curves["copy_last_frame_loss"]}
     rows = _curve_rows("copy_last_frame", 0, copied)
     for treatment, run in done.items():
-        rows += _curve_rows(treatment.arm, treatment.draw, run.curves)
+        rows += _curve_rows(treatment.name, treatment.draw, run.curves)
     initial = jax.device_get(loop.initial_params(part.network, seed))
     record = {
         **about,
@@ -237,15 +237,15 @@ def _design(part: Part) -> dict[str, Any]:
     return {name: design[name] for name in DECIDES if name in design}
 
 
-def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]:
+def _runs(part: Part, done: dict[StudyArm, Trajectory]) -> list[dict[str, Any]]:
     """Returns the record of each training: its treatment, and the fields of `Run`."""
-    by_arm = {treatment.arm: run for treatment, run in reversed(done.items())}
+    by_arm = {treatment.name: run for treatment, run in reversed(done.items())}
     rows, last = [], part.updates
     for treatment, run in done.items():
         compared = part.control(treatment)
         control = by_arm[compared]
         rows.append(
-            dataclasses.asdict(treatment)
+            treatment.to_json()
             | {"control": compared}
             | endpoints.endpoints(run, control, last)
             | {
@@ -258,7 +258,7 @@ def _runs(part: Part, done: dict[Treatment, Trajectory]) -> list[dict[str, Any]]
                     if update and update in control.weights
                 },
                 "final_distance_from": {
-                    f"{t.arm}.{t.draw}": endpoints.relative_weight_distance(
+                    f"{t.name}.{t.draw}": endpoints.relative_weight_distance(
                         run, other, control, last
                     )
                     for t, other in done.items()
@@ -288,7 +288,7 @@ class KeptRuns(NamedTuple):
     folder: Path
     about: Mapping[str, Any]
 
-    def has(self, treatment: Treatment) -> bool:
+    def has(self, treatment: StudyArm) -> bool:
         """Returns whether the training of an arm and draw is kept.
 
         A training by another commit, version or processor is a UserError, and an
@@ -296,7 +296,7 @@ class KeptRuns(NamedTuple):
         """
         return store.has_arrays(self._path(treatment), self._facts())
 
-    def read(self, treatment: Treatment) -> Trajectory:
+    def read(self, treatment: StudyArm) -> Trajectory:
         """Returns a training that `has` found."""
         stored = records.read_tree(self._path(treatment))
         updates = sorted(map(int, stored["weights"]))
@@ -308,13 +308,13 @@ class KeptRuns(NamedTuple):
             seconds=float(stored["seconds"]),
         )
 
-    def write(self, treatment: Treatment, run: Trajectory) -> None:
+    def write(self, treatment: StudyArm, run: Trajectory) -> None:
         """Keeps a finished training."""
         tree = vars(run) | {"weights": {str(u): w for u, w in run.weights.items()}}
         store.write_arrays(self._path(treatment), self._facts(), tree)
 
-    def _path(self, treatment: Treatment) -> Path:
-        return self.folder / f"{treatment.arm}.{treatment.draw}.npz"
+    def _path(self, treatment: StudyArm) -> Path:
+        return self.folder / f"{treatment.name}.{treatment.draw}.npz"
 
     def _facts(self) -> dict[str, Any]:
         """Returns the facts that all trainings of a seed share."""

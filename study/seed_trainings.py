@@ -20,7 +20,7 @@ from prednet_jax.training import loop, truncated
 from prednet_jax.training.trainer import Trainer, Validation
 from study import dose
 from study.endpoints import CURVES, Trajectory
-from study.parts import Part, Treatment
+from study.parts import Part, StudyArm
 
 # Seed, first frame and number of the held-out frames, and of warm-up frames before.
 HELD_OUT_SEED, HELD_OUT_START, HELD_OUT_FRAMES, WARM_UP = 999_999, 400, 100, 10
@@ -29,7 +29,7 @@ ADAM_RATE, MOMENTUM = 1e-3, (0.1, 0.9)
 
 
 @functools.lru_cache(maxsize=64)
-def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
+def optimizer(part: Part, treatment: StudyArm) -> optax.GradientTransformation:
     """Returns Chainer's Adam, or gradient descent with momentum."""
     drawn, start, factor = (
         part.random_windows,
@@ -52,7 +52,7 @@ def optimizer(part: Part, treatment: Treatment) -> optax.GradientTransformation:
 
 
 @functools.lru_cache(maxsize=64)
-def _trainer(part: Part, kind: Treatment) -> Trainer:
+def _trainer(part: Part, kind: StudyArm) -> Trainer:
     """Makes the updates of all draws and seeds of a treatment."""
     spec = noise.parse(kind.noise)
     settings: dict[str, Any] = {
@@ -77,7 +77,7 @@ class _Training(NamedTuple):
     weights: dict[int, np.ndarray]
 
 
-def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
+def train(part: Part, treatment: StudyArm, seed: int) -> Trajectory:
     """Trains one arm of one seed to the end, or until its loss is not finite."""
     started = time.perf_counter()
     with jax.enable_x64(treatment.precision == "float64"):
@@ -95,7 +95,7 @@ def train(part: Part, treatment: Treatment, seed: int) -> Trajectory:
 # Arms whose rate changes late share all updates before with the arm whose rate does not
 # change. 16: the arms and draws of a seed of part H.
 @functools.lru_cache(maxsize=16)
-def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
+def _before_fork(part: Part, treatment: StudyArm, seed: int) -> _Training:
     """Returns a training up to the first update at which a rate of the part changes."""
     state = initial_state(part, treatment, seed)
     start = _Training(
@@ -105,9 +105,9 @@ def _before_fork(part: Part, treatment: Treatment, seed: int) -> _Training:
     return _advance(part, treatment, seed, start, min(forks, default=0))
 
 
-def _before_rate(treatment: Treatment) -> Treatment:
+def _before_rate(treatment: StudyArm) -> StudyArm:
     """Returns the treatment before its late change of the rate, without its name."""
-    kind = dataclasses.replace(treatment, arm="", seeds=None)
+    kind = dataclasses.replace(treatment, name="", seeds=None)
     return (
         dataclasses.replace(kind, rate=1.0, rate_change_update=0)
         if kind.rate_change_update
@@ -116,7 +116,7 @@ def _before_rate(treatment: Treatment) -> Treatment:
 
 
 def _advance(
-    part: Part, treatment: Treatment, seed: int, run: _Training, updates: int
+    part: Part, treatment: StudyArm, seed: int, run: _Training, updates: int
 ) -> _Training:
     """Continues to a total number of updates, or until the loss is not finite."""
     state, weights = run.state, dict(run.weights)
@@ -139,14 +139,14 @@ def _advance(
     return _Training(state, curves, weights)
 
 
-def _kind(treatment: Treatment) -> Treatment:
+def _kind(treatment: StudyArm) -> StudyArm:
     """Returns the treatment without fields that do not change its program."""
     return dataclasses.replace(
-        treatment, arm="", draw=0, weights_seed_offset=0, seeds=None
+        treatment, name="", draw=0, weights_seed_offset=0, seeds=None
     )
 
 
-def initial_state(part: Part, treatment: Treatment, seed: int) -> truncated.TrainState:
+def initial_state(part: Part, treatment: StudyArm, seed: int) -> truncated.TrainState:
     """Returns the state of an arm of a seed before its first update."""
     drawn = loop.initial_params(part.network, treatment.weights_seed(seed))
     params = loop.prepare_params(drawn, np.dtype(treatment.precision), None, seed)

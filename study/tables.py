@@ -16,8 +16,8 @@ import scipy.stats
 from prednet_jax import statistics
 from prednet_jax.errors import UserError
 from prednet_jax.report import numbers
-from prednet_jax.report.documents import markdown
 from prednet_jax.report.numbers import MISSING, change, significant
+from prednet_jax.report.tables import markdown
 from prednet_jax.report.verdict_text import difference, effect
 from prednet_jax.statistics.redraws import SEPARATED
 from study import judgement, machines, on_gpu, seed_records
@@ -187,7 +187,7 @@ def _of_described(study: Study, name: str) -> Makers:
 
 
 def _of_planted(study: Study, name: str) -> Makers:
-    arms = dict.fromkeys(treatment.arm for treatment in PARTS[name].treatments)
+    arms = dict.fromkeys(treatment.name for treatment in PARTS[name].treatments)
     return _together(
         [f"{name}.{arm}" for arm in arms],
         lambda: planted_values(name, study.parts[name], study.parts[PLANTED[name]]),
@@ -259,7 +259,7 @@ def planted_values(name: str, seeds: Records, fixed: Records) -> dict[str, str]:
     both = judgement.merge_arms(fixed, seeds)
     endpoint = PARTS[PLANTED[name]].endpoint
     made = {}
-    for arm in {treatment.arm for treatment in PARTS[name].treatments} - {CONTROL}:
+    for arm in {treatment.name for treatment in PARTS[name].treatments} - {CONTROL}:
         answered = judgement.answer(both, endpoint, treatment=arm)
         made[f"{name}.{arm}"] = f"{_noise(answered)}: *{answered.answer}*"
     same = judgement.same_bits(fixed, seeds, CONTROL)

@@ -27,14 +27,18 @@ def test_a_manifest_names_the_network(config):
     assert task not in [tasks.of(other) for other in CONFIGS if other != config]
 
 
-def test_flags_are_those_off_the_default():
-    flags = "--model=prednet --channels=3,6 --variant=lotter --height=24 --width=32"
-    found = tasks.of(LOTTER).flags().items()
-    words = " ".join(f"--{name}={value}" for name, value in found)
-    assert words == f"{flags} --r_channels=2,4"
+def test_settings_are_those_off_the_default():
+    assert tasks.of(LOTTER).settings() == {
+        "model": "prednet",
+        "channels": (3, 6),
+        "height": 24,
+        "width": 32,
+        "variant": "lotter",
+        "r_channels": (2, 4),
+    }
     # The channels come from the images.
     colour = tasks.of(AutoencoderConfig(channels=3, hidden=(4,)))
-    assert colour.flags() == {"model": "autoencoder", "hidden": "4"}
+    assert colour.settings() == {"model": "autoencoder", "hidden": (4,)}
 
 
 def test_each_has_the_optimiser_of_its_publication():
@@ -72,7 +76,7 @@ def test_a_task_from_elsewhere(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "experiments"))
     (tmp_path / "broken_of_mine.py").write_text("import not_installed_anywhere")
     task = tasks.load("tiny_task:TINY")
-    assert task.flags() == {"model": "tiny_task:TINY"}
+    assert task.settings() == {"model": "tiny_task:TINY"}
     assert tasks.recorded("tiny_task:TINY", task.network()) is task
     for name, message in (
         ("tiny_task", "expected prednet, autoencoder or module:object"),

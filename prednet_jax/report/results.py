@@ -120,7 +120,7 @@ def load(directory: str | Path) -> Results:
             continue
         run = records.read_run(folder)
         try:
-            seed = int(run.manifest["seed"])
+            seed = int(run.manifest.seed)
             draws.setdefault((model, arm, seed), []).append(run.metrics["loss"])
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(

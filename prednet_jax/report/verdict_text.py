@@ -6,9 +6,9 @@ All functions take the content of verdict.json, or an entry of it.
 import textwrap
 
 from prednet_jax.report import numbers
-from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.results import Record, contrasts, identical, label, relative
+from prednet_jax.report.tables import columns
 from prednet_jax.verdict import Answer, Claim, Estimate, Kind, claims_from_json
 
 WIDTH = 100

@@ -34,7 +34,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One arm (treatment): one way to train, in its own processes.
+    """One way to train, and its part in a comparison; each run is its own process.
 
     Attributes:
         name: name in tables and directories.
@@ -42,8 +42,7 @@ class Arm:
         role: its part in the verdict.
         scale: size of its Gaussian noise, relative to the gradient's norm. Defaults to
             no noise.
-        flags: flags of `experiments/train.py` beyond those that all arms share, each a
-            name and a value.
+        noise, targets, precision, convolution: settings of `train.py` of these names.
         environment: environment variables set for the process.
         threads: number of processors that it may use. Defaults to all.
         draws: number of independent draws of its noise, in a process each; the metric
@@ -53,10 +52,13 @@ class Arm:
     """
 
     name: str
-    meaning: str
+    meaning: str = ""
     role: Role = Role.DESCRIPTIVE
     scale: float | None = None
-    flags: tuple[tuple[str, str], ...] = ()
+    noise: str = "none"
+    targets: str = "true"
+    precision: str = "float32"
+    convolution: str = "auto"
     environment: tuple[tuple[str, str], ...] = (("JAX_PLATFORMS", "cpu"),)
     threads: int | None = None
     draws: int = 1
@@ -66,6 +68,13 @@ class Arm:
     def gpu(self) -> bool:
         """Returns whether it needs a GPU."""
         return self.role in (Role.GPU, Role.GPU_DETERMINISTIC)
+
+    @property
+    def changes(self) -> dict[str, str | int]:
+        """Returns its settings of `train.py` that differ from the control's."""
+        names = ("noise", "targets", "precision", "convolution", "threads")
+        values = {name: getattr(self, name) for name in names}
+        return {k: v for k, v in values.items() if v != getattr(Arm, k)}
 
     def as_dict(self) -> dict[str, object]:
         """Returns role and scale, as in verdict.json."""
@@ -86,7 +95,7 @@ _FIXED = (
         name="reduction_order",
         meaning="fresh random order of every reduction",
         role=Role.TREATMENT,
-        flags=(("noise", "reduction_order"),),
+        noise="reduction_order",
         draws=2,
         examples=True,
     ),
@@ -94,30 +103,30 @@ _FIXED = (
         name="stale_targets",
         meaning="every frame of a window is pulled towards the last",
         role=Role.STALE,
-        flags=(("targets", "stale"),),
+        targets="stale",
         examples=True,
     ),
     Arm(
         name="float64",
         meaning="float64, deterministic order",
-        flags=(("precision", "float64"),),
+        precision="float64",
     ),
     Arm(
         name="reduction_order_run",
         meaning="random order of every reduction, the same for the whole run",
         role=Role.NULL,
-        flags=(("noise", "reduction_order:schedule=run"),),
+        noise="reduction_order:schedule=run",
     ),
     Arm(
         name="gpu_order",
         meaning="the fixed order of sums of a GTX 1080, products by a model",
         role=Role.NULL,
-        flags=(("noise", "gpu_order:gpu=gtx1080"),),
+        noise="gpu_order:gpu=gtx1080",
     ),
     Arm(
         name="ulp",
         meaning="up to one ulp on every result",
-        flags=(("noise", "ulp"),),
+        noise="ulp",
         examples=True,
     ),
     Arm(
@@ -145,7 +154,6 @@ def _threads(value: str) -> Arm | None:
         name=f"threads_{value}",
         meaning=f"float32, {value} thread(s)",
         role=Role.NULL,
-        flags=(("threads", value),),
         threads=int(value),
     )
 
@@ -163,14 +171,14 @@ def _gaussian(value: str) -> Arm | None:
         name=f"gaussian_{value}",
         meaning=f"Gaussian noise of {value} times the gradient's norm",
         role=Role.GAUSSIAN,
-        flags=(("noise", spec),),
+        noise=spec,
         scale=scale,
     )
 
 
 def _spec(value: str) -> Arm:
     _check_noise(f"noise:{value}", value)
-    return Arm(name=f"noise:{value}", meaning=value, flags=(("noise", value),))
+    return Arm(name=f"noise:{value}", meaning=value, noise=value)
 
 
 def _convolution(value: str) -> Arm | None:
@@ -180,7 +188,7 @@ def _convolution(value: str) -> Arm | None:
         name=f"convolution_{value}",
         meaning=f"{value} convolutions, another fixed order",
         role=Role.NULL,
-        flags=(("convolution", value),),
+        convolution=value,
     )
 
 

@@ -12,7 +12,7 @@ from prednet_jax import records, statistics
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm, Role
 from prednet_jax.runs.design import Design
-from prednet_jax.runs.jobs import FAILURE, Job, verified
+from prednet_jax.runs.jobs import Job, verified
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop
 
@@ -38,7 +38,7 @@ class ArmRuns:
         """Returns each run's mean last-frame loss over `last` updates, `[seeds]`."""
         means = []
         for run in self.runs:
-            failed = FAILURE in run.manifest
+            failed = run.manifest.failure is not None
             losses = run.metrics["last_frame_loss"][-last:]
             means.append(math.nan if failed else losses.mean())
         return np.asarray(means)
@@ -53,13 +53,12 @@ class ArmRuns:
 
         The text is empty for a run that diverged.
         """
-        return np.asarray(
-            [run.manifest.get("final_params_sha256", "") for run in self.runs]
-        )
+        return np.asarray([run.manifest.final_params_sha256 or "" for run in self.runs])
 
     def as_dict(self) -> dict[str, Any]:
         """Returns one row of the table of arms."""
         manifest = self.runs[0].manifest
+        device = manifest.device or {}
         # The first update of a process includes compiling, so it is left out.
         seconds = np.concatenate([run.metrics["seconds"][1:] for run in self.runs])
         row = {
@@ -68,13 +67,13 @@ class ArmRuns:
             "meaning": self.arm.meaning,
             "command": self.job.command_line,
             "status": "run",
-            "noise": manifest["noise"],
-            "threads": manifest["device"]["threads"],
-            "measured_parallelism": manifest.get("processor_seconds_per_second"),
+            "noise": manifest.noise,
+            "threads": device["threads"],
+            "measured_parallelism": manifest.processor_seconds_per_second,
             "seconds_per_update": float(np.median(seconds)),
         }
         if self.arm.gpu:
-            row["gpu"] = manifest["device"]["kind"]
+            row["gpu"] = device["kind"]
         return row | self.arm.as_dict()
 
 
@@ -265,9 +264,10 @@ def judge(
             "seeds": list(first.job.seeds),
             "metric": {task.name: design.metric_name(task) for task in design.tasks},
             "last_updates": {t.name: design.metric_updates(t) for t in design.tasks},
-            **{name: manifest[name] for name in ("versions", "git_commit")},
+            "versions": manifest.versions,
+            "git_commit": manifest.git_commit,
             "exclusion_rule": EXCLUSION_RULE,
-            "device": manifest["device"],
+            "device": manifest.device,
         },
     }
 

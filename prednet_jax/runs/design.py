@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from prednet_jax.runs.jobs import Job
 from prednet_jax.tasks import PredNetTask, Task
 from prednet_jax.training import loop
 from prednet_jax.training.recipe import check_memory
+from prednet_jax.training.settings import Settings
 
 # There is no verdict without the control and the treatment.
 REQUIRED_ARMS = (arms.CONTROL, arms.TREATMENT)
@@ -64,19 +66,16 @@ class Setup:
                 f"models={','.join(names)}: expected at least one, each once"
             )
 
-    def flags(self, task: Task, draw: int) -> dict[str, str]:
-        """Returns the flags of `train.py` that all arms of a network share, by name."""
-        found = task.flags() | {
-            "updates": str(self.updates_of(task)),
+    def run_settings(self, task: Task, arm: Arm, **own: Any) -> Settings:
+        """Returns the settings of `train.py` for an arm of a network."""
+        shared = {
             "data": self.data_of(task),
+            "updates": self.updates_of(task),
+            "allow_outside": self.allow_outside,
         }
         if task.windowed:
-            found["window"] = str(self.window)
-        if self.allow_outside:
-            found["allow_outside"] = "true"
-        if draw:
-            found["draw"] = str(draw)
-        return found
+            shared["window"] = self.window
+        return Settings.layered(task.settings(), shared, own, arm.changes)
 
     def data_of(self, task: Task) -> str:
         """Returns the frames of a network, as `train.py --data` takes them."""
@@ -156,28 +155,22 @@ class Design(Setup):
         ]
 
     def _job(self, task: Task, arm: Arm, draw: int) -> Job:
-        seeds = tuple(range(self.first_seed, self.first_seed + self.seeds))
         folder = self.root / "runs" / task.name / arm.name
-        if draw:
-            folder /= f"draw_{draw}"
-        own: dict[str, str] = {}
-        if arm.examples and not draw:
-            own["examples"] = "6"
-        if self.keep_every and task.windowed:
-            own["checkpoint_every"] = str(self.keep_every)
-        threads = arm.threads
-        if self.threads and not threads and not arm.gpu:
-            threads = self.threads
-            own["threads"] = str(threads)
+        confined = self.threads if self.threads and not arm.gpu else 0
         return Job(
             task=task,
             arm=arm,
-            draw=draw,
-            seeds=seeds,
-            folder=folder,
+            seeds=tuple(range(self.first_seed, self.first_seed + self.seeds)),
+            folder=folder / f"draw_{draw}" if draw else folder,
             script=self.script,
-            flags=tuple((self.flags(task, draw) | own | dict(arm.flags)).items()),
-            threads=threads,
+            settings=self.run_settings(
+                task,
+                arm,
+                draw=draw,
+                examples=6 if arm.examples and not draw else 0,
+                checkpoint_every=self.keep_every if task.windowed else 0,
+                threads=confined,
+            ),
         )
 
     def metric_updates(self, task: Task) -> int:

@@ -25,13 +25,13 @@ from prednet_jax.runs import store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.store import RunState, Status
 from prednet_jax.tasks import Task
+from prednet_jax.training.settings import Settings
 
 PACKAGE = Path(__file__).parents[1]
 #: The files whose SHA-256 a receipt holds, where they exist.
 FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, records.EXAMPLES)
-# Fields of the manifest of a run that has ended. One that diverged, whose last loss or
-# gradient is not finite, has no final weights.
-END, FAILURE = "final_params_sha256", "failure"
+# Flags that name a path.
+_PATHS = ("data", "init_weights")
 _VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -42,23 +42,20 @@ class Job:
     Attributes:
         task: the network.
         arm: the arm.
-        draw: number of the noise draw, from 0.
         seeds: root seeds.
         folder: directory of the runs, which are `folder/seed_N`.
         script: path of `train.py`, as the command names it.
-        flags: flags of the script by name, including the arm's own flags.
-        threads: number of processors that it may use. Defaults to all.
-        setting: flags that distinguish it from jobs of equal model, arm and seed.
+        settings: settings of its runs, including those of the arm.
+        setting: more flags of `train.py`, `name=value name=value`, which distinguish it
+            from jobs of equal model, arm and seed.
     """
 
     task: Task
     arm: Arm
-    draw: int
     seeds: tuple[int, ...]
     folder: Path
     script: str
-    flags: tuple[tuple[str, str], ...]
-    threads: int | None = None
+    settings: Settings
     setting: str = ""
 
     @property
@@ -69,8 +66,8 @@ class Job:
     def arguments(self, workdir: str | os.PathLike) -> tuple[str, ...]:
         """Returns the arguments of the script, for runs in `workdir/seed_N`."""
         seeds = ",".join(map(str, self.seeds))
-        own = (("seeds", seeds), ("workdir", os.fspath(workdir)))
-        return tuple(f"--{name}={value}" for name, value in (*self.flags, *own))
+        own = {"seeds": seeds, "workdir": os.fspath(workdir)}
+        return tuple(f"--{k}={v}" for k, v in (self.flags | own).items())
 
     @property
     def command_line(self) -> str:
@@ -85,14 +82,26 @@ class Job:
         return f"{self.model} {self.arm.name} {self.setting}".rstrip()
 
     @property
-    def chosen(self) -> dict[str, str]:
-        """Returns the flags by name."""
-        return dict(self.flags)
+    def flags(self) -> dict[str, str]:
+        """Returns the flags of its command by name."""
+        window = ("window",) if self.task.windowed else ()
+        always = (*self.task.settings(), "updates", "data", *window)
+        return self.settings.flags(*always) | setting_flags(self.setting)
 
     @property
     def updates(self) -> int:
         """Returns the number of updates of each run."""
-        return int(self.chosen["updates"])
+        return self.settings.training.updates
+
+    @property
+    def draw(self) -> int:
+        """Returns the number of the noise draw, from 0."""
+        return self.settings.training.draw
+
+    @property
+    def threads(self) -> int | None:
+        """Returns the number of processors that it may use, or None for all."""
+        return self.settings.computation.threads or None
 
     @property
     def device(self) -> str:
@@ -118,10 +127,24 @@ class Job:
         return self.folder / f"seed_{seed}"
 
 
+def absolute(path: str) -> str:
+    """Returns an absolute path, since runs start in other directories.
+
+    Names are not changed.
+    """
+    return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
+
+
+def setting_flags(text: str) -> dict[str, str]:
+    """Returns the flags of `train.py` that a setting stands for, by name."""
+    words = (word.partition("=") for word in text.split())
+    return {k: absolute(v) if k in _PATHS else v for k, _, v in words}
+
+
 def facts(job: Job, seed: int) -> dict[str, Any]:
     """Returns the facts that determine the numbers of one of a job's runs."""
     return {
-        "flags": dict(sorted(job.chosen.items())),
+        "flags": dict(sorted(job.flags.items())),
         "files": _files(job),
         "seed": seed,
         "environment": records.of_numbers(job.environment()),
@@ -133,11 +156,11 @@ def facts(job: Job, seed: int) -> dict[str, Any]:
 
 def _files(job: Job) -> dict[str, str]:
     """Returns the SHA-256 of the files that each flag of a run names."""
-    digests, chosen = {}, job.chosen
-    name = chosen.get("data", job.task.data)
+    digests, chosen = {}, job.flags
+    name = chosen["data"]
     # MNIST lies on disk too, below a folder that a variable may name.
     if name not in data.NAMES or name.endswith("mnist"):
-        outside = chosen.get("allow_outside") == "true"
+        outside = job.settings.data.allow_outside
         cut = {"crop": chosen.get("crop", "auto"), "allow_outside": outside}
         digests["data"] = _frames(name, **tasks.frame_size(job.task), **cut)
     if "init_weights" in chosen:
@@ -155,7 +178,7 @@ def _weights(path: str) -> str:
     """Returns the SHA-256 of a run's final weights, or of all bytes at another path."""
     folder = Path(path)
     if (folder / records.MANIFEST).is_file():
-        return str(records.read_json(folder / records.MANIFEST).get(END))
+        return str(records.read_manifest(folder).final_params_sha256)
     files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
@@ -205,9 +228,8 @@ def write_receipts(job: Job) -> None:
 
 
 def _has_ended(folder: Path) -> bool:
-    with contextlib.suppress(FileError, TypeError):
-        manifest = records.read_json(folder / records.MANIFEST)
-        return END in manifest or FAILURE in manifest
+    with contextlib.suppress(FileError):
+        return records.read_manifest(folder).ended
     return False
 
 
@@ -223,16 +245,17 @@ def write_receipt(job: Job, seed: int) -> None:
     in_order = np.array_equal(updates, np.arange(1, count + 1))
     if not in_order or "loss" not in run.metrics:
         raise FileError(f"{path}: expected updates 1, 2, ... with a loss each")
-    failed = FAILURE in run.manifest
+    failed = run.manifest.failure is not None
     lost = failed and any(np.isnan(column[-1]) for column in run.metrics.values())
     if count != job.updates and not (lost and count < job.updates):
         raise FileError(f"{path}: {count} updates; expected {job.updates}")
     if not failed:
         path = folder / records.WEIGHTS
         digest = records.fingerprint(records.read_tree(path))
-        if digest != run.manifest[END]:
+        wanted = run.manifest.final_params_sha256
+        if digest != wanted:
             raise FileError(
-                f"{path}: weights {digest}; expected {END} {run.manifest[END]}"
+                f"{path}: weights {digest}; expected final_params_sha256 {wanted}"
             )
     store.seal(folder, facts(job, seed), FILES)
 
@@ -275,4 +298,4 @@ def any_diverged(job: Job) -> bool:
     """Returns whether a run of the job diverged."""
     folders = (job.run_folder(seed) for seed in job.seeds)
     ended = [folder for folder in folders if (folder / store.RECEIPT).exists()]
-    return any(FAILURE in records.read_json(f / records.MANIFEST) for f in ended)
+    return any(records.read_manifest(folder).failure for folder in ended)

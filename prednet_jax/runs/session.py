@@ -44,7 +44,7 @@ def measure(reporter: Reporter, design: Design, processes: int) -> budget.Speed:
         keep_every=0,
     )
     jobs = [
-        replace(job, flags=tuple(flag for flag in job.flags if flag[0] != "examples"))
+        replace(job, settings=job.settings.replaced(examples=0))
         for job in design.runs()
         if not job.draw
     ]
@@ -89,7 +89,7 @@ def train(
     if saddle is not None and not saddle.rows():
         queue.append(saddle.script)
     rest = [job for job in missing if job not in first]
-    rest.sort(key=lambda job: (not job.task.windowed, "noise" not in job.chosen))
+    rest.sort(key=lambda job: (not job.task.windowed, job.arm.noise == "none"))
     queue += rest
     works: list[tuple[float, progress.Work]] = [
         (_cost(job), progress.Training(job)) for job in jobs

@@ -4,14 +4,14 @@ A run's first updates do not depend on how many follow, so a run that is cut aft
 update of which it has a checkpoint is the run that ends there.
 """
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 
 from prednet_jax import data, records, tasks
 from prednet_jax.files import FileError
 from prednet_jax.runs import budget, store
-from prednet_jax.runs.jobs import END, FILES, Job, facts, write_receipt
+from prednet_jax.runs.jobs import FILES, Job, facts, write_receipt
 from prednet_jax.training import checkpoints, loop
 
 
@@ -51,20 +51,23 @@ def shorten(job: Job, seed: int, updates: int) -> None:
         raise FileError(f"{folder}: {len(lines)} updates; expected at least {updates}")
     like = loop.initial_params(job.task, seed)
     params = checkpoints.restore(folder, updates, like)
-    flags = dict(job.chosen)
-    source = data.open_source(flags["data"], **tasks.frame_size(job.task), seed=seed)
-    schedule = loop.frame_schedule(
-        job.task, source, window=int(flags["window"]), updates=updates
+    own = job.settings.data
+    source = data.open_source(
+        own.name(job.task), **tasks.frame_size(job.task), seed=seed
     )
-    manifest = records.read_json(folder / records.MANIFEST) | {
-        "updates": updates,
-        "data_order_sha256": data.order_fingerprint(source, schedule),
-        **({"shortened_from": job.updates} if job.updates > updates else {}),
-        END: records.fingerprint(params),
-    }
+    schedule = loop.frame_schedule(job.task, source, window=own.window, updates=updates)
+    manifest = records.read_manifest(folder)
+    origin = {"shortened_from": job.updates} if job.updates > updates else {}
+    manifest = dataclasses.replace(
+        manifest,
+        updates=updates,
+        data_order_sha256=data.order_fingerprint(source, schedule),
+        final_params_sha256=records.fingerprint(params),
+        other={**manifest.other, **origin},
+    )
     records.write_bytes(folder / records.METRICS, "".join(lines[:updates]).encode())
     records.write_tree(folder / records.WEIGHTS, params)
-    records.write_json(folder / records.MANIFEST, manifest)
+    records.write_json(folder / records.MANIFEST, manifest.to_json())
     (folder / records.EXAMPLES).unlink(missing_ok=True)
     for later in checkpoints.updates(folder):
         if later > updates:
@@ -74,5 +77,4 @@ def shorten(job: Job, seed: int, updates: int) -> None:
 
 def of_length(job: Job, updates: int) -> Job:
     """Returns the job with another number of updates."""
-    flags = job.chosen | {"updates": str(updates)}
-    return replace(job, flags=tuple(flags.items()))
+    return dataclasses.replace(job, settings=job.settings.replaced(updates=updates))

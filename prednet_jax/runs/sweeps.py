@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax import data, process, records, tasks
+from prednet_jax import process, records, tasks
 from prednet_jax.errors import UserError, whole
 from prednet_jax.runs import arms, executor, jobs, store
 from prednet_jax.runs.arms import Arm
@@ -40,13 +40,11 @@ LOCAL = "local"
 TIMINGS = ("wall_seconds", "processor_seconds_per_second")
 ENDPOINTS = ("loss", "last_frame_loss", "copy_last_frame_loss", "grad_norm")
 _DIGESTS = ("initial_params_sha256", "data_order_sha256", "final_params_sha256")
-# Flags that the sweep sets itself, which no setting may have, and flags that name a
-# path.
+# Flags that the sweep sets itself, which no setting may have.
 _OWN = (
     *("batch", "draw", "model", "noise", "overwrite", "replicas", "resume", "seed"),
     *("seeds", "threads", "workdir"),
 )
-_PATHS = ("data", "init_weights")
 # Defaults of Ray that are changed: no usage reports, no notices. By default workers,
 # and the processes that they start, have a low priority.
 _QUIET = {
@@ -90,7 +88,7 @@ class Sweep(Setup):
         for seed in self.seeds:
             whole("seeds", seed, 0, 2**32 - 1)
         for text, arm in itertools.product(self.settings, self.chosen):
-            if setting_flags(text).keys() & dict(arm.flags).keys():
+            if setting_flags(text).keys() & arm.changes.keys():
                 raise UserError(f"setting={text!r}: expected no flag of arm {arm.name}")
 
     @cached_property
@@ -109,18 +107,14 @@ class Sweep(Setup):
         ]
 
     def _job(self, task: Task, arm: Arm, seed: int, setting: str) -> Job:
-        threads = None if arm.gpu else arm.threads or self.threads
-        confined = {"threads": str(threads)} if threads else {}
-        own = confined | setting_flags(setting) | dict(arm.flags)
+        threads = 0 if arm.gpu else self.threads or 0
         job = Job(
             task=task,
             arm=arm,
-            draw=0,
             seeds=(seed,),
             folder=self.root,
             script=self.script,
-            flags=tuple((self.flags(task, 0) | own).items()),
-            threads=threads,
+            settings=self.run_settings(task, arm, threads=threads),
             setting=setting,
         )
         name = store.key(jobs.facts(job, seed))[:12]
@@ -128,26 +122,17 @@ class Sweep(Setup):
         return dataclasses.replace(job, folder=folder)
 
 
-def absolute(path: str) -> str:
-    """Returns an absolute path, since runs start in other directories.
-
-    Names are not changed.
-    """
-    return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
-
-
 def setting_flags(text: str) -> dict[str, str]:
     """Returns the flags of `train.py` that a setting stands for, each named once."""
-    values: dict[str, str] = {}
+    values = jobs.setting_flags(text)
     for word in text.split():
-        name, _, value = word.partition("=")
-        known = name in _OWN or name in values
-        if known or not re.fullmatch(r"[a-z]\w*=\S+", word):
+        name = word.partition("=")[0]
+        twice = text.split().count(word) > 1 or len(values) < len(text.split())
+        if name in _OWN or twice or not re.fullmatch(r"[a-z]\w*=\S+", word):
             raise UserError(
                 f"setting={text!r}: {word}; expected name=value of train.py, each "
                 f"once, none of {', '.join(_OWN)}"
             )
-        values[name] = absolute(value) if name in _PATHS else value
     return values
 
 
@@ -285,7 +270,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
     run = jobs.verified(job, seed)
     count = max(1, round(last * job.updates))
     loss = run.metrics["loss"]
-    diverged = jobs.FAILURE in run.manifest
+    diverged = run.manifest.failure is not None
     ends: dict[str, float | None] = dict.fromkeys(ENDPOINTS)
     for name in ends:
         mean = run.metrics.get(name, np.array([np.nan]))[-count:].mean()
@@ -293,7 +278,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
             ends[name] = float(mean)
     lost = np.flatnonzero(~np.isfinite(loss))
     diverged_at = int(lost[0]) + 1 if len(lost) else len(loss) if diverged else None
-    manifest = dict(run.manifest)
+    manifest = run.manifest.to_json()
     digests = {name: manifest.get(name) for name in _DIGESTS}
     timings = {name: manifest.pop(name, None) for name in TIMINGS}
     return {
@@ -301,7 +286,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
         "arm": job.arm.name,
         "setting": job.setting,
         "seed": seed,
-        "settings": json.dumps(job.chosen, sort_keys=True),
+        "settings": json.dumps(job.flags, sort_keys=True),
         "updates": job.updates,
         **ends,
         "diverged_at": diverged_at,

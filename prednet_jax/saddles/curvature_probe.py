@@ -24,7 +24,7 @@ from prednet_jax.tasks import Adam, Task, frame_size
 from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer
 
-#: The columns of its table, as `report.documents.rows` takes them.
+#: The columns of its table, as `report.tables.rows` takes them.
 COLUMNS: Mapping[str, str | Callable[[Mapping[str, Any]], str]] = {
     "network": "{model}",
     "update": "{update}",

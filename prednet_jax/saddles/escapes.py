@@ -17,8 +17,8 @@ import numpy as np
 from scipy import stats
 
 from prednet_jax import noise, saddles, statistics
-from prednet_jax.report.documents import columns
 from prednet_jax.report.numbers import probability
+from prednet_jax.report.tables import columns
 from prednet_jax.saddles import SaddleFunction
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam")

@@ -10,9 +10,7 @@ from prednet_jax.statistics.claims import Manipulation as Manipulation
 from prednet_jax.statistics.claims import evaluate_claim as evaluate_claim
 from prednet_jax.statistics.claims import manipulation as manipulation
 from prednet_jax.statistics.claims import noise_claim as noise_claim
-from prednet_jax.statistics.claims import own_order_claim as own_order_claim
 from prednet_jax.statistics.claims import saddle_claim as saddle_claim
-from prednet_jax.statistics.claims import secondary_statistics as secondary_statistics
 from prednet_jax.statistics.claims import stale_claim as stale_claim
 from prednet_jax.statistics.claims import verdict as verdict
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION as MARGIN_FRACTION

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prednet_jax.statistics import redraws, scatter
-from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms, finite
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms
 from prednet_jax.statistics.redraws import Effect, Group, Redraws
 from prednet_jax.verdict import Answer, Claim, Kind
 
@@ -165,24 +165,6 @@ def stale_claim(
     return dataclasses.replace(claim, answer=answer)
 
 
-def own_order_claim(
-    model: str,
-    arms: Arms,
-    arm: str,
-    others: Group,
-    margin: float = MARGIN_FRACTION,
-) -> Claim:
-    """Returns the claim that the ordinary order of sums differs from all others."""
-    effect = redraws.effect(redraws.collect_redraws(arms, arm, others), margin)
-    answer = Answer.CANNOT_TELL
-    if effect.contrast.tost_p < effect.contrast.alpha:
-        answer = Answer.NO
-    elif effect.low > margin or effect.high < -margin:
-        answer = Answer.YES
-    claim, _ = _claim(Kind.FLOAT32, model, effect)
-    return dataclasses.replace(claim, answer=answer)
-
-
 def saddle_claim(
     model: str, effect: Effect, left: bool, study: Redraws | None, away: float
 ) -> Claim:
@@ -244,24 +226,6 @@ def _gathered(study: Arms | None, treatment: str, control: Group) -> Redraws | N
     if not study or treatment not in study or not {*control.arms} & {*study}:
         return None
     return redraws.collect_redraws(study, treatment, control)
-
-
-def secondary_statistics(runs: Redraws) -> dict[str, Any]:
-    """Returns statistics that are reported with the answer and do not decide it."""
-    # Where the model's optimiser ends differs between machines in the fourth digit.
-    mixed = {
-        name: round(value, 4) if isinstance(value, float) else value
-        for name, value in scatter.mixed_model(runs).items()
-    }
-    found = {
-        "seed_spread": scatter.seed_spread(runs),
-        "scatter_ratio": scatter.scatter_ratio(runs),
-        "redraw_interval": scatter.redraw_interval(runs.together)._asdict(),
-    }
-    return {"permutation_p": scatter.permutation_p(runs), "mixed_model": mixed} | {
-        name: {field: finite(value) for field, value in record.items()}
-        for name, record in found.items()
-    }
 
 
 def percent(effect: Effect) -> str:

@@ -453,3 +453,25 @@ class Settings(NamedTuple):
                 listed = isinstance(value, tuple)
                 found[field.name] = list(map(str, value)) if listed else value
         return found
+
+    def flags(self, *always: str) -> dict[str, str]:
+        """Returns the flags of `train.py` for these settings, by name.
+
+        Flags with their default values are left out, except those named.
+        """
+        default = Settings().values()
+        return {
+            name: _text(value)
+            for name, value in self.values().items()
+            if name in always or value != default[name]
+        }
+
+    def replaced(self, **changes: Any) -> "Settings":
+        """Returns the settings with other values of some fields."""
+        return Settings.layered(self.values(), changes)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from prednet_jax import records
-from prednet_jax.report.documents import columns
+from prednet_jax.report.tables import columns
 from study.chainer import fingerprint as judge
 from study.chainer import trainings
 

@@ -4,7 +4,7 @@ import pandas as pd
 
 from prednet_jax import records
 from prednet_jax.report import charts
-from prednet_jax.report.documents import markdown
+from prednet_jax.report.tables import markdown
 from study.chainer import trainings
 
 RESULTS = trainings.ROOT / "results" / "chainer"

@@ -21,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ import numpy as np
 
 from prednet_jax.data import open_source
 from prednet_jax.errors import RunError, UserError
+from prednet_jax.runs.arms import Arm
 
 Row = dict[str, Any]
 HERE = Path(__file__).parent
@@ -39,43 +41,40 @@ PYTHONS = ("3.11", "3.10", "3.9", "3.8")
 PACKAGE = "chainer==7.8.1"
 
 
-class Intervention(NamedTuple):
-    """A change of the published loop: flags of in_chainer/run.py, and their meaning."""
+@dataclass(frozen=True, kw_only=True)
+class Intervention(Arm):
+    """A change of the published loop, by flags of in_chainer/run.py."""
 
-    flags: tuple[str, ...]
-    meaning: str
+    flags: tuple[str, ...] = ()
 
 
 PUBLISHED, COPIED = "published", "target copied"
 _COPY = "--target=copied"
-ARMS = {
-    PUBLISHED: Intervention((), "one buffer for the input, one for the target"),
-    "input copied": Intervention(("--input=copied",), "a new array for every input"),
-    "remade": Intervention(
+_INTERVENTIONS = {
+    PUBLISHED: ((), "one buffer for the input, one for the target"),
+    "input copied": (("--input=copied",), "a new array for every input"),
+    "remade": (
         ("--remake",),
         "new arrays for parameters and state after every update, as a transfer makes",
     ),
-    COPIED: Intervention(
-        (_COPY,), "a new array for every target, as a transfer to a GPU makes"
-    ),
-    "both copied": Intervention(
-        ("--input=copied", _COPY), "new arrays for input and target"
-    ),
-    "difference kept": Intervention(
+    COPIED: ((_COPY,), "a new array for every target, as a transfer to a GPU makes"),
+    "both copied": (("--input=copied", _COPY), "new arrays for input and target"),
+    "difference kept": (
         ("--loss=difference_kept",),
         "the loss keeps x0 - x1, as Chainer did before 3.0.0rc1",
     ),
-    "remade, target copied": Intervention(
-        ("--remake", _COPY), "both together: all that a GPU run copies"
+    "remade, target copied": (
+        ("--remake", _COPY),
+        "both together: all that a GPU run copies",
     ),
-    "static": Intervention(("--static",), "published, every frame the same"),
-    "static, target copied": Intervention(
-        ("--static", _COPY), "the same, target copied"
-    ),
-    "window 1": Intervention(("--window=1",), "published, an update after every frame"),
-    "window 1, target copied": Intervention(
-        ("--window=1", _COPY), "the same, target copied"
-    ),
+    "static": (("--static",), "published, every frame the same"),
+    "static, target copied": (("--static", _COPY), "the same, target copied"),
+    "window 1": (("--window=1",), "published, an update after every frame"),
+    "window 1, target copied": (("--window=1", _COPY), "the same, target copied"),
+}
+ARMS = {
+    name: Intervention(name=name, flags=flags, meaning=meaning)
+    for name, (flags, meaning) in _INTERVENTIONS.items()
 }
 # (one arm, another, whether their final weights are predicted to be equal).
 PREDICTIONS = (

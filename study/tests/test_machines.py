@@ -24,7 +24,7 @@ def record(seed, mistake=0.5, spread=1e-3, weights=1.0):
         log += (weights if treatment.weights_seed_offset else spread) * rng.uniform(
             -1, 1
         )
-        about = {"arm": treatment.arm, "draw": treatment.draw, **REST}
+        about = {"arm": treatment.name, "draw": treatment.draw, **REST}
         runs.append(Run(last_frame_loss=1e-2 * float(np.exp(log)), **about))
     return SeedRecord(seed=seed, updates=250, runs=tuple(runs), about={})
 

@@ -7,7 +7,7 @@ import pytest
 from prednet_jax import PredNetConfig, errors, records
 from prednet_jax.training import loop
 from study import judgement, on_gpu, seed_records, seed_trainings
-from study.parts import FIXED_ORDERS, PARTS, Part, Treatment
+from study.parts import FIXED_ORDERS, PARTS, Part, StudyArm
 from tests.processes import ROOT
 
 PART = Part(
@@ -17,7 +17,7 @@ PART = Part(
     updates=20,
     truncation_leak=True,
     seeds=(11, 12),
-    treatments=(Treatment(arm="float32"),),
+    treatments=(StudyArm(name="float32"),),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, errors, noise
 from study import dose, endpoints, parts, seed_records, seed_trainings
-from study.parts import Part, RandomWindows, Treatment
+from study.parts import Part, RandomWindows, StudyArm
 
 
 def trajectory(loss, weights=None, last=None, copy=0.1):
@@ -61,17 +61,17 @@ def test_parts_share_no_seed_and_controls_come_first():
         seen |= set(part.seeds)
         known = set()
         for treatment in part.treatments:
-            known.add(treatment.arm)
-            assert part.control(treatment) in known, (part.name, treatment.arm)
-        names = [(t.arm, t.draw) for t in part.treatments]
+            known.add(treatment.name)
+            assert part.control(treatment) in known, (part.name, treatment.name)
+        names = [(t.name, t.draw) for t in part.treatments]
         assert len(set(names)) == len(names)
         assert part.snapshots[-1] == part.updates
 
-    arms = {p.name: {t.arm for t in p.treatments} for p in parts.PARTS.values()}
+    arms = {p.name: {t.name for t in p.treatments} for p in parts.PARTS.values()}
     lone = {name for name, of in arms.items() if parts.CONTROL not in of}
     assert lone == {"D-null", "E-stale"}
     part = parts.PARTS["C"]
-    arms = [[t.arm for t in part.of_seed(seed)] for seed in part.seeds]
+    arms = [[t.name for t in part.of_seed(seed)] for seed in part.seeds]
     assert [("float64" in names) for names in arms] == [True] * 8 + [False] * 32
     with pytest.raises(errors.UserError, match="seed=1"):
         part.of_seed(1)
@@ -85,10 +85,10 @@ TINY = Part(
     updates=12,
     seeds=(11,),
     treatments=(
-        Treatment(arm="float32"),
-        Treatment(arm="reduction_order", noise=SHORT),
-        Treatment(arm="reduction_order", noise=SHORT, draw=1),
-        Treatment(arm="order_1e6", noise=SHORT, dose=(1e6, "order")),
+        StudyArm(name="float32"),
+        StudyArm(name="reduction_order", noise=SHORT),
+        StudyArm(name="reduction_order", noise=SHORT, draw=1),
+        StudyArm(name="order_1e6", noise=SHORT, dose=(1e6, "order")),
     ),
 )
 
@@ -105,7 +105,7 @@ def test_an_interrupted_seed_goes_on_to_the_record_of_an_undisturbed_one(
     trained, train, folder = [], seed_records.train, tmp_path / "two"
 
     def interrupted(part, treatment, seed):
-        trained.append((treatment.arm, treatment.draw))
+        trained.append((treatment.name, treatment.draw))
         if len(trained) == 3:
             raise KeyboardInterrupt
         return train(part, treatment, seed)
@@ -170,7 +170,7 @@ def test_packed_records_are_those_of_the_seeds(tmp_path, monkeypatch):
 
 def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):
     facts = dict.fromkeys(seed_records.DECIDES)
-    kept, arm = seed_records.KeptRuns(tmp_path, facts | ABOUT), Treatment(arm="float32")
+    kept, arm = seed_records.KeptRuns(tmp_path, facts | ABOUT), StudyArm(name="float32")
     assert not kept.has(arm)
     kept.write(arm, trajectory([1.0, np.nan], {0: np.ones(2), 10: np.zeros(2)}))
     assert kept.has(arm)
@@ -199,7 +199,7 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
     newer = ABOUT | {"versions": {"jax": "1"}}
     with pytest.raises(errors.UserError, match="another versions"):
         seed_records.follow_seed(quick, 12, tmp_path, newer)
-    noisier = Treatment(arm="reduction_order", noise="reduction_order:partials=4")
+    noisier = StudyArm(name="reduction_order", noise="reduction_order:partials=4")
     other = dataclasses.replace(quick, treatments=(quick.treatments[0], noisier))
     with pytest.raises(
         errors.UserError, match="noise of reduction_order than seed 11;"
@@ -209,8 +209,8 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
 
 
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="shifted")
-NOISY = [Treatment(arm="noisy", noise="ulp", draw=i) for i in (0, 1)]
-LATE = Treatment(arm="late", rate=0.5, rate_change_update=2)
+NOISY = [StudyArm(name="noisy", noise="ulp", draw=i) for i in (0, 1)]
+LATE = StudyArm(name="late", rate=0.5, rate_change_update=2)
 PART = Part(
     name="tiny",
     network=CONFIG,
@@ -218,7 +218,7 @@ PART = Part(
     updates=4,
     random_windows=RandomWindows(batch=2, sequences=3, learning_rate=1e-2),
     seeds=(5, 6),
-    treatments=(Treatment(arm="float32"), *NOISY, LATE),
+    treatments=(StudyArm(name="float32"), *NOISY, LATE),
 )
 
 
@@ -232,7 +232,7 @@ def test_a_lost_network_has_no_held_out_loss(windows):
 
 @pytest.fixture(scope="module")
 def runs():
-    return {(t.arm, t.draw): seed_trainings.train(PART, t, 5) for t in PART.treatments}
+    return {(t.name, t.draw): seed_trainings.train(PART, t, 5) for t in PART.treatments}
 
 
 @pytest.mark.slow

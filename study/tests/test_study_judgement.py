@@ -18,7 +18,7 @@ def record(seed, effects, spread, apart, part=PART):
     base = 1e-3 * (1 + 0.1 * rng.standard_normal())
     runs, noisy = [], []
     for treatment in part.of_seed(seed):
-        arm, name = treatment.arm, f"{treatment.arm}.{treatment.draw}"
+        arm, name = treatment.name, f"{treatment.name}.{treatment.draw}"
         scatter = 0 if arm == "float32" else spread * rng.standard_normal()
         loss = base * (1 + effects.get(arm, 0.0)) + 1e-3 * scatter
         if treatment.only_noise:

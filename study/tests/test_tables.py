@@ -3,9 +3,8 @@
 import pytest
 
 from prednet_jax import errors
-from prednet_jax.report import documents
 from study import __main__ as study
-from study import make_tables
+from study import make_tables, marks
 from study import tables as study_tables
 
 
@@ -37,7 +36,7 @@ def test_marks_are_checked_before_anything_is_made(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("A number: <!--=slip-->1<!--/-->.\n")
     with pytest.raises(errors.UserError, match="mark 'slip': expected one of"):
-        documents.renew([page], {"name": maker}, root=tmp_path)
+        marks.renew([page], {"name": maker}, root=tmp_path)
     page.write_text("No number.\n")
     with pytest.raises(errors.UserError, match="made, and in no document: name"):
-        documents.renew([page], {"name": maker}, root=tmp_path)
+        marks.renew([page], {"name": maker}, root=tmp_path)

@@ -16,7 +16,7 @@ from prednet_jax.runs import sweeps
 
 root = Path(sys.argv[1])
 jobs = [
-    dataclasses.replace(found, flags=(*found.flags, ("waits_once", f"{root}/first")))
+    dataclasses.replace(found, setting=f"waits_once={root}/first")
     for found in (job(root / f"job_{i}", seeds=(i,), threads=1) for i in range(2))
 ]
 # One worker at a time: each imports what a run needs.

@@ -50,7 +50,7 @@ def write_runs(job, losses, *, changed="", end=(3.0, 4.0)):
             {
                 "model": job.model,
                 "seed": seed,
-                "flags": job.chosen,
+                "flags": job.flags,
                 "initial_params_sha256": f"{seed}{changed == 'initial_params'}",
                 "data_order_sha256": f"{seed}{changed == 'data_order'}",
                 "final_params_sha256": records.fingerprint(params),

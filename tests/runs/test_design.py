@@ -84,8 +84,8 @@ def test_lists_may_name_files_outside_where_that_is_allowed(tmp_path):
         runs.check(inside)
     outside = design(tmp_path / "out", allow_outside=True, **plan)
     runs.check(outside)
-    flag = ("allow_outside", "true")
-    assert all(flag in job.flags for job in outside.runs())
+    flag = "allow_outside"
+    assert all(job.flags[flag] == "true" for job in outside.runs())
     assert not any(flag in job.flags for job in inside.runs())
 
 
@@ -118,8 +118,8 @@ def test_a_failing_arm_is_named(tmp_path):
 
 def test_arms_by_pattern():
     rung = runs.arm("gaussian_0.1")
-    assert rung.flags == (("noise", "gradient_gaussian:scale=0.1"),)
+    assert rung.changes == {"noise": "gradient_gaussian:scale=0.1"}
     assert (rung.role, rung.scale) == (Role.GAUSSIAN, 0.1)
-    assert runs.arm("threads_2").flags == (("threads", "2"),)
-    assert runs.arm("convolution_shifted").flags == (("convolution", "shifted"),)
+    assert runs.arm("threads_2").changes == {"threads": 2}
+    assert runs.arm("convolution_shifted").changes == {"convolution": "shifted"}
     assert runs.arm("threads_2").threads == 2

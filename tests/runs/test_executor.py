@@ -14,6 +14,7 @@ from prednet_jax import PredNetConfig, files, records, runs, tasks
 from prednet_jax.runs import comparison, executor, store
 from prednet_jax.runs.jobs import kept, verified, write_receipt
 from prednet_jax.runs.store import RunState, Status
+from prednet_jax.training.settings import Settings
 
 SCRIPT = Path(__file__).with_name("fake_train.py")
 PREDNET = tasks.of(PredNetConfig(channels=(3, 4), height=16, width=16))
@@ -40,16 +41,18 @@ sys.stdin.read()
 """
 
 
-def job(root, noise="none", seeds=(0, 1), **changes):
+def job(root, noise="none", seeds=(0, 1), threads=0, **changes):
+    settings = Settings.layered(
+        PREDNET.settings(), {"data": "walk", "updates": 5, "threads": threads}
+    )
     return runs.Job(
         task=PREDNET,
         arm=runs.arm("float32"),
-        draw=0,
         seeds=seeds,
         folder=root,
         script=str(SCRIPT),
-        flags=(*PREDNET.flags().items(), ("updates", "5"), ("noise", noise)),
-        **changes,
+        settings=settings,
+        **{"setting": f"noise={noise}"} | changes,
     )
 
 

@@ -114,8 +114,10 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
     elsewhere = dataclasses.replace(job, script=os.path.relpath(job.script))
     assert kept(elsewhere) == ([], {"kept": 2})
     changes = {
-        "flags": dataclasses.replace(job, flags=(*job.flags, ("learning_rate", "1"))),
-        "device": dataclasses.replace(job, threads=7),
+        "flags": dataclasses.replace(job, setting="learning_rate=1"),
+        "flags and device": dataclasses.replace(
+            job, settings=job.settings.replaced(threads=7)
+        ),
     }
     for name, other in changes.items():
         assert kept(other) == ([other], {f"with other {name}": 2})
@@ -146,7 +148,7 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
         ),
     }
     for flag, write in seen.items():
-        other = dataclasses.replace(job, flags=(*job.flags, tuple(flag.split("="))))
+        other = dataclasses.replace(job, setting=flag)
         found = []
         for content in (1, 2, 1):
             write(content)

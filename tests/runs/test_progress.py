@@ -42,8 +42,8 @@ def test_a_run_that_is_cut_is_the_run_that_ends_there(forked, tmp_path):
     found = records.read_run(long.run_folder(7))
     same = ("final_params_sha256", "data_order_sha256", "initial_params_sha256")
     for name in same:
-        assert found.manifest[name] == expected.manifest[name], name
-    assert found.manifest["shortened_from"] == 6
+        assert getattr(found.manifest, name) == getattr(expected.manifest, name), name
+    assert found.manifest.other["shortened_from"] == 6
     assert list(found.metrics["loss"]) == list(expected.metrics["loss"])
     assert runs.kept([shortened.of_length(long, 4)])[0] == []
     assert runs.kept([long])[0] != []

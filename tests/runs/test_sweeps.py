@@ -12,7 +12,7 @@ from test_executor import PREDNET, SCRIPT, alive, job, wait_until
 
 from prednet_jax import AutoencoderConfig, errors, runs, tasks
 from prednet_jax.runs import sweeps
-from prednet_jax.runs.jobs import source, verified
+from prednet_jax.runs.jobs import absolute, source, verified
 
 
 def sweep(root, **changes):
@@ -39,12 +39,12 @@ def test_every_combination_is_one_run(tmp_path):
     texts = ("", "learning_rate=0.01 window=5 init_weights=runs/first")
     jobs = sweep(tmp_path, tasks=both, arms=named, settings=texts).jobs()
     assert len({job.folder for job in jobs}) == len(jobs) == 2 * 2 * 3 * 2
-    changed = jobs[1].chosen
+    changed = jobs[1].flags
     assert (jobs[1].setting, changed["window"]) == (texts[1], "5")
     assert changed["init_weights"] == os.path.abspath("runs/first")
     threads = {"float32": 1, "threads_4": 4, "gpu": None}
     assert {job.arm.name: job.threads for job in jobs} == threads
-    assert jobs[0].chosen["threads"] == "1"
+    assert jobs[0].flags["threads"] == "1"
 
 
 def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
@@ -57,7 +57,7 @@ def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
         "./walk": f"{tmp_path}/walk",
         "~/film.mp4": "/home/me/film.mp4",
     }.items():
-        assert sweeps.absolute(given) == whole
+        assert absolute(given) == whole
 
 
 def test_a_sweep_goes_on_and_its_result_does_not_depend_on_the_order(tmp_path):
@@ -88,14 +88,14 @@ def test_a_sweep_goes_on_and_its_result_does_not_depend_on_the_order(tmp_path):
     assert (row["loss"], row["diverged_at"]) == (0.5, None)
     assert json.loads(row["settings"])["updates"] == "5"
     assert len({found["fingerprint"] for found in tables[0]}) == 4
-    told = verified(first, 0).manifest["final_params_sha256"]
+    told = verified(first, 0).manifest.final_params_sha256
     assert row["final_params_sha256"] == told
     assert row["setting"] == ""
 
 
 def test_a_run_that_diverged_has_a_row_and_no_endpoints(tmp_path):
     (job, *_) = sweep(tmp_path).jobs()
-    lost = dataclasses.replace(job, flags=(*job.flags, ("noise", "diverges_at_0")))
+    lost = dataclasses.replace(job, setting="noise=diverges_at_0")
     assert run([lost]) == 1
     found = sweeps.row(lost, 0.2)
     assert found["loss"] is found["final_params_sha256"] is None
@@ -133,7 +133,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     ours, theirs = (verified(one, 0) for one in (here, there))
     assert ours.metrics["loss"].tolist() == theirs.metrics["loss"].tolist()
     # Nothing in it tells where it was made.
-    assert theirs.manifest["flags"]["workdir"] == "run"
+    assert theirs.manifest.flags["workdir"] == "run"
 
 
 @pytest.mark.fault

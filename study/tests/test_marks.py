@@ -1,31 +1,28 @@
-import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
 from prednet_jax.errors import UserError
-from prednet_jax.report import documents
+from study import marks
 
 TEXT = "before\n<!-- table: costs -->\nold\n<!-- end -->\nafter\n"
 MADE = {"costs": "| new |"}
 
 
 def test_tables_are_replaced_and_nothing_else():
-    filled = documents.fill(TEXT, MADE)
+    filled = marks.fill(TEXT, MADE)
     assert filled == "before\n<!-- table: costs -->\n\n| new |\n\n<!-- end -->\nafter\n"
-    assert documents.fill(filled, MADE) == filled
+    assert marks.fill(filled, MADE) == filled
     text = TEXT + TEXT.replace("costs", "gaps")
-    assert documents.names(text) == {"costs", "gaps"}
-    filled = documents.fill(text, MADE | {"gaps": "| gaps |"})
+    assert marks.names(text) == {"costs", "gaps"}
+    filled = marks.fill(text, MADE | {"gaps": "| gaps |"})
     assert filled.index("| new |") < filled.index("| gaps |")
-    with pytest.raises(UserError, match="'costs': expected one of gaps"):
-        documents.fill(TEXT, {"gaps": ""})
 
 
 def test_a_number_in_a_sentence_is_replaced_and_a_line_break_in_it_stays():
     text = "It is <!--=gap-->1 %\n[0, 2]<!--/-->, **<!--=n-->five<!--/-->**.\n"
-    assert documents.names(text) == {"gap", "n"}
-    assert documents.fill(text, {"gap": "1 % [0, 2]", "n": "five"}) == text
-    filled = documents.fill(text, {"gap": "3 %", "n": "six"})
+    assert marks.names(text) == {"gap", "n"}
+    assert marks.fill(text, {"gap": "1 % [0, 2]", "n": "five"}) == text
+    filled = marks.fill(text, {"gap": "3 %", "n": "six"})
     assert filled == "It is <!--=gap-->3 %<!--/-->, **<!--=n-->six<!--/-->**.\n"
     page = MarkdownIt("commonmark").render(text)
     assert page.startswith("<p>It is <!--=gap-->1 %")
@@ -46,24 +43,4 @@ def test_marks_that_are_not_closed_or_would_not_show_are_refused():
         ("It is <!--=gap-->1 %\n<!--/--> here", "begins a line"),
     ):
         with pytest.raises(UserError, match=said):
-            documents.names(text)
-
-
-def test_markdown():
-    frame = pd.json_normalize(
-        [{"x": {"y": 1}, "p": 0.01234, "n": [3, 1, 8]}, {"x": {"y": 2}, "n": [4]}]
-    )
-    cells = [
-        ("a", "`{x.y}`"),
-        ("b", "{p:sig2}, {p:+sig}, {p:prob}"),
-        ("b", lambda row: "known" if row["p"] > 0 else "**not**"),
-        ("n", lambda row: str(max(row["n"]))),
-    ]
-    assert documents.markdown(frame, cells).splitlines() == [
-        "| a | b | b | n |",
-        "| --- | --- | --- | --- |",
-        "| `1` | 0.012, +0.0123, 0.012 | known | 8 |",
-        "| `2` | - | **not** | 4 |",
-    ]
-    plain = documents.markdown(pd.DataFrame({"a: b": [1], "c": [None]}))
-    assert plain == "| a: b | c |\n| --- | --- |\n| 1 | - |"
+            marks.names(text)

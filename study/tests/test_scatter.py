@@ -1,0 +1,69 @@
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from prednet_jax.statistics import redraws
+from study import scatter
+from tests.statistics.test_redraws import drawn, groups
+
+
+def test_runs_that_do_not_scatter_and_single_runs():
+    same = groups(np.ones((8, 2)), np.ones((8, 2)))
+    assert math.isnan(scatter.scatter_ratio(same)["ratio"])
+    assert scatter.seed_spread(same) == {"sd": 0, "upper": 0}
+    assert scatter.permutation_p(same) == 1
+    one = groups([[0.1]], [[0.0]])
+    assert scatter.seed_spread(one)["upper"] == math.inf
+
+
+def test_the_permutation_test_counts_every_relabelling():
+    runs = drawn(3, n=3, runs=(2, 3), effect=0.01)
+    logs = [np.log(row) for row in runs.together]
+    means = []
+    for chosen in itertools.product(itertools.combinations(range(5), 2), repeat=3):
+        d = [
+            row[list(c)].mean() - np.delete(row, list(c)).mean()
+            for row, c in zip(logs, chosen, strict=True)
+        ]
+        means.append(abs(np.mean(d)))
+    first, second = runs.logs
+    brute = np.mean(np.asarray(means) >= abs((first - second).mean()) - 1e-12)
+    assert scatter.permutation_p(runs) == pytest.approx(brute)
+    # Too many relabellings to count: as many are drawn, to the same end.
+    many = drawn(3, n=8, effect=0.002)
+    exact = redraws.effect(many).contrast.p_value
+    assert scatter.permutation_p(many) == pytest.approx(exact, abs=0.15)
+    assert scatter.permutation_p(many) == scatter.permutation_p(many)
+
+
+def test_the_spread_over_seeds_leaves_out_what_redraws_explain():
+    quiet = [scatter.seed_spread(drawn(seed, n=40)) for seed in range(40)]
+    assert np.mean([found["sd"] for found in quiet]) < 0.003
+    rng = np.random.default_rng(5)
+    held, sds = [], []
+    for seed in range(40):
+        runs = drawn(seed, n=40)
+        effects = np.exp(rng.normal(0, 0.02, 40))
+        treated = tuple(r * e for r, e in zip(runs.treatment, effects, strict=True))
+        found = scatter.seed_spread(dataclasses.replace(runs, treatment=treated))
+        held.append(found["upper"] >= 0.02)
+        sds.append(found["sd"])
+    assert np.mean(sds) == pytest.approx(0.02, rel=0.05)
+    assert np.mean(held) > 0.85
+
+
+def test_the_ratio_of_the_scatters():
+    runs = drawn(7, n=60)
+    logs = [np.log(row) for row in runs.treatment]
+    # Twice as far from the mean of the seed.
+    wide = tuple(np.exp(2 * row - row.mean()) for row in logs)
+    plain = scatter.scatter_ratio(runs)
+    wider = scatter.scatter_ratio(dataclasses.replace(runs, treatment=wide))
+    assert wider["ratio"] == pytest.approx(2 * plain["ratio"])
+    assert plain["low"] < 1 < plain["high"]
+    assert plain["p_value"] > 0.05
+    assert wider["low"] > 1.4
+    assert wider["p_value"] < 0.001
