@@ -25,6 +25,7 @@ seeds, its size and the runs that had finished.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import math
 import secrets
@@ -42,6 +43,7 @@ from prednet_jax.runs import budget, comparison, progress, published, session
 from prednet_jax.runs.saddle_runs import Saddle
 from prednet_jax.saddles import symmetric
 from prednet_jax.training import run_recorder
+from prednet_jax.verdict import Verdict
 from prednet_jax.weights import pretrained
 
 FLAGS = flags.FLAGS
@@ -124,15 +126,20 @@ def main() -> None:
             )
             reporter.stage("judging the runs and drawing the report")
             verdict = judge(design, saddle)
-            verdict["design"] |= _size_record(plan, design, saddle)
-            verdict["seconds"] = time.monotonic() - started
+            size = _size_record(plan, design, saddle)
+            verdict = dataclasses.replace(
+                verdict,
+                design={**verdict.design, **size},
+                seconds=time.monotonic() - started,
+            )
             show_learned(design)
-            records.write_json(root / report.VERDICT, verdict)
+            records.write_json(root / report.VERDICT, verdict.to_json())
             page = report.build(root)
             (root / budget.PLAN).unlink(missing_ok=True)
     if FLAGS.tables:
         print(f"\n{report.text_table(verdict)}")
-    print(f"\nFinished after {verdict['seconds'] / 60:.1f} minutes. Report: {page}\n")
+    minutes = (time.monotonic() - started) / 60
+    print(f"\nFinished after {minutes:.1f} minutes. Report: {page}\n")
     print(report.claim_lines(verdict))
 
 
@@ -272,16 +279,18 @@ def _saddle(design: runs.Design, plan: budget.Plan) -> Saddle | None:
     return Saddle(design.root / "saddle", arms, updates, plan.first_seed, script)
 
 
-def judge(design: runs.Design, saddle: Saddle | None) -> dict:
+def judge(design: runs.Design, saddle: Saddle | None) -> Verdict:
     """Returns the verdict about the runs on disk, next to the published study."""
     study = published.load()
     others = []
     if saddle is not None and (rows := saddle.rows()):
         others.append(study.saddle_claim(rows, design.margin))
     verdict = comparison.judge(design, study.losses(design), others)
-    verdict["design"]["command"] = shlex.join(["python", *sys.argv])
-    verdict["design"]["flags"] = _cli.chosen_flags()
-    return verdict
+    command = {
+        "command": shlex.join(["python", *sys.argv]),
+        "flags": _cli.chosen_flags(),
+    }
+    return dataclasses.replace(verdict, design={**verdict.design, **command})
 
 
 def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) -> dict:

@@ -12,7 +12,7 @@ from pathlib import Path
 import _cli
 from absl import flags
 
-from prednet_jax import records, report
+from prednet_jax import report
 from prednet_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -36,7 +36,7 @@ def main() -> None:
             "expected what `make compare` writes (experiments/compare_backends.py)"
         )
     path = report.build(directory)
-    print(report.text_table(records.read_json(directory / report.VERDICT)))
+    print(report.text_table(report.read_verdict(directory / report.VERDICT)))
     print(f"\n{path}")
 
 

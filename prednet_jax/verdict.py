@@ -1,14 +1,25 @@
-"""The claims of a comparison: the types that verdict.json consists of. Needs no JAX.
+"""The verdict of a comparison: the types that verdict.json consists of. Needs no JAX.
 
 `statistics` makes them, `report` reads them; text appears only where they are printed.
+Numbers that are not finite become null in the file, and NaN when it is read.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import typing
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from prednet_jax.errors import UserError
+
+T = TypeVar("T")
+#: A JSON object with other fields than the types of this module have.
+Record = Mapping[str, Any]
+#: Losses by arm, seed and noise draw; None where a run diverged.
+Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
+#: Name of the arm that all others are compared with.
+CONTROL = "float32"
 
 
 class Answer(StrEnum):
@@ -54,7 +65,7 @@ class Estimate:
         return {"estimate": self.estimate, "low": self.low, "high": self.high}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "Estimate":
+    def from_json(cls, record: Record) -> "Estimate":
         """Reads the numbers of verdict.json; `seeds` may be missing."""
         names = ("estimate", "low", "high", "seeds")
         return cls(*(record.get(name) for name in names))  # type: ignore[arg-type]
@@ -109,7 +120,7 @@ class Claim:
             "holds": self.holds,
         }
 
-    def together_to_json(self) -> dict[str, Any] | None:
+    def together_to_json(self) -> Record | None:
         """Returns the object for `together`, or None if nothing was repeated."""
         if self.together is None:
             return None
@@ -117,15 +128,279 @@ class Claim:
         return {**about, "seeds": self.together.seeds, **self.together.to_json()}
 
 
-def claims_from_json(verdict: Mapping[str, Any]) -> list[Claim]:
+class Manipulation(NamedTuple):
+    """The evidence on whether noise changed the trajectories.
+
+    `bits_differ` is whether the final weights of the two groups differ on every seed.
+    The distance is between the final weights of both groups, divided by the distance of
+    the control's final weights from its initial ones; median over the seeds.
+    """
+
+    bits_differ: bool
+    distance_over_travelled: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Margin:
+    """The largest negligible difference of a model's losses.
+
+    Attributes:
+        value: the margin in units of the loss.
+        fraction: the margin over the control's mean loss.
+        control_mean: the control's mean loss.
+        n_control: number of the control's seeds.
+        origin: the same in words.
+    """
+
+    value: float
+    fraction: float = math.nan
+    control_mean: float = math.nan
+    n_control: int = 0
+    origin: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """A seed that a contrast leaves out; old files have the reason alone."""
+
+    model: str = ""
+    treatment: str = ""
+    control: str = ""
+    seed: int | None = None
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ArmRecord:
+    """An arm of a comparison: its command, how long it took, its part in the verdict.
+
+    A field that is None was not measured.
+    """
+
+    model: str
+    name: str
+    meaning: str = ""
+    command: str = ""
+    status: str = ""
+    noise: str | None = None
+    threads: int | None = None
+    measured_parallelism: float | None = None
+    seconds_per_update: float | None = None
+    gpu: str | None = None
+    role: str = ""
+    scale: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A paired contrast over `n` seeds, in units of the metric (a loss).
+
+    Attributes:
+        ci_low, ci_high: ends of the interval, infinite if there are too few seeds.
+        p_value: two-sided sign-flip p-value, in (0, 1].
+        p_holm: p-value after Holm's correction over `p_holm_family`, or None before it.
+        tost_p: p-value of the equivalence test at `margin`, in (0, 1].
+        verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
+        max_abs_difference: largest |difference| of a seed.
+        confidence, alpha: levels of the interval, and of the tests behind `verdict`.
+        bitwise_equal: number of seeds whose final weights are equal, or None.
+        n_excluded: number of seeds that are left out, or None.
+        role: role of the treatment's arm, or None.
+        scale: `log` for a contrast of logarithms, else the arm's noise, or None.
+    """
+
+    n: int = 0
+    mean_difference: float = math.nan
+    ci_low: float = math.nan
+    ci_high: float = math.nan
+    p_value: float = math.nan
+    p_holm: float | None = None
+    tost_p: float = math.nan
+    margin: float = math.nan
+    verdict: str = ""
+    max_abs_difference: float = math.nan
+    treatment_mean: float = math.nan
+    control_mean: float = math.nan
+    confidence: float = 0.95
+    alpha: float = 0.05
+    p_method: str | None = None
+    ci_method: str | None = None
+    tost_method: str | None = None
+    model: str | None = None
+    treatment: str | None = None
+    control: str | None = None
+    metric: str | None = None
+    p_holm_family: str | None = None
+    bitwise_equal: int | None = None
+    n_excluded: int | None = None
+    role: str | None = None
+    scale: float | str | None = None
+
+    def judged(self, **changes: Any) -> "Contrast":
+        """Returns the contrast with changed fields, and the verdict that follows.
+
+        A significant difference inside the margin is "equivalent".
+        """
+        new = dataclasses.replace(self, **changes)
+        p, verdict = new.p_value if new.p_holm is None else new.p_holm, "inconclusive"
+        if new.tost_p < new.alpha:
+            verdict = "equivalent"
+        elif p < new.alpha and new.mean_difference != 0:
+            verdict = "lower loss" if new.mean_difference < 0 else "higher loss"
+        return dataclasses.replace(new, verdict=verdict)
+
+    @property
+    def label(self) -> str:
+        """The treatment's name, with the control's if it is not the usual one."""
+        shown = str(self.treatment)
+        return shown if self.control == CONTROL else f"{shown} - {self.control}"
+
+    @property
+    def identical(self) -> bool:
+        """Whether the final weights equal the control's in every seed."""
+        return self.n > 0 and self.bitwise_equal == self.n
+
+    def relative(self, name: str) -> float | None:
+        """Returns a field over the control's mean loss, or None if it is unknown."""
+        value = getattr(self, name)
+        value = math.expm1(value) if self.scale == "log" else value / self.control_mean
+        return None if math.isnan(value) else value
+
+    def to_json(self) -> Record:
+        """Returns all fields; the last four are left out if they are None."""
+        fields = dataclasses.asdict(self)
+        last = ("bitwise_equal", "n_excluded", "role", "scale")
+        return {k: v for k, v in fields.items() if v is not None or k not in last}
+
+    @classmethod
+    def from_json(cls, row: Any, place: str = "contrast") -> "Contrast":
+        """Reads a contrast of verdict.json; a UserError names an invalid field."""
+        for name in ("model", "treatment", "control", "verdict"):
+            found = row.get(name) if isinstance(row, Mapping) else ""
+            _check(f"{place}.{name}", found, str, "text")
+        return _filled(cls, row, place)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The content of verdict.json; mappings are by model.
+
+    Attributes:
+        contrasts: all contrasts.
+        verdict: `supported`, `refuted` or `inconclusive`.
+        details: the answers, as data and in sentences.
+        claims: the claims.
+        losses: the metric by arm, seed and noise draw.
+        manipulation: whether noise changed the trajectories.
+        margins: margins of equivalence.
+        arms: the arms, with their commands.
+        excluded: seeds that a contrast leaves out, or None if this was not recorded.
+        design: the settings of the comparison.
+        seconds: wall seconds, or None if they were not recorded.
+    """
+
+    contrasts: tuple[Contrast, ...] = ()
+    verdict: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    details: Mapping[str, Record] = dataclasses.field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    losses: Mapping[str, Arms] = dataclasses.field(default_factory=dict)
+    manipulation: Mapping[str, Manipulation] = dataclasses.field(default_factory=dict)
+    margins: Mapping[str, Margin] = dataclasses.field(default_factory=dict)
+    arms: tuple[ArmRecord, ...] = ()
+    excluded: tuple[Exclusion, ...] | None = None
+    design: Record = dataclasses.field(default_factory=dict)
+    seconds: float | None = None
+
+    def of_model(self, model: str) -> list[Contrast]:
+        """Returns the contrasts of a model."""
+        return [contrast for contrast in self.contrasts if contrast.model == model]
+
+    def to_json(self) -> Record:
+        """Returns the content of verdict.json."""
+        together = [claim.together_to_json() for claim in self.claims]
+        return {
+            "contrasts": [contrast.to_json() for contrast in self.contrasts],
+            "verdict": self.verdict,
+            "details": self.details,
+            "claims": [claim.to_json() for claim in self.claims],
+            "together": [row for row in together if row is not None],
+            "losses": self.losses,
+            "manipulation": {k: v._asdict() for k, v in self.manipulation.items()},
+            "margins": {k: dataclasses.asdict(v) for k, v in self.margins.items()},
+            "arms": [_known(arm) for arm in self.arms],
+            "excluded": [dataclasses.asdict(row) for row in self.excluded or ()],
+            "design": self.design,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, content: Any) -> "Verdict":
+        """Reads the content of verdict.json; only contrasts and verdict are required.
+
+        Raises:
+            UserError: a field is invalid, which the message names.
+        """
+        _check("the file", content, dict, "an object")
+        _check("verdict", content.get("verdict"), dict, "a dict")
+        _check("contrasts", content.get("contrasts"), list, "a list")
+        losses = content.get("losses") or {}
+        _check("losses", losses, dict, "a dict")
+        for model, arms in losses.items():
+            _check(f"losses.{model}", arms, dict, "a dict")
+            for arm, seeds in arms.items():
+                _check(f"losses.{model}.{arm}", seeds, dict, "a dict")
+        sections = {
+            name: content.get(name) or {}
+            for name in ("details", "manipulation", "margins", "design")
+        }
+        for name, section in sections.items():
+            _check(name, section, dict, "an object")
+        excluded = content.get("excluded")
+        return cls(
+            contrasts=tuple(
+                Contrast.from_json(row, f"contrasts[{i}]")
+                for i, row in enumerate(content["contrasts"])
+            ),
+            verdict=content["verdict"],
+            details=sections["details"],
+            claims=_claims(content, sections["manipulation"]),
+            losses=losses,
+            manipulation={
+                model: Manipulation(
+                    check.get("bits_differ"), check.get("distance_over_travelled")
+                )
+                for model, check in sections["manipulation"].items()
+                if check
+            },
+            margins={
+                model: _filled(Margin, margin, f"margins.{model}")
+                for model, margin in sections["margins"].items()
+            },
+            arms=tuple(
+                _filled(ArmRecord, row, f"arms[{i}]")
+                for i, row in enumerate(content.get("arms") or ())
+            ),
+            excluded=None
+            if excluded is None
+            else tuple(
+                Exclusion(reason=row)
+                if isinstance(row, str)
+                else _filled(Exclusion, row, f"excluded[{i}]")
+                for i, row in enumerate(excluded)
+            ),
+            design=sections["design"],
+            seconds=content.get("seconds"),
+        )
+
+
+def _claims(content: Record, checks: Record) -> tuple[Claim, ...]:
     """Reads the claims of a verdict; a UserError names an invalid one."""
     together = {
         (row.get("claim"), row.get("model")): Estimate.from_json(row)
-        for row in verdict.get("together") or ()
+        for row in content.get("together") or ()
     }
-    checks = verdict.get("manipulation") or {}
     claims = []
-    for row in verdict.get("claims") or ():
+    for row in content.get("claims") or ():
         try:
             text, _, remark = row["claim"].partition(" (")
             kind, model = Kind(text), row["model"]
@@ -148,4 +423,29 @@ def claims_from_json(verdict: Mapping[str, Any]) -> list[Claim]:
                 f"claims: {error} in {row}; expected the claims of verdict.json"
             ) from None
         claims.append(claim)
-    return claims
+    return tuple(claims)
+
+
+def _known(record: Any) -> Record:
+    """Returns the fields of a dataclass that are known."""
+    fields = dataclasses.asdict(record).items()
+    return {name: value for name, value in fields if value not in (None, "")}
+
+
+def _filled(kind: type[T], row: Any, place: str) -> T:
+    """Returns a dataclass from a JSON object; null is the field's default."""
+    _check(place, row, Mapping, "an object")
+    hints = typing.get_type_hints(kind)
+    values = {name: row[name] for name in hints if row.get(name) is not None}
+    for name, value in values.items():
+        if hints[name] in (int, float, float | None, int | None):
+            _check(f"{place}.{name}", value, int | float, "a number")
+    try:
+        return kind(**values)
+    except TypeError as error:  # A field is missing.
+        raise UserError(f"{place}: {error}; expected all of verdict.json") from None
+
+
+def _check(name: str, value: Any, kind: Any, words: str) -> None:
+    if not isinstance(value, kind):
+        raise UserError(f"{name} is {value!r}; expected {words}")

@@ -8,10 +8,10 @@ from scipy import stats
 
 from prednet_jax.report import charts
 from prednet_jax.report.numbers import MISSING
-from prednet_jax.report.results import Record, contrasts
 from prednet_jax.report.tables import Cell, markdown
 from prednet_jax.report.verdict_text import text_row
 from prednet_jax.saddles import curvature_probe
+from prednet_jax.verdict import Record, Verdict
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
 #: trace and compile. Set before it was measured.
@@ -47,13 +47,14 @@ LEARNED = {
 }
 
 
-def comparison(verdict: Record) -> str:
+def comparison(record: Record) -> str:
     """Tabulates the contrasts of a verdict.json and the verdict of each network."""
     head = ["network", "arm", "n", "mean loss", "difference [95 %]", "p (Holm)"]
     head += ["p (equivalence)", "finding", "same bits"]
     rows: list[tuple[str, ...]] = []
-    for model, word in verdict["verdict"].items():
-        rows += [(model, *text_row(contrast)) for contrast in contrasts(verdict, model)]
+    verdict = Verdict.from_json(record)
+    for model, word in verdict.verdict.items():
+        rows += [(model, *text_row(contrast)) for contrast in verdict.of_model(model)]
         asked = f"**{model}**", "**does noise help?**"
         rows.append((*asked, *[""] * 5, f"**{word}**", ""))
     return markdown(pd.DataFrame(rows, columns=head))

@@ -109,7 +109,7 @@ def _relative_weight_distance(a: Run, b: Run) -> float | None:
 
 def contrasts(
     seeds: Records, endpoint: str, pairs: Sequence[tuple[str, str]]
-) -> list[statistics.PairedResult]:
+) -> list[statistics.Contrast]:
     """Computes the contrasts of one endpoint, corrected by Holm over all of them.
 
     The margin comes from the control. A pair is left out if no seed has the endpoint in
@@ -118,7 +118,7 @@ def contrasts(
     measured = losses(seeds, endpoint)
     if all(value is None for draws in measured[CONTROL].values() for value in draws):
         return []
-    margin = statistics.margin_from_losses(measured, CONTROL)["value"]
+    margin = statistics.margin_from_losses(measured, CONTROL).value
     return statistics.contrasts_from_losses(
         measured, pairs, margin, model=MODEL, metric=endpoint
     )
@@ -244,9 +244,9 @@ def describe(
         "manipulation": {MODEL: moved[" - ".join(QUESTION)]},
         "manipulations": moved,
         "contrasts": [
-            answered.contrast(f"log of {endpoint}"),
+            answered.contrast(f"log of {endpoint}").to_json(),
             *(
-                contrast.as_dict()
+                contrast.to_json()
                 for pairs in DESCRIBED  # Holm within each family.
                 for contrast in contrasts(seeds, endpoint, pairs)
             ),

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from prednet_jax import errors, records, statistics
+from prednet_jax import data, errors, records, statistics
 from prednet_jax.objectives import Method
 from prednet_jax.report import numbers
 from prednet_jax.report.numbers import change, significant
@@ -98,6 +98,8 @@ def _program(part: Part, arm: StudyArm) -> Callable:
     method = Method(targets=arm.targets, truncation_leak=part.truncation_leak)
     step = truncated.make_step(network, optimizer(part, arm), method)
     key = jax.random.key(0)
+    plan = data.schedule(part.updates * part.window, (0,), part.window, part.updates)
+    starts, opens = jnp.asarray(plan.start[:, 0]), jnp.asarray(plan.first)
 
     def one(inputs: tuple) -> tuple:
         state, window, first = inputs
@@ -106,10 +108,9 @@ def _program(part: Part, arm: StudyArm) -> Callable:
         return state, {"last_frame_loss": last, "window_loss": metrics.loss}
 
     def update(shown: jax.Array, state: Any, number: jax.Array) -> tuple:
-        # As `trainer.windows` cuts a stream.
-        places = number * part.window - 1 + jnp.arange(part.window + 1)
+        places = starts[number] + jnp.arange(part.window + 1)
         windows = shown[:, jnp.maximum(places, 0)]
-        first = jnp.full(len(shown), number == 0)
+        first = jnp.full(len(shown), opens[number])
         inputs = state, windows, first
         return jax.vmap(one)(inputs) if arm.mode == "vmap" else jax.lax.map(one, inputs)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from prednet_jax import records
 from prednet_jax.report.figures import seeds
+from prednet_jax.verdict import Verdict
 from study import document_tables as make
 from study import marks
 
@@ -64,7 +65,9 @@ def figures() -> dict[Path, Callable[[], bytes]]:
     """Returns how each figure is made, by its file."""
     docs = ROOT / "docs"
     return {
-        docs / "comparison.svg": lambda: seeds(read("published/verdict.json")).svg(),
+        docs / "comparison.svg": lambda: seeds(
+            Verdict.from_json(read("published/verdict.json"))
+        ).svg(),
         ROOT / "study" / "pages" / "gpu_lines.svg": lambda: make.gpu_lines(
             read("gpu/audit.json")
         ),

@@ -15,7 +15,6 @@ from statsmodels.regression.mixed_linear_model import MixedLM
 
 from prednet_jax import errors
 from prednet_jax.statistics import Redraws, redraw_interval
-from prednet_jax.statistics.contrasts import finite
 from prednet_jax.statistics.sign_flip import Floats
 
 _RESAMPLES = 20_000
@@ -29,14 +28,12 @@ def secondary_statistics(runs: Redraws) -> dict[str, Any]:
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in mixed_model(runs).items()
     }
-    found = {
+    return {
+        "permutation_p": permutation_p(runs),
+        "mixed_model": mixed,
         "seed_spread": seed_spread(runs),
         "scatter_ratio": scatter_ratio(runs),
         "redraw_interval": redraw_interval(runs.together)._asdict(),
-    }
-    return {"permutation_p": permutation_p(runs), "mixed_model": mixed} | {
-        name: {field: finite(value) for field, value in record.items()}
-        for name, record in found.items()
     }
 
 

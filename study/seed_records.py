@@ -28,7 +28,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from prednet_jax import data, errors, noise, records
+from prednet_jax import data, errors, files, noise, records
 from prednet_jax.runs import store
 from prednet_jax.training import loop
 from study import endpoints
@@ -294,7 +294,16 @@ class KeptRuns(NamedTuple):
         A training by another commit, version or processor is a UserError, and an
         unreadable file a FileError.
         """
-        return store.has_arrays(self._path(treatment), self._facts())
+        path = self._path(treatment)
+        if not path.exists():
+            return False
+        made_by = files.read_npz(path, names={"made_by"})["made_by"]
+        if others := store.differing(self._facts(), json.loads(str(made_by))):
+            raise errors.UserError(
+                f"{path}: made by another {', '.join(others)}; remove it, or use "
+                "another --workdir"
+            )
+        return True
 
     def read(self, treatment: StudyArm) -> Trajectory:
         """Returns a training that `has` found."""
@@ -311,7 +320,9 @@ class KeptRuns(NamedTuple):
     def write(self, treatment: StudyArm, run: Trajectory) -> None:
         """Keeps a finished training."""
         tree = vars(run) | {"weights": {str(u): w for u, w in run.weights.items()}}
-        store.write_arrays(self._path(treatment), self._facts(), tree)
+        tree |= {"made_by": np.array(json.dumps(self._facts()))}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        records.write_tree(self._path(treatment), tree)
 
     def _path(self, treatment: StudyArm) -> Path:
         return self.folder / f"{treatment.name}.{treatment.draw}.npz"

@@ -20,6 +20,7 @@ from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.report.tables import markdown
 from prednet_jax.report.verdict_text import difference, effect
 from prednet_jax.statistics.redraws import SEPARATED
+from prednet_jax.verdict import Contrast
 from study import judgement, machines, on_gpu, seed_records
 from study.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
 from study.parts import CONTROL, FIXED, FIXED_ORDERS, NULL, PARTS, RANDOM, STALE
@@ -201,7 +202,7 @@ def _of_gpu(study: Study, arm: str) -> str:
 def _of_control(parts: Mapping[str, Records], part: str, arm: str) -> str:
     """Returns the effect of an arm against float32, of the control's mean loss."""
     (contrast,) = contrasts(parts[part], PRIMARY, [(arm, CONTROL)])
-    return effect(contrast.as_dict())
+    return effect(contrast)
 
 
 def described(study: Study, name: str) -> str:
@@ -231,8 +232,7 @@ def _interval(effect: Record) -> str:
 
 def redraw_limit(record: Record) -> str:
     """Returns how far two runs of a new seed may differ, or "-" with too few seeds."""
-    limit = record["details"][MODEL]["redraw_interval"]["limit"]
-    return percent(np.inf if limit is None else limit)
+    return percent(record["details"][MODEL]["redraw_interval"]["limit"])
 
 
 def spread_values(seeds: Records) -> dict[str, str]:
@@ -303,12 +303,17 @@ def plateau_p(seeds: Records) -> str:
     return numbers.probability(test.pvalue)
 
 
+def _difference(row: Record) -> str:
+    """Returns the difference of a row with the fields of a contrast."""
+    return difference(Contrast.from_json(row)) if row["n"] else MISSING
+
+
 #: Columns that describe a contrast without a test, and those of its tests.
 CONTRAST = {
     "contrast": "{treatment} - {control}",
     "n": "{n}",
     "mean, control": "{control_mean:sig4}",
-    "difference [95 %]": difference,
+    "difference [95 %]": _difference,
     "difference of means over the control's mean": "{percent:+.2f} %",
     "largest": "{max_abs_difference:sig}",
 }
@@ -419,7 +424,7 @@ def compared(seeds: Records) -> list[dict[str, Any]]:
             "diverged": len(runs) - len(ended),
         }
         for result in contrasts(seeds, PRIMARY, [(arm, control)]):
-            row |= result.as_dict()
+            row |= result.to_json()
             row["over"] = result.treatment_mean / result.control_mean
             both = statistics.pair_by_seed(losses, arm, control)
             row["ratios"] = tuple((both.treatment / both.control).tolist())
@@ -487,7 +492,7 @@ def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
         "runs without gradient at the end: arm, control": still,
         "loss over the control's": "{over:.3f}",
         "median of the seeds (lowest to highest)": middle,
-        "difference [95 %]": difference,
+        "difference [95 %]": _difference,
         "p, uncorrected": "{p_value:prob}",
         "arm's loss over copying": "{over_copy:sig}",
         "distance / travelled": "{distance:.2g}",
@@ -517,7 +522,7 @@ def other_endpoints(seeds: Records) -> str:
     table["arm"] = [" - ".join(pair) for pair in table.index]
     for name in (*judgement.ENDPOINTS[1:], *MOMENTS):
         cells = {
-            (contrast.treatment, contrast.control): effect(contrast.as_dict())
+            (contrast.treatment, contrast.control): effect(contrast)
             for contrast in contrasts(seeds, name, list(table.index))
         }
         table[name] = [cells.get(pair, MISSING) for pair in table.index]

@@ -3,12 +3,15 @@
 from pathlib import Path
 
 from prednet_jax import records
-from prednet_jax.report.results import LEARNED, VERDICT, load
+from prednet_jax.report.results import LEARNED, VERDICT, load, read_verdict
 from prednet_jax.report.verdict_text import claim_lines, text_table
 
 PAGE = "report.html"
 
-__all__ = ["LEARNED", "PAGE", "VERDICT", "build", "claim_lines", "load", "text_table"]
+__all__ = [
+    *("LEARNED", "PAGE", "VERDICT", "build", "claim_lines", "load"),
+    *("read_verdict", "text_table"),
+]
 
 
 def build(directory: str | Path) -> Path:

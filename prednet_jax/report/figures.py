@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from prednet_jax import records
 from prednet_jax.files import FileError
 from prednet_jax.report import charts
-from prednet_jax.report import results as comparisons
 from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
 from prednet_jax.report.numbers import significant
-from prednet_jax.report.results import CONTROL, Record, Results, label, relative
+from prednet_jax.report.results import Results
 from prednet_jax.report.verdict_text import display_name
+from prednet_jax.verdict import CONTROL, Arms, Contrast, Record, Verdict
 
 COPY = "copy of the last frame"
 # Points of a line of the page and of the picture of a run, means over its updates.
@@ -178,11 +178,11 @@ def losses(results: Results, model: str) -> Curves | None:
     arms = results.losses.get(model, {})
     if CONTROL not in arms:
         return None
-    roles = {str(a.get("name")): str(a.get("role", "")) for a in results.arms(model)}
+    roles = {arm.name: arm.role for arm in results.arms(model)}
     first = {role: arm for arm, role in reversed(roles.items())}
     carry = [first[role] for role in _CARRY if role in first]
-    sides = ("treatment", "control")
-    named = [pair[side] for pair in results.contrasts(model) for side in sides]
+    contrasts = results.verdict.of_model(model)
+    named = [str(arm) for pair in contrasts for arm in (pair.treatment, pair.control)]
     names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
     length = max(len(curve) for arm in names for curve in arms[arm].values())
     width = max(1, min(50, round(length / 10)))
@@ -221,7 +221,7 @@ def relative_losses(results: Results, model: str) -> Curves | None:
     loss = losses(results, model)
     if loss is None:
         return None
-    margin = relative(next(iter(results.contrasts(model)), None), "margin")
+    margin = _margin(results.verdict.of_model(model))
     return dataclasses.replace(
         loss,
         # Copying is far from the arms, which would share the remaining part of the
@@ -233,24 +233,27 @@ def relative_losses(results: Results, model: str) -> Curves | None:
         name=f"finding_{model}",
         y_name=f"loss of {display_name(model)} relative to {CONTROL}, same seeds",
         relative=True,
-        zone=100 * (margin or 0) or None,
+        zone=margin or None,
     )
 
 
-def seeds(verdict: Record) -> Dots:
+def _margin(contrasts: Sequence[Contrast]) -> float:
+    """Returns the margin in percent of the control's mean loss, or 0."""
+    return 100 * (contrasts[0].relative("margin") or 0) if contrasts else 0.0
+
+
+def seeds(verdict: Verdict) -> Dots:
     """Returns a dot per seed of each contrast, a panel per model."""
     panels, of_models = [], []
     colours: dict[str, str] = {}
-    for model, arms in verdict["losses"].items():
-        chosen, rows = comparisons.contrasts(verdict, model), {}
+    for model, arms in verdict.losses.items():
+        chosen, rows = verdict.of_model(model), {}
         for contrast in chosen:
-            if {contrast["treatment"], contrast["control"]} <= arms.keys():
-                rows[label(contrast)] = _ratios(arms, contrast)
-                colour = ROLES.get(str(contrast.get("role")), MUTED)
-                colours[label(contrast)] = colour
+            if {contrast.treatment, contrast.control} <= arms.keys():
+                rows[contrast.label] = _ratios(arms, contrast)
+                colours[contrast.label] = ROLES.get(str(contrast.role), MUTED)
         title = f"{display_name(model)}, % of the same seed's control"
-        margin = 100 * (relative(next(iter(chosen), None), "margin") or 0)
-        panels.append(charts.around_zero(title, list(rows.values()), margin))
+        panels.append(charts.around_zero(title, list(rows.values()), _margin(chosen)))
         of_models.append(rows)
     drawn = [
         Row(name, colour, [rows.get(name, []) for rows in of_models])
@@ -263,9 +266,9 @@ def seeds(verdict: Record) -> Dots:
     return Dots(alt_text, panels, drawn)
 
 
-def _ratios(arms: Record, contrast: Record) -> list[float]:
+def _ratios(arms: Arms, contrast: Contrast) -> list[float]:
     """Returns differences in percent of the control by common seed, averaging draws."""
-    treated, control = arms[contrast["treatment"]], arms[contrast["control"]]
+    treated, control = arms[str(contrast.treatment)], arms[str(contrast.control)]
     ratios = [
         np.mean(np.asarray(treated[seed], np.float64))
         / np.mean(np.asarray(control[seed], np.float64))

@@ -90,7 +90,7 @@ class _Template(string.Formatter):
         return super().format_field(value, format_spec)
 
 
-def text(template: str, fields: Mapping[str, Any]) -> str:
+def text(template: str, fields: Mapping[str, object]) -> str:
     """Fills a template as `str.format_map` does; "-" if a field is None or nan.
 
     A field's name may contain dots: `{raw.lowest}` is the field "raw.lowest". In

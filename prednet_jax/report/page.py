@@ -17,8 +17,8 @@ import vl_convert
 from markupsafe import Markup
 
 from prednet_jax.report import charts, figures, numbers, strips, verdict_text
-from prednet_jax.report.results import CONTROL, Results, identical, label, relative
-from prednet_jax.verdict import claims_from_json
+from prednet_jax.report.results import Results
+from prednet_jax.verdict import CONTROL, Record
 
 # Colours that the page's style sheet has in a light and a dark shade.
 _SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {
@@ -66,7 +66,6 @@ def page(results: Results) -> str:
     return environment.get_template("report.html").render(
         results=results,
         verdict=results.verdict,
-        claims=claims_from_json(results.verdict),
         sentences=verdict_text.claim_sentences(results.verdict),
         settings=_settings(results),
         unpublished=verdict_text.unpublished(results.verdict),
@@ -77,10 +76,7 @@ def page(results: Results) -> str:
             for seeds in arms.values()
         ),
         models=[_model(results, model) for model in results.models],
-        label=label,
-        identical=identical,
         difference=verdict_text.difference,
-        relative=relative,
         display_name=verdict_text.display_name,
         style=Markup(_text("page.css")),
         script=Markup(script()),
@@ -90,7 +86,7 @@ def page(results: Results) -> str:
 
 def _settings(results: Results) -> list[tuple[str, str]]:
     """Returns the settings of a comparison by name, for the top of the page."""
-    design, rows = results.section("design"), []
+    design, rows = results.verdict.design, []
     if seeds := design.get("seeds"):
         ends = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         rows.append(("Seeds", f"{len(seeds)}: {ends}"))
@@ -118,8 +114,8 @@ def _settings(results: Results) -> list[tuple[str, str]]:
     return rows
 
 
-def _dots(results: Results) -> dict[str, Any] | None:
-    if not results.verdict.get("losses"):
+def _dots(results: Results) -> Record | None:
+    if not results.verdict.losses:
         return None
     drawn = figures.seeds(results.verdict)
     rows: list[list[float | str]] = [
@@ -136,16 +132,16 @@ def _dots(results: Results) -> dict[str, Any] | None:
     }
 
 
-def _model(results: Results, model: str) -> dict[str, Any]:
-    name, chosen = verdict_text.display_name(model), results.contrasts(model)
-    against = [contrast for contrast in chosen if contrast["control"] == CONTROL]
+def _model(results: Results, model: str) -> Record:
+    name, chosen = verdict_text.display_name(model), results.verdict.of_model(model)
+    against = [contrast for contrast in chosen if contrast.control == CONTROL]
     said = "; ".join(
-        f"{label(contrast)} {verdict_text.effect(contrast)}" for contrast in against
+        f"{contrast.label} {verdict_text.effect(contrast)}" for contrast in against
     )
     caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
     loss = figures.losses(results, model)
     finding = figures.relative_losses(results, model)
-    drawn = {}
+    drawn: dict[str, Any] = {}
     for place, curves in (("losses", loss), ("finding", finding)):
         if curves is not None and loss is not None:
             drawn[place] = {
@@ -171,9 +167,9 @@ def _model(results: Results, model: str) -> dict[str, Any]:
         "name": name,
         # Networks of single images are not scored against a copy.
         "windowed": model in results.copied or not drawn.get("frames"),
-        "word": str(results.verdict["verdict"][model]),
-        "details": results.section("details").get(model) or {},
-        "margin": results.section("margins").get(model) or {},
+        "word": str(results.verdict.verdict[model]),
+        "details": results.verdict.details.get(model) or {},
+        "margin": results.verdict.margins.get(model) or {},
         "contrasts": chosen,
         "arms": results.arms(model),
     }

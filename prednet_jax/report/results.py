@@ -8,23 +8,19 @@ The two keys that every verdict has are `contrasts` and `verdict`; a missing sec
 left out of the report. A broken file is an error.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prednet_jax import files, records
+from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
+from prednet_jax.verdict import ArmRecord, Verdict
 
 VERDICT, LEARNED = "verdict.json", "learned.npz"
-CONTROL = "float32"
-_NAMES = ("model", "treatment", "control", "verdict")
-_NUMBERS = ("mean_difference", "ci_low", "ci_high", "p_value", "p_holm", "tost_p")
-Record = Mapping[str, Any]
 
 
 class Examples(NamedTuple):
@@ -45,7 +41,7 @@ class Results:
     """
 
     directory: Path
-    verdict: dict[str, Any]
+    verdict: Verdict
     losses: dict[str, dict[str, dict[int, NDArray]]] = field(default_factory=dict)
     copied: dict[str, dict[int, NDArray]] = field(default_factory=dict)
     examples: dict[str, dict[str, Examples]] = field(default_factory=dict)
@@ -53,55 +49,11 @@ class Results:
     @property
     def models(self) -> list[str]:
         """Returns the names of the models, in the order of the verdict."""
-        return list(self.verdict["verdict"])
+        return list(self.verdict.verdict)
 
-    def contrasts(self, model: str) -> list[dict[str, Any]]:
-        """Returns the contrasts of a model."""
-        return contrasts(self.verdict, model)
-
-    def arms(self, model: str) -> list[dict[str, Any]]:
+    def arms(self, model: str) -> list[ArmRecord]:
         """Returns the arms of a model, as recorded."""
-        arms = self.verdict.get("arms") or []
-        return [arm for arm in arms if arm.get("model") == model]
-
-    def section(self, name: str) -> dict[str, Any]:
-        """Returns a section of the verdict that is an object.
-
-        The object is empty if the verdict lacks the section.
-        """
-        found = self.verdict.get(name) or {}
-        if not isinstance(found, Mapping):
-            raise FileError(
-                f"{self.directory / VERDICT}: {name} is a {type(found).__name__}; "
-                "expected an object"
-            )
-        return dict(found)
-
-
-def contrasts(verdict: Record, model: str) -> list[dict[str, Any]]:
-    """Returns the contrasts of a model in a verdict."""
-    return [contrast for contrast in verdict["contrasts"] if contrast["model"] == model]
-
-
-def label(contrast: Record) -> str:
-    """Returns the treatment's name, with the control's if it is not the usual one."""
-    if contrast["control"] == CONTROL:
-        return contrast["treatment"]
-    return f"{contrast['treatment']} - {contrast['control']}"
-
-
-def relative(contrast: Record | None, name: str) -> float | None:
-    """Returns a field of a contrast over the control's mean loss, or None."""
-    contrast = contrast or {}
-    value, scale = contrast.get(name), contrast.get("control_mean")
-    if contrast.get("scale") == "log":
-        return None if value is None else math.expm1(value)
-    return None if value is None or not scale else value / scale
-
-
-def identical(contrast: Record) -> bool:
-    """Returns whether the final weights equal the control's in every seed."""
-    return bool(contrast.get("n")) and contrast.get("bitwise_equal") == contrast["n"]
+        return [arm for arm in self.verdict.arms if arm.model == model]
 
 
 def load(directory: str | Path) -> Results:
@@ -110,9 +62,9 @@ def load(directory: str | Path) -> Results:
     Runs of which the verdict has no loss, such as interrupted ones, are left out.
     """
     directory = Path(directory)
-    found = Results(directory, _read_verdict(directory / VERDICT))
+    found = Results(directory, read_verdict(directory / VERDICT))
     draws: dict[tuple[str, str, int], list[NDArray]] = {}
-    judged = found.verdict.get("losses")
+    judged = found.verdict.losses
     for folder in sorted((directory / "runs").glob("*/*/**/seed_*")):
         model, arm = folder.relative_to(directory / "runs").parts[:2]
         name = folder.name.removeprefix("seed_")
@@ -144,30 +96,13 @@ def load(directory: str | Path) -> Results:
     return found
 
 
-def _read_verdict(path: Path) -> dict[str, Any]:
-    verdict = records.read_json(path)
-
-    def check(name: str, value: Any, kind: Any, words: str) -> None:
-        if not isinstance(value, kind):
-            raise FileError(f"{path}: {name} is {value!r}; expected {words}")
-
-    check("the file", verdict, dict, "an object")
-    check("verdict", verdict.get("verdict"), dict, "a dict")
-    check("contrasts", verdict.get("contrasts"), list, "a list")
-    losses = verdict.get("losses") or {}
-    check("losses", losses, dict, "a dict")
-    for model, arms in losses.items():
-        check(f"losses.{model}", arms, dict, "a dict")
-        for arm, seeds in arms.items():
-            check(f"losses.{model}.{arm}", seeds, dict, "a dict")
-    for number, contrast in enumerate(verdict["contrasts"]):
-        place = f"contrasts[{number}]"
-        check(place, contrast, dict, "an object")
-        for name in _NAMES:
-            check(f"{place}.{name}", contrast.get(name), str, "text")
-        for name in _NUMBERS:
-            check(f"{place}.{name}", contrast.get(name), int | float | None, "a number")
-    return verdict
+def read_verdict(path: Path) -> Verdict:
+    """Reads verdict.json; a missing or broken file is a FileError."""
+    content = records.read_json(path)
+    try:
+        return Verdict.from_json(content)
+    except UserError as error:
+        raise FileError(f"{path}: {error}") from None
 
 
 def _read_examples(path: Path) -> Examples:

@@ -4,14 +4,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prednet_jax.report.numbers import text
+from prednet_jax.verdict import Record
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: A function that makes a cell from the fields of its row.
-Cell = Callable[[Mapping[str, Any]], str]
+Cell = Callable[[Record], str]
 #: How the cells of each column are made, as `rows` takes it.
-Cells = Mapping[str, Any] | Iterable[tuple[str, Any]] | None
+Cells = Record | Iterable[tuple[str, Any]] | None
 
 
 def markdown(frame: "pd.DataFrame", cells: Cells = None) -> str:

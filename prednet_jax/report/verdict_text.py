@@ -1,15 +1,14 @@
 """The text of a verdict: its table for the terminal, and its claims in sentences.
 
-All functions take the content of verdict.json, or an entry of it.
+All functions take a `Verdict`, or a part of it.
 """
 
 import textwrap
 
 from prednet_jax.report import numbers
 from prednet_jax.report.numbers import MISSING, significant
-from prednet_jax.report.results import Record, contrasts, identical, label, relative
 from prednet_jax.report.tables import columns
-from prednet_jax.verdict import Answer, Claim, Estimate, Kind, claims_from_json
+from prednet_jax.verdict import Answer, Claim, Contrast, Estimate, Kind, Verdict
 
 WIDTH = 100
 #: Below this distance of the weights, over the distance trained, runs say nothing.
@@ -21,29 +20,28 @@ def display_name(model: str) -> str:
     return {"prednet": "PredNet", "autoencoder": "Autoencoder"}.get(model, model)
 
 
-def text_table(verdict: Record) -> str:
+def text_table(verdict: Verdict) -> str:
     """Returns the verdict as plain text, a row per contrast.
 
     `n` counts the pairs of seeds, `same` those whose final weights equal the control's
     byte for byte.
     """
     return "\n\n".join(
-        _text_of_model(verdict, model, str(word))
-        for model, word in verdict["verdict"].items()
+        _text_of_model(verdict, model, word) for model, word in verdict.verdict.items()
     )
 
 
-def _text_of_model(verdict: Record, model: str, word: str) -> str:
-    chosen = contrasts(verdict, model)
+def _text_of_model(verdict: Verdict, model: str, word: str) -> str:
+    chosen = verdict.of_model(model)
     lines = [f"{model}, by the rule for these seeds: {word}"]
     if chosen:
         first = chosen[0]
         lines.append(
-            f"{first.get('metric') or 'metric not recorded'}; margin "
-            f"{significant(first.get('margin'))}; control {first['control']}: mean "
-            f"loss {significant(first.get('control_mean'), 4)}"
+            f"{first.metric or 'metric not recorded'}; margin "
+            f"{significant(first.margin)}; control {first.control}: mean "
+            f"loss {significant(first.control_mean, 4)}"
         )
-        level = numbers.percent(first.get("confidence") or 0.95, sign=False)
+        level = numbers.percent(first.confidence, sign=False)
         head = ["treatment", "n", "mean loss", f"difference [{level} interval]"]
         rows = [[*head, "p Holm", "TOST p", "verdict", "same"]]
         for contrast in chosen:
@@ -54,65 +52,63 @@ def _text_of_model(verdict: Record, model: str, word: str) -> str:
                 rows.append([f"- {control}", *[""] * len(cells)])
         table = columns(rows, right=(1, 2)).splitlines()
         lines += [table[0], "-" * max(map(len, table)), *table[1:]]
-        families = dict.fromkeys(contrast.get("p_holm_family") for contrast in chosen)
+        families = dict.fromkeys(contrast.p_holm_family for contrast in chosen)
         if said := ", ".join(filter(None, families)):
             lines.append(f"p Holm: over {said}")
-    for exclusion in verdict.get("excluded") or ():
-        if isinstance(exclusion, dict) and exclusion.get("model") == model:
-            names = ("seed", "treatment", "control", "reason")
-            seed, *pair, reason = map(exclusion.get, names)
-            lines.append(f"left out: seed {seed} of {pair[0]} - {pair[1]} ({reason})")
-    if sentence := (verdict.get("details") or {}).get(model, {}).get("sentence"):
+    lines += [
+        f"left out: seed {row.seed} of {row.treatment} - {row.control} ({row.reason})"
+        for row in verdict.excluded or ()
+        if row.model == model
+    ]
+    if sentence := verdict.details.get(model, {}).get("sentence"):
         lines += textwrap.wrap(str(sentence), WIDTH, break_on_hyphens=False)
     return "\n".join(lines)
 
 
-def text_row(contrast: Record) -> list[str]:
+def text_row(contrast: Contrast) -> list[str]:
     """Returns a contrast as cells of plain text, in the table's order."""
-    n, same = contrast.get("n", MISSING), contrast.get("bitwise_equal")
+    n, same = contrast.n or MISSING, contrast.bitwise_equal
     return [
-        label(contrast),
+        contrast.label,
         str(n),
-        significant(contrast.get("treatment_mean"), 4),
+        significant(contrast.treatment_mean, 4),
         difference(contrast),
-        numbers.probability(contrast.get("p_holm")),
-        numbers.probability(contrast.get("tost_p")),
-        contrast["verdict"],
+        numbers.probability(contrast.p_holm),
+        numbers.probability(contrast.tost_p),
+        contrast.verdict,
         MISSING if same is None else f"{same}/{n}",
     ]
 
 
-def difference(contrast: Record) -> str:
+def difference(contrast: Contrast) -> str:
     """Returns a difference in units of the loss, of logarithms in percent.
 
     With its interval, if seeds give one.
     """
-    if contrast.get("scale") == "log":
+    if contrast.scale == "log":
         return effect(contrast)
-    said = significant(contrast.get("mean_difference"), sign=True)
-    ends = numbers.interval(contrast.get("ci_low"), contrast.get("ci_high"))
+    said = significant(contrast.mean_difference, sign=True)
+    ends = numbers.interval(contrast.ci_low, contrast.ci_high)
     return said if ends == MISSING else f"{said} {ends}"
 
 
-def claim_lines(verdict: Record) -> str:
+def claim_lines(verdict: Verdict) -> str:
     """Returns the claims of a verdict for the terminal, a paragraph each."""
     sentences = claim_sentences(verdict)
     wrapped = (textwrap.wrap(s, WIDTH, break_on_hyphens=False) for s in sentences)
     return "\n\n".join("\n".join(lines) for lines in wrapped)
 
 
-def claim_sentences(verdict: Record) -> list[str]:
+def claim_sentences(verdict: Verdict) -> list[str]:
     """Returns each claim in sentences: its answer, its effect, the published one."""
-    return [
-        f"{_answer(claim)} {_numbers(claim)}" for claim in claims_from_json(verdict)
-    ]
+    return [f"{_answer(claim)} {_numbers(claim)}" for claim in verdict.claims]
 
 
-def unpublished(verdict: Record) -> list[str]:
+def unpublished(verdict: Verdict) -> list[str]:
     """Returns why claims have no published numbers, a sentence each."""
-    differs = (verdict.get("design") or {}).get("differs_from_study") or {}
+    differs = verdict.design.get("differs_from_study") or {}
     reasons = []
-    for claim in claims_from_json(verdict):
+    for claim in verdict.claims:
         if claim.published is not None:
             continue
         name = display_name(claim.model)
@@ -207,12 +203,12 @@ def _three(found: Estimate) -> str:
     return f"{said} [{low}, {high}]"
 
 
-def effect(contrast: Record) -> str:
+def effect(contrast: Contrast) -> str:
     """Returns a difference in percent of the control's loss, with its interval."""
-    if identical(contrast):
+    if contrast.identical:
         return "0, bit for bit"
     mean, low, high = (
-        None if (value := relative(contrast, name)) is None else 100 * value
+        None if (value := contrast.relative(name)) is None else 100 * value
         for name in ("mean_difference", "ci_low", "ci_high")
     )
     return "not recorded" if mean is None else numbers.change(mean, low, high)

@@ -76,11 +76,6 @@ class Arm:
         values = {name: getattr(self, name) for name in names}
         return {k: v for k, v in values.items() if v != getattr(Arm, k)}
 
-    def as_dict(self) -> dict[str, object]:
-        """Returns role and scale, as in verdict.json."""
-        scale = {} if self.scale is None else {"scale": self.scale}
-        return {"role": self.role.value, **scale}
-
 
 # The CPU too: initial weights are drawn there.
 _GPU = (("JAX_PLATFORMS", "cuda,cpu"), ("JAX_DEFAULT_MATMUL_PRECISION", "highest"))

@@ -1,10 +1,9 @@
-"""Judges a comparison: its runs on disk -> losses -> contrasts -> verdict.json."""
+"""Judges a comparison: its runs on disk -> losses -> contrasts -> verdict."""
 
 import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,14 @@ from prednet_jax.runs.design import Design
 from prednet_jax.runs.jobs import Job, verified
 from prednet_jax.tasks import Task
 from prednet_jax.training import loop
+from prednet_jax.verdict import (
+    ArmRecord,
+    Contrast,
+    Exclusion,
+    Margin,
+    Record,
+    Verdict,
+)
 
 EXCLUSION_RULE = (
     "a seed whose loss is not finite in the averaged updates of either arm is left out "
@@ -55,26 +62,26 @@ class ArmRuns:
         """
         return np.asarray([run.manifest.final_params_sha256 or "" for run in self.runs])
 
-    def as_dict(self) -> dict[str, Any]:
+    def record(self) -> ArmRecord:
         """Returns one row of the table of arms."""
         manifest = self.runs[0].manifest
         device = manifest.device or {}
         # The first update of a process includes compiling, so it is left out.
         seconds = np.concatenate([run.metrics["seconds"][1:] for run in self.runs])
-        row = {
-            "model": self.job.model,
-            "name": self.arm.name,
-            "meaning": self.arm.meaning,
-            "command": self.job.command_line,
-            "status": "run",
-            "noise": manifest.noise,
-            "threads": device["threads"],
-            "measured_parallelism": manifest.processor_seconds_per_second,
-            "seconds_per_update": float(np.median(seconds)),
-        }
-        if self.arm.gpu:
-            row["gpu"] = device["kind"]
-        return row | self.arm.as_dict()
+        return ArmRecord(
+            model=self.job.model,
+            name=self.arm.name,
+            meaning=self.arm.meaning,
+            command=self.job.command_line,
+            status="run",
+            noise=manifest.noise,
+            threads=device["threads"],
+            measured_parallelism=manifest.processor_seconds_per_second,
+            seconds_per_update=float(np.median(seconds)),
+            gpu=device["kind"] if self.arm.gpu else None,
+            role=self.arm.role.value,
+            scale=self.arm.scale,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +105,7 @@ class Judged:
         return by_arm
 
     @functools.cached_property
-    def margin(self) -> dict[str, Any]:
+    def margin(self) -> Margin:
         """Returns the margin of equivalence, from the control."""
         control = arms.CONTROL.name
         return statistics.margin_from_losses(self.losses, control, self.design.margin)
@@ -117,12 +124,12 @@ class Judged:
             for other in [gpu if runs.arm.role is Role.GPU_DETERMINISTIC else control]
         }
 
-    def contrasts(self) -> list[dict[str, Any]]:
+    def contrasts(self) -> list[Contrast]:
         """Returns every arm minus the control, with Holm's correction."""
         results = statistics.contrasts_from_losses(
             self.losses,
             list(self.pairs),
-            self.margin["value"],
+            self.margin.value,
             model=self.task.name,
             metric=self.design.metric_name(self.task),
         )
@@ -133,16 +140,21 @@ class Judged:
             matched = statistics.pair_by_seed(self.losses, *names)
             kept = [str(seed) in matched.seeds for seed in control.job.seeds]
             same = treatment.final_bits() == control.final_bits()
-            counts = {"bitwise_equal": int(same[kept].sum())}
-            counts["n_excluded"] = len(matched.excluded)
-            rows.append(result.as_dict() | counts | treatment.arm.as_dict())
+            rows.append(
+                dataclasses.replace(
+                    result,
+                    bitwise_equal=int(same[kept].sum()),
+                    n_excluded=len(matched.excluded),
+                    role=treatment.arm.role.value,
+                    scale=treatment.arm.scale,
+                )
+            )
         return rows
 
-    def excluded(self) -> list[dict[str, Any]]:
+    def excluded(self) -> list[Exclusion]:
         """Returns one record for each seed that a contrast leaves out."""
         rows = []
         for (treatment, control), (_, runs) in self.pairs.items():
-            about = {"model": self.task.name, "treatment": treatment}
             for seed in runs.job.seeds:
                 broken = [
                     name
@@ -150,9 +162,15 @@ class Judged:
                     if not np.isfinite(self.losses[name][str(seed)]).all()
                 ]
                 if broken:
-                    reason = f"loss not finite in {' and '.join(broken)}"
-                    of = {"control": control, "seed": seed, "reason": reason}
-                    rows.append(about | of)
+                    rows.append(
+                        Exclusion(
+                            model=self.task.name,
+                            treatment=treatment,
+                            control=control,
+                            seed=seed,
+                            reason=f"loss not finite in {' and '.join(broken)}",
+                        )
+                    )
         return rows
 
     def answers(self) -> list[statistics.Answered]:
@@ -206,13 +224,17 @@ class Judged:
             claims.insert(0, claim)
         return claims
 
-    def arms(self) -> list[dict[str, Any]]:
+    def arms(self) -> list[ArmRecord]:
         """Returns the table of arms; arms that could not run come last."""
         skipped = dict(self.design.skipped)
-        return [runs.as_dict() for runs in self.runs if runs.job.draw == 0] + [
-            {"model": self.task.name, "name": arm.name}
-            | {"status": f"skipped: {skipped[arm.name]}"}
-            | arm.as_dict()
+        return [runs.record() for runs in self.runs if runs.job.draw == 0] + [
+            ArmRecord(
+                model=self.task.name,
+                name=arm.name,
+                status=f"skipped: {skipped[arm.name]}",
+                role=arm.role.value,
+                scale=arm.scale,
+            )
             for arm in self.design.arms_of(self.task)
             if arm.name in skipped
         ]
@@ -222,8 +244,8 @@ def judge(
     design: Design,
     study: Mapping[str, statistics.Arms] | None = None,
     others: Sequence[statistics.Claim] = (),
-) -> dict[str, Any]:
-    """Returns all contrasts and verdicts, as in verdict.json, of runs on disk.
+) -> Verdict:
+    """Returns all contrasts and verdicts of runs on disk.
 
     `study` has the losses of the published study, by the networks for which it is
     repeated; `others` are claims that do not come from its runs.
@@ -238,29 +260,27 @@ def judge(
         for name, judged in networks.items()
         for claim in judged.claims(answers[name], (study or {}).get(name))
     ] + list(others)
-    together = [claim.together_to_json() for claim in claims]
     contrasts = []
     for name, judged in networks.items():
         of_log = f"log of the {design.metric_name(judged.task)}"
         contrasts += judged.contrasts() + [a.contrast(of_log) for a in answers[name]]
     first = next(iter(networks.values())).runs[0]
     manifest = first.runs[0].manifest
-    return {
-        "contrasts": contrasts,
-        "verdict": {name: statistics.verdict(of) for name, of in answers.items()},
-        "details": {n: details(of, networks[n].runs) for n, of in answers.items()},
-        "claims": [claim.to_json() for claim in claims],
-        "together": [row for row in together if row is not None],
-        "losses": {name: judged.losses for name, judged in networks.items()},
-        "manipulation": {
-            name: of[0].check._asdict()
-            for name, of in answers.items()
-            if of[0].check is not None
+    return Verdict(
+        contrasts=tuple(contrasts),
+        verdict={name: statistics.verdict(of) for name, of in answers.items()},
+        details={n: details(of, networks[n].runs) for n, of in answers.items()},
+        claims=tuple(claims),
+        losses={name: judged.losses for name, judged in networks.items()},
+        manipulation={
+            name: of[0].check for name, of in answers.items() if of[0].check is not None
         },
-        "margins": {name: judged.margin for name, judged in networks.items()},
-        "arms": [row for judged in networks.values() for row in judged.arms()],
-        "excluded": [row for judged in networks.values() for row in judged.excluded()],
-        "design": {
+        margins={name: judged.margin for name, judged in networks.items()},
+        arms=tuple(row for judged in networks.values() for row in judged.arms()),
+        excluded=tuple(
+            row for judged in networks.values() for row in judged.excluded()
+        ),
+        design={
             "seeds": list(first.job.seeds),
             "metric": {task.name: design.metric_name(task) for task in design.tasks},
             "last_updates": {t.name: design.metric_updates(t) for t in design.tasks},
@@ -269,18 +289,16 @@ def judge(
             "exclusion_rule": EXCLUSION_RULE,
             "device": manifest.device,
         },
-    }
+    )
 
 
-def details(
-    answers: list[statistics.Answered], runs: Sequence[ArmRuns]
-) -> dict[str, Any]:
+def details(answers: list[statistics.Answered], runs: Sequence[ArmRuns]) -> Record:
     """Returns the answers about one network, as data and in sentences."""
     emulated = not any(of.arm.gpu for of in runs)
     sentences = [answer.sentence for answer in answers]
     if emulated:
         sentences.append("This is about emulated noise only: no GPU was used.")
-    return answers[0].as_dict() | {
+    return dict(answers[0].as_dict()) | {
         "verdict": statistics.verdict(answers),
         "sentence": " ".join(sentences),
         "emulated_only": emulated,

@@ -141,7 +141,7 @@ def setting_flags(text: str) -> dict[str, str]:
     return {k: absolute(v) if k in _PATHS else v for k, _, v in words}
 
 
-def facts(job: Job, seed: int) -> dict[str, Any]:
+def facts(job: Job, seed: int) -> store.Facts:
     """Returns the facts that determine the numbers of one of a job's runs."""
     return {
         "flags": dict(sorted(job.flags.items())),

@@ -66,7 +66,7 @@ class Rung:
 class Published:
     """The content of `published.json`; `saddle` has losses by updates, arm and seed."""
 
-    setting: Mapping[str, Any]
+    setting: Mapping[str, object]
     rungs: Mapping[int, Rung]
     saddle: Mapping[int, Mapping[str, Mapping[str, float]]]
     orders_away: float

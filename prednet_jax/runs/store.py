@@ -3,11 +3,10 @@
 A run is described by its *facts*, a JSON object of everything that determines its
 numbers: settings, program, versions, device. Runs with equal facts have equal numbers,
 so a run that is in the store is never made again, and one with other facts is never
-taken for it. There are three forms, each written whole or not at all:
+taken for it. There are two forms, each written whole or not at all:
 
     a directory      receipt.json among the files: {"fingerprint": SHA-256 of facts,
                      "contents": the facts, "files": {name: SHA-256}}
-    a file           arrays, and `made_by`: the facts
     rows of a table  runs.csv; manifest.json has the facts that all rows share
 """
 
@@ -18,30 +17,27 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from prednet_jax import files, records
-from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 
+#: Everything that determines the numbers of a run, by name.
+Facts = Mapping[str, object]
 RECEIPT = "receipt.json"
-_MADE_BY = "made_by"
 
 
-def key(facts: Mapping[str, Any]) -> str:
+def key(facts: Facts) -> str:
     """Returns the SHA-256 of the facts, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def differing(facts: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
+def differing(facts: Facts, stored: Facts) -> list[str]:
     """Returns the names of facts that differ from the stored ones."""
     facts = json.loads(json.dumps(facts))  # Lists instead of tuples, as in the files.
     return [name for name, value in facts.items() if stored.get(name) != value]
 
 
-def seal(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
+def seal(folder: Path, facts: Facts, names: Iterable[str]) -> None:
     """Writes the receipt of an ended run, for the files of `names` that exist."""
     digests = {name: _digest(folder / name) for name in names}
     receipt = {
@@ -78,7 +74,7 @@ class RunState:
         return f"{self.status} {self.detail}".rstrip()
 
 
-def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> RunState:
+def state(folder: Path, facts: Facts, names: Iterable[str]) -> RunState:
     """Returns the state of a stored run, and why it has to be made again."""
     if not folder.exists():
         return RunState(Status.NEW)
@@ -97,7 +93,7 @@ def state(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> RunSt
     return RunState(Status.KEPT)
 
 
-def verify(folder: Path, facts: Mapping[str, Any], names: Iterable[str]) -> None:
+def verify(folder: Path, facts: Facts, names: Iterable[str]) -> None:
     """Refuses, with a FileError, a run that is not whole, or has other facts."""
     if not (stored := state(folder, facts, names)).kept:
         raise FileError(f"{folder}: {stored}; expected the run of this command, whole")
@@ -107,26 +103,7 @@ def _digest(path: Path) -> str | None:
     return files.digest(path) if path.is_file() else None
 
 
-def write_arrays(path: Path, facts: Mapping[str, Any], tree: dict[str, Any]) -> None:
-    """Stores a nested dictionary of arrays in one file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records.write_tree(path, tree | {_MADE_BY: np.array(json.dumps(facts))})
-
-
-def has_arrays(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Returns whether a file of arrays is stored."""
-    if not path.exists():
-        return False
-    stored = files.read_npz(path, names={_MADE_BY})
-    if others := differing(facts, json.loads(str(stored[_MADE_BY]))):
-        raise UserError(
-            f"{path}: made by another {', '.join(others)}; remove it, or use another "
-            "--workdir"
-        )
-    return True
-
-
-def add_row(path: Path, row: Mapping[str, Any]) -> None:
+def add_row(path: Path, row: Mapping[str, object]) -> None:
     """Adds a run to a table, in one write that reaches the disk; others may add too."""
     with files.hold(path.parent, wait=True), open(path, "ab", buffering=0) as file:
         text = records.csv_bytes([row])

@@ -16,7 +16,7 @@ import re
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,8 @@ from prednet_jax.runs.executor import LOG, Ended, ProcessCommand, ProcessError, 
 from prednet_jax.runs.jobs import PACKAGE, Job
 from prednet_jax.tasks import Task
 
+#: A row of the merged result.
+Row = dict[str, str | float | None]
 RESULT = "runs.parquet"
 #: The address of a Ray instance on this machine, started and ended with the sweep.
 LOCAL = "local"
@@ -183,7 +185,7 @@ def connect(address: str) -> Any:
         os.environ.setdefault(name, value)
     import ray
 
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         options |= {"num_cpus": process.available_threads(), "include_dashboard": False}
         options |= {"object_store_memory": 512 * 2**20}
@@ -220,20 +222,34 @@ def launch(job: Job) -> ProcessCommand:
     return dataclasses.replace(here, script=str(script), environment=environment)
 
 
-def run_here(start: ProcessCommand, expected: str) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run on another machine.
+
+    Attributes:
+        refused: reason why it was not started, or an empty text.
+        status: exit status of the child.
+        files: contents of its log and of the files of its runs, by path.
+    """
+
+    refused: str = ""
+    status: int = 0
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+def run_here(start: ProcessCommand, expected: str) -> Outcome:
     """Executes the command that `launch` gave, in a child of this Ray worker.
 
-    `expected` is `jobs.source` where the sweep was started. Returns `status` of the
-    child and `files`, {path: content} of its log and its runs; or `refused`, why.
+    `expected` is `jobs.source` where the sweep was started.
     """
     host = socket.gethostname()
     script = str(PACKAGE.parent / start.script)
     here = jobs.source(script)
     if here != expected:
-        return {
-            "refused": f"{host}: source {here[:12]} in {PACKAGE.parent}; "
-            f"expected {expected[:12]}, the same commit on every machine"
-        }
+        return Outcome(
+            refused=f"{host}: source {here[:12]} in {PACKAGE.parent}; expected "
+            f"{expected[:12]}, the same commit on every machine"
+        )
     # The device that Ray has reserved for this task.
     reserved = {k: v for k, v in os.environ.items() if k == "CUDA_VISIBLE_DEVICES"}
     environment = dict(start.environment) | reserved
@@ -246,22 +262,22 @@ def run_here(start: ProcessCommand, expected: str) -> dict[str, Any]:
             raise KilledError(f"status {status} on {host}")
         files = (file for file in root.rglob("*") if file.is_file())
         content = {str(f.relative_to(root)): f.read_bytes() for f in files}
-        return {"status": status, "files": content}
+        return Outcome(status=status, files=content)
 
 
-def receive(job: Job, outcome: dict[str, Any]) -> Ended:
+def receive(job: Job, outcome: Outcome) -> Ended:
     """Writes the files that `run_here` has sent."""
-    if "refused" in outcome:
-        return Ended(job, UserError(outcome["refused"]))
+    if outcome.refused:
+        return Ended(job, UserError(outcome.refused))
     executor.make_room(job)
-    for name, content in outcome["files"].items():
+    for name, content in outcome.files.items():
         path = job.folder / Path(name).relative_to(_RUN if name != LOG else "")
         path.parent.mkdir(parents=True, exist_ok=True)
         records.write_bytes(path, content)
-    return Ended(job, executor.ending(job, outcome["status"]))
+    return Ended(job, executor.ending(job, outcome.status))
 
 
-def row(job: Job, last: float) -> dict[str, Any]:
+def row(job: Job, last: float) -> Row:
     """Returns a job of one seed, whose run has ended, as a row of the merged result.
 
     Metrics are averaged over the `last` fraction of the updates.
@@ -297,7 +313,7 @@ def row(job: Job, last: float) -> dict[str, Any]:
     }
 
 
-def merge(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def merge(path: Path, rows: Iterable[Row]) -> None:
     """Writes the merged result as one Parquet file."""
     import pyarrow
     from pyarrow import parquet

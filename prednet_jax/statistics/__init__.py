@@ -6,7 +6,6 @@ redraw is a repeated run of a seed that differs only in its random order of sums
 """
 
 from prednet_jax.statistics.claims import Answered as Answered
-from prednet_jax.statistics.claims import Manipulation as Manipulation
 from prednet_jax.statistics.claims import evaluate_claim as evaluate_claim
 from prednet_jax.statistics.claims import manipulation as manipulation
 from prednet_jax.statistics.claims import noise_claim as noise_claim
@@ -14,8 +13,6 @@ from prednet_jax.statistics.claims import saddle_claim as saddle_claim
 from prednet_jax.statistics.claims import stale_claim as stale_claim
 from prednet_jax.statistics.claims import verdict as verdict
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION as MARGIN_FRACTION
-from prednet_jax.statistics.contrasts import Arms as Arms
-from prednet_jax.statistics.contrasts import PairedResult as PairedResult
 from prednet_jax.statistics.contrasts import comparable as comparable
 from prednet_jax.statistics.contrasts import (
     contrasts_from_losses as contrasts_from_losses,
@@ -34,5 +31,8 @@ from prednet_jax.statistics.redraws import effect as effect
 from prednet_jax.statistics.scatter import predicted as predicted
 from prednet_jax.statistics.scatter import redraw_interval as redraw_interval
 from prednet_jax.verdict import Answer as Answer
+from prednet_jax.verdict import Arms as Arms
 from prednet_jax.verdict import Claim as Claim
+from prednet_jax.verdict import Contrast as Contrast
 from prednet_jax.verdict import Kind as Kind
+from prednet_jax.verdict import Manipulation as Manipulation

@@ -9,26 +9,21 @@ published study that they repeat, or None.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from prednet_jax.statistics import redraws, scatter
-from prednet_jax.statistics.contrasts import MARGIN_FRACTION, Arms
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION
 from prednet_jax.statistics.redraws import Effect, Group, Redraws
-from prednet_jax.verdict import Answer, Claim, Kind
-
-
-class Manipulation(NamedTuple):
-    """The evidence on whether noise changed the trajectories.
-
-    `bits_differ` is whether the final weights of the two groups differ on every seed.
-    The distance is between the final weights of both groups, divided by the distance of
-    the control's final weights from its initial ones; median over the seeds.
-    """
-
-    bits_differ: bool
-    distance_over_travelled: float
+from prednet_jax.verdict import (
+    Answer,
+    Arms,
+    Claim,
+    Contrast,
+    Kind,
+    Manipulation,
+    Record,
+)
 
 
 def manipulation(
@@ -81,19 +76,25 @@ class Answered:
             f"below {redraws.SEPARATED:g}), so they say nothing about longer ones."
         )
 
-    def contrast(self, metric: str | None = None) -> dict[str, Any]:
+    def contrast(self, metric: str | None = None) -> Contrast:
         """Returns the contrast as in verdict.json, in units of the log loss (`scale`).
 
         Its means are geometric means of the loss.
         """
-        row = self.effect.contrast.as_dict()
-        for name in ("treatment_mean", "control_mean"):
-            row[name] = math.exp(row[name])
-        row |= {"model": self.model, "treatment": self.treatment}
-        row |= {"control": self.control.name, "metric": metric}
-        return row | {"scale": "log", "p_holm": row["p_value"]}
+        found = self.effect.contrast
+        return dataclasses.replace(
+            found,
+            treatment_mean=math.exp(found.treatment_mean),
+            control_mean=math.exp(found.control_mean),
+            model=self.model,
+            treatment=self.treatment,
+            control=self.control.name,
+            metric=metric,
+            scale="log",
+            p_holm=found.p_value,
+        )
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Returns a JSON object for `details`."""
         return {
             "model": self.model,

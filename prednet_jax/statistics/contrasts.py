@@ -10,8 +10,8 @@ whose loss is not finite (null in JSON) in one of the arms is left out and count
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,73 +19,12 @@ from numpy.typing import ArrayLike
 from prednet_jax import errors
 from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.sign_flip import Floats
+from prednet_jax.verdict import Arms, Contrast, Margin
 
 #: A difference below this fraction of the control's loss counts as none; a study may
 #: choose less. It is fixed beforehand: from the size of another explanation it would be
 #: circular, from the differences' spread a matter of the sample size.
 MARGIN_FRACTION = 0.02
-_CONFIDENCE, _ALPHA = 0.95, 0.05
-Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PairedResult:
-    """A paired contrast over `n` seeds, in units of the metric (a loss).
-
-    Attributes:
-        ci_low, ci_high: ends of the interval, infinite if there are too few seeds.
-        p_value: two-sided sign-flip p-value, in (0, 1].
-        p_holm: p-value after Holm's correction over `p_holm_family`, or None before it.
-        tost_p: p-value of the equivalence test at `margin`, in (0, 1].
-        verdict: "lower loss", "higher loss", "equivalent" or "inconclusive".
-        max_abs_difference: largest |difference| of a seed.
-        confidence, alpha: levels of the interval, and of the tests behind `verdict`.
-    """
-
-    n: int
-    mean_difference: float
-    ci_low: float
-    ci_high: float
-    p_value: float
-    p_holm: float | None = None
-    tost_p: float
-    margin: float
-    verdict: str = ""
-    max_abs_difference: float
-    treatment_mean: float
-    control_mean: float
-    confidence: float = _CONFIDENCE
-    alpha: float = _ALPHA
-    p_method: str
-    ci_method: str
-    tost_method: str
-    model: str | None = None
-    treatment: str | None = None
-    control: str | None = None
-    metric: str | None = None
-    p_holm_family: str | None = None
-
-    def judged(self, **changes: Any) -> "PairedResult":
-        """Returns the contrast with changed fields, and the verdict that follows.
-
-        A significant difference inside the margin is "equivalent".
-        """
-        new = dataclasses.replace(self, **changes)
-        p, verdict = new.p_value if new.p_holm is None else new.p_holm, "inconclusive"
-        if new.tost_p < new.alpha:
-            verdict = "equivalent"
-        elif p < new.alpha and new.mean_difference != 0:
-            verdict = "lower loss" if new.mean_difference < 0 else "higher loss"
-        return dataclasses.replace(new, verdict=verdict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns all fields as JSON; numbers that are not finite become null."""
-        return {name: finite(value) for name, value in dataclasses.asdict(self).items()}
-
-
-def finite(value: Any) -> Any:
-    """Replaces infinity and NaN, which JSON lacks, by None."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def paired(
@@ -94,7 +33,7 @@ def paired(
     *,
     margin: float,
     below: float | None = None,
-) -> PairedResult:
+) -> Contrast:
     """Compares two arms seed by seed, without Holm's correction.
 
     With fewer than six seeds the 95 % interval is unbounded, since no pattern of signs
@@ -121,10 +60,10 @@ def paired(
     errors.positive("margin", margin)
     a, b = _per_seed("treatment", treatment), _per_seed("control", control)
     d = _differences(a, b)
-    low, high = sign_flip.interval(d, _CONFIDENCE)
+    low, high = sign_flip.interval(d, Contrast.confidence)
     exact = d.size <= sign_flip.EXACT_LIMIT
     how = f"exact, all 2^{d.size} patterns" if exact else "on a grid, never too small"
-    return PairedResult(
+    return Contrast(
         n=d.size,
         mean_difference=float(d.mean()),
         ci_low=low,
@@ -171,9 +110,7 @@ def _per_seed(name: str, values: ArrayLike) -> Floats:
     return array if array.ndim == 1 else array.mean(axis=1)
 
 
-def holm(
-    results: Sequence[PairedResult], family: str | None = None
-) -> list[PairedResult]:
+def holm(results: Sequence[Contrast], family: str | None = None) -> list[Contrast]:
     """Corrects the p-values of a family of contrasts, and their verdicts.
 
     The p-values of equivalence need no correction: "every contrast is equivalent" is an
@@ -253,7 +190,7 @@ def contrasts_from_losses(
     *,
     model: str,
     metric: str | None = None,
-) -> list[PairedResult]:
+) -> list[Contrast]:
     """Returns all contrasts of a model, corrected by Holm over all of them.
 
     `pairs` are (treatment, control); pairs that are not `comparable` are left out;
@@ -275,8 +212,8 @@ def contrasts_from_losses(
 
 def margin_from_losses(
     arms: Arms, control: str, fraction: float = MARGIN_FRACTION
-) -> dict[str, Any]:
-    """Returns the margin of a model, a fraction of its control's mean loss, as JSON.
+) -> Margin:
+    """Returns the margin of a model, a fraction of its control's mean loss.
 
     `value` is in units of the loss. A UserError is raised for an unknown arm, an arm
     without a finite seed or with a mean that is not positive, or a fraction out of
@@ -287,11 +224,11 @@ def margin_from_losses(
     kept = pair_by_seed(arms, control, control).control
     mean = float(kept.mean())
     errors.positive("mean loss of the control", mean)
-    return {
-        "value": fraction * mean,
-        "fraction": fraction,
-        "control_mean": mean,
-        "n_control": kept.size,
-        "origin": f"{100 * fraction:g} % of the control's mean loss ({mean:.4g}, "
+    return Margin(
+        value=fraction * mean,
+        fraction=fraction,
+        control_mean=mean,
+        n_control=kept.size,
+        origin=f"{100 * fraction:g} % of the control's mean loss ({mean:.4g}, "
         f"{kept.size} seeds)",
-    }
+    )

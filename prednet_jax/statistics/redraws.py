@@ -14,7 +14,6 @@ the exact sign-flip test over the seeds (`sign_flip`).
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +21,11 @@ from prednet_jax import errors
 from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.contrasts import (
     MARGIN_FRACTION,
-    Arms,
-    PairedResult,
-    finite,
     paired,
     seed_order,
 )
 from prednet_jax.statistics.sign_flip import Floats
-from prednet_jax.verdict import Answer, Estimate
+from prednet_jax.verdict import Answer, Arms, Contrast, Estimate, Record
 
 #: Smallest distance between two runs, over the distance travelled, that counts as
 #: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.
@@ -149,7 +145,7 @@ class Effect:
     """
 
     runs: Redraws
-    contrast: PairedResult
+    contrast: Contrast
     margin: float
 
     @property
@@ -168,7 +164,7 @@ class Effect:
         return math.expm1(self.contrast.ci_high)
 
     @property
-    def estimate_and_interval(self) -> dict[str, Any]:
+    def estimate_and_interval(self) -> dict[str, float | None]:
         """Returns estimate and interval; the interval is None with too few seeds."""
         low, high = _known(self.low, self.high)
         return {"estimate": self.estimate, "low": low, "high": high}
@@ -178,7 +174,7 @@ class Effect:
         """The estimate with its interval and the number of seeds."""
         return Estimate(**self.estimate_and_interval, seeds=self.contrast.n)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Record:
         """Returns a JSON object, with the 90 % interval of the equivalence test.
 
         That is the contrast of the mean losses, over the mean loss of the control.
@@ -189,7 +185,7 @@ class Effect:
         means = [np.asarray([runs.mean() for runs in group]) for group in groups]
         scale = means[1].mean()
         raw = paired(means[0] / scale, means[1] / scale, margin=self.margin)
-        record: dict[str, Any] = {
+        record = {
             "seeds": self.contrast.n,
             **self.estimate_and_interval,
         }
@@ -198,7 +194,7 @@ class Effect:
         record["raw_low"], record["raw_high"] = _known(raw.ci_low, raw.ci_high)
         return record | {
             "margin": self.margin,
-            "scatter": finite(self.runs.scatter),
+            "scatter": self.runs.scatter,
             "excluded": len(self.runs.excluded),
             "p_value": self.contrast.p_value,
             "tost_p": self.contrast.tost_p,

@@ -226,7 +226,7 @@ def _files_digest(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def _digest(path: Path) -> dict[str, Any]:
+def _digest(path: Path) -> dict[str, object]:
     """Returns the content of `digest.json`; {} if it is missing or damaged."""
     try:
         found = records.read_json(path / DIGEST)

@@ -29,6 +29,8 @@ _BATCH, _LONGEST = 8, 100
 
 Frames = NDArray[np.floating[Any]]
 Scores = dict[str, NDArray[np.float64]]
+#: Numbers of a frame, by name.
+Row = dict[str, float]
 
 
 def score(truth: Frames, predictions: Frames, *, data_range: float = 1.0) -> Scores:
@@ -77,7 +79,7 @@ def last_seen(truth: Frames, extrapolate_from: int | None) -> Frames:
 
 def table(
     prediction: Scores, copy: Scores, extrapolate_from: int | None, *, start: int = 0
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Returns a row per frame from 1 on: `frame`, metrics and `copy_<metric>`.
 
     `frame` counts from `start`. `observed` is whether the network is shown this frame,
@@ -93,7 +95,7 @@ def table(
     ]
 
 
-def means(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def means(rows: list[Row]) -> dict[str, dict[str, float]]:
     """Averages over the observed and over the extrapolated frames, where there are any.
 
     PSNR is computed from the mean MSE; it is infinite where a frame equals the last.
@@ -213,7 +215,7 @@ def _check_horizons(task: Task, horizons: Sequence[int], steps: int) -> None:
             )
 
 
-def _of_horizon(scores: list[list[Scores]], pixels: int) -> dict[str, Any]:
+def _of_horizon(scores: list[list[Scores]], pixels: int) -> dict[str, object]:
     """Returns the scores of the network and of copying at one horizon."""
     rows = [
         {name: float(mine[name].mean()) for name in METRICS}
@@ -302,7 +304,7 @@ def pieces(
     return list(itertools.islice(begun, skip, skip + (count or left))), frames
 
 
-def _mean(rows: list[dict[str, Any]], copy: str) -> dict[str, float]:
+def _mean(rows: list[Row], copy: str) -> dict[str, float]:
     mean = {
         name: float(np.mean([row[copy + name] for row in rows])) for name in METRICS
     }

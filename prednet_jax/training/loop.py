@@ -81,11 +81,15 @@ class Pair(NamedTuple):
         step: `(state, windows) -> (state, metrics of each run)`, metrics on the host.
         stream: the windows of each update.
         state: the state of all runs.
+        state_of: `(state of all runs, i) -> state of run i`.
+        gather: function that collects a state that several processes hold.
     """
 
     step: Callable[[Any, Windows], tuple[Any, list[StepMetrics]]]
     stream: Iterator[Windows]
     state: Any
+    state_of: Callable[[Any, int], TrainState] = lambda state, _: state
+    gather: Callable[[Any], Any] = lambda state: state
 
 
 def initial_params(network: Network, seed: int) -> dict:
@@ -254,12 +258,3 @@ def frames_seen(schedule: data.Schedule, updates: int) -> int:
     made, batch = schedule.start[:updates].shape
     opened = schedule.first[:updates].sum() if schedule.window else 0
     return batch * int(made * max(schedule.window, 1) - opened)
-
-
-def batches(
-    source: data.FrameSource, schedule: data.Schedule
-) -> Iterator[tuple[np.ndarray, np.bool_]]:
-    """Yields each window `[T + 1, B, H, W, C]`, and whether it opens a sequence."""
-    fresh = TrainState({}, None, None, np.int32(0))  # type: ignore[arg-type]
-    for (window,) in stream([SeedRun(0, fresh, source, schedule)]):
-        yield window

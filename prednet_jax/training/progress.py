@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -56,7 +55,7 @@ class Progress:
         self._bar.close()
 
 
-def reached(folder: Path, validated: Mapping[str, Any] | None = None) -> str:
+def reached(folder: Path, validated: Mapping[str, float] | None = None) -> str:
     """Returns the result of a training: its last loss as a fraction of copying's loss.
 
     Losses are means over the last fifth of all updates, including updates of earlier

@@ -64,7 +64,7 @@ class Recipe:
     records: RecordSettings = dataclasses.field(default_factory=RecordSettings)
     dtype: Any = np.float32
     weights: dict | None = None
-    flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    flags: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.task.check(self.method)

@@ -210,8 +210,13 @@ def many_seeds(update: Callable, layout: Layout, runs: Sequence[SeedRun]) -> Pai
             for number in held
         ]
 
-    states = layout.place_states([run.state for run in runs])
-    return Pair(step, loop.stream(runs, layout.held(1)), states)
+    return Pair(
+        step,
+        loop.stream(runs, layout.held(1)),
+        layout.place_states([run.state for run in runs]),
+        state_of=lambda states, i: replica_state(states, held[i]),
+        gather=gather_states,
+    )
 
 
 def gather_states(states: TrainState) -> TrainState:

@@ -17,8 +17,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, log_line
 from prednet_jax.records import Manifest
 from prednet_jax.training import checkpoints
-from prednet_jax.training.recipe import Recipe
-from prednet_jax.training.truncated import TrainState
+from prednet_jax.training.recipe import Prepared, Recipe
 
 #: What makes a directory that of a run.
 PARTS = (
@@ -135,35 +134,39 @@ def _meaning(field: str, value: Any) -> Any:
     return noise_lib.parse(value) if field == "noise" and value else value
 
 
-class RunToWrite(NamedTuple):
-    """A run whose training begins or continues.
+@dataclasses.dataclass(kw_only=True)
+class PendingRun:
+    """A run whose training begins or continues, filled in from top to bottom.
 
     Attributes:
+        seed: the root seed.
         folder: its directory.
-        existing: run that the directory holds.
-        state: the state before the first update; only its shapes for a run of other
-            processes.
-        manifest: its manifest, or None if another process holds it.
+        held: whether this process trains a part of it.
         writes: whether this process writes its records.
+        existing: run that the directory holds.
+        prepared: its data and initial weights, where this process trains it.
+        manifest: its manifest, where this process trains it.
+        state: the state before the next update; only its shapes where other processes
+            train it.
     """
 
+    seed: int
     folder: Path
-    existing: ExistingRun
-    state: TrainState
-    manifest: Manifest | None
+    held: bool
     writes: bool
+    existing: ExistingRun
+    prepared: Prepared | None = None
+    manifest: Manifest | None = None
+    state: Any = None
 
 
-def start_or_resume(
-    runs: Sequence[RunToWrite], *, overwrite: bool
-) -> tuple[int, list[TrainState], list[Manifest | None]]:
+def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
     """Starts or continues runs, all at the same update; the first function to write.
 
-    Every process passes all runs.
+    Every process passes all runs. Sets their states, and their manifests as written.
 
     Returns:
-        The update to continue from, the state of each run after it, and the manifests
-        as they were written.
+        The update to continue from.
     """
     folders = [run.folder for run in runs]
     for run in runs:
@@ -173,31 +176,31 @@ def start_or_resume(
                 _clear(run.folder)
             for left in run.folder.glob(".*.tmp"):  # of an interrupted write
                 left.unlink(missing_ok=True)
-    done, states = 0, [run.state for run in runs]
+    done = 0
     if all(run.existing.manifest is not None for run in runs):
         metrics = [folder / records.METRICS for folder in folders]
         lines = min(len(records.metrics_lines(path)) for path in metrics)
-        done, states = checkpoints.newest(folders, states, lines)
+        done, states = checkpoints.newest(folders, [run.state for run in runs], lines)
+        for run, state in zip(runs, states, strict=True):
+            run.state = state
     # From here on the directories change, which all processes have read by now.
     process.assert_same_on_all("the update to go on from", done)
-    manifests: list[Manifest | None] = []
     for run in runs:
-        manifest = run.manifest
-        if run.writes and manifest is not None:
+        if run.writes and run.manifest is not None:
             if run.existing.manifest is not None:
                 print(f"{run.folder}: going on after update {done}")
-                manifest = _continued(run.existing.manifest, manifest, done)
-            records.write_json(run.folder / records.MANIFEST, manifest.to_json())
-        manifests.append(manifest)
-    return done, states, manifests
+                run.manifest = _continued(run.existing.manifest, run.manifest, done)
+            records.write_json(run.folder / records.MANIFEST, run.manifest.to_json())
+    return done
 
 
-def check_all_begun(folders: Sequence[Path], existing: Sequence[ExistingRun]) -> None:
+def check_all_begun(runs: Sequence[PendingRun]) -> None:
     """Refuses to continue where some runs have checkpoints and another has no run."""
-    pairs = list(zip(folders, existing, strict=True))
-    lost = [folder for folder, run in pairs if run.manifest is None]
+    lost = [run.folder for run in runs if run.existing.manifest is None]
     kept = [
-        folder for folder, run in pairs if run.manifest and checkpoints.updates(folder)
+        run.folder
+        for run in runs
+        if run.existing.manifest and checkpoints.updates(run.folder)
     ]
     if lost and kept:
         raise UserError(

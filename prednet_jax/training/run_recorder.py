@@ -25,7 +25,7 @@ from prednet_jax.models import parameters
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, evaluation
 from prednet_jax.training.interruption import Interruption
-from prednet_jax.training.loop import UpdateRecord
+from prednet_jax.training.loop import Pair, UpdateRecord
 from prednet_jax.training.progress import Progress, reached
 from prednet_jax.training.recipe import Recipe
 from prednet_jax.training.settings import TRACE_AFTER
@@ -105,7 +105,7 @@ class RunRecorder:
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
         self._losses: list[float] = []
         self._zero_gradients = 0
-        self._validated: dict[str, Any] | None = None
+        self._validated: dict[str, float] | None = None
         if recipe.validation is not None:
             kept = [r for r in records.read_validation(folder) if r["update"] <= done]
             self._validated = kept[-1] if kept else None
@@ -169,7 +169,9 @@ class RunRecorder:
 
         self._events.write_event(Event(wall_time=time.time(), step=update, **content))
 
-    def _show(self, update: int, prefix: str, values: Mapping[str, Any]) -> None:
+    def _show(
+        self, update: int, prefix: str, values: Mapping[str, float | None]
+    ) -> None:
         """Adds the finite scalars of an update for TensorBoard."""
         from tensorboardX.summary import scalar
 
@@ -249,12 +251,11 @@ def record_training(
     recipe: Recipe,
     recorders: Mapping[int, RunRecorder],
     steps: Iterator[tuple[Any, Sequence[UpdateRecord]]],
-    state_of: Callable[[Any, int], TrainState],
+    pair: Pair,
     interruption: Interruption,
     *,
     done: int,
     name: str,
-    gather: Callable[[Any], Any] = lambda states: states,
 ) -> Any:
     """Trains runs to the end and records every update.
 
@@ -265,11 +266,10 @@ def record_training(
         recipe: settings that the runs share.
         recorders: the recorders of this process, by position among its runs.
         steps: the training, as `loop.train_runs` yields it.
-        state_of: function that returns the state of the run at a position.
+        pair: the kind of the training.
         interruption: recorder of signals.
         done: updates that were made before.
         name: the name that the progress shows.
-        gather: function that collects states that several processes hold.
 
     Returns:
         The last states, gathered, or None if all updates were made before.
@@ -288,9 +288,9 @@ def record_training(
             save = bool(number or due) or _is_kept(recipe, update)
             if save:
                 interruption.save()
-            held = gather(states) if save else states
+            held = pair.gather(states) if save else states
             for i, recorder in recorders.items():
-                recorder.see(lines[i], functools.partial(state_of, held, i), save)
+                recorder.see(lines[i], functools.partial(pair.state_of, held, i), save)
             if save:
                 for recorder in recorders.values():
                     recorder.prune()

@@ -213,7 +213,7 @@ class DataSettings:
             return held_out.open_split(task, "validation")
         return _opened(self.validation_data, **self._options(task))
 
-    def _options(self, task: Task) -> dict[str, Any]:
+    def _options(self, task: Task) -> Values:
         names = ("crop", "offset", "allow_outside", "layout", "every")
         own = {name: getattr(self, name) for name in names}
         return own | tasks.frame_size(task)
@@ -442,7 +442,7 @@ class Settings(NamedTuple):
         kinds = typing.get_type_hints(cls).values()
         return cls(*(fill(kind, *layers) for kind in kinds))
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> Values:
         """Returns every field by name as JSON holds it, as in a manifest."""
         found: dict[str, Any] = {}
         for part in self:

@@ -22,9 +22,8 @@ from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import Pair, SeedRun
 from prednet_jax.training.recipe import Prepared, Recipe, prepare
 from prednet_jax.training.replicas import Layout
-from prednet_jax.training.run_directory import ExistingRun, RunToWrite
+from prednet_jax.training.run_directory import ExistingRun, PendingRun
 from prednet_jax.training.run_recorder import RunRecorder, record_training
-from prednet_jax.training.truncated import TrainState
 
 
 class TrainingStrategy:
@@ -35,7 +34,7 @@ class TrainingStrategy:
         streams: number of streams of a run that a device has.
     """
 
-    layout: Mapping[str, Any] | None = None
+    layout: Mapping[str, object] | None = None
     streams: int = 1
 
     def __init__(self, recipe: Recipe):
@@ -52,15 +51,6 @@ class TrainingStrategy:
         """Returns the step and the stream of the runs."""
         (run,) = runs
         return loop.one_seed(self._recipe.trainer, run, self._recipe.training.draw)
-
-    def state_of(self, states: Any, number: int) -> TrainState:
-        """Returns the state of the run with a number."""
-        del number
-        return states
-
-    def gather(self, states: Any) -> Any:
-        """Collects states that several processes hold."""
-        return states
 
 
 class Together(TrainingStrategy):
@@ -93,32 +83,6 @@ class Together(TrainingStrategy):
     def pair(self, runs: Sequence[SeedRun]) -> Pair:
         """Returns the step and the stream of all replicas."""
         return replicas.many_seeds(self._update, self._devices, runs)
-
-    def state_of(self, states: Any, number: int) -> TrainState:
-        """Returns the state of one replica."""
-        return replicas.replica_state(states, number)
-
-    def gather(self, states: Any) -> Any:
-        """Gathers the states of all replicas."""
-        return replicas.gather_states(states)
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Run:
-    """The data of one seed, filled in from top to bottom.
-
-    `number` is its position among all seeds, `held` whether this process trains a part
-    of it, `writes` whether it writes the records.
-    """
-
-    number: int
-    seed: int
-    folder: Path
-    held: bool
-    writes: bool
-    existing: ExistingRun
-    prepared: Prepared | None = None
-    manifest: Manifest | None = None
 
 
 def train_seeds(
@@ -168,8 +132,7 @@ def train_seeds(
     folders = list(directories.values())
     _check_places(recipe, [f for number, f in enumerate(folders) if writes(number)])
     runs = [
-        _Run(
-            number=number,
+        PendingRun(
             seed=seed,
             folder=folder,
             held=number in local,
@@ -190,8 +153,7 @@ def train_seeds(
         return
     strategy = TrainingStrategy(recipe)
     if layout is not None and mode is not None:
-        folders, existing = [run.folder for run in runs], [run.existing for run in runs]
-        run_directory.check_all_begun(folders, existing)
+        run_directory.check_all_begun(runs)
         strategy = Together(recipe, layout, mode)
     shapes = _prepare_and_check(recipe, strategy, [run for run in runs if run.held])
     with files.hold(*(run.folder for run in runs if run.writes)):
@@ -221,7 +183,7 @@ def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
 
 
 def _prepare_and_check(
-    recipe: Recipe, strategy: TrainingStrategy, held: Sequence[_Run]
+    recipe: Recipe, strategy: TrainingStrategy, held: Sequence[PendingRun]
 ) -> Any:
     """Opens the data of the runs of this process, and refuses what cannot be trained.
 
@@ -278,7 +240,7 @@ def _manifest(
 
 def _train_group(
     recipe: Recipe,
-    group: Sequence[_Run],
+    group: Sequence[PendingRun],
     strategy: TrainingStrategy,
     shapes: Any,
     interruption: Interruption,
@@ -287,43 +249,27 @@ def _train_group(
 
     Returns the seconds of the training.
     """
-    # For runs that other processes hold, only the shapes of the state matter.
-    to_write = [
-        RunToWrite(
-            run.folder,
-            run.existing,
-            shapes
-            if run.prepared is None
-            else recipe.initial_state(run.seed, run.prepared.weights),
-            run.manifest,
-            run.writes,
-        )
-        for run in group
-    ]
-    done, states, manifests = run_directory.start_or_resume(
-        to_write, overwrite=recipe.records.overwrite
-    )
-    held = [(i, run) for i, run in enumerate(group) if run.prepared is not None]
-    seed_runs = [
-        SeedRun(run.seed, states[i], run.prepared.source, run.prepared.schedule)
-        for i, run in held
-        if run.prepared is not None
-    ]
+    for run in group:
+        # For runs that other processes hold, only the shapes of the state matter.
+        run.state = shapes
+        if run.prepared is not None:
+            run.state = recipe.initial_state(run.seed, run.prepared.weights)
+    done = run_directory.start_or_resume(group, overwrite=recipe.records.overwrite)
+    seed_runs: list[SeedRun] = []
     recorders: dict[int, RunRecorder] = {}
-    for position, (i, run) in enumerate(held):
-        manifest = manifests[i]
-        if run.writes and manifest is not None:
+    for run in group:
+        if run.prepared is None or run.manifest is None:
+            continue
+        if run.writes:
             # A run continues when the file of its weights has moved.
             initial = run.folder / run_directory.INITIAL
             if recipe.weights is not None and not initial.exists():
                 records.write_tree(initial, recipe.weights)
-            recorders[position] = RunRecorder(
-                recipe, run.folder, manifest, done, states[i].params
+            recorders[len(seed_runs)] = RunRecorder(
+                recipe, run.folder, run.manifest, done, run.state.params
             )
-
-    def state_of(trained: Any, position: int) -> TrainState:
-        return strategy.state_of(trained, held[position][1].number)
-
+        seed_runs.append(SeedRun(run.seed, run.state, *run.prepared[:2]))
+    pair = strategy.pair(seed_runs)
     start = time.perf_counter(), time.process_time()
     name = f"{recipe.task.name} seed {group[0].seed}"
     if strategy.layout is not None:
@@ -331,19 +277,20 @@ def _train_group(
     end = record_training(
         recipe,
         recorders,
-        loop.train_runs(seed_runs, strategy.pair(seed_runs), recipe.method),
-        state_of,
+        loop.train_runs(seed_runs, pair, recipe.method),
+        pair,
         interruption,
         done=done,
         name=name,
-        gather=strategy.gather,
     )
     wall = time.perf_counter() - start[0]
     parallelism = (time.process_time() - start[1]) / wall
     measured = {"wall_seconds": wall, "processor_seconds_per_second": parallelism}
-    for position, recorder in recorders.items():
+    for i, recorder in recorders.items():
         # All updates were made before, by a process that was killed afterwards.
-        state = seed_runs[position].state if end is None else state_of(end, position)
-        recorder.finish(state.params, seed_runs[position].source, measured)
+        state = seed_runs[i].state if end is None else pair.state_of(end, i)
+        recorder.finish(state.params, seed_runs[i].source, measured)
+    for run in group:  # The states of a seed take no memory while another is trained.
+        run.state = run.prepared = None
     interruption.obey(f"{group[0].folder} is finished")
     return wall

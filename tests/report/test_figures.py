@@ -10,6 +10,7 @@ import pytest
 from prednet_jax import report
 from prednet_jax.report import charts, figures
 from prednet_jax.report.numbers import significant
+from prednet_jax.verdict import Verdict
 from tests.processes import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "figure_data.json").read_text())
@@ -138,14 +139,15 @@ def test_an_svg_is_the_same_again_and_says_what_it_shows():
 
 def test_a_dot_per_seed_of_every_contrast_of_a_verdict():
     about = {"model": "prednet", "treatment": "ulp", "role": "treatment"}
-    about |= {"margin": 0.02, "control_mean": 1.0}
+    about |= {"margin": 0.02, "control_mean": 1.0, "verdict": "inconclusive"}
     controls = ("float32", "fixed_orders")
     # Draws of the noise are averaged within a seed; seed 2 has no partner.
     losses = {"float32": {"1": [2.0], "2": [1]}, "ulp": {"1": [1, 5]}}
     verdict = {
         "contrasts": [about | {"control": control} for control in controls],
         "losses": {"prednet": losses},
+        "verdict": {},
     }
-    drawn = figures.seeds(verdict)
+    drawn = figures.seeds(Verdict.from_json(verdict))
     assert [(row.label, row.values) for row in drawn.rows] == [("ulp", [[50.0]])]
     assert drawn.panels[0].zone == (-2, 2)

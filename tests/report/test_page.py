@@ -13,6 +13,7 @@ import pytest
 
 from prednet_jax import report
 from prednet_jax.report import page as pages
+from prednet_jax.verdict import Verdict
 
 VOID = {"meta", "img", "input", "br", "link"}
 MODELS = ("prednet", "autoencoder")
@@ -201,7 +202,8 @@ def test_the_least_that_a_verdict_has_is_enough(tmp_path, verdict):
     text = text_of(page)
     assert "No run with a loss curve was found" in text
     assert "No contrast was recorded" in text
-    shown = report.text_table(least | {"contrasts": [contrast | {"control": "gpu"}]})
+    other = least | {"contrasts": [contrast | {"control": "gpu"}]}
+    shown = report.text_table(Verdict.from_json(other))
     assert "\n- gpu\n" in shown
     assert {path.name for path in tmp_path.iterdir()} == {"verdict.json", "report.html"}
 

@@ -8,6 +8,7 @@ from prednet_jax import report
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.report import numbers, results, verdict_text
+from prednet_jax.verdict import Contrast, Verdict
 
 
 def test_load_finds_every_run(comparison):
@@ -140,7 +141,7 @@ def test_the_ends_of_a_change_are_zero_only_if_they_are():
 
 
 def test_text_table_names_every_contrast_and_fits(verdict):
-    text = report.text_table(verdict)
+    text = report.text_table(Verdict.from_json(verdict))
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     assert text.isascii()
@@ -153,10 +154,17 @@ def test_text_table_names_every_contrast_and_fits(verdict):
     assert "+0.0" in next(line for line in lines if line.startswith("stale_targets"))
     assert "6/6" in next(line for line in lines if line.startswith("threads_1"))
     one |= {"scale": "log", "mean_difference": 0.5, "bitwise_equal": 0}
-    assert verdict_text.text_row(one)[3].startswith("+65 % ")  # exp(0.5) - 1
+    assert verdict_text.text_row(Contrast.from_json(one))[3].startswith(
+        "+65 % "
+    )  # exp(0.5) - 1
     assert "about emulated noise only" in " ".join(lines)
     for model in ("prednet", "autoencoder"):
         assert f"p Holm: over all 7 contrasts of {model}" in lines
+
+
+def of_claims(*claims, **others):
+    least = {"contrasts": [], "verdict": {}, "claims": claims}
+    return Verdict.from_json(least | others)
 
 
 def test_claims_and_a_repetition_in_sentences():
@@ -178,7 +186,7 @@ def test_claims_and_a_repetition_in_sentences():
         "predicted": [-0.0002, 0.049],
         "holds": False,
     }
-    assert verdict_text.claim_sentences({"claims": [stale, noise]}) == [
+    assert verdict_text.claim_sentences(of_claims(stale, noise)) == [
         "PredNet: the mistake of the published script (stale targets) raises the loss. "
         "Here the change of the loss is +212 %. The study published +206 % [+185, "
         "+228], which predicts +136 % to +305 % for a repetition of this size.",
@@ -187,7 +195,7 @@ def test_claims_and_a_repetition_in_sentences():
         "[+185, +228], which predicts 0.0 % to +4.9 % for a repetition of this size; "
         "this one lies outside, as 1 honest repetition in 14 does.",
     ]
-    lines = report.claim_lines({"claims": [stale, noise]}).splitlines()
+    lines = report.claim_lines(of_claims(stale, noise)).splitlines()
     assert max(map(len, lines)) <= 100
 
 
@@ -200,23 +208,22 @@ def test_each_answer_has_its_sentence_and_what_it_rests_on():
     }
     claim |= dict.fromkeys(("published", "predicted", "holds"))
     checks = {"prednet": {"distance_over_travelled": 3.1e-6}}
-    verdict = {"claims": [claim], "manipulation": checks}
-    (said,) = verdict_text.claim_sentences(verdict)
+    (said,) = verdict_text.claim_sentences(of_claims(claim, manipulation=checks))
     assert said.startswith("PredNet: these runs cannot tell whether")
     assert "too short" in said
     assert "0.0003 %" in said
-    (why,) = verdict_text.unpublished(verdict)
+    (why,) = verdict_text.unpublished(of_claims(claim))
     assert "no numbers" in why
-    verdict["design"] = {"differs_from_study": {"prednet": ["window 9 instead of 10"]}}
-    (why,) = verdict_text.unpublished(verdict)
+    design = {"differs_from_study": {"prednet": ["window 9 instead of 10"]}}
+    (why,) = verdict_text.unpublished(of_claims(claim, design=design))
     assert "window 9 instead of 10" in why
 
     claim |= {"model": "autoencoder", "answer": "same bits", "estimate": 0}
-    (said,) = verdict_text.claim_sentences({"claims": [claim]})
+    (said,) = verdict_text.claim_sentences(of_claims(claim))
     assert said.endswith("leaves the same bits. Here the losses are equal.")
     claim["answer"] = "perhaps"
     with pytest.raises(UserError, match="perhaps"):
-        verdict_text.claim_sentences({"claims": [claim]})
+        verdict_text.claim_sentences(of_claims(claim))
 
 
 def test_the_report_is_written_anew(forked, verdict, tmp_path):

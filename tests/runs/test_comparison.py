@@ -12,6 +12,7 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.report.verdict_text import text_table
 from prednet_jax.runs import comparison
 from prednet_jax.runs.jobs import write_receipt
+from prednet_jax.verdict import Verdict
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
 AUTOENCODER = tasks.of(AutoencoderConfig())
@@ -86,8 +87,12 @@ def simulated(root, *, task=PREDNET, arms=ARMS, seeds=21, **effects):
     return plan
 
 
+def judge(*arguments):
+    return comparison.judge(*arguments).to_json()
+
+
 def test_no_effect_is_refuted(tmp_path):
-    verdict = comparison.judge(simulated(tmp_path))
+    verdict = judge(simulated(tmp_path))
     assert verdict["verdict"] == {"prednet": "refuted"}
     rows = {(row["treatment"], row["control"]): row for row in verdict["contrasts"]}
     assert rows["stale_targets", "float32"]["verdict"] == "higher loss"
@@ -116,7 +121,7 @@ def test_no_effect_is_refuted(tmp_path):
 
 def test_the_control_is_every_fixed_order(tmp_path):
     arms = ("convolution_im2col", "reduction_order_run", "threads_1")
-    verdict = comparison.judge(simulated(tmp_path, arms=arms, seeds=8))
+    verdict = judge(simulated(tmp_path, arms=arms, seeds=8))
     losses = verdict["losses"]["prednet"]
     fixed = [
         np.mean([np.log(losses[arm][seed]) for arm in ("float32", *arms[:2])])
@@ -134,7 +139,7 @@ def test_the_control_is_every_fixed_order(tmp_path):
 
 def test_a_repetition_stands_beside_the_study(tmp_path):
     """Two seeds alone fix nothing; the study, without an effect, answers with them."""
-    study = comparison.judge(simulated(tmp_path / "study"))
+    study = judge(simulated(tmp_path / "study"))
     plan = design(tmp_path / "again", seeds=2, arms=("stale_targets",))
     plan = dataclasses.replace(plan, first_seed=9000)
     for job in plan.runs():
@@ -142,7 +147,7 @@ def test_a_repetition_stands_beside_the_study(tmp_path):
         end = (3.0, 5.0) if job.arm.name == "reduction_order" else (3.0, 4.0)
         effect += 1e-5 * job.draw
         write_runs(job, [0.1 + effect, 0.105 + effect], end=end)
-    verdict = comparison.judge(plan, study["losses"])
+    verdict = judge(plan, study["losses"])
     assert verdict["verdict"] == {"prednet": "inconclusive"}
     stale, noise = verdict["claims"]
     names = "claim model answer estimate low high published predicted holds"
@@ -164,7 +169,7 @@ def test_every_contrast_can_be_recomputed_from_the_losses(tmp_path):
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     diverge(job, job.seeds[3])
     path = tmp_path / "verdict.json"
-    records.write_json(path, comparison.judge(plan))
+    records.write_json(path, judge(plan))
     verdict = records.read_json(path)
     margin = verdict["margins"]["prednet"]["value"]
     rows = [row for row in verdict["contrasts"] if row["control"] == "float32"]
@@ -196,19 +201,19 @@ def test_diverged_seeds_of_the_question_are_left_out_up_to_one_in_twenty(tmp_pat
     plan = simulated(tmp_path)
     job = next(j for j in plan.runs() if j.arm.name == "reduction_order")
     diverge(job, job.seeds[3])
-    once = comparison.judge(plan)
+    once = judge(plan)
     assert once["verdict"] == {"prednet": "refuted"}
     assert once["details"]["prednet"]["excluded"] == 1
     diverge(job, job.seeds[4])
-    assert comparison.judge(plan)["verdict"] == {"prednet": "inconclusive"}
+    assert judge(plan)["verdict"] == {"prednet": "inconclusive"}
 
 
 def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     plan = simulated(tmp_path)
-    whole = comparison.judge(plan)
+    whole = judge(plan)
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     diverge(job, job.seeds[3])
-    verdict = comparison.judge(plan)
+    verdict = judge(plan)
     about = {"model": "prednet", "treatment": "gaussian_1", "control": "float32"}
     about |= {"seed": job.seeds[3], "reason": "loss not finite in gaussian_1"}
     assert verdict["excluded"] == [about]
@@ -221,14 +226,16 @@ def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
     # In both arms: the control's mean is of the same seeds.
     assert rows["gaussian_1"]["control_mean"] != before["gaussian_1"]["control_mean"]
     assert rows["stale_targets"]["n"] == before["stale_targets"]["n"]
-    assert f"left out: seed {job.seeds[3]} of gaussian_1" in text_table(verdict)
+    assert f"left out: seed {job.seeds[3]} of gaussian_1" in text_table(
+        Verdict.from_json(verdict)
+    )
 
     # An arm that diverged on every seed has no contrast; the others are judged.
     plan = simulated(tmp_path / "every", seeds=3)
     job = next(j for j in plan.runs() if j.arm.name == "gaussian_1")
     for seed in job.seeds:
         diverge(job, seed)
-    verdict = comparison.judge(plan)
+    verdict = judge(plan)
     rows = {row["treatment"] for row in verdict["contrasts"]}
     assert rows == {"reduction_order", "threads_1", "stale_targets"}
     left_out = [(row["treatment"], row["seed"]) for row in verdict["excluded"]]
@@ -238,7 +245,7 @@ def test_a_diverged_run_is_left_out_of_its_contrast_and_named(tmp_path):
 
 def test_stale_targets_are_no_claim_about_the_autoencoder(tmp_path):
     """One image per update has no next frame: stale targets cannot move it."""
-    verdict = comparison.judge(simulated(tmp_path, task=AUTOENCODER, stale_targets=0.0))
+    verdict = judge(simulated(tmp_path, task=AUTOENCODER, stale_targets=0.0))
     assert verdict["verdict"] == {"autoencoder": "refuted"}
     assert len(verdict["claims"]) == 1
 
@@ -246,7 +253,7 @@ def test_stale_targets_are_no_claim_about_the_autoencoder(tmp_path):
     plan = design(tmp_path / "same", AUTOENCODER, (), 3)
     for job in plan.runs():
         write_runs(job, [0.1, 0.2, 0.3])
-    verdict = comparison.judge(plan)
+    verdict = judge(plan)
     (claim,) = verdict["claims"]
     assert (claim["answer"], claim["estimate"], claim["low"]) == ("same bits", 0, None)
 
@@ -258,16 +265,16 @@ def test_runs_that_are_altered_or_did_not_start_alike_are_refused(tmp_path):
         shutil.rmtree(job.folder)
         write_runs(job, [0.1] * len(job.seeds), changed=changed)
         with pytest.raises(files.FileError, match=f"{changed}_sha256"):
-            comparison.judge(plan)
+            judge(plan)
     (job.run_folder(job.seeds[1]) / records.WEIGHTS).unlink()
     with pytest.raises(files.FileError, match=r"altered since .weights\.npz"):
-        comparison.judge(plan)
+        judge(plan)
 
 
 def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "gpu_found", lambda: "some GPU")
     plan = simulated(tmp_path, arms=("gpu", "gpu_deterministic"), seeds=2)
-    verdict = comparison.judge(plan)
+    verdict = judge(plan)
     devices = {arm["name"]: arm.get("gpu") for arm in verdict["arms"]}
     assert devices["float32"] is None
     assert devices["gpu"] == "some kind"

@@ -10,7 +10,6 @@ import test_executor
 
 from prednet_jax import files, records, runs
 from prednet_jax.data import digits
-from prednet_jax.errors import UserError
 from prednet_jax.runs import jobs, store
 from prednet_jax.runs.store import RunState, Status
 from tests.processes import ROOT
@@ -207,16 +206,6 @@ def test_the_order_of_facts_does_not_count_and_their_fingerprint_does(tmp_path):
     assert str(store.state(folder, other, [])) == "with other updates and source"
     with pytest.raises(files.FileError, match="run: with other contents; expected"):
         store.verify(folder, {"updates": 5}, [])
-
-
-def test_arrays_come_back_to_who_made_them_alone(tmp_path):
-    path = tmp_path / "new" / "run.npz"
-    assert not store.has_arrays(path, FACTS)
-    store.write_arrays(path, FACTS, {"a": {"b": np.arange(3)}})
-    assert store.has_arrays(path, FACTS)
-    np.testing.assert_array_equal(records.read_tree(path)["a"]["b"], np.arange(3))
-    with pytest.raises(UserError, match="another source; remove it"):
-        store.has_arrays(path, FACTS | {"source": "b"})
 
 
 ADD = """

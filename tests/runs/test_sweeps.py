@@ -128,7 +128,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     with monkeypatch.context() as worker:
         worker.setenv("OMP_NUM_THREADS", "1")
         found = sweeps.run_here(sent, source(there.script))
-    assert found["status"] == 0
+    assert found.status == 0
     assert sweeps.receive(there, found) == runs.Ended(there)
     ours, theirs = (verified(one, 0) for one in (here, there))
     assert ours.metrics["loss"].tolist() == theirs.metrics["loss"].tolist()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from prednet_jax import records
 from prednet_jax.statistics import margin_from_losses, pair_by_seed, paired, sign_flip
 from prednet_jax.statistics.contrasts import holm
 
@@ -59,7 +60,7 @@ def test_constant_differences_up_to_rounding_are_one_value():
     # One seed claims nothing.
     result = paired([1.0], [2.0], margin=0.1)
     assert (result.p_value, result.verdict) == (1, "inconclusive")
-    record = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    record = json.loads(records.json_bytes(result.to_json()))
     assert record["ci_low"] is None
 
 
@@ -93,11 +94,11 @@ def test_seeds_are_matched_in_numerical_order_and_diverged_ones_left_out():
 
 def test_the_margin_is_a_fraction_of_the_mean_over_the_seeds():
     losses = {"a": {"1": [1.0, 3.0], "2": [3.0, 5.0]}}
-    assert margin_from_losses(losses, "a")["value"] == pytest.approx(0.06)
+    assert margin_from_losses(losses, "a").value == pytest.approx(0.06)
     found = margin_from_losses(losses, "a", 0.1)
-    assert found["value"] == pytest.approx(0.3)
-    assert (found["control_mean"], found["n_control"]) == (3, 2)
-    assert "10 % of the control's mean loss" in found["origin"]
+    assert found.value == pytest.approx(0.3)
+    assert (found.control_mean, found.n_control) == (3, 2)
+    assert "10 % of the control's mean loss" in found.origin
 
 
 def brute(d):

@@ -3,7 +3,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from prednet_jax import PredNetConfig
-from prednet_jax.training import replicas, run_recorder
+from prednet_jax.training import loop, replicas, run_recorder
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.settings import RecordSettings
 from tests.processes import python
@@ -26,7 +26,7 @@ def test_no_replica_drops_a_checkpoint_before_all_have_saved():
         SimpleNamespace(updates=9, records=RecordSettings(checkpoint_every=1)),
         {0: keeper("a"), 1: keeper("b")},
         iter([(None, [line, line])]),
-        lambda states, _: states,
+        loop.Pair(None, iter(()), None),
         Interruption(),
         done=0,
         name="tiny",
