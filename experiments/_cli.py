@@ -99,9 +99,7 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         return said, 2
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
-    # The noise library is independent and has its own error.
-    noise = sys.modules.get("prednet_jax.noise")
-    if isinstance(error, (UserError, getattr(noise, "NoiseError", UserError))):
+    if isinstance(error, UserError):
         return str(error), 2
     if isinstance(error, RunError):
         return str(error), 1

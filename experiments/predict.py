@@ -83,7 +83,7 @@ def main() -> None:
     start, frames = shown_frames(source, task)
     future, k = FLAGS.future, trained.extrapolate_from
     if k is not None:
-        errors.whole("--extrapolate_from", k, 1, frames - 1)
+        errors.check_int("--extrapolate_from", k, 1, frames - 1)
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
     truth = source.read(start, start + frames).astype(np.float32) / np.float32(255)
@@ -177,8 +177,8 @@ def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
     # predictions.npz holds frames and predictions in float32, and has to be readable.
     most = files.LIMIT // (2 * 4 * math.prod(task.frame)) - future
     count = max(least, min(longest, end - start)) if count is None else count
-    errors.whole("--future", future, 0, most + future - least)
-    errors.whole("--frames", count, least, most)
+    errors.check_int("--future", future, 0, most + future - least)
+    errors.check_int("--frames", count, least, most)
     if start + count > end:
         raise UserError(
             f"--start={start} --frames={count}: expected a sum of at most {end}, where "

@@ -10,7 +10,7 @@ leido/pytorch-prednet (`lotter_pytorch`).
 
 from dataclasses import dataclass
 
-from prednet_jax.errors import UserError, expect, one_of, positive, whole
+from prednet_jax.errors import UserError, check_int, expect, one_of, positive
 
 VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
 CONVOLUTIONS = tuple(
@@ -21,14 +21,14 @@ CONVOLUTIONS = tuple(
 def _widths(name: str, values: object) -> tuple[int, ...]:
     if not isinstance(values, (tuple, list)) or not values:
         raise UserError(f"{name}={values!r}: expected one width per layer")
-    return tuple(whole(f"{name}[{i}]", v, 1) for i, v in enumerate(values))
+    return tuple(check_int(f"{name}[{i}]", v, 1) for i, v in enumerate(values))
 
 
 def _filters(name: str, value: object, layers: int) -> tuple[int, ...]:
     sizes = value if isinstance(value, (tuple, list)) else (value,) * layers
     expect(len(sizes) == layers, name, value, f"one odd size, or a list of {layers}")
     for size in sizes:
-        if whole(name, size, 1) % 2 == 0:
+        if check_int(name, size, 1) % 2 == 0:
             raise UserError(f"{name}={value!r}: {size} is even; expected odd sizes")
     return tuple(sizes)
 
@@ -85,7 +85,7 @@ class PredNetConfig:
         shown = f"{multiple} " if layers < 64 else ""
         wanted = f"a multiple of {shown}(2^(layers - 1), {layers} layers)"
         for name in ("height", "width"):
-            value = whole(name, getattr(self, name), 1)
+            value = check_int(name, getattr(self, name), 1)
             put(name, value)
             expect(value % multiple == 0, name, value, wanted)
         positive("pixel_max", self.pixel_max)
@@ -145,7 +145,7 @@ class AutoencoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("height", "width", "channels"):
-            whole(name, getattr(self, name), 1)
+            check_int(name, getattr(self, name), 1)
         object.__setattr__(self, "hidden", _widths("hidden", self.hidden))
 
     @property

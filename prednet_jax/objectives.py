@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, expect, one_of, whole
+from prednet_jax.errors import UserError, check_int, expect, one_of
 from prednet_jax.models import prednet
 
 TARGETS = ("true", "stale")
@@ -77,7 +77,7 @@ class Method:
             weights = tuple(map(float, self.layer_weights))
             object.__setattr__(self, "layer_weights", weights)
         if self.extrapolate_from is not None:
-            whole("extrapolate_from", self.extrapolate_from, 1)
+            check_int("extrapolate_from", self.extrapolate_from, 1)
 
 
 class WindowResult(NamedTuple):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from prednet_jax.errors import decay, not_negative, positive, whole
+from prednet_jax.errors import check_int, decay, not_negative, positive
 
 
 class AdamState(NamedTuple):
@@ -115,7 +115,7 @@ def lotter_schedule(updates: int) -> optax.Schedule:
 
     kitti_train.py has 1e-3 before epoch 75 and 1e-4 from there on, of 150 epochs.
     """
-    whole("updates", updates, 1)
+    check_int("updates", updates, 1)
     half = updates // 2
     # Not optax.piecewise_constant_schedule: strict promotion refuses its mixed dtypes.
     return lambda step: jnp.where(step < half, 1e-3, 1e-4)
@@ -129,7 +129,7 @@ def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
     `floor * rate`, with `floor` in [0, 1).
     """
     positive("learning_rate", rate)
-    whole("updates", updates, 1)
+    check_int("updates", updates, 1)
     decay("rate_floor", floor)
 
     # Not optax.cosine_decay_schedule, for the same reason.

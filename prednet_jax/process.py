@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 
 # Precisions of a computation, and JAX's precision of matrix products for each.
 PRECISIONS = {
@@ -82,7 +82,7 @@ def check_threads(count: int) -> None:
             f"threads={count}: this system has no affinity masks; expected all (the "
             "default)"
         )
-    whole("threads", count, 1, available_threads())
+    check_int("threads", count, 1, available_threads())
 
 
 def split_cpu(count: int) -> None:
@@ -90,7 +90,7 @@ def split_cpu(count: int) -> None:
 
     Call it before any array is made. A number of devices in XLA_FLAGS takes precedence.
     """
-    whole("devices", count, 1)
+    check_int("devices", count, 1)
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", count)
 
@@ -136,8 +136,8 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
     It works as `join_launched` does. `coordinator` is host:port of process 0, and
     `number` is the index of this process.
     """
-    whole("processes", count, 1)
-    whole("process", number, 0, count - 1)
+    check_int("processes", count, 1)
+    check_int("process", number, 0, count - 1)
     if not re.fullmatch(r".+:\d+", coordinator):
         raise UserError(
             f"coordinator={coordinator!r}: expected host:port such as localhost:9000"

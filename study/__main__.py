@@ -33,7 +33,7 @@ def train(args: argparse.Namespace) -> bool:
     part = parts.PARTS[args.part]
     try:
         first, step = map(int, args.shard.split("/"))
-        errors.whole("shard", first, 0, step - 1)
+        errors.check_int("shard", first, 0, step - 1)
     except ValueError:
         raise errors.UserError(
             f"--shard={args.shard}: expected I/N with I below N"

@@ -34,11 +34,11 @@ def test_a_number_is_accepted_or_named(check):
 
 def test_whole_accepts_integers_and_refuses_everything_else():
     for value in (2, np.int32(7), 10):
-        assert type(errors.whole("n", value, 2, 10)) is int
-    assert errors.whole("n", 10**12, 2) == 10**12
+        assert type(errors.check_int("n", value, 2, 10)) is int
+    assert errors.check_int("n", 10**12, 2) == 10**12
     for value in (1, 11, 2.0, True, "3", None, np.float32(3)):
         with pytest.raises(ValueError, match=r"^n=.*from 2 to 10$"):
-            errors.whole("n", value, 2, 10)
+            errors.check_int("n", value, 2, 10)
 
 
 # Name of the distribution, where it is not that of the module.

@@ -9,11 +9,12 @@ PACKAGE = ROOT / "prednet_jax"
 
 # Layer of each module: a module imports from lower layers and from its own folder.
 LAYERS = [
+    {"noise"},
     {"errors"},
     {"files"},
     {"config", "optimizers", "records", "verdict"},
     {"process"},
-    {"models", "noise", "data", "curvature", "statistics"},
+    {"models", "data", "curvature", "statistics"},
     {"objectives", "pytest_plugin"},
     {"tasks", "report"},
     {"training", "calibration"},
@@ -96,9 +97,13 @@ def loaded_after(statement):
 def test_noise_loads_jax_and_numpy_alone():
     """Nor does the package, which is imported with it."""
     bare = loaded_after("import jax, jax.numpy, jax.extend, numpy")
-    here = loaded_after("import prednet_jax.noise")
+    here = loaded_after("import prednet_jax.noise; prednet_jax.noise.inject")
     heavy = ["flax", "optax", "chex", "orbax", "h5py", "matfree", "absl", "scipy"]
     assert not (here - bare) & {*heavy, *DATA_LIBRARIES}
+
+
+def test_checks_of_arguments_load_no_jax():
+    assert "jax" not in loaded_after("import prednet_jax.errors, prednet_jax.records")
 
 
 def test_experiments_holds_scripts_only():

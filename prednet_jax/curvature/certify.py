@@ -19,7 +19,7 @@ import numpy as np
 
 from prednet_jax.curvature import hessian
 from prednet_jax.curvature.hessian import Eigenpairs, Loss, PyTree
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, check_int
 
 # A value has settled if the second half of the steps moves it by a smaller fraction.
 _SETTLED = 0.05
@@ -74,7 +74,7 @@ def certify(
     value has not settled, and `starts` random vectors are tried. The function runs on
     the host and cannot be jitted. A loss without finite curvature is also a UserError.
     """
-    whole("starts", starts, 1)
+    check_int("starts", starts, 1)
     hessian.check(params, scale)
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
     eps = float(jnp.finfo(jnp.result_type(*jax.tree.leaves(params))).eps)

@@ -38,7 +38,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from matfree import decomp
 
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, check_int
 from prednet_jax.optimizers import one_minus_power
 
 PyTree = Any
@@ -171,7 +171,7 @@ def extreme_eigenpairs(
 def capped_steps(params: PyTree, steps: int) -> int:
     """Checks a number of Lanczos steps and limits it to the dimension."""
     dimension = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
-    return min(whole("steps", steps, 1), dimension)
+    return min(check_int("steps", steps, 1), dimension)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "steps"))

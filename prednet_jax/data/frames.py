@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 
 # The length of an endless source: more frames than any run reads.
 ENDLESS = 10**9
@@ -59,7 +59,7 @@ class FrameSource:
     def __post_init__(self):
         """Refuses, with a UserError, an invalid size, length or boundaries."""
         check_frame_size(self.height, self.width, self.channels)
-        whole("length", self.length, 1)
+        check_int("length", self.length, 1)
         begins = list(self.boundaries)
         if begins[:1] != [0] or (np.diff(np.array([*begins, self.length])) <= 0).any():
             shown = str(begins[:8])[:-1] + (", ..." if begins[8:] else "")
@@ -83,8 +83,8 @@ class FrameSource:
 
 def check_frame_size(height: int, width: int, channels: int) -> None:
     """Refuses a side that is not positive, and channels other than 1 and 3."""
-    whole("height", height, 1)
-    whole("width", width, 1)
+    check_int("height", height, 1)
+    check_int("width", width, 1)
     if channels not in (1, 3):
         raise UserError(
             f"channels={channels}: frames have 3 (RGB) or 1 (grey); "
@@ -130,7 +130,7 @@ def joined_spans(spans: Sequence[tuple[Frames, int, int]]) -> Frames:
 
 def thinned(source: FrameSource, every: int) -> FrameSource:
     """Returns a source with every `every`-th frame of each sequence of a source."""
-    if whole("every", every, 1) == 1:
+    if check_int("every", every, 1) == 1:
         return source
     begins = np.asarray(source.boundaries)
     lengths = -(-np.diff(begins, append=source.length) // every)

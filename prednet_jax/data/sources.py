@@ -15,7 +15,7 @@ from prednet_jax import errors, files
 from prednet_jax.data import arrays, digits, images, splits, video, walk
 from prednet_jax.data.frames import Fit, FrameSource, joined, refuse_crop, thinned
 from prednet_jax.data.splits import SPLITS
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def open_source(
         "width": default[1] if width is None else width,
         "channels": default[2] if channels is None else channels,
     }
-    whole("seed", seed, 0)
+    check_int("seed", seed, 0)
     fit = Fit(**size, crop=crop, offset=offset)
     if data in NAMES:
         refuse_crop(data, crop, offset, layout)
@@ -155,7 +155,7 @@ def open_split(
     """
     one_of("split", split, SPLITS)
     if sequences is not None:
-        whole("sequences", sequences, 1)
+        check_int("sequences", sequences, 1)
     size: dict[str, Any] = {"height": height, "width": width, "channels": channels}
     options: dict[str, Any] = {"crop": crop, "offset": offset, "layout": layout}
     options |= size | {"allow_outside": allow_outside}

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from prednet_jax.data.frames import ENDLESS, FrameSource, generator
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, check_int
 
 T = TypeVar("T")
 
@@ -69,8 +69,8 @@ def schedule(
     of its own.
     """
     # With T = 1 the published loop has no shorter first window.
-    whole("window", window or 2, 2)
-    whole("updates", updates, 0)
+    check_int("window", window or 2, 2)
+    check_int("updates", updates, 0)
     first_frames, lengths = _streams(length, boundaries, batch)
     windows = lengths // (window or 1)
     if not windows.any():
@@ -87,9 +87,9 @@ def random_windows(
 
     Every window is a sequence of its own. A longer schedule begins with a shorter one.
     """
-    whole("window", window, 2)
-    whole("updates", updates, 0)
-    whole("batch", batch, 1)
+    check_int("window", window, 2)
+    check_int("updates", updates, 0)
+    check_int("batch", batch, 1)
     first_frames, lengths = _streams(source.length, source.boundaries, 1)
     windows = np.maximum(lengths - window + 1, 0)
     if not windows.any():
@@ -128,7 +128,7 @@ def _streams(
     length: int, boundaries: Sequence[int], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns first frames `[S, B]` and lengths `[S]` of the sequences of B streams."""
-    whole("batch", count, 1)
+    check_int("batch", count, 1)
     begins: np.ndarray = np.asarray(boundaries, np.int64)
     lengths: np.ndarray = np.diff(begins, append=length)
     shortest = int(lengths.min())

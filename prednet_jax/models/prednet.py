@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
 from prednet_jax.config import PredNetConfig, convolutions
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 from prednet_jax.models import convolution
 from prednet_jax.models.step import (
     Conv,
@@ -159,7 +159,7 @@ def forecast(
         has taken the N predictions for frames, so it continues with frame T + N. The
         state that `predict` returns meets the next real frame, frame T.
     """
-    whole("steps", steps, 1)
+    check_int("steps", steps, 1)
     shown = time_first(jnp.asarray(frames), layout)
     if shown.ndim != 5:
         check_frames(config, shown, None)
@@ -319,7 +319,7 @@ def check_frames(
     if extrapolate_from is None:
         return
     first, total = 0 if carried else 1, len(frames)
-    if whole("extrapolate_from", extrapolate_from, first) >= total:
+    if check_int("extrapolate_from", extrapolate_from, first) >= total:
         raise UserError(
             f"extrapolate_from={extrapolate_from} with {total} frames: expected less "
             f"than {total}; prednet_jax.forecast predicts the frames after the last"

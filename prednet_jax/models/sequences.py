@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 from prednet_jax.models import prednet
 
 CHUNK = 10
@@ -176,7 +176,7 @@ def rollouts(
     shown = np.asarray(frames)
     prednet.check_frames(config, shown, None)
     for horizon in horizons:
-        whole("horizon", horizon, 1)
+        check_int("horizon", horizon, 1)
     run = _rollout_program(config, tuple(horizons))
     dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
     state = prednet.initial_state(config, shown.shape[1], dtype)

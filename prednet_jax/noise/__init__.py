@@ -9,54 +9,36 @@ counts decisions that noise flips, `audit` lists what would vary on a GPU, and
 `register_rule` adds a primitive of your own.
 """
 
-from prednet_jax.noise._coverage import Entry, Report, coverage
-from prednet_jax.noise._inject import inject
-from prednet_jax.noise._localize import Culprit, Findings, localize
-from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
-from prednet_jax.noise.gpu.audit import audit
-from prednet_jax.noise.gpu.orders import GpuOrder
-from prednet_jax.noise.loops import loop_limit
-from prednet_jax.noise.questions.cancellations import (
-    Cancellation,
-    Cancellations,
-    cancellations,
-)
-from prednet_jax.noise.questions.causes import Difference
-from prednet_jax.noise.questions.curves import CurvesComparison, curves
-from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
-from prednet_jax.noise.questions.devices import devices, devices_table
-from prednet_jax.noise.questions.digits import digits, digits_table
-from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import Differences, first_difference
-from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
-from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
-from prednet_jax.noise.questions.logits import Logits, compare_logits
-from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
-from prednet_jax.noise.questions.recording import Recording, load_recording, record
-from prednet_jax.noise.questions.tolerance import (
-    Tolerance,
-    assert_close,
-    noise_reference,
-    tolerance,
-    tolerance_table,
-)
-from prednet_jax.noise.questions.training import Band, Comparison, training
-from prednet_jax.noise.questions.trees import Trees, compare_trees
-from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
-from prednet_jax.noise.specs import (
-    BitFlip,
-    Composition,
-    Gaussian,
-    GradientGaussian,
-    Identity,
-    MonteCarlo,
-    NoiseSpec,
-    ReducedPrecision,
-    ReductionOrder,
-    StochasticRounding,
-    UlpPerturbation,
-    at,
-    compose,
-)
-from prednet_jax.noise.text import format, parse
-from prednet_jax.noise.trees import perturb_tree
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prednet_jax.noise._public import *  # noqa: F403
+
+#: The public names, which are imported together when the first of them is used. So the
+#: project can import `prednet_jax.noise.errors` without JAX.
+_NAMES = (  # noqa: SIM905 (fifteen lines, not eighty)
+    "Band BitFlip Cancellation Cancellations Comparison Composition Culprit "
+    "CurvesComparison Decision Decisions Difference Differences Entry Findings "
+    "FirstOrder Gaussian GpuOrder GradientGaussian HigherOrder Identity Invariance "
+    "Layer Layers Logits MonteCarlo NanRate NoiseError NoiseSpec NotFinite "
+    "Recording ReducedPrecision ReductionOrder Report StochasticRounding Tolerance "
+    "Trees UlpPerturbation UnsupportedPrimitiveError Variant assert_close at audit "
+    "cancellations compare_layers compare_logits compare_trees compose coverage "
+    "curves decisions devices devices_table digits digits_table explain "
+    "first_difference first_nan format inject invariance load_recording localize "
+    "loop_limit nan_rate noise_reference parse perturb_tree record register_rule "
+    "tolerance tolerance_table training "
+).split()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'prednet_jax.noise' has no attribute {name!r}")
+    public = importlib.import_module("prednet_jax.noise._public")
+    globals().update({known: getattr(public, known) for known in _NAMES})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})

@@ -30,7 +30,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import prednet_jax.noise as noise
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT, install
 from prednet_jax.noise.questions import kept
 from prednet_jax.noise.questions.leaves import named_leaves
@@ -397,8 +397,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = getattr(options, "noise", "none")
     try:
         if "draws" in options:
-            integer("--draws", options.draws, 1, 1 << 20)
-            integer("--seed", options.seed, -(2**63), 2**63 - 1)
+            check_int("--draws", options.draws, 1, 1 << 20)
+            check_int("--seed", options.seed, -(2**63), 2**63 - 1)
         spec = noise.parse(text)
         # Output of the user's code is not part of the answer.
         with contextlib.redirect_stdout(sys.stderr):

@@ -26,7 +26,7 @@ from jax import Array
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise._inject import evaluate, traced
-from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.loops import naming_loops
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.sampling import (
@@ -130,7 +130,7 @@ def localize(
     expect(not isinstance(parts, str), "parts", parts, "a sequence of texts")
     is_share = isinstance(share, numbers.Real) and 0 < share <= 1
     expect(is_share, "share", share, "a number in (0, 1]")
-    integer("samples", samples, 1)
+    check_int("samples", samples, 1)
     acting = computation_part(spec)
 
     def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:

@@ -1,58 +1,94 @@
-"""Defines the error for values that a user can correct, and its checks."""
+"""Errors that a user can correct, and the checks of arguments that raise them.
+
+The rest of the project imports them from here too.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 
-class NoiseError(ValueError):
-    """A value, an argument or a function that noise cannot work with."""
+class UserError(ValueError):
+    """A value, an argument, a function or a file that the user can correct."""
+
+
+#: The name under which `prednet_jax.noise` exports it.
+NoiseError = UserError
 
 
 class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
     """A higher-order primitive without a rule; see `noise.register_rule`."""
 
 
-def expect(accepted: Any, name: str, value: object, what: str) -> None:
-    """Raises a NoiseError with the allowed values unless `accepted` is true."""
-    if not accepted:
-        raise NoiseError(f"{name}={value!r}: expected {what}")
+def expect(accepted: object, name: str, value: object, wanted: str) -> None:
+    """Refuses a value that is not among the accepted ones, which the error lists."""
+    if accepted:
+        return
+    try:
+        given = repr(value)
+    except ValueError:  # Python writes no number of thousands of digits.
+        given = "a number of thousands of digits"
+    shown = given if len(given) <= 300 else f"{given[:300]}..."
+    raise UserError(f"{name}={shown}: expected {wanted}")
 
 
-def choice(name: str, value: object, accepted: Sequence[str]) -> None:
-    """Raises a NoiseError for a value that is not one of `accepted`."""
-    expect(value in accepted, name, value, f"one of {', '.join(accepted)}")
+def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
+    """Refuses a value that is not among `accepted`."""
+    listed = ", ".join(map(str, accepted))
+    expect(value in accepted, name, value, f"one of {listed}")
 
 
-def integer(name: str, value: Any, low: int, high: int | None = None) -> None:
-    """Raises a NoiseError unless `value` is an int from `low` to `high`, if given."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if high is None and is_integer and value >= 1 << 63:
+def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Returns an integer in a range; refuses other numbers, booleans and floats."""
+    integral = isinstance(value, Integral) and not isinstance(value, bool)
+    number = int(value) if integral else low - 1
+    if high is None and number >= 1 << 63:
         high = (1 << 63) - 1
-    inside = is_integer and low <= value and (high is None or value <= high)
-    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
-    expect(inside, name, value, f"an integer {bounds}")
+    inside = low <= number and (high is None or number <= high)
+    bounds = f"at least {low}" if high is None else f"from {low} to {high}"
+    expect(inside, name, value, f"a whole number, {bounds}")
+    return number
 
 
 def positive(name: str, value: Any) -> None:
-    """Raises a NoiseError unless `value` is a finite number above 0."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    inside = is_number and math.isfinite(value) and value > 0
-    expect(inside, name, value, "a positive, finite number")
+    """Refuses a value that is not a finite number above 0."""
+    _check(name, value, lambda x: 0 < x < math.inf, "a finite number above 0")
+
+
+def not_negative(name: str, value: Any) -> None:
+    """Refuses a value that is not a finite number of at least 0."""
+    _check(name, value, lambda x: 0 <= x < math.inf, "a finite number, 0 or more")
+
+
+def open_unit(name: str, value: Any) -> None:
+    """Refuses a value that is not a number between 0 and 1, both excluded."""
+    _check(name, value, lambda x: 0 < x < 1, "a number between 0 and 1")
+
+
+def decay(name: str, value: Any) -> None:
+    """Refuses a value that is not in [0, 1), the range of a decay rate or momentum."""
+    _check(name, value, lambda x: 0 <= x < 1, "a number in [0, 1)")
+
+
+def _check(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
+    # NumPy's scalars count, booleans do not.
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    expect(real and holds(value), name, value, wanted)
 
 
 def flag(name: str, value: object) -> None:
-    """Raises a NoiseError unless `value` is True or False."""
+    """Refuses a value that is not True or False."""
     expect(isinstance(value, bool), name, value, "True or False")
 
 
-def text(name: str, value: object, what: str) -> None:
-    """Raises a NoiseError unless `value` is a non-empty string."""
-    expect(isinstance(value, str) and value, name, value, what)
+def text(name: str, value: object, wanted: str) -> None:
+    """Refuses a value that is not a non-empty string."""
+    expect(isinstance(value, str) and value, name, value, wanted)
 
 
 def names(name: str, value: object) -> None:
-    """Raises a NoiseError unless `value` is None or a tuple of non-empty strings."""
+    """Refuses a value that is neither None nor a tuple of non-empty strings."""
     texts = isinstance(value, tuple) and all(isinstance(x, str) and x for x in value)
-    what = "None or a non-empty tuple of primitive names, such as ('add', 'mul')"
-    expect(value is None or (texts and value), name, value, what)
+    wanted = "None or a non-empty tuple of primitive names, such as ('add', 'mul')"
+    expect(value is None or (texts and value), name, value, wanted)

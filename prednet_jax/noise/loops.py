@@ -20,7 +20,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, check_int
 
 _LIMIT = ContextVar("loop_limit", default=100)
 
@@ -36,7 +36,7 @@ def loop_limit(factor: int) -> Iterator[None]:
     It affects noisy functions that are called inside the block, and all tools. The
     default is 100.
     """
-    integer("factor", factor, 1, 1 << 20)
+    check_int("factor", factor, 1, 1 << 20)
     token = _LIMIT.set(factor)
     try:
         yield

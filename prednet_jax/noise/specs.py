@@ -32,12 +32,12 @@ def option(default: Any, check: Callable[..., None], **accepted: Any) -> Any:
 
 def choice(default: Any, *accepted: str) -> Any:
     """Returns a field whose value is one of these strings."""
-    return option(default, errors.choice, accepted=accepted)
+    return option(default, errors.one_of, accepted=accepted)
 
 
 def integer(default: Any, low: int, high: int) -> Any:
     """Returns a field whose value is an integer from `low` to `high`."""
-    return option(default, errors.integer, low=low, high=high)
+    return option(default, errors.check_int, low=low, high=high)
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,6 @@ def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
 
 def at(spec: NoiseSpec, site: str) -> NoiseSpec | None:
     """Returns the part of `spec` that acts at `site` (one of `SITES`), or None."""
-    errors.choice("site", site, SITES)
+    errors.one_of("site", site, SITES)
     acting = [part for part in parts(spec) if part.site == site]
     return compose(*acting) if acting else None

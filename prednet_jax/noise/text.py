@@ -106,7 +106,7 @@ def _value(name: str, kind: str, text: str) -> Any:
         return _primitives(name, tuple(part.strip() for part in text.split("|")))
     readers: dict[str, tuple[Callable[[str], Any], str]] = {
         "bool": (lambda x: {"true": True, "false": False}[x.lower()], "true or false"),
-        "int": (int, "an integer"),
+        "int": (int, "a whole number"),
         "float": (float, "a number"),
     }
     read, expected = readers.get(kind.partition(" ")[0], (str, "a text"))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import data, process, statistics, tasks
-from prednet_jax.errors import UserError, open_unit, whole
+from prednet_jax.errors import UserError, check_int, open_unit
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
@@ -55,9 +55,9 @@ class Setup:
     last: float = 0.2
 
     def __post_init__(self) -> None:
-        whole("window", self.window, 2)
+        check_int("window", self.window, 2)
         for name in ("updates", "image_updates"):
-            whole(name, getattr(self, name), 5)
+            check_int(name, getattr(self, name), 5)
         if not 0 < self.last <= 1:
             raise UserError(f"last={self.last}: expected a fraction in (0, 1]")
         names = [task.name for task in self.tasks]
@@ -113,8 +113,8 @@ class Design(Setup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("seeds", self.seeds, 1)
-        whole("first_seed", self.first_seed, 0, 2**32 - self.seeds)
+        check_int("seeds", self.seeds, 1)
+        check_int("first_seed", self.first_seed, 0, 2**32 - self.seeds)
         open_unit("margin", self.margin)
         _ = self.chosen
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import process, records, tasks
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, check_int
 from prednet_jax.runs import arms, executor, jobs, store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.design import Setup
@@ -81,14 +81,14 @@ class Sweep(Setup):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.threads is not None:
-            whole("threads", self.threads, 1)
+            check_int("threads", self.threads, 1)
         for name in ("arms", "seeds", "settings"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 shown = ",".join(map(str, values))
                 raise UserError(f"{name}={shown}: expected at least one, each once")
         for seed in self.seeds:
-            whole("seeds", seed, 0, 2**32 - 1)
+            check_int("seeds", seed, 0, 2**32 - 1)
         for text, arm in itertools.product(self.settings, self.chosen):
             if setting_flags(text).keys() & arm.changes.keys():
                 raise UserError(f"setting={text!r}: expected no flag of arm {arm.name}")

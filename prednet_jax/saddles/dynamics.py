@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 from prednet_jax.saddles.functions import SaddleFunction
 
 #: A number, or an array of one number per rule.
@@ -159,9 +159,9 @@ def escape_runs(
       fresh: whether the gradient gets a new key at each step. Otherwise one key serves
         the whole run, like an order of sums that autotuning has chosen once.
     """
-    whole("steps", steps, 1)
-    whole("seeds", seeds, 1)
-    whole("first_seed", first_seed, 0)
+    check_int("steps", steps, 1)
+    check_int("seeds", seeds, 1)
+    check_int("first_seed", first_seed, 0)
     one_of("dtype", dtype, ("float32", "float64"))
     for form in forms:
         one_of("forms", form, FORMS)

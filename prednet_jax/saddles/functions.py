@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from prednet_jax.errors import UserError, positive, whole
+from prednet_jax.errors import UserError, check_int, positive
 
 Float64 = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ def octopus(
       Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential
       time to escape saddle points", arXiv 1705.10412, appendix.
     """
-    whole("dim", dim, 1)
+    check_int("dim", dim, 1)
     for name, value in (("tau", tau), ("smoothness", smoothness), ("gamma", gamma)):
         positive(name, value)
     L = smoothness

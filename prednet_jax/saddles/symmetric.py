@@ -82,7 +82,7 @@ class Design:
     updates: int = 3000
 
     def __post_init__(self) -> None:
-        errors.whole("updates", self.updates, BINS)
+        errors.check_int("updates", self.updates, BINS)
 
 
 def runs(

@@ -156,7 +156,7 @@ def evaluate(
         )
     begins, steps = pieces(source, frames or piece_length(source), count, skip)
     if extrapolate_from is not None:
-        errors.whole("extrapolate_from", extrapolate_from, 1, steps - 1)
+        errors.check_int("extrapolate_from", extrapolate_from, 1, steps - 1)
     _check_horizons(task, horizons, steps)
     batch = min(_BATCH, len(begins))
     by_group: dict[str, list[dict[str, float]]] = {}
@@ -283,8 +283,8 @@ def pieces(
     lengths = np.diff(begins, append=source.length)
     if frames is None:
         frames = max(2, int(min(_LONGEST, np.median(lengths))))
-    errors.whole("frames", frames, 2)
-    errors.whole("skip", skip, 0)
+    errors.check_int("frames", frames, 2)
+    errors.check_int("skip", skip, 0)
     whole_pieces = lengths // frames
     left = int(whole_pieces.sum()) - skip
     if left < 1 or (count is not None and not 1 <= count <= left):

@@ -9,7 +9,7 @@ import zlib
 
 import jax
 
-from prednet_jax.errors import one_of, whole
+from prednet_jax.errors import check_int, one_of
 
 STREAMS = ("init", "data", "noise", "probe")
 IMPLEMENTATION = "threefry2x32"
@@ -17,7 +17,7 @@ IMPLEMENTATION = "threefry2x32"
 
 def stream(seed: int, name: str) -> jax.Array:
     """Returns the PRNG key (threefry2x32) of a purpose of `STREAMS`."""
-    whole("seed", seed, 0, 2**32 - 1)
+    check_int("seed", seed, 0, 2**32 - 1)
     one_of("stream", name, STREAMS)
     root = jax.random.key(seed, impl=IMPLEMENTATION)
     return jax.random.fold_in(root, zlib.crc32(name.encode()))

@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from prednet_jax import tasks
-from prednet_jax.errors import UserError, one_of, whole
+from prednet_jax.errors import UserError, check_int, one_of
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
@@ -117,7 +117,7 @@ def shares(
 ) -> tuple[int, int] | None:
     """Returns how many devices share the replicas, and each batch; or None."""
     for name, value in (("replicas", replicas), ("batch", batch), ("devices", devices)):
-        whole(name, value, 1)
+        check_int(name, value, 1)
     rows = math.gcd(replicas, devices)
     columns, each = devices // rows, devices // processes
     uneven = batch % columns or (columns % each and each % columns)

@@ -18,7 +18,7 @@ from prednet_jax import data, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.data import CROPS, FrameSource
-from prednet_jax.errors import UserError, one_of, positive, whole
+from prednet_jax.errors import UserError, check_int, one_of, positive
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 
@@ -174,9 +174,9 @@ class DataSettings:
                 f"--offset={','.join(map(str, self.offset))}: expected columns,rows "
                 "such as 0,0"
             )
-        whole("window", self.window, 2)
-        whole("batch", self.batch, 1)
-        whole("validate_every", self.validate_every, 0)
+        check_int("window", self.window, 2)
+        check_int("batch", self.batch, 1)
+        check_int("validate_every", self.validate_every, 0)
 
     def name(self, task: Task) -> str:
         """Returns the name or path of the frames; a network has default ones."""
@@ -292,8 +292,8 @@ class TrainingSettings:
     draw: int = 0
 
     def __post_init__(self) -> None:
-        whole("updates", self.updates, 1)
-        whole("draw", self.draw, 0, 2**31 - 1)
+        check_int("updates", self.updates, 1)
+        check_int("draw", self.draw, 0, 2**31 - 1)
         for name in ("learning_rate", "clip_gradient"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
@@ -354,7 +354,7 @@ class RecordSettings:
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_every", "keep_checkpoints", "keep_best", "examples"):
-            whole(name, getattr(self, name), 0)
+            check_int(name, getattr(self, name), 0)
         if self.keep_best and not self.checkpoint_every:
             raise UserError(
                 f"keep_best={self.keep_best}: expected checkpoint_every too, of whose "
@@ -414,8 +414,8 @@ class ComputationSettings:
     process: int = 0
 
     def __post_init__(self) -> None:
-        whole("replicas", self.replicas, 0)
-        whole("devices", self.devices, 0)
+        check_int("replicas", self.replicas, 0)
+        check_int("devices", self.devices, 0)
 
     def directories(self, workdir: Path) -> dict[int, Path]:
         """Returns the directory of each seed; a single run has the directory itself."""

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from prednet_jax import optimizers, tasks
 from prednet_jax.data.frames import FrameSource
-from prednet_jax.errors import UserError, whole
+from prednet_jax.errors import UserError, check_int
 from prednet_jax.models.parameters import first_not_finite
 from prednet_jax.models.prednet import check_range
 from prednet_jax.noise.specs import NoiseSpec
@@ -64,7 +64,7 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether
     the stream begins there: frame 0 is then a stand-in.
     """
-    whole("window", window, 1)
+    check_int("window", window, 1)
     frames = _as_stream(frames)
     stand_in = 1 if window > 1 else 0
     count = (len(frames) - 1 + stand_in) // window
@@ -183,7 +183,7 @@ class Trainer:
         frames at a time, at least 2; the losses do not depend on this number. Losses
         are NaN if a weight is not finite.
         """
-        whole("window", window, 2)
+        check_int("window", window, 2)
         frames = _as_stream(frames)
         self._check_frames(frames)
         run = _evaluation(self.task)
@@ -291,7 +291,7 @@ def train_windows(
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
     shortest = 1 if getattr(config, "order", None) == "watanabe" else 2
-    whole("window", window, shortest)
+    check_int("window", window, shortest)
     method = Method(
         objective=objective, targets=targets, truncation_leak=truncation_leak
     )

@@ -163,7 +163,7 @@ def _read_options(source: str, options: Mapping, shape: Any) -> Model:
     sizes = {name: options[name] for name in SIZES if options.get(name) is not None}
     start = options.get("extrap_start_time")
     if start is not None:
-        start = errors.whole(f"{source}: extrap_start_time", start, 1)
+        start = errors.check_int(f"{source}: extrap_start_time", start, 1)
     return Model(source, settings, sizes, start)
 
 

@@ -150,7 +150,7 @@ def test_effects_of_layers_and_paths():
 def test_options_are_checked():
     for options, message in (
         ({"share": 0.0}, r"share=0.0: expected a number in \(0, 1\]"),
-        ({"samples": 0}, "samples=0: expected an integer"),
+        ({"samples": 0}, "samples=0: expected a whole number"),
         ({"spec": Identity()}, "acts on a computation"),
         ({"spec": noise.GradientGaussian(0.1)}, "acts on a computation"),
         ({"parts": "layer_0"}, "expected a sequence of texts"),

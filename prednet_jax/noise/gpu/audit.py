@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.errors import NoiseError, expect, flag, integer, positive
+from prednet_jax.noise.errors import NoiseError, check_int, expect, flag, positive
 from prednet_jax.noise.gpu import compilation
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled
 from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
@@ -167,7 +167,7 @@ def audit(
             the function cannot be compiled for CUDA, or not within the time limit.
     """
     _, capability = described(gpu)
-    integer("devices", devices, 1)
+    check_int("devices", devices, 1)
     flag("deterministic", deterministic)
     flag("advise", advise)
     positive("time_limit", time_limit)

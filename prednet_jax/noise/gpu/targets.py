@@ -10,7 +10,7 @@ xla/backends/gpu/target_config/specs).
 import re
 from typing import NamedTuple
 
-from prednet_jax.noise.errors import NoiseError, choice
+from prednet_jax.noise.errors import NoiseError, one_of
 
 # By compute capability: float32 units, threads and bytes of shared memory of a
 # multiprocessor, and the bytes of shared memory that one block can request.
@@ -110,7 +110,7 @@ CARDS = {
 def described(gpu: str) -> tuple[str, tuple[int, int]]:
     """Returns XLA's description of a GPU, by name or given, and its capability."""
     if "gpu_device_info" not in str(gpu):
-        choice("gpu", gpu, list(CARDS))
+        one_of("gpu", gpu, list(CARDS))
         return CARDS[gpu].config(), CARDS[gpu].capability
     numbers = r"cuda_compute_capability\s*{\s*major:\s*(\d+)(?:\s*minor:\s*(\d+))?"
     version = re.search(numbers, gpu)

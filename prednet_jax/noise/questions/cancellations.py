@@ -27,7 +27,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._inject import evaluate, traced
-from prednet_jax.noise.errors import integer
+from prednet_jax.noise.errors import check_int
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
@@ -125,7 +125,7 @@ def cancellations(
     Raises:
         NoiseError: as for `inject`.
     """
-    integer("draws", draws, 1)
+    check_int("draws", draws, 1)
     spec = with_routines(specs.default() if spec is None else spec)
 
     def measure(*args: Any, **kwargs: Any) -> Cancellations:

@@ -18,7 +18,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, quantiles, random_bits
 from prednet_jax.noise._inject import evaluate, traced
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.own_rounding import (
     at_highest_precision,
@@ -159,7 +159,7 @@ def decisions(
         NoiseError: for a bad option; on a call, as for `inject`, and if the result does
             not fit the labels, or holds a NaN.
     """
-    integer("draws", draws, 1)
+    check_int("draws", draws, 1)
     spec = default() if spec is None else spec
     acting = computation_part(spec)
     wanted = None if labels is None else _labels(labels)

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise._inject import Traced, evaluate
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
-from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import changed, ladder
 from prednet_jax.noise.questions.leaves import (
@@ -76,7 +76,7 @@ def devices(
     expect(isinstance(mesh, Mapping) and mesh, "mesh", mesh, accepted)
     sizes = dict(mesh)
     for axis, size in sizes.items():
-        integer(f"mesh[{axis!r}]", size, 1)
+        check_int(f"mesh[{axis!r}]", size, 1)
     spec = _with_order(spec)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -21,7 +21,7 @@ from jax import Array
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.errors import expect, integer
+from prednet_jax.noise.errors import check_int, expect
 from prednet_jax.noise.questions.leaves import describe_leaves, rms
 from prednet_jax.noise.questions.own_rounding import own_rounding
 from prednet_jax.noise.questions.sampling import (
@@ -143,7 +143,7 @@ def digits_table(
 
     The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
-    integer("draws", draws, 2)
+    check_int("draws", draws, 2)
     spec = default() if spec is None else spec
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (

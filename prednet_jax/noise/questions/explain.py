@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise.errors import integer
+from prednet_jax.noise.errors import check_int
 from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
@@ -158,7 +158,7 @@ def explain(
     Raises:
         NoiseError: as for `inject`, or a and b do not fit the result of `fn`.
     """
-    integer("draws", draws, 2)
+    check_int("draws", draws, 2)
     check_same_structure("a", a, "b", b)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise.errors import expect, integer
+from prednet_jax.noise.errors import check_int, expect
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.alignment import (
     UnmatchedEquations,
@@ -99,7 +99,7 @@ def first_difference(
         NoiseError: as for `inject`, and when the recording is of another program or of
             arguments of other shapes.
     """
-    integer("draws", draws, 2)
+    check_int("draws", draws, 2)
     accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
     expect(isinstance(recording, Recording), "recording", recording, accepted)
     reaching = with_routines(NOISE if spec is None else spec)

@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, taken_apart
-from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import changed, ladder
 from prednet_jax.noise.questions.leaves import (
@@ -94,12 +94,12 @@ def invariance(
             batch axis, `fn` does not accept another number of rows, or the result holds
             a NaN.
     """
-    integer("draws", draws, 2)
+    check_int("draws", draws, 2)
     batch = (batch,) if isinstance(batch, int) else batch
     some = isinstance(batch, Sequence) and len(batch) > 0
     expect(some, "batch", batch, "positions of arguments, such as (0,)")
     for i in batch:
-        integer("batch", i, 0)
+        check_int("batch", i, 0)
 
     def measure(*args: Any, **kwargs: Any) -> Invariance:
         call = BoundCall(fn, args, kwargs)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise.errors import NoiseError, integer
+from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name, match
@@ -145,7 +145,7 @@ def compare_layers(
     Raises:
         NoiseError: as for `inject`, and if no name or a shape does not fit.
     """
-    integer("draws", draws, 2)
+    check_int("draws", draws, 2)
     theirs = arrays_of("reference", reference)
     noise = NOISE if spec is None else spec
     with_routines(noise)

@@ -22,7 +22,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles, random_bits, specs
 from prednet_jax.noise._inject import evaluate, traced
-from prednet_jax.noise.errors import integer
+from prednet_jax.noise.errors import check_int
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import named_leaves, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
@@ -139,7 +139,7 @@ def nan_rate(
     Raises:
         NoiseError: as for `inject`.
     """
-    integer("draws", draws, 1)
+    check_int("draws", draws, 1)
     spec = with_routines(specs.default() if spec is None else spec)
 
     def measure(key: Array, /, *args: Any, **kwargs: Any) -> NanRate:

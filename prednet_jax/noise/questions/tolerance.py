@@ -46,7 +46,7 @@ from jax import Array
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions.elements import (
     ElementNoise,
     small_elements,
@@ -180,7 +180,7 @@ def tolerance(
             in only some of the runs, or the function gives another result when it is
             compiled.
     """
-    integer("draws", draws, 2)
+    check_int("draws", draws, 2)
     inside = isinstance(failure, int | float) and 0 < failure < 1
     expect(inside, "failure", failure, "a number between 0 and 1")
     expect(failure >= LEAST_FAILURE, "failure", failure, f"{LEAST_FAILURE} or more")

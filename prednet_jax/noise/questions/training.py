@@ -40,7 +40,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import quantiles, random_bits, specs
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.arguments import Static, is_mutable, split
-from prednet_jax.noise.errors import NoiseError, expect, integer
+from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions.leaves import as_array, real_numbers
 from prednet_jax.noise.questions.sampling import computation_part
 from prednet_jax.noise.questions.tables import format_table
@@ -351,8 +351,8 @@ def training(
         NoiseError: there is no batch; on a call, as for `inject`, and when the step is
             not pure or changes the structure of its state.
     """
-    integer("draws", draws, 4)
-    integer("most", most, 4)
+    check_int("draws", draws, 4)
+    check_int("most", most, 4)
     noise = computation_part(specs.default() if spec is None else spec)
     many = _batches(batches, updates)
 
@@ -380,7 +380,7 @@ def _batches(
 ) -> Callable[[], Iterator[tuple[int, Any]]]:
     """Returns a function that gives the updates and their batches, from the first."""
     if updates is not None:
-        integer("updates", updates, 1)
+        check_int("updates", updates, 1)
     if callable(batches):
         count = 100 if updates is None else updates
         return lambda: ((t, batches(t)) for t in range(count))

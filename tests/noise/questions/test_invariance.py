@@ -150,7 +150,7 @@ def test_wrong_input_is_named_in_one_line():
         (on_host, (X,), (0,), r"called vmap over rows: vmap is only supported"),
         (exact, (np.float32(1),), (0,), r"shapes \[\(\)\]: expected arrays with"),
         (exact, (X,), (1,), "positions among the 1 positional arguments"),
-        (exact, (X,), (True,), "batch=True: expected an integer"),
+        (exact, (X,), (True,), "batch=True: expected a whole number"),
         (lambda x, w: x @ w, (X, W), (0, 1), "of one size"),
     ):
         with pytest.raises(noise.NoiseError, match=message) as caught:
