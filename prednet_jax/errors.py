@@ -30,7 +30,7 @@ _BRINGS = {
     "study": "matfree scipy",
     "sweep": "pyarrow ray",
 }
-EXTRAS = {name: extra for extra, of in _BRINGS.items() for name in of.split()}
+EXTRAS = {name: extra for extra, modules in _BRINGS.items() for name in modules.split()}
 
 
 def missing_extra(error: ImportError) -> str | None:

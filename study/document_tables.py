@@ -230,11 +230,14 @@ def rollout(test: Record, unseen: Record) -> str:
     rows = []
     for split, record in {"test": test, "unseen": unseen}.items():
         found = record["extrapolated"]
-        for name, of in (("`moving_digits`", ""), ("copying the last seen", "copy_")):
+        for name, prefix in (
+            ("`moving_digits`", ""),
+            ("copying the last seen", "copy_"),
+        ):
             row = {"predicted by": f"{name}, {split}"}
-            row["MSE per frame"] = f"{found[f'{of}squared_error']:.2f}"
-            row["MAE per frame"] = f"{found[f'{of}absolute_error']:.2f}"
-            row["SSIM"] = f"{found[f'{of}ssim']:.3f}"
+            row["MSE per frame"] = f"{found[f'{prefix}squared_error']:.2f}"
+            row["MAE per frame"] = f"{found[f'{prefix}absolute_error']:.2f}"
+            row["SSIM"] = f"{found[f'{prefix}ssim']:.3f}"
             rows.append(row)
     return markdown(pd.DataFrame(rows))
 

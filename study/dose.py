@@ -51,7 +51,7 @@ class AmplifiedTrainer(Trainer):
             frames = truncated.to_pixels(frames, jax.tree.leaves(state.params)[0].dtype)
             key = jax.random.split(jax.random.fold_in(key, state.update), 3)[0]
             grads, window = gradient(key, state.params, state.carry, frames, first)
-            updates, moments = self.descent.update(
+            updates, moments = self.transformation.update(
                 grads, state.optimizer_state, state.params
             )
             params = optax.apply_updates(state.params, updates)

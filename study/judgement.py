@@ -255,8 +255,8 @@ def describe(
         "design": {
             "seeds": [seed.seed for seed in seeds],
             "metric": {MODEL: endpoint},
-            "git_commits": sorted({of["git_commit"] for of in about}),
-            "processors": sorted({of["device"]["processor"] for of in about}),
+            "git_commits": sorted({record["git_commit"] for record in about}),
+            "processors": sorted({record["device"]["processor"] for record in about}),
             "versions": about[0]["versions"],
         },
     }

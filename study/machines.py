@@ -87,11 +87,13 @@ def blocks(seeds: Records) -> dict[str, str]:
             {
                 "seed": seed,
                 "true targets, 8 machines": _range(of.true),
-                "stale targets, 4 machines": _range(of.stale),
-                "stale over true": significant(_mean(of.stale) / _mean(of.true)),
-                "groups": of.picture,
+                "stale targets, 4 machines": _range(machines.stale),
+                "stale over true": significant(
+                    _mean(machines.stale) / _mean(machines.true)
+                ),
+                "groups": machines.picture,
             }
-            for seed, of in twelve(seeds, prefix).items()
+            for seed, machines in twelve(seeds, prefix).items()
         ]
         table = markdown(pd.DataFrame(rows))
         if not prefix:
@@ -106,27 +108,27 @@ def article(gpu: Path, parts: Mapping[str, Records]) -> dict[str, str]:
     `gpu` is results/study/G.
     """
     known = {
-        (part, run.arm, of.seed): run.last_frame_loss
+        (part, run.arm, record.seed): run.last_frame_loss
         for part in ("E", "E-null", "E-stale")
-        for of in parts[part]
-        for run in of.runs
+        for record in parts[part]
+        for run in record.runs
     }
     for arm, runs in on_gpu.read(gpu, "E").items():
         known |= {("G", arm, int(seed)): runs[seed][PRIMARY] for seed in runs}
     rows, pictures = [], []
-    for seed in [of.seed for of in parts["E"]]:
+    for seed in [record.seed for record in parts["E"]]:
         groups = {
             targets: {
                 name: known[*arm, seed]
-                for name, arm in of.items()
+                for name, arm in arms.items()
                 if (*arm, seed) in known
             }
-            for targets, of in ARTICLE_SIZE.items()
+            for targets, arms in ARTICLE_SIZE.items()
         }
-        both = Machines(**{t: np.array([*of.values()]) for t, of in groups.items()})
+        both = Machines(**{t: np.array([*arms.values()]) for t, arms in groups.items()})
         pictures.append(both.picture)
-        for targets, of in groups.items():
-            shown = {name: significant(loss) for name, loss in of.items()}
+        for targets, arms in groups.items():
+            shown = {name: significant(loss) for name, loss in arms.items()}
             ends = {"from, to": _range(getattr(both, targets)), "groups": both.picture}
             rows.append({"seed": seed, "targets": targets} | shown | ends)
     apart = f"{pictures.count(HIGHER)} of {len(pictures)}"
@@ -150,7 +152,7 @@ def values(seeds: Records) -> dict[str, str]:
     """Returns numbers in sentences: pictures like the article's, stale against true."""
     made = {}
     for prefix in STARTS:
-        pictures = [of.picture for of in twelve(seeds, prefix).values()]
+        pictures = [machines.picture for machines in twelve(seeds, prefix).values()]
         made[f"I.{prefix}apart"] = f"{pictures.count(HIGHER)} of {len(pictures)}"
     pairs = statistics.collect_redraws(losses(seeds, PRIMARY), STALE, CONTROL)
     stale, true = pairs.logs
@@ -159,7 +161,7 @@ def values(seeds: Records) -> dict[str, str]:
     ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
     made["I.higher"] = f"{count} of {len(true)} ({ends})"
     effect = statistics.effect(pairs).estimate_and_interval
-    made["I.stale"] = change(*(100 * effect[of] for of in effect))
+    made["I.stale"] = change(*(100 * effect[name] for name in effect))
     return made
 
 
@@ -172,12 +174,12 @@ def figure(seeds: Records) -> Dots:
             ROLES["stale" if targets == "stale" else "treatment"],
             [
                 (getattr(of[seed], targets) / _mean(of[seed].true)).tolist()
-                if seed in of
+                if seed in start
                 else []
-                for of in starts
+                for start in starts
             ],
         )
-        for seed in sorted({seed for of in starts for seed in of})
+        for seed in sorted({seed for start in starts for seed in start})
         for targets in ("true", "stale")
     ]
     highest = max(max(values) for row in rows for values in row.values if values)

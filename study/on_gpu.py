@@ -249,12 +249,12 @@ def table(answers: Mapping[str, statistics.Answered]) -> str:
     """Returns the table of study/pages/on_gpu.md, of the result of `answers`."""
     rows = []
     for arm, answered in answers.items():
-        of = answered.effect.as_dict()
-        row = {"arm": arm, "seeds": of["seeds"]}
+        effect = answered.effect.as_dict()
+        row = {"arm": arm, "seeds": effect["seeds"]}
         for level, ends in (("95 %", ("low", "high")), ("90 %", ("low_90", "high_90"))):
-            row[level] = change(*(100 * of[x] for x in ("estimate", *ends)))
-        row["left out"] = of["excluded"]
-        row["p (equivalence)"] = numbers.probability(of["tost_p"])
+            row[level] = change(*(100 * effect[x] for x in ("estimate", *ends)))
+        row["left out"] = effect["excluded"]
+        row["p (equivalence)"] = numbers.probability(effect["tost_p"])
         assert answered.check is not None
         row["distance / travelled"] = significant(
             answered.check.distance_over_travelled, 2

@@ -135,8 +135,8 @@ def pack(folder: Path) -> None:
     }
     compact = json.JSONEncoder(separators=(",", ":")).encode
     lines = [
-        f'"{seed}":' + compact({k: v for k, v in of.items() if k not in shared})
-        for seed, of in made.items()
+        f'"{seed}":' + compact({k: v for k, v in record.items() if k not in shared})
+        for seed, record in made.items()
     ]
     text = f'{{"shared":{compact(shared)},\n"seeds":{{\n' + ",\n".join(lines)
     records.write_bytes(folder / ROWS, lzma.compress(_rows(folder).encode()))
@@ -171,7 +171,7 @@ def read(part: Part, folder: Path) -> list[SeedRecord]:
 
 def check(name: str, about: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     """Refuses a seed whose arithmetic or treatments differ from another seed's."""
-    differ = [of for of in DECIDES if about.get(of) != other.get(of)]
+    differ = [name for name in DECIDES if about.get(name) != other.get(name)]
     known = {(run["arm"], run["draw"]): run for run in other["runs"]}
     for run in about["runs"]:
         before = known.get((run["arm"], run["draw"]), {})

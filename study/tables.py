@@ -215,8 +215,9 @@ def endpoint_tables(seeds: Records, verdicts: Mapping[str, Record]) -> str:
     """Returns the contrasts of a judged part by every endpoint except its own."""
     _, *others = verdicts.items()
     tables = (
-        f"`{name}`{_about(name, seeds, of)}\n\n{markdown(_in_units(of), CONTRAST)}"
-        for name, of in others
+        f"`{name}`{_about(name, seeds, record)}\n\n"
+        f"{markdown(_in_units(record), CONTRAST)}"
+        for name, record in others
     )
     return "\n\n".join(tables)
 
@@ -226,7 +227,7 @@ def _noise(answered: statistics.Answered) -> str:
 
 
 def _interval(effect: Record) -> str:
-    ends = (100 * effect[of] for of in ("estimate", "low", "high"))
+    ends = (100 * effect[name] for name in ("estimate", "low", "high"))
     return "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*ends)
 
 
@@ -334,7 +335,7 @@ def _about(endpoint: str, seeds: Records, record: Record) -> str:
     """Describes random against fixed orders, or how many runs reach a moment."""
     if endpoint not in MOMENTS:
         (logs,) = (c for c in record["contrasts"] if c.get("scale") == "log")
-        of_rule = (logs[of] for of in ("mean_difference", "ci_low", "ci_high"))
+        of_rule = (logs[name] for name in ("mean_difference", "ci_low", "ci_high"))
         percent = change(*(100 * float(np.expm1(end)) for end in of_rule))
         return f"; random against fixed orders {percent}"
     ends = [getattr(run, endpoint) for run in _runs(seeds, CONTROL)]
@@ -348,12 +349,16 @@ def _runs(seeds: Records, arm: str) -> list[seed_records.Run]:
 
 def verdict(record: Record) -> str:
     """Returns the answer of verdict.json and its statistics, in percent of the loss."""
-    of = record["details"][MODEL]
-    mixed, ratio, seeds = of["mixed_model"], of["scatter_ratio"], of["seed_spread"]
+    details = record["details"][MODEL]
+    mixed, ratio, seeds = (
+        details["mixed_model"],
+        details["scatter_ratio"],
+        details["seed_spread"],
+    )
     apart = record["manipulation"][MODEL]["distance_over_travelled"]
 
-    def shown(of: Record, *names: str) -> str:
-        return change(*(100 * of[name] for name in names))
+    def shown(details: Record, *names: str) -> str:
+        return change(*(100 * details[name] for name in names))
 
     ends = ("estimate", "low", "high")
     ends_90 = ("estimate", "low_90", "high_90")
@@ -361,13 +366,16 @@ def verdict(record: Record) -> str:
     limit = redraw_limit(record)
     rows = {
         "random against fixed orders (exp of the mean log ratio, minus 1)": shown(
-            of, *ends
+            details, *ends
         ),
-        "the same, 90 % interval of the equivalence test": shown(of, *ends_90),
-        "the same, difference of the mean losses over the control's": shown(of, *raw),
+        "the same, 90 % interval of the equivalence test": shown(details, *ends_90),
+        "the same, difference of the mean losses over the control's": shown(
+            details, *raw
+        ),
         "the same, mixed model": shown(mixed, *ends),
         "p: sign flip; permutation within seeds; equivalence": "; ".join(
-            numbers.probability(of[p]) for p in ("p_value", "permutation_p", "tost_p")
+            numbers.probability(details[p])
+            for p in ("p_value", "permutation_p", "tost_p")
         ),
         **{
             f"{claim['claim']}: {claim['answer']}": shown(claim, *ends)
@@ -376,7 +384,9 @@ def verdict(record: Record) -> str:
         "effect from seed to seed, standard deviation; at most": (
             f"{100 * seeds['sd']:.2f} %; {100 * seeds['upper']:.2f} %"
         ),
-        "scatter of a seed's runs, standard deviation": f"{100 * of['scatter']:.2f} %",
+        "scatter of a seed's runs, standard deviation": (
+            f"{100 * details['scatter']:.2f} %"
+        ),
         "scatter of random over that of fixed orders": (
             f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
             f"p {numbers.probability(ratio['p_value'])}"
@@ -384,12 +394,12 @@ def verdict(record: Record) -> str:
         "two runs of a new seed differ by less than, in 95 of 100": limit,
         "distance / travelled": significant(apart, 2),
     }
-    for known in of.get("known_answers", ()):
+    for known in details.get("known_answers", ()):
         said = "is" if known["holds"] else f"**is not** ({known['answer']})"
         what = f"{known['arm']}, must be `{known['expected']}`: {said}"
         rows[what] = shown(known, *ends)
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
-    word = f"(verdict.json, of noise that lowers the loss: `{of['verdict']}`)"
+    word = f"(verdict.json, of noise that lowers the loss: `{details['verdict']}`)"
     return f"**{of['answer']}**, {of['status']} {word}\n\n{table}"
 
 
@@ -445,8 +455,8 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     length = seeds[0].updates // 5
     curves["end"] = -(-curves["update"] // length) * length
     rows = []
-    for end, of in curves.groupby("end"):
-        runs = of.groupby(["seed", "arm", "draw"])[curve].mean().groupby("seed")
+    for end, rows in curves.groupby("end"):
+        runs = rows.groupby(["seed", "arm", "draw"])[curve].mean().groupby("seed")
         limit = statistics.redraw_interval([losses.to_numpy() for _, losses in runs])
         rows.append({"end": end, "start": end - length + 1} | limit._asdict())
     cells = {
@@ -477,9 +487,11 @@ def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
     """Compares each arm with its control; `dead` is of `without_gradient`."""
 
     def middle(row: Record) -> str:
-        of = row["ratios"]
+        ratios = row["ratios"]
         return (
-            f"{np.median(of):.3f} ({min(of):.3f} to {max(of):.3f})" if of else MISSING
+            f"{np.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+            if ratios
+            else MISSING
         )
 
     def still(row: Record) -> str:
@@ -502,17 +514,17 @@ def against_control(seeds: Records, dead: Mapping[str, int]) -> str:
 
 def orders(name: str, parts: Mapping[str, Records]) -> str:
     """Compares a part's orders, and its null part's, with its float32, by seed."""
-    more = {of.seed: of.runs for of in parts[f"{name}-null"]}
+    more = {record.seed: record.runs for record in parts[f"{name}-null"]}
     rows: list[dict[str, Any]] = []
-    for of in parts[name]:
-        control, *others = of.runs
+    for record in parts[name]:
+        control, *others = record.runs
         shown = {run.arm: run for run in others if run.arm != STALE}
-        shown |= {f"{run.arm}, {name}-null": run for run in more.get(of.seed, ())}
+        shown |= {f"{run.arm}, {name}-null": run for run in more.get(record.seed, ())}
         losses = np.array(
             [r.last_frame_loss for r in (control, *shown.values())], float
         )
-        over = [f"{100 * of:+.1f} %" for of in losses[1:] / losses[0] - 1]
-        rows.append({"seed": of.seed} | dict(zip(shown, over, strict=True)))
+        over = [f"{100 * ratio:+.1f} %" for ratio in losses[1:] / losses[0] - 1]
+        rows.append({"seed": record.seed} | dict(zip(shown, over, strict=True)))
     return markdown(pd.DataFrame(rows).fillna(MISSING))
 
 

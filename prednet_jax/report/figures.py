@@ -346,9 +346,9 @@ def horizons_picture(scores: Mapping[str, Record]) -> bytes:
     `scores` is the entry `horizons` of `training.evaluation.evaluate`.
     """
     values = [
-        {"line": line, "horizon": int(horizon), "mse": of[field]}
+        {"line": line, "horizon": int(horizon), "mse": score[field]}
         for line, field in (("network", "mse"), ("copying frame t", "copy_mse"))
-        for horizon, of in scores.items()
+        for horizon, score in scores.items()
     ]
     encoding = {
         "x": charts.channel("horizon", "horizon h: frame t + h, predicted from frame t")

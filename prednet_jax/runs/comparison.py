@@ -268,12 +268,18 @@ def judge(
     manifest = first.runs[0].manifest
     return Verdict(
         contrasts=tuple(contrasts),
-        verdict={name: statistics.verdict(of) for name, of in answers.items()},
-        details={n: details(of, networks[n].runs) for n, of in answers.items()},
+        verdict={
+            name: statistics.verdict(answered) for name, answered in answers.items()
+        },
+        details={
+            n: details(answered, networks[n].runs) for n, answered in answers.items()
+        },
         claims=tuple(claims),
         losses={name: judged.losses for name, judged in networks.items()},
         manipulation={
-            name: of[0].check for name, of in answers.items() if of[0].check is not None
+            name: answered[0].check
+            for name, answered in answers.items()
+            if answered[0].check is not None
         },
         margins={name: judged.margin for name, judged in networks.items()},
         arms=tuple(row for judged in networks.values() for row in judged.arms()),
@@ -294,7 +300,7 @@ def judge(
 
 def details(answers: list[statistics.Answered], runs: Sequence[ArmRuns]) -> Record:
     """Returns the answers about one network, as data and in sentences."""
-    emulated = not any(of.arm.gpu for of in runs)
+    emulated = not any(arm_runs.arm.gpu for arm_runs in runs)
     sentences = [answer.sentence for answer in answers]
     if emulated:
         sentences.append("This is about emulated noise only: no GPU was used.")

@@ -82,7 +82,9 @@ def measure(
                 "still": runs.still,
             }
             group: Group = dict(zip((*CASE, "noise"), case, strict=True))
-            group |= {field: of[i, j].tolist() for field, of in measured.items()}
+            group |= {
+                field: values[i, j].tolist() for field, values in measured.items()
+            }
             groups.append(group)
     return groups
 

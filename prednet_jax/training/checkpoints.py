@@ -90,7 +90,7 @@ def write_arrays(path: Path, tree: Any) -> None:
                 raise
             raise full from error
         stored = checkpointer.restore(parent / path.name)
-    expected, found = (dict(_flat(of)) for of in (tree, stored))
+    expected, found = (dict(_flat(arrays)) for arrays in (tree, stored))
     if {k: _bits(v) for k, v in expected.items()} != {
         k: _bits(v) for k, v in found.items()
     }:

@@ -101,9 +101,9 @@ def means(rows: list[Row]) -> dict[str, dict[str, float]]:
     PSNR is computed from the mean MSE; it is infinite where a frame equals the last.
     """
     return {
-        group: _mean(of, "") | _mean(of, "copy_")
+        group: _mean(chosen, "") | _mean(chosen, "copy_")
         for group, seen in (("observed", True), ("extrapolated", False))
-        if (of := [row for row in rows if row["observed"] == seen])
+        if (chosen := [row for row in rows if row["observed"] == seen])
     }
 
 
@@ -175,8 +175,8 @@ def evaluate(
             copied = last_seen(truth, extrapolate_from)
             mine = score(truth, predicted[:, i], data_range=data_range)
             theirs = score(truth, copied, data_range=data_range)
-            for group, of in means(table(mine, theirs, extrapolate_from)).items():
-                by_group.setdefault(group, []).append(of)
+            for group, scores in means(table(mine, theirs, extrapolate_from)).items():
+                by_group.setdefault(group, []).append(scores)
             for j, h in enumerate(horizons):
                 guesses = rolled[:-h, j, i], truth[:-h]
                 ahead[h].append(
@@ -193,7 +193,7 @@ def evaluate(
         "pieces": int((lengths // steps).sum()),
         "left_out": int((lengths % steps).sum()),
     }
-    found |= {group: _pooled(of, pixels) for group, of in by_group.items()}
+    found |= {group: _pooled(rows, pixels) for group, rows in by_group.items()}
     if horizons:
         found["horizons"] = {
             str(h): _of_horizon(scores, pixels) for h, scores in ahead.items()

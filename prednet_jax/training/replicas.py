@@ -55,12 +55,12 @@ class Layout:
         """Number of streams of a replica on each device."""
         return self.batch // self.mesh.shape[BATCH]
 
-    def held(self, axis: int) -> list[int]:
+    def local(self, axis: int) -> list[int]:
         """Returns the replicas (axis 0) or streams (1) that this process holds."""
         shape = self.replicas, self.batch
         sharding = NamedSharding(self.mesh, BY_STREAM)
         places = sharding.addressable_devices_indices_map(shape).values()
-        parts = (range(*place[axis].indices(shape[axis])) for place in places)  # type: ignore[index]
+        parts = (range(*index[axis].indices(shape[axis])) for index in places)  # type: ignore[index]
         return sorted(set().union(*parts))
 
     def written(self, replica: int) -> bool:
@@ -69,7 +69,7 @@ class Layout:
         first = self.mesh.devices[replica * rows // self.replicas, 0]
         return first.process_index == jax.process_index()
 
-    def place(self, trees: Sequence[Any], spec: PartitionSpec) -> Any:
+    def stack(self, trees: Sequence[Any], spec: PartitionSpec) -> Any:
         """Stacks one tree per local replica into a tree of arrays `[N, ...]`.
 
         An axis of streams may have all streams, or only the streams of this process.
@@ -89,7 +89,7 @@ class Layout:
     def place_states(self, states: Sequence[TrainState]) -> TrainState:
         """Places the states of the local replicas."""
         fields = zip(zip(*states, strict=True), _STATE, strict=True)
-        return TrainState(*(self.place(parts, spec) for parts, spec in fields))
+        return TrainState(*(self.stack(parts, spec) for parts, spec in fields))
 
 
 def layout(
@@ -193,28 +193,28 @@ def compile_update(
 def many_seeds(update: Callable, layout: Layout, runs: Sequence[SeedRun]) -> Pair:
     """Returns the step and the stream of the replicas of this process.
 
-    `runs` are the runs of `layout.held(0)`, in its order, and `update` is the program
+    `runs` are the runs of `layout.local(0)`, in its order, and `update` is the program
     of `compile_update`. Every process of the program makes the same updates.
     """
-    held = layout.held(0)
+    local = layout.local(0)
     noise = [jax.random.key_data(keys.stream(run.seed, "noise")) for run in runs]
-    key_data = layout.place(noise, BY_REPLICA)
+    key_data = layout.stack(noise, BY_REPLICA)
 
     def step(states: TrainState, windows: Windows) -> tuple[TrainState, list]:
         frames, opening = zip(*windows, strict=True)
-        placed = layout.place(frames, BY_WINDOW), layout.place(opening, BY_REPLICA)
+        placed = layout.stack(frames, BY_WINDOW), layout.stack(opening, BY_REPLICA)
         states, metrics = update(states, *placed, key_data)
         fetched = [_rows(leaf) for leaf in metrics]
         return states, [
             StepMetrics(*(field[number] for field in fetched))  # type: ignore[arg-type]
-            for number in held
+            for number in local
         ]
 
     return Pair(
         step,
-        loop.stream(runs, layout.held(1)),
+        loop.stream(runs, layout.local(1)),
         layout.place_states([run.state for run in runs]),
-        state_of=lambda states, i: replica_state(states, held[i]),
+        state_of=lambda states, i: replica_state(states, local[i]),
         gather=gather_states,
     )
 

@@ -141,7 +141,7 @@ class PendingRun:
     Attributes:
         seed: the root seed.
         folder: its directory.
-        held: whether this process trains a part of it.
+        trained_here: whether this process trains a part of it.
         writes: whether this process writes its records.
         existing: run that the directory holds.
         prepared: its data and initial weights, where this process trains it.
@@ -152,7 +152,7 @@ class PendingRun:
 
     seed: int
     folder: Path
-    held: bool
+    trained_here: bool
     writes: bool
     existing: ExistingRun
     prepared: Prepared | None = None

@@ -275,7 +275,7 @@ def record_training(
         The last states, gathered, or None if all updates were made before.
     """
     bar = Progress(name, recipe.updates, done, shown=recipe.records.progress)
-    held, saved = None, time.monotonic()
+    last_states, saved = None, time.monotonic()
     try:
         for states, lines in traced(steps, recipe.records.profile):
             interruption.defer()
@@ -288,9 +288,11 @@ def record_training(
             save = bool(number or due) or _is_kept(recipe, update)
             if save:
                 interruption.save()
-            held = pair.gather(states) if save else states
+            last_states = pair.gather(states) if save else states
             for i, recorder in recorders.items():
-                recorder.see(lines[i], functools.partial(pair.state_of, held, i), save)
+                recorder.see(
+                    lines[i], functools.partial(pair.state_of, last_states, i), save
+                )
             if save:
                 for recorder in recorders.values():
                     recorder.prune()
@@ -307,7 +309,7 @@ def record_training(
         bar.close()
         for recorder in recorders.values():
             recorder.close()
-    return held
+    return last_states
 
 
 def traced(steps: Iterator[T], folder: str | None) -> Iterator[T]:

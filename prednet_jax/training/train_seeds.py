@@ -124,7 +124,7 @@ def train_seeds(
             overwrite=recipe.records.overwrite,
         )
 
-    local = range(len(directories)) if layout is None else layout.held(0)
+    local = range(len(directories)) if layout is None else layout.local(0)
 
     def writes(number: int) -> bool:
         return number in local and (layout is None or layout.written(number))
@@ -135,7 +135,7 @@ def train_seeds(
         PendingRun(
             seed=seed,
             folder=folder,
-            held=number in local,
+            trained_here=number in local,
             writes=writes(number),
             existing=inspect(folder),
         )
@@ -155,7 +155,9 @@ def train_seeds(
     if layout is not None and mode is not None:
         run_directory.check_all_begun(runs)
         strategy = Together(recipe, layout, mode)
-    shapes = _prepare_and_check(recipe, strategy, [run for run in runs if run.held])
+    shapes = _prepare_and_check(
+        recipe, strategy, [run for run in runs if run.trained_here]
+    )
     with files.hold(*(run.folder for run in runs if run.writes)):
         for run in runs:
             if run.writes and inspect(run.folder) != run.existing:
@@ -183,28 +185,28 @@ def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
 
 
 def _prepare_and_check(
-    recipe: Recipe, strategy: TrainingStrategy, held: Sequence[PendingRun]
+    recipe: Recipe, strategy: TrainingStrategy, runs: Sequence[PendingRun]
 ) -> Any:
     """Opens the data of the runs of this process, and refuses what cannot be trained.
 
     Returns the shapes of a state.
     """
-    for run in held:
+    for run in runs:
         run.prepared = prepare(recipe, run.seed)
         run.manifest = _manifest(recipe, run.seed, run.prepared, strategy)
-    first = held[0].prepared
+    first = runs[0].prepared
     assert first is not None
-    seed, weights = held[0].seed, first.weights
+    seed, weights = runs[0].seed, first.weights
     shapes = jax.eval_shape(lambda: recipe.initial_state(seed, weights))
     window = first.schedule.window + 1, recipe.data.batch, *recipe.task.frame
     strategy.trace(shapes, window)
-    for run in held:
+    for run in runs:
         if run.writes and run.manifest is not None and run.prepared is not None:
             source = run.prepared.source
             run_directory.check_same(
                 recipe, run.folder, run.existing, run.manifest, source
             )
-    if held[0].writes and first.source.done:  # to frames of another size
+    if runs[0].writes and first.source.done:  # to frames of another size
         print(f"data={first.source.name}: {first.source.done}", flush=True)
     return shapes
 

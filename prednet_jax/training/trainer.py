@@ -32,7 +32,7 @@ from prednet_jax.training.truncated import StepMetrics, TrainState
 _SEQUENCES, _FRAMES = 16, 1600
 
 
-class Evaluation(NamedTuple):
+class PredictionScore(NamedTuple):
     """The scores of the predictions of a stream.
 
     Attributes:
@@ -121,14 +121,14 @@ class Trainer:
         return tasks.of(self.network)
 
     @functools.cached_property
-    def descent(self) -> optax.GradientTransformation:
+    def transformation(self) -> optax.GradientTransformation:
         """The optimiser that is used."""
         return self.optimizer or optimizers.chainer_adam()
 
     @functools.cached_property
     def program(self) -> Any:
         """The compiled update that `step` calls, `(state, frames, first, key)`."""
-        return _program(self.task, self.descent, self.method, self.noise)
+        return _program(self.task, self.transformation, self.method, self.noise)
 
     def init(self, start: Any, *, batch: int = 1) -> TrainState:
         """Returns the state before the first update, of `batch` sequences.
@@ -138,7 +138,7 @@ class Trainer:
         """
         params = start if isinstance(start, dict) else self.task.init_params(start)
         return truncated.initial_train_state(
-            self.task, params, self.descent, batch=batch
+            self.task, params, self.transformation, batch=batch
         )
 
     def step(
@@ -175,7 +175,9 @@ class Trainer:
         if kind != np.uint8 and not jax.numpy.issubdtype(kind, np.floating):
             raise UserError(f"frames of {kind}: expected uint8, or float in [0, 1]")
 
-    def evaluate(self, params: Any, frames: Any, *, window: int = 20) -> Evaluation:
+    def evaluate(
+        self, params: Any, frames: Any, *, window: int = 20
+    ) -> PredictionScore:
         """Predicts streams from the zero state, without training on them.
 
         `frames` are `[T, H, W, C]`, T >= 2, as in `step`, or `[T, B, H, W, C]` of
@@ -190,7 +192,7 @@ class Trainer:
         if not self.task.windowed:
             losses = [run(params, None, x[None], True)[1] for x in frames]
             frame_losses = np.concatenate(jax.device_get(losses))
-            return Evaluation(float(frame_losses.mean()), None, frame_losses)
+            return PredictionScore(float(frame_losses.mean()), None, frame_losses)
         total = len(frames)
         if total < 2:
             raise UserError(f"frames of {total} time steps: expected at least 2")
@@ -208,7 +210,7 @@ class Trainer:
         scale = 255 if frames.dtype == np.uint8 else 1
         steps = np.diff(np.asarray(frames, np.float32), axis=0) / scale
         copied = float(np.square(steps).mean())
-        return Evaluation(float(frame_losses.mean()), copied, frame_losses)
+        return PredictionScore(float(frame_losses.mean()), copied, frame_losses)
 
 
 class Validation:
@@ -230,7 +232,7 @@ class Validation:
             "sha256": source.fingerprint,
         }
 
-    def score(self, params: Any) -> Evaluation:
+    def score(self, params: Any) -> PredictionScore:
         """Evaluates weights without noise."""
         return self._trainer.evaluate(params, self.frames)
 
