@@ -61,7 +61,7 @@ def main() -> None:
             if lacking := design.missing_hardware(job.arm, job.threads):
                 where = "on this machine; --address names another"
                 raise UserError(f"arm={job.arm.name!r}: {lacking} ({where})")
-    missing, reasons = runs.kept(jobs)
+    missing, reasons = runs.split_finished(jobs)
     if FLAGS.dry_run:
         for job in jobs:
             print(job.command_line)

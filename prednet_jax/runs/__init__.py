@@ -2,7 +2,7 @@
 
 Each arm (treatment) runs in a separate process, since threads and XLA's flags are per
 process. The processes exchange data through the disk only. A comparison (`Design`) or a
-sweep (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`kept`)
+sweep (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`split_finished`)
 are executed on this machine (`execute`) or on many (`sweeps.execute`).
 """
 
@@ -16,4 +16,4 @@ from prednet_jax.runs.executor import (
     execute,
     report_progress,
 )
-from prednet_jax.runs.jobs import Job, describe_reasons, kept, source
+from prednet_jax.runs.jobs import Job, describe_reasons, source, split_finished

@@ -26,7 +26,13 @@ from prednet_jax import records
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.runs import store
-from prednet_jax.runs.jobs import Job, any_diverged, kept, verified, write_receipts
+from prednet_jax.runs.jobs import (
+    Job,
+    any_diverged,
+    split_finished,
+    verified,
+    write_receipts,
+)
 
 LOG = "log.txt"
 _LEASH = Path(__file__).with_name("leash.py")
@@ -176,7 +182,7 @@ def _missing(job: Job) -> Job | None:
     """
     with contextlib.suppress(FileError):
         write_receipts(job)
-    missing, _ = kept([job])
+    missing, _ = split_finished([job])
     return missing[0] if missing else None
 
 

@@ -257,10 +257,10 @@ def write_receipt(job: Job, seed: int) -> None:
             raise FileError(
                 f"{path}: weights {digest}; expected final_params_sha256 {wanted}"
             )
-    store.seal(folder, facts(job, seed), FILES)
+    store.write_receipt(folder, facts(job, seed), FILES)
 
 
-def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
+def split_finished(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
     """Returns the jobs with the missing seeds, and the number of runs by state."""
     missing, reasons = [], Counter[RunState]()
     for job in jobs:
@@ -276,7 +276,7 @@ def kept(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
 
 
 def describe_reasons(reasons: Counter[RunState]) -> str | None:
-    """Returns the states of `kept` in one line, or None if nothing was on disk."""
+    """Returns the states of `split_finished` in one line, or None if nothing was on disk."""
     counts = {state: count for state, count in reasons.items() if count}
     total = sum(counts.values())
     whole = counts.pop(RunState(Status.KEPT), 0)

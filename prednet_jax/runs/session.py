@@ -17,7 +17,7 @@ from prednet_jax.runs import (
     shortened,
 )
 from prednet_jax.runs.design import Design
-from prednet_jax.runs.jobs import Job, describe_reasons, kept
+from prednet_jax.runs.jobs import Job, describe_reasons, split_finished
 from prednet_jax.runs.progress import Reporter
 from prednet_jax.runs.saddle_runs import Saddle
 
@@ -75,7 +75,7 @@ def train(
     for name, reason in design.skipped:
         reporter.line(f"skipped {name}: {reason}")
     jobs = design.runs()
-    missing, reasons = kept(jobs)
+    missing, reasons = split_finished(jobs)
     if line := describe_reasons(reasons):
         reporter.line(line)
     executor.clear(design.root, jobs)

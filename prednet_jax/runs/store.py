@@ -37,7 +37,7 @@ def differing(facts: Facts, stored: Facts) -> list[str]:
     return [name for name, value in facts.items() if stored.get(name) != value]
 
 
-def seal(folder: Path, facts: Facts, names: Iterable[str]) -> None:
+def write_receipt(folder: Path, facts: Facts, names: Iterable[str]) -> None:
     """Writes the receipt of an ended run, for the files of `names` that exist."""
     digests = {name: _digest(folder / name) for name in names}
     receipt = {

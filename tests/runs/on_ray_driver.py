@@ -24,5 +24,5 @@ process.available_threads = lambda: 1
 ended = list(sweeps.execute(jobs))
 assert sorted(one.job.seeds for one in ended) == [(0,), (1,)], ended
 assert not any(one.error for one in ended), ended
-assert not runs.kept(jobs)[0]
+assert not runs.split_finished(jobs)[0]
 print("every run once")

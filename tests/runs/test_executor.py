@@ -12,7 +12,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, files, records, runs, tasks
 from prednet_jax.runs import comparison, executor, store
-from prednet_jax.runs.jobs import kept, verified, write_receipt
+from prednet_jax.runs.jobs import split_finished, verified, write_receipt
 from prednet_jax.runs.store import RunState, Status
 from prednet_jax.training.settings import Settings
 
@@ -111,7 +111,7 @@ def test_a_run_that_diverged_has_ended_and_the_other_seeds_go_on(tmp_path):
     (ended,) = runs.execute([diverging], processes=1)
     assert ended == runs.Ended(diverging)
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
-    assert kept([diverging]) == ([], {RunState(Status.KEPT): 2})
+    assert split_finished([diverging]) == ([], {RunState(Status.KEPT): 2})
     both = tuple(verified(diverging, seed) for seed in (0, 1))
     found = comparison.ArmRuns(diverging, both)
     np.testing.assert_array_equal(found.metric(2), [np.nan, 0.5])
@@ -130,13 +130,13 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
     assert isinstance(ended.error, runs.ProcessError)
     assert "status -9" in str(ended.error)
     states = {RunState(Status.KEPT): 1, RunState(Status.UNFINISHED): 1}
-    assert kept([lost]) == ([lost.of(1)], states)
+    assert split_finished([lost]) == ([lost.of(1)], states)
     shutil.rmtree(tmp_path)
     assert [ended.error for ended in runs.execute([both.of(0)], processes=1)] == [None]
-    left, reasons = runs.kept([both])
+    left, reasons = runs.split_finished([both])
     assert (left, runs.describe_reasons(reasons)) == ([both.of(1)], "1 of 2 runs kept")
     assert [ended.error for ended in runs.execute(left, processes=1)] == [None]
-    assert kept([both]) == ([], {RunState(Status.KEPT): 2})
+    assert split_finished([both]) == ([], {RunState(Status.KEPT): 2})
     assert (tmp_path / "started.txt").read_text().split() == ["0", "1"]
 
 

@@ -95,13 +95,13 @@ def test_the_judge_refuses_what_is_not_whole(job, name):
     if name in BROKEN:
         assert message in str(caught.value)
     # It would be made again; the other seed would not.
-    (missing,), reasons = jobs.kept([job])
+    (missing,), reasons = jobs.split_finished([job])
     assert missing.seeds == (seed,)
     assert reasons[RunState(Status.KEPT)] == 1
 
 
 def kept(job):
-    missing, reasons = jobs.kept([job])
+    missing, reasons = jobs.split_finished([job])
     return missing, {str(state): count for state, count in reasons.items()}
 
 
@@ -200,7 +200,7 @@ def test_the_order_of_facts_does_not_count_and_their_fingerprint_does(tmp_path):
     folder = tmp_path / "run"
     assert str(store.state(folder, FACTS, [])) == "new"
     folder.mkdir()
-    store.seal(folder, FACTS, [])
+    store.write_receipt(folder, FACTS, [])
     assert str(store.state(folder, FACTS, [])) == "kept"
     other = FACTS | {"source": "b", "updates": 6}
     assert str(store.state(folder, other, [])) == "with other updates and source"

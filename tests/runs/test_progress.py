@@ -35,7 +35,7 @@ def test_a_run_that_is_cut_is_the_run_that_ends_there(forked, tmp_path):
     # A run whose process was stopped after its last update has no receipt yet.
     (short.run_folder(7) / records.WEIGHTS).unlink()
     shortened.shorten(short, 7, 4)
-    assert runs.kept([short])[0] == []
+    assert runs.split_finished([short])[0] == []
     with pytest.raises(FileError, match="no such checkpoint"):
         shortened.shorten(long, 7, 3)
     shortened.shorten(long, 7, 4)
@@ -45,8 +45,8 @@ def test_a_run_that_is_cut_is_the_run_that_ends_there(forked, tmp_path):
         assert getattr(found.manifest, name) == getattr(expected.manifest, name), name
     assert found.manifest.other["shortened_from"] == 6
     assert list(found.metrics["loss"]) == list(expected.metrics["loss"])
-    assert runs.kept([shortened.of_length(long, 4)])[0] == []
-    assert runs.kept([long])[0] != []
+    assert runs.split_finished([shortened.of_length(long, 4)])[0] == []
+    assert runs.split_finished([long])[0] != []
 
 
 def test_the_largest_size_that_every_needed_run_has_reached(tmp_path, monkeypatch):

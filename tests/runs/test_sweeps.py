@@ -22,7 +22,7 @@ def sweep(root, **changes):
 
 
 def run(jobs):
-    left, _ = runs.kept(jobs)
+    left, _ = runs.split_finished(jobs)
     ended = list(runs.execute(left, processes=2))
     assert not any(one.error for one in ended), ended
     return len(ended)
