@@ -2,8 +2,9 @@
 
 Each arm (treatment) runs in a separate process, since threads and XLA's flags are per
 process. The processes exchange data through the disk only. A comparison (`Design`) or a
-sweep (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet (`split_finished`)
-are executed on this machine (`execute`) or on many (`sweeps.execute`).
+sweep (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet
+(`split_finished`) are executed on this machine (`execute`) or on many
+(`sweeps.execute`).
 """
 
 from prednet_jax.runs.arms import NAMES, Role, arm
