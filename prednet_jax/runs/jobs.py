@@ -276,7 +276,7 @@ def split_finished(jobs: Iterable[Job]) -> tuple[list[Job], Counter[RunState]]:
 
 
 def describe_reasons(reasons: Counter[RunState]) -> str | None:
-    """Returns the states of `split_finished` in one line, or None for new runs alone."""
+    """Returns the states of `split_finished` in a line, or None for new runs alone."""
     counts = {state: count for state, count in reasons.items() if count}
     total = sum(counts.values())
     whole = counts.pop(RunState(Status.KEPT), 0)
