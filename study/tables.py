@@ -400,7 +400,7 @@ def verdict(record: Record) -> str:
         rows[what] = shown(known, *ends)
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
     word = f"(verdict.json, of noise that lowers the loss: `{details['verdict']}`)"
-    return f"**{of['answer']}**, {of['status']} {word}\n\n{table}"
+    return f"**{details['answer']}**, {details['status']} {word}\n\n{table}"
 
 
 def pairs(seeds: Records) -> list[tuple[str, str]]:
