@@ -173,7 +173,7 @@ def figure(seeds: Records) -> Dots:
             f"{seed}, {targets} targets",
             ROLES["stale" if targets == "stale" else "treatment"],
             [
-                (getattr(of[seed], targets) / _mean(of[seed].true)).tolist()
+                (getattr(start[seed], targets) / _mean(start[seed].true)).tolist()
                 if seed in start
                 else []
                 for start in starts

@@ -455,8 +455,8 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     length = seeds[0].updates // 5
     curves["end"] = -(-curves["update"] // length) * length
     rows = []
-    for end, rows in curves.groupby("end"):
-        runs = rows.groupby(["seed", "arm", "draw"])[curve].mean().groupby("seed")
+    for end, fifth in curves.groupby("end"):
+        runs = fifth.groupby(["seed", "arm", "draw"])[curve].mean().groupby("seed")
         limit = statistics.redraw_interval([losses.to_numpy() for _, losses in runs])
         rows.append({"end": end, "start": end - length + 1} | limit._asdict())
     cells = {
