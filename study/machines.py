@@ -86,7 +86,7 @@ def blocks(seeds: Records) -> dict[str, str]:
         rows = [
             {
                 "seed": seed,
-                "true targets, 8 machines": _range(of.true),
+                "true targets, 8 machines": _range(machines.true),
                 "stale targets, 4 machines": _range(machines.stale),
                 "stale over true": significant(
                     _mean(machines.stale) / _mean(machines.true)
