@@ -17,8 +17,9 @@ import _cli
 import jax
 from absl import flags
 
-from prednet_jax import calibration, process, records
+from prednet_jax import process, records
 from prednet_jax.report import tables
+from prednet_jax.training import calibration
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")

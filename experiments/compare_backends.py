@@ -39,11 +39,11 @@ import _flags
 from absl import flags
 
 from prednet_jax import data, errors, files, process, records, report, runs, tasks
+from prednet_jax.records.verdict import Verdict
 from prednet_jax.runs import budget, comparison, progress, published, session
 from prednet_jax.runs.saddle_runs import Saddle
 from prednet_jax.saddles import symmetric
 from prednet_jax.training import run_recorder
-from prednet_jax.verdict import Verdict
 from prednet_jax.weights import pretrained
 
 FLAGS = flags.FLAGS

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import pandas as pd
 from scipy import stats
 
+from prednet_jax.records.verdict import Record, Verdict
 from prednet_jax.report import charts
 from prednet_jax.report.numbers import MISSING
 from prednet_jax.report.tables import Cell, markdown
 from prednet_jax.report.verdict_text import text_row
 from prednet_jax.saddles import curvature_probe
-from prednet_jax.verdict import Record, Verdict
 
 #: What a noise may cost on any network: of the clean step's time, and of its time to
 #: trace and compile. Set before it was measured.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from prednet_jax import records
+from prednet_jax.records.verdict import Verdict
 from prednet_jax.report.figures import seeds
-from prednet_jax.verdict import Verdict
 from study import document_tables as make
 from study import marks
 

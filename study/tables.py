@@ -15,12 +15,12 @@ import scipy.stats
 
 from prednet_jax import statistics
 from prednet_jax.errors import UserError
+from prednet_jax.records.verdict import Contrast
 from prednet_jax.report import numbers
 from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.report.tables import markdown
 from prednet_jax.report.verdict_text import difference, effect
 from prednet_jax.statistics.redraws import SEPARATED
-from prednet_jax.verdict import Contrast
 from study import judgement, machines, on_gpu, seed_records
 from study.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
 from study.parts import CONTROL, FIXED, FIXED_ORDERS, NULL, PARTS, RANDOM, STALE

@@ -12,12 +12,12 @@ LAYERS = [
     {"noise"},
     {"errors"},
     {"files"},
-    {"config", "optimizers", "records", "verdict"},
+    {"config", "optimizers", "records"},
     {"process"},
     {"models", "data", "curvature", "statistics"},
     {"objectives", "pytest_plugin"},
     {"tasks", "report"},
-    {"training", "calibration"},
+    {"training"},
     {"saddles"},
     {"runs"},
     {"weights"},
@@ -25,7 +25,7 @@ LAYERS = [
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What report may see: it reads records and never runs a model.
-REPORT_SEES = {"report", "records", "errors", "files", "verdict"}
+REPORT_SEES = {"report", "records", "errors", "files"}
 # The modules of noise/ that may touch what is internal to JAX.
 INTERNAL = {"compat", "control_flow", "logical_mesh", "registry", "worker"}
 DATA_LIBRARIES = (

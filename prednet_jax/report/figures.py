@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from prednet_jax import records
 from prednet_jax.files import FileError
+from prednet_jax.records.verdict import CONTROL, Arms, Contrast, Record, Verdict
 from prednet_jax.report import charts
 from prednet_jax.report.charts import FAINT, INK, MUTED, ROLES, Dots, Row, Spec
 from prednet_jax.report.numbers import significant
 from prednet_jax.report.results import Results
 from prednet_jax.report.verdict_text import display_name
-from prednet_jax.verdict import CONTROL, Arms, Contrast, Record, Verdict
 
 COPY = "copy of the last frame"
 # Points of a line of the page and of the picture of a run, means over its updates.

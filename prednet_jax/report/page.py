@@ -16,9 +16,9 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
+from prednet_jax.records.verdict import CONTROL, Record
 from prednet_jax.report import charts, figures, numbers, strips, verdict_text
 from prednet_jax.report.results import Results
-from prednet_jax.verdict import CONTROL, Record
 
 # Colours that the page's style sheet has in a light and a dark shade.
 _SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {

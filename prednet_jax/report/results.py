@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from prednet_jax import files, records
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
-from prednet_jax.verdict import ArmRecord, Verdict
+from prednet_jax.records.verdict import ArmRecord, Verdict
 
 VERDICT, LEARNED = "verdict.json", "learned.npz"
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from prednet_jax.records.verdict import Record
 from prednet_jax.report.numbers import text
-from prednet_jax.verdict import Record
 
 if TYPE_CHECKING:
     import pandas as pd

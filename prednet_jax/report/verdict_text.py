@@ -5,10 +5,10 @@ All functions take a `Verdict`, or a part of it.
 
 import textwrap
 
+from prednet_jax.records.verdict import Answer, Claim, Contrast, Estimate, Kind, Verdict
 from prednet_jax.report import numbers
 from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.tables import columns
-from prednet_jax.verdict import Answer, Claim, Contrast, Estimate, Kind, Verdict
 
 WIDTH = 100
 #: Below this distance of the weights, over the distance trained, runs say nothing.

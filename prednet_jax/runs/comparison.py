@@ -8,13 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from prednet_jax import records, statistics
-from prednet_jax.runs import arms
-from prednet_jax.runs.arms import Arm, Role
-from prednet_jax.runs.design import Design
-from prednet_jax.runs.jobs import Job, verified
-from prednet_jax.tasks import Task
-from prednet_jax.training import loop
-from prednet_jax.verdict import (
+from prednet_jax.records.verdict import (
     ArmRecord,
     Contrast,
     Exclusion,
@@ -22,6 +16,12 @@ from prednet_jax.verdict import (
     Record,
     Verdict,
 )
+from prednet_jax.runs import arms
+from prednet_jax.runs.arms import Arm, Role
+from prednet_jax.runs.design import Design
+from prednet_jax.runs.jobs import Job, verified
+from prednet_jax.tasks import Task
+from prednet_jax.training import loop
 
 EXCLUSION_RULE = (
     "a seed whose loss is not finite in the averaged updates of either arm is left out "

@@ -5,6 +5,12 @@ One exact test gives p-values, intervals and equivalence. `redraws` states the r
 redraw is a repeated run of a seed that differs only in its random order of sums.
 """
 
+from prednet_jax.records.verdict import Answer as Answer
+from prednet_jax.records.verdict import Arms as Arms
+from prednet_jax.records.verdict import Claim as Claim
+from prednet_jax.records.verdict import Contrast as Contrast
+from prednet_jax.records.verdict import Kind as Kind
+from prednet_jax.records.verdict import Manipulation as Manipulation
 from prednet_jax.statistics.claims import Answered as Answered
 from prednet_jax.statistics.claims import evaluate_claim as evaluate_claim
 from prednet_jax.statistics.claims import manipulation as manipulation
@@ -30,9 +36,3 @@ from prednet_jax.statistics.redraws import collect_redraws as collect_redraws
 from prednet_jax.statistics.redraws import effect as effect
 from prednet_jax.statistics.scatter import predicted as predicted
 from prednet_jax.statistics.scatter import redraw_interval as redraw_interval
-from prednet_jax.verdict import Answer as Answer
-from prednet_jax.verdict import Arms as Arms
-from prednet_jax.verdict import Claim as Claim
-from prednet_jax.verdict import Contrast as Contrast
-from prednet_jax.verdict import Kind as Kind
-from prednet_jax.verdict import Manipulation as Manipulation

@@ -12,10 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prednet_jax.statistics import redraws, scatter
-from prednet_jax.statistics.contrasts import MARGIN_FRACTION
-from prednet_jax.statistics.redraws import Effect, Group, Redraws
-from prednet_jax.verdict import (
+from prednet_jax.records.verdict import (
     Answer,
     Arms,
     Claim,
@@ -24,6 +21,9 @@ from prednet_jax.verdict import (
     Manipulation,
     Record,
 )
+from prednet_jax.statistics import redraws, scatter
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION
+from prednet_jax.statistics.redraws import Effect, Group, Redraws
 
 
 def manipulation(

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from prednet_jax import errors
+from prednet_jax.records.verdict import Arms, Contrast, Margin
 from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.sign_flip import Floats
-from prednet_jax.verdict import Arms, Contrast, Margin
 
 #: A difference below this fraction of the control's loss counts as none; a study may
 #: choose less. It is fixed beforehand: from the size of another explanation it would be

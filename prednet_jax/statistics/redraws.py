@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from prednet_jax import errors
+from prednet_jax.records.verdict import Answer, Arms, Contrast, Estimate, Record
 from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.contrasts import (
     MARGIN_FRACTION,
@@ -25,7 +26,6 @@ from prednet_jax.statistics.contrasts import (
     seed_order,
 )
 from prednet_jax.statistics.sign_flip import Floats
-from prednet_jax.verdict import Answer, Arms, Contrast, Estimate, Record
 
 #: Smallest distance between two runs, over the distance travelled, that counts as
 #: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.

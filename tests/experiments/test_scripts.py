@@ -15,7 +15,6 @@ from runs_on_disk import TINY
 import prednet_jax
 from prednet_jax import (
     PredNetConfig,
-    calibration,
     files,
     records,
     statistics,
@@ -24,6 +23,7 @@ from prednet_jax import (
 )
 from prednet_jax.noise import ReductionOrder, coverage
 from prednet_jax.saddles.escapes import EVENTS
+from prednet_jax.training import calibration
 from tests.processes import ROOT, SCRIPTS, python
 
 WINDOWS = "--sampling=windows"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from prednet_jax import report
+from prednet_jax.records.verdict import Verdict
 from prednet_jax.report import charts, figures
 from prednet_jax.report.numbers import significant
-from prednet_jax.verdict import Verdict
 from tests.processes import ROOT
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "figure_data.json").read_text())

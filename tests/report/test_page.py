@@ -12,8 +12,8 @@ from urllib.parse import unquote
 import pytest
 
 from prednet_jax import report
+from prednet_jax.records.verdict import Verdict
 from prednet_jax.report import page as pages
-from prednet_jax.verdict import Verdict
 
 VOID = {"meta", "img", "input", "br", "link"}
 MODELS = ("prednet", "autoencoder")

@@ -7,8 +7,8 @@ import pytest
 from prednet_jax import report
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
+from prednet_jax.records.verdict import Contrast, Verdict
 from prednet_jax.report import numbers, results, verdict_text
-from prednet_jax.verdict import Contrast, Verdict
 
 
 def test_load_finds_every_run(comparison):

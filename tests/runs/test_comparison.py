@@ -9,10 +9,10 @@ import pytest
 
 from prednet_jax import files, process, records, runs, statistics, tasks
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.records.verdict import Verdict
 from prednet_jax.report.verdict_text import text_table
 from prednet_jax.runs import comparison
 from prednet_jax.runs.jobs import write_receipt
-from prednet_jax.verdict import Verdict
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
 AUTOENCODER = tasks.of(AutoencoderConfig())

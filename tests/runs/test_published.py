@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from prednet_jax import AutoencoderConfig, PredNetConfig, runs, statistics, tasks
+from prednet_jax.records.verdict import Answer
 from prednet_jax.runs import published
 from prednet_jax.runs.arms import FIXED_ORDERS
 from prednet_jax.saddles.symmetric import Row
-from prednet_jax.verdict import Answer
 
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 
