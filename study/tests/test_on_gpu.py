@@ -34,7 +34,7 @@ def test_seeds_in_one_program_train_as_each_alone(shown, arm, close, monkeypatch
     how = on_gpu.ARMS[arm]
     curves, weights = on_gpu.train(PART, how, PART.seeds, shown, PART.updates)
     for i, seed in enumerate(PART.seeds):
-        alone = seed_trainings.train(PART, how.treatment, seed)
+        alone = seed_trainings.train(PART, how, seed)
         last = alone.curves["last_frame_loss"]
         np.testing.assert_allclose(curves["last_frame_loss"][i], last, rtol=close)
         window = alone.curves["loss"]
@@ -63,7 +63,7 @@ def test_a_record_has_the_last_fifth_and_the_way_from_the_cpu():
 @pytest.mark.parametrize(("arm", "rounded"), [("gpu", False), ("gpu_tf32", True)])
 def test_products_are_rounded_only_where_the_arm_says_so(shown, arm, rounded):
     how = on_gpu.ARMS[arm]
-    states = [seed_trainings.initial_state(PART, how.treatment, s) for s in PART.seeds]
+    states = [seed_trainings.initial_state(PART, how, s) for s in PART.seeds]
     state = jax.tree.map(lambda *leaves: np.stack(leaves), *states)
     program = on_gpu._program(PART, how)
     text = program.lower(state, shown, np.arange(2)).as_text()
