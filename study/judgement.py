@@ -145,7 +145,8 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
         statistics.stale_claim(MODEL, measured, STALE, FIXED_ORDERS),
         own_order_claim(measured),
     )
-    details = answered.as_dict() | scatter.secondary_statistics(answered.effect.runs)
+    secondary = scatter.secondary_statistics(answered.effect.runs)
+    details = {**answered.as_dict(), **secondary}
     details["sentence"] += " This is about emulated noise only: no GPU was used."
     details |= {"emulated_only": True, "status": part.status}
     if part.positive_controls:

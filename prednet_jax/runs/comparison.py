@@ -304,7 +304,8 @@ def details(answers: list[statistics.Answered], runs: Sequence[ArmRuns]) -> Reco
     sentences = [answer.sentence for answer in answers]
     if emulated:
         sentences.append("This is about emulated noise only: no GPU was used.")
-    return dict(answers[0].as_dict()) | {
+    return {
+        **answers[0].as_dict(),
         "verdict": statistics.verdict(answers),
         "sentence": " ".join(sentences),
         "emulated_only": emulated,
