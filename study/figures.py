@@ -14,7 +14,7 @@ from prednet_jax.statistics import MARGIN_FRACTION, collect_redraws, pair_by_see
 from study import judgement, machines
 from study import tables as study_tables
 from study.judgement import PRIMARY
-from study.parts import ANSWER, FIXED_ORDERS
+from study.parts import ANSWER, CONTROL, FIXED_ORDERS
 from study.tables import Study
 
 BLUE = ROLES["treatment"]
@@ -49,7 +49,36 @@ def _described(study: Study, name: str) -> Dots:
 def part_a(folder: Path, program: str) -> Dots:
     """Returns the figure of a program of part A, from its table of runs."""
     rows = symmetric.read(folder / "A" / "runs.csv")
-    return saddle(symmetric.effects(rows), program, rows[0].updates)
+    return saddle(effects(rows), program, rows[0].updates)
+
+
+def effects(rows: Sequence[symmetric.Row]) -> list[dict[str, Any]]:
+    """Returns every `arm` at every `delta` of every `program`, the symmetric one first.
+
+    The result has per seed `separated_at`, and `over_control`, the final loss divided
+    by float32's.
+    """
+    groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
+    found = []
+    for program, delta, arm in sorted(groups, key=lambda k: (k[0] == "ordinary", k[1])):
+        runs, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
+        pairs = zip(runs, control, strict=False)
+        effect = {
+            "program": program,
+            "delta": delta,
+            "arm": arm,
+            "separated_at": [run.separated_at for run in runs],
+            "over_control": [run.loss / other.loss for run, other in pairs],
+        }
+        found.append(effect)
+    return found
+
+
+def _of(
+    rows: Sequence[symmetric.Row], program: str, arm: str, delta: float
+) -> list[symmetric.Row]:
+    group = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
+    return sorted(group, key=lambda row: row.seed)
 
 
 def saddle(seeds: Sequence[Mapping[str, Any]], program: str, updates: int) -> Dots:

@@ -24,7 +24,7 @@ one update after the last.
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +60,6 @@ AT_ZERO = ("float64", "run", "blocks")
 SEPARATED = 1e-2
 #: Number of equal parts of a run whose mean losses are recorded.
 BINS = 20
-CONTROL = "float32"
 Params = Mapping[str, Mapping[str, jax.Array]]
 
 
@@ -237,33 +236,6 @@ def _rows(path: Path) -> list[Row]:
             f"{path}: a row without a proper {error}; expected the rows that "
             "symmetric_start.py wrote"
         ) from None
-
-
-def effects(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Returns every `arm` at every `delta` of every `program`, the symmetric one first.
-
-    The result has per seed `separated_at`, and `over_control`, the final loss divided
-    by float32's.
-    """
-    groups = dict.fromkeys((row.program, row.delta, row.arm) for row in rows)
-    found = []
-    for program, delta, arm in sorted(groups, key=lambda k: (k[0] == "ordinary", k[1])):
-        runs, control = (_of(rows, program, name, delta) for name in (arm, CONTROL))
-        pairs = zip(runs, control, strict=False)
-        effect = {
-            "program": program,
-            "delta": delta,
-            "arm": arm,
-            "separated_at": [run.separated_at for run in runs],
-            "over_control": [run.loss / other.loss for run, other in pairs],
-        }
-        found.append(effect)
-    return found
-
-
-def _of(rows: Iterable[Row], program: str, arm: str, delta: float) -> list[Row]:
-    group = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
-    return sorted(group, key=lambda row: row.seed)
 
 
 def exchange(params: Params, config: PredNetConfig) -> dict:

@@ -197,25 +197,6 @@ def test_script_makes_each_run_once(forked, refused, tmp_path):
     refused("--deltas=small: expected numbers", *words, "--deltas=small")
 
 
-def test_effects_are_relative_to_float32_of_the_same_seed():
-    rows = [
-        Row(program, arm, delta, seed, 700 + seed, False, loss * (1 + seed), 3000)
-        for program in ("ordinary", "symmetric")
-        for delta in (0.0, 0.1)
-        for arm, loss in (("float32", 3.0), ("tile", 1.5))
-        for seed in (1, 0)
-    ]
-    found = symmetric.effects(rows)
-    names = [(e["program"], e["delta"], e["arm"]) for e in found]
-    assert names[:3] == [
-        ("symmetric", 0.0, "float32"),
-        ("symmetric", 0.0, "tile"),
-        ("symmetric", 0.1, "float32"),
-    ]
-    assert found[1]["separated_at"] == [700, 701]
-    assert found[1]["over_control"] == [0.5, 0.5]
-
-
 def test_rows_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "runs.csv"
     names = "program,arm,delta,seed,updates,separated_at,unequal_at,final_loss"
