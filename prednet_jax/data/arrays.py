@@ -175,7 +175,9 @@ def _guess(path: Path, shape: tuple[int, ...]) -> str:
             f"{' or '.join(readings)}; choose one by --layout= (layout=)"
         )
     if readings[0] not in ("THWC", "THW"):
-        errors.say(f"data={path}: shape {list(shape)} is read as layout {readings[0]}")
+        errors.log_line(
+            f"data={path}: shape {list(shape)} is read as layout {readings[0]}"
+        )
     return readings[0]
 
 

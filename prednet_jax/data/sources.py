@@ -215,7 +215,9 @@ def split_parts(data: str) -> dict[str, str]:
 @functools.cache
 def _say_parts(data: str, parts: tuple[tuple[str, str], ...]) -> None:
     named = ", ".join(f"{split}: {Path(path).name}" for split, path in parts)
-    errors.say(f"data={data}: split by the names in it, {named}; train is trained on")
+    errors.log_line(
+        f"data={data}: split by the names in it, {named}; train is trained on"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +272,7 @@ class _Reader:
         if pictures:
             all_below = images.sequences_below(path, (*suffixes, *_FILM_SUFFIXES))
             if _count(all_below) > _count(pictures):
-                errors.say(
+                errors.log_line(
                     f"data={path}: other folders, videos and arrays are left out, "
                     f"{_count(all_below) - _count(pictures)} files"
                 )

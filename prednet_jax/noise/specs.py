@@ -24,7 +24,7 @@ MAX_PARTS = 32
 _SEVERAL = f"at most {MAX_PARTS} noises"
 
 
-def option(default: Any, check: Callable[..., None], **accepted: Any) -> Any:
+def option(default: Any, check: Callable[..., object], **accepted: Any) -> Any:
     """Returns a field of a spec, which `check(name, value, **accepted)` validates."""
     metadata = {"check": partial(check, **accepted)}
     return dataclasses.field(default=default, metadata=metadata)

@@ -164,7 +164,7 @@ class Effect:
         return math.expm1(self.contrast.ci_high)
 
     @property
-    def estimate_and_interval(self) -> dict[str, float | None]:
+    def estimate_and_interval(self) -> Record:
         """Returns estimate and interval; the interval is None with too few seeds."""
         low, high = _known(self.low, self.high)
         return {"estimate": self.estimate, "low": low, "high": high}

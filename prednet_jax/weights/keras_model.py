@@ -113,7 +113,7 @@ def read(path: str | os.PathLike, stored: str | None) -> Model:
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         option_sets, shape = [], None
     if len(option_sets) != 1:
-        errors.say(
+        errors.log_line(
             f"{place}: describes {len(option_sets)} PredNet layers, expected one; it is"
             " not used"
         )

@@ -107,7 +107,7 @@ def load_pytorch(
         )
         params = from_pytorch(config, arrays, scale)
     if height is None or width is None:
-        errors.say(
+        errors.log_line(
             f"{path}: tells no frame size; assumed are {config.height} rows and "
             f"{config.width} columns; give height and width for others"
         )
