@@ -130,13 +130,15 @@ def show_help() -> None:
     own = {f.name: f for f in FLAGS.get_key_flags_for_module("__main__")}
     listed = {name for names in TOPICS.values() for name in names}
     others = [name for name in own if name not in listed]
-    for title, names in {**TOPICS, "Command": others}.items():
-        chosen = [own[name] for name in names if name in own]
+    for title, names in {"Main flags": others, **TOPICS}.items():
+        # A flag is shown under the first topic that names it.
+        chosen = [own.pop(name) for name in names if name in own]
         if chosen:
             print(f"\n{title}")
         for flag in chosen:
-            default = flag.default_as_str
-            text = f"{flag.help} (default: {default})" if default else flag.help
+            default = (flag.default_as_str or "").strip("[']")
+            text = flag.help.partition("; repeat this option")[0]
+            text += f" (default: {default})" * bool(default)
             switch = "[no]" if isinstance(flag, flags.BooleanFlag) else ""
             first = f"  --{switch}{flag.name}: "
             indent = {"initial_indent": first, "subsequent_indent": " " * 6}
@@ -156,7 +158,7 @@ def _parse(argv: list[str]) -> list[str]:
         named = re.match(r"flag --(\w+)=", str(error))
         flag = FLAGS[named[1]] if named else None
         if flag is not None and "other than None" in str(error):  # It is required.
-            fail(f"--{flag.name} is missing: {flag.help}")
+            fail(f"--{flag.name} is missing; expected --{flag.name}=... ({flag.help})")
         accepted = flag.parser.syntactic_help if flag is not None else None
         fail(f"{error}; expected {accepted or 'one of those named'}")
     except flags.Error as error:
@@ -179,7 +181,10 @@ def _check_place(name: str, path: str) -> None:
     if kind == "file" and os.path.isdir(path):
         fail(f"--{name}={path}: exists, and is a directory; expected a new path")
     if kind == "directory" and os.path.isfile(path):
-        fail(f"--{name}={path}: {path} is no directory that can be written")
+        fail(
+            f"--{name}={path}: {path} is no directory that can be written; "
+            "expected a new path, or a directory"
+        )
     try:
         files.check_writable(path)
     except UserError as error:
@@ -226,8 +231,7 @@ def progress(items: Sequence[Any]) -> Iterable[Any]:
     """
     from tqdm import tqdm
 
-    terminal = sys.stderr.isatty()
-    interval = 0.1 if terminal else 10.0
+    interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(items, delay=5, mininterval=interval, leave=False, dynamic_ncols=True)
 
 

@@ -71,8 +71,9 @@ def define_fields(
     about = dict(re.findall(r"^    (\w+): ((?:.|\n {8})+)", attributes, re.MULTILINE))
     hints = typing.get_type_hints(record)
     own = {field.name: field.default for field in dataclasses.fields(record)}
+    topic = _TOPIC.get(record, "Networks and frames")
+    _cli.TOPICS.setdefault(topic, []).extend(names)
     for name in names:
-        _cli.TOPICS.setdefault(_TOPIC.get(record, "Command"), []).append(name)
         default = defaults.get(name, own[name])
         text = " ".join(about[name].split())
         text = text[0].upper() + text[1:]
@@ -140,14 +141,15 @@ def define_setup_flags(*, models: list[str], updates: int, workdir: str) -> None
         models,
         f"Networks: {', '.join(tasks.NAMED)}, or module:object, as in train.py.",
     )
-    flags.DEFINE_list("channels", ["3", "6", "12"], "Widths of PredNet's layers.")
-    flags.DEFINE_integer("height", 24, "Rows of a frame.")
-    flags.DEFINE_integer("width", 32, "Columns of a frame.")
+    flags.DEFINE_list("channels", ["3", "6", "12"], "Channels of PredNet's layers.")
+    flags.DEFINE_integer("height", 24, "Rows of PredNet's frames.")
+    flags.DEFINE_integer("width", 32, "Columns of PredNet's frames.")
+    _cli.TOPICS["Networks and frames"] = ["models", "channels", "height", "width"]
     from prednet_jax.runs.design import Setup
 
     define_fields(Setup, SETUP, updates=updates)
-    flags.DEFINE_string("workdir", workdir, "Where to write.")
-    flags.DEFINE_bool("dry_run", False, "Print the exact commands, no more.")
+    flags.DEFINE_string("workdir", workdir, "Directory to write.")
+    flags.DEFINE_bool("dry_run", False, "Print the command of every run, and end.")
 
 
 def setup() -> dict[str, Any]:
@@ -178,8 +180,8 @@ def require_other_flag(expected: str, met: object, *names: str) -> None:
         value = FLAGS[name].value
         if not met and value != FLAGS[name].default:
             raise UserError(
-                f"--{name}={value}: expected {expected} too, without which it has no "
-                "effect"
+                f"--{name}={value} has no effect without {expected}; add that, or "
+                f"remove --{name}"
             )
 
 
@@ -210,7 +212,7 @@ def check_model_flags(model: str) -> None:
     others = ["channels", "r_channels", "height", "width", "hidden"]
     for name in ours.get(model, others):
         if FLAGS[name].present:
-            raise UserError(f"--{name}: expected none with --model={model}")
+            raise UserError(f"--{name} has no effect with --model={model}; remove it")
 
 
 def small_task(name: str, *, images: str | None = None) -> Task:

@@ -80,8 +80,7 @@ def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: a given flag contradicts them.
     """
-    folders = run_directory.runs_below(workdir)
-    if not folders:
+    if not (folders := run_directory.runs_below(workdir)):
         return {}
     path = folders[0] / records.MANIFEST
     try:
@@ -90,7 +89,9 @@ def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     except (records.ManifestError, TypeError, ValueError):
         recorded = {}
     if not recorded:
-        raise UserError(f"{path}: not the manifest of a run of train.py")
+        raise UserError(
+            f"{path}: not the manifest of a run of train.py; expected its directory"
+        )
     recorded["updates"] = max(manifest.updates for manifest in manifests)
     recorded = {k: v for k, v in recorded.items() if k not in _OF_COMMAND}
     if "model" not in given:
@@ -195,7 +196,8 @@ def run_flags(path: str) -> Mapping[str, Any]:
     found = records.read_manifest(folder).flags
     if not isinstance(found, Mapping):
         raise UserError(
-            f"{folder / records.MANIFEST}: not the manifest of a run of train.py"
+            f"{folder / records.MANIFEST}: not the manifest of a run of train.py; "
+            "expected its directory, or a weight file"
         )
     return found
 
@@ -220,12 +222,8 @@ def frames_of(path: str, own: DataSettings) -> DataSettings:
         print(f"--data={layer['data']}, as {path}")
     if layer.get("data", own.data) in (None, *data.NAMES):
         layer = {name: layer[name] for name in ("data",) if name in layer}
-    if layer.get("crop", own.crop) not in data.CROPS:
-        accepted = "|".join(data.CROPS)
-        raise UserError(f"{path}: flag crop: value should be one of <{accepted}>")
-    values = dataclasses.asdict(own) | layer
     try:
-        return settings.fill(DataSettings, values)
+        return settings.fill(DataSettings, dataclasses.asdict(own) | layer)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

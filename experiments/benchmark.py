@@ -1,11 +1,13 @@
-"""Benchmarks. The last line of each suite is one JSON object.
+"""Measures the speed of training, and what noise costs.
 
-    python experiments/benchmark.py --suite=step --height=120 --width=160
+    python experiments/benchmark.py
+    python experiments/benchmark.py --height=120 --width=160 --channels=3,48,96,192
+    python experiments/benchmark.py --suite=foreign --noise=reduction_order
 
-step      one training window: seconds (median), frames per second, compile time
-foreign   noise on a transformer, a residual CNN and an MLP, under XLA's default flags
-
-Ratios within one run are similar on other machines; seconds are not.
+The suite `step` times one training window of a network: seconds (median), frames per
+second, and the time to compile. The suite `foreign` times a transformer, a residual CNN
+and an MLP with noise and without, under XLA's default flags. The last line is one JSON
+object. Ratios within one run are similar on other machines; seconds are not.
 """
 
 import importlib
@@ -62,7 +64,9 @@ def main() -> None:
     )
     for name in (*of_some, *_flags.PREDNET):
         if FLAGS[name].present and name not in known:
-            raise UserError(f"--{name}: expected none with --suite={FLAGS.suite}")
+            raise UserError(
+                f"--{name} has no effect with --suite={FLAGS.suite}; remove it"
+            )
     print(json.dumps(run(**{name: values[name] for name in taken})), flush=True)
 
 

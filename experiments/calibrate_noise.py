@@ -1,6 +1,7 @@
 """Measures how much each reduction varies from run to run on this device.
 
     python experiments/calibrate_noise.py
+    python experiments/calibrate_noise.py --shapes=prednet
     python experiments/calibrate_noise.py --shapes=prednet --repeats=20 --processes=5
 
 Each reduction of a training step is executed repeatedly (per call: atomics,
@@ -25,7 +26,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_enum("shapes", "tiny", ["tiny", "prednet"], "Sizes of the reductions.")
 flags.DEFINE_integer("repeats", 10, "Executions of each program, and keys of noise.", 2)
 flags.DEFINE_integer("processes", 1, "Further processes that compile each program.", 0)
-flags.DEFINE_string("workdir", "results/calibration", "Where to write.")
+flags.DEFINE_string("workdir", "results/calibration", "Directory to write.")
 
 
 def main() -> None:

@@ -11,14 +11,6 @@ decide how many seeds and updates fit into --minutes, and which size can detect 
 most; the decision is printed first. Seeds are fresh unless --first_seed or --seeds is
 given, so that every run is new evidence.
 
-Flags by topic:
-
-    size              --minutes; or --seeds, --updates, --image_updates, --first_seed
-    networks, frames  --models --channels --height --width --data --images --window
-    what is compared  --arms --margin --last
-    processors        --jobs --threads
-    output            --workdir --tables --dry_run
-
 Writes verdict.json, report.html and one directory per run into --workdir, in place of
 an earlier comparison's files. A comparison that was interrupted continues: it keeps its
 seeds, its size and the runs that had finished.
@@ -47,6 +39,12 @@ from prednet_jax.training import run_recorder
 from prednet_jax.weights import pretrained
 
 FLAGS = flags.FLAGS
+_cli.TOPICS |= {
+    "Size": ["minutes", "seeds", "first_seed", "updates", "image_updates"],
+    "What is compared": ["arms", "margin", "last"],
+    "Processors": ["jobs", "threads"],
+    "Output": ["workdir", "tables", "dry_run"],
+}
 _flags.define_setup_flags(
     models=list(tasks.NAMED), updates=published.RUNGS[-1], workdir="results/compare"
 )
@@ -59,32 +57,36 @@ flags.DEFINE_float(
 flags.DEFINE_list(
     "arms",
     None,
-    f"Of {', '.join(runs.NAMES)}, where a spec is one of train.py --noise. "
-    "Arms in addition to float32 and reduction_order, which are always run. Default: "
-    "another fixed order and stale targets, for networks that see windows. Arms that "
-    "need a GPU, or more processors than there are, are skipped with the reason.",
+    "Arms in addition to float32 and reduction_order, which are always run. Defaults "
+    "to another fixed order and stale targets, for networks that see windows. Arms "
+    "that need a GPU, or more processors than there are, are skipped with the reason. "
+    f"Accepted: {', '.join(runs.NAMES)}; <spec> is a noise as train.py --noise takes "
+    "it.",
 )
 # The first seed, where only their number is given, and their number.
 FIRST_SEED, FEW = 3000, 3
 flags.DEFINE_integer(
     "first_seed",
     None,
-    f"The first root seed. Default: {FIRST_SEED} with --seeds, else a fresh one.",
+    f"The first root seed. Defaults to {FIRST_SEED} with --seeds, else to a random "
+    "one.",
 )
 flags.DEFINE_integer(
     "seeds",
     None,
-    "Number of seeds: first_seed, first_seed + 1, ... Default: as --minutes allow, "
-    f"{FEW} with --updates, --arms or another network.",
+    "Number of seeds: first_seed, first_seed + 1, ... Defaults to what --minutes "
+    f"allow, or to {FEW} with --updates, --arms or another network.",
 )
 flags.DEFINE_float(
-    "margin", 0.02, "Margin of equivalence, as a fraction of the control's mean metric."
+    "margin",
+    0.02,
+    "Changes of the loss below this fraction count as no effect (0.02 is 2 %).",
 )
-flags.DEFINE_integer("jobs", 2, "Processes at a time, on the CPU.", 1)
+flags.DEFINE_integer("jobs", 2, "Trainings at a time, on the CPU.", 1)
 flags.DEFINE_integer(
-    "threads", 1, "Processors of each training, 1 as in the study; 0: all.", 0
+    "threads", 1, "Processors of each training; 0 means all. The study used 1.", 0
 )
-flags.DEFINE_bool("tables", False, "Print the tables of contrasts too.")
+flags.DEFINE_bool("tables", False, "Print the tables of the report too.")
 # Flags that decide the size of a comparison; with one of them there is no budget.
 _SIZES = ("seeds", "updates", "image_updates", "arms", "last")
 
@@ -162,8 +164,8 @@ def timed() -> bool:
         )
     if FLAGS["minutes"].present and other:
         raise errors.UserError(
-            f"--minutes={FLAGS.minutes:g} needs the setting of the study, and this is "
-            f"{', '.join(other)}; give --seeds and --updates instead"
+            f"--minutes={FLAGS.minutes:g} needs the setting of the study, and this has "
+            f"{', '.join(other)}; give --seeds and --updates instead of --minutes"
         )
     return not given and not other
 
@@ -176,9 +178,10 @@ def _purpose(design: runs.Design, by_minutes: bool) -> str:
         size = f"about {FLAGS.minutes:g} minutes"
     return (
         f"Trains {networks} several times from the same initial weights, with sums "
-        "added in different orders and with the mistake of the published script, to "
-        f"see what changes the loss ({size}; {FLAGS.jobs} processes at a time). Runs "
-        f"are kept in {design.root}."
+        "added in different orders and with the mistake of the article's script (stale "
+        f"targets), to see what changes the loss ({size}; {FLAGS.jobs} processes at a "
+        f"time). Runs are kept in {design.root}; after an interruption the same "
+        "command continues."
     )
 
 

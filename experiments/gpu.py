@@ -1,13 +1,15 @@
 """Audits this project's own programs for GPUs that need not be there.
 
-    python experiments/gpu.py
+    make gpu-wheels && python experiments/gpu.py
+    python experiments/gpu.py --record=runs/audit.json
+    python -m prednet_jax.noise audit model:loss --args=x.npz      (your own program)
 
+The question is which results may differ from call to call on a GPU, and why. The script
 compiles the training step and the prediction of PredNet and of the autoencoder, one
 factor at a time from one base program, for the article's GPUs (one card of each
 architecture) and for A100, H100 and B200. Nothing runs. Convolutions are XLA's, as on a
-GPU, unless a factor changes them. Writes --record after each program; the same command
-again continues from there. study/pages/gpu_programs.md is made from it
-(study/make_tables.py).
+GPU, unless a factor changes them. It takes minutes. --record is written after each
+program, and the same command again continues from there.
 """
 
 import dataclasses
@@ -28,7 +30,7 @@ from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("record", "results/gpu/audit.json", "Where to write.")
+flags.DEFINE_string("record", "results/gpu/audit.json", "JSON file to write.")
 
 SIZES = {"24x32": SMALL, "64x48": MIDDLE, "160x120": ARTICLE}
 BASE: dict[str, Any] = {

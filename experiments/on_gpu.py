@@ -45,7 +45,7 @@ from benchmarks import gpu_steps  # noqa: E402
 FLAGS = flags.FLAGS
 PARTS = ("speed", "tools", "compare", "training")
 flags.DEFINE_float("minutes", 10, "Wall time that all parts together may take.", 0.5)
-flags.DEFINE_string("workdir", "runs/on_gpu", "Where to write.")
+flags.DEFINE_string("workdir", "runs/on_gpu", "Directory to write.")
 flags.DEFINE_list("parts", list(PARTS), f"Some of {', '.join(PARTS)}.")
 flags.DEFINE_integer(
     "steps", None, "Training steps to time. Defaults to what the time allows.", 1

@@ -37,7 +37,9 @@ def main() -> None:
     logging.set_verbosity(logging.ERROR)  # What TFDS warns of is no mistake here.
     source = Path(os.path.expanduser(FLAGS.source))
     if not source.is_dir():
-        raise UserError(f"--source={FLAGS.source}: expected a folder")
+        raise UserError(
+            f"--source={FLAGS.source}: expected the folder of the downloaded files"
+        )
     folder = FLAGS.data_dir or os.environ.get("TFDS_DATA_DIR")
     folder = Path(os.path.expanduser(folder or "~/tensorflow_datasets"))
     from prednet_jax.data import builders

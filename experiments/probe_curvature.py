@@ -1,8 +1,10 @@
 """Measures the curvature of the loss along a training: would noise help at a saddle?
 
     python experiments/probe_curvature.py
+    python experiments/probe_curvature.py --models=prednet --updates=1,100
+    python experiments/probe_curvature.py --precision=float64 --steps=80
 
-trains a small PredNet and a small autoencoder on embedded data and stops at some
+Trains a small PredNet and a small autoencoder on embedded data and stops at some
 updates. At each stop it measures, for the loss without noise on a fixed probe set, the
 lowest and highest eigenvalue of the Hessian H (raw) and of P^-1/2 H P^-1/2 (Adam; P is
 the scale by which it divides). Negative curvature can be proved, but its absence
@@ -44,7 +46,7 @@ flags.DEFINE_float(
     "Relative gradient noise whose effect is predicted. For random summation order in "
     "float32 it was measured as 5e-8 (PredNet) to 4e-7 (autoencoder).",
 )
-flags.DEFINE_string("workdir", "results/probe_curvature", "Where to write.")
+flags.DEFINE_string("workdir", "results/probe_curvature", "Directory to write.")
 
 
 def main() -> None:

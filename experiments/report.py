@@ -1,7 +1,8 @@
 """Writes the report of a comparison anew: figures, report.html, and the verdict table.
 
-  .venv/bin/python experiments/report.py
-  .venv/bin/python experiments/report.py --directory=results/published
+    python experiments/report.py
+    python experiments/report.py --directory=results/published
+    python experiments/report.py --directory=runs/my_comparison
 
 Reads verdict.json and the runs next to it; trains nothing. Without --directory it takes
 results/compare, or results/published if nothing was compared yet.

@@ -1,6 +1,8 @@
 """Measures whether numerical noise helps gradient descent to leave a saddle.
 
     python experiments/saddle_escape.py
+    python experiments/saddle_escape.py --functions=octopus --keys=8
+    python experiments/saddle_escape.py --optimizers=adam --noise=ulp --form=rotated
 
 Runs every combination of function (with known saddles), optimiser, noise, precision and
 form, with many keys. All runs start where exact arithmetic would never leave the
@@ -48,7 +50,7 @@ flags.DEFINE_integer("steps", 2600, "Steps of each run.", 1)
 flags.DEFINE_float(
     "adam_learning_rate", 0.02, "Learning rate of Adam; the others have 1/(2 L)."
 )
-flags.DEFINE_string("workdir", "results/saddle_escape", "Where to write.")
+flags.DEFINE_string("workdir", "results/saddle_escape", "Directory to write.")
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Puts the weights of a run into the package, for prednet_jax.pretrained.
 
     python experiments/ship_weights.py --run=runs/walk --name=walk
+    python experiments/ship_weights.py --run=runs/walk --name=walk --overwrite
+    python experiments/ship_weights.py --run=runs/mine --name=mine --folder=runs/shipped
 
 Writes NAME.npz, the arrays in float32, and NAME.json: the network, the run's command,
 commit and data, the file's SHA-256, the licence, and scores of the frozen weights: the
@@ -23,10 +25,10 @@ from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("run", None, "Directory of a run of train.py.", required=True)
-flags.DEFINE_string("name", None, "What the network is called.", required=True)
+flags.DEFINE_string("name", None, "Name for prednet_jax.pretrained.", required=True)
 flags.DEFINE_integer("sequences", 64, "Sequences of each split that are scored.", 1)
 flags.DEFINE_integer("skip", 0, "Sequences of each split left out before these.", 0)
-flags.DEFINE_string("folder", str(weights.SHIPPED), "Where to write.")
+flags.DEFINE_string("folder", str(weights.SHIPPED), "Directory to write.")
 flags.DEFINE_bool("overwrite", False, "Replace a network of that name.")
 # Flags that do not affect the trained weights, and the autoencoder's flags.
 _LEFT_OUT = ("resume", "overwrite", "progress", "profile", "hidden")
@@ -39,7 +41,9 @@ def main() -> None:
     expect(FLAGS.name.isidentifier(), "--name", FLAGS.name, "a name such as walk")
     path = folder / f"{FLAGS.name}.npz"
     if path.exists() and not FLAGS.overwrite:
-        raise UserError(f"--name={FLAGS.name}: {path} exists; expected --overwrite")
+        raise UserError(
+            f"--name={FLAGS.name}: {path} exists; expected another name, or --overwrite"
+        )
     task, params = weights.load_task(run)
     if task.name != "prednet":
         raise UserError(f"--run={run}: of {task.name}; expected prednet")

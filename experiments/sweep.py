@@ -29,23 +29,27 @@ from prednet_jax.runs import jobs as jobs_lib
 
 FLAGS = flags.FLAGS
 TRAIN = Path(__file__).absolute().with_name("train.py")
+_cli.TOPICS |= {
+    "What is trained": ["arms", "seeds", "setting", "updates", "image_updates"],
+    "Where": ["workdir", "address", "threads", "dry_run"],
+}
 _flags.define_setup_flags(models=["prednet"], updates=100, workdir="runs/sweep")
 flags.DEFINE_list(
-    "arms", ["float32", "reduction_order"], f"Arms, of {', '.join(runs.NAMES)}."
+    "arms", ["float32", "reduction_order"], f"Arms: some of {', '.join(runs.NAMES)}."
 )
 flags.DEFINE_list("seeds", ["0", "1"], "Root seeds of weights, data and noise.")
 flags.DEFINE_multi_string(
     "setting",
     [""],
-    "More flags of train.py, as 'learning_rate=0.01 window=5'. Given several times, "
-    "every run is made with each.",
+    "More flags of train.py, as 'learning_rate=0.01 window=5'. If it is given several "
+    "times, every run is made once with each.",
 )
-flags.DEFINE_integer("threads", 1, "Processors of a run on a CPU, enforced.")
+flags.DEFINE_integer("threads", 1, "Processors of a run on a CPU.")
 flags.DEFINE_string(
     "address",
     sweeps.LOCAL,
-    "Ray: local, started for this sweep; HOST:PORT of a cluster; auto, the cluster of "
-    "this machine.",
+    "Ray cluster: `local` starts one for this sweep, `auto` finds the cluster of this "
+    "machine, HOST:PORT names another.",
 )
 
 

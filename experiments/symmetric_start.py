@@ -1,6 +1,8 @@
 """Trains PredNet from a symmetric saddle: does numerical noise help to leave it?
 
-    python experiments/symmetric_start.py --workdir=results/study/A
+    python experiments/symmetric_start.py --workdir=runs/saddle --seeds=1 --deltas=0
+    python experiments/symmetric_start.py --workdir=runs/saddle --arms=float32,tile
+    python experiments/symmetric_start.py --workdir=results/study/A        (the study)
 
 Channels i and i + n/2 of each even width n are made twins, which exact arithmetic keeps
 equal for ever, and split by a relative delta (prednet_jax/saddles/symmetric.py). In the
@@ -33,10 +35,14 @@ from prednet_jax.training import keys
 FLAGS = flags.FLAGS
 flags.DEFINE_list("programs", [*PROGRAMS], f"Programs to run: {', '.join(PROGRAMS)}.")
 flags.DEFINE_list("arms", [*ARMS][:-1], f"Arms to run: {', '.join(ARMS)}.")
-flags.DEFINE_list("deltas", [*map(str, symmetric.DELTAS)], "Relative splits.")
+flags.DEFINE_list(
+    "deltas",
+    [*map(str, symmetric.DELTAS)],
+    "Relative differences between twins at the start.",
+)
 flags.DEFINE_list("seeds", ["8100", "8101", "8102", "8103", "8104"], "Root seeds.")
 flags.DEFINE_integer("updates", 3000, "Updates of a run, 20 or more.")
-flags.DEFINE_string("workdir", "results/study/A", "Where runs.csv is.")
+flags.DEFINE_string("workdir", "results/study/A", "Directory of runs.csv.")
 
 
 def main() -> None:

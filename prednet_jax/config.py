@@ -45,7 +45,7 @@ class PredNetConfig:
             of the other two and a cell of their own (`models.step`).
         height: rows of a frame; divisible by 2^(layers - 1).
         width: columns of a frame; divisible by 2^(layers - 1).
-        r_channels: channels of the recurrent state per layer; None: as `channels`.
+        r_channels: channels of the recurrent state per layer. Defaults to `channels`.
         pixel_max: upper bound of the bottom prediction, in pixel units (> 0).
         a_filters: odd filter size of the convolutions E -> A: one number for all, or
             a list of layers - 1 numbers.

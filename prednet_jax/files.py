@@ -79,7 +79,9 @@ def read_bytes(path: str | os.PathLike, limit: int = LIMIT) -> bytes:
     with open_binary(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise FileError(f"{path}: {size} bytes, more than {limit}")
+            raise FileError(
+                f"{path}: {size} bytes, more than {limit}; expected a smaller file"
+            )
         return file.read()
 
 
@@ -94,7 +96,9 @@ def read_text(path: str | os.PathLike, limit: int = LIMIT) -> str:
     try:
         return read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FileError(f"{path}: not UTF-8 at byte {error.start}") from None
+        raise FileError(
+            f"{path}: not UTF-8 at byte {error.start}; expected a text"
+        ) from None
 
 
 def kind(path: str | os.PathLike) -> str | None:
@@ -117,7 +121,9 @@ def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
             with zipfile.ZipFile(file) as archive:
                 size = sum(member.file_size for member in archive.infolist())
             if size > LIMIT:
-                raise FileError(f"{path}: its arrays take more than {LIMIT} bytes")
+                raise FileError(
+                    f"{path}: its arrays take more than {LIMIT} bytes; expected fewer"
+                )
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 yield arrays
@@ -138,7 +144,7 @@ def read_npz(
         stored = {name: arrays[name] for name in wanted}
         for name, array in stored.items():
             if not isinstance(array, np.ndarray):  # A member that is no .npy.
-                raise FileError(f"{path}: {name!r} is no array")
+                raise FileError(f"{path}: {name!r} is no array; expected arrays alone")
         return stored
 
 
@@ -289,7 +295,8 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
             holder = path.read_text(errors="replace").strip()
         holder = f"process {holder}" if holder.isdigit() else "another process"
         raise UserError(
-            f"{folder}: in use by {holder}; expected another directory, or its end"
+            f"{folder}: in use by {holder}; expected another directory, or wait for "
+            "its end"
         ) from None
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:

@@ -1,4 +1,11 @@
-"""Runs any part of the study again: python -m study COMMAND [--help]."""
+"""Runs any part of the finished study again.
+
+    python -m study train --part=C --seeds=8300 --workdir=runs/again
+    python -m study tables
+    python -m study fingerprint final.model.npz
+
+The published records are in results/study; study/README.md describes the parts.
+"""
 
 import argparse
 import os
@@ -180,7 +187,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], bool]] = {
 def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
     raw = argparse.RawDescriptionHelpFormatter
-    out = Parser("study", description=__doc__, formatter_class=raw)
+    out = Parser("python -m study", description=__doc__, formatter_class=raw)
     subparsers = out.add_subparsers(required=True, metavar="COMMAND", dest="command")
     adders = {}
     for name, function in COMMANDS.items():
@@ -189,25 +196,38 @@ def parser() -> argparse.ArgumentParser:
             name, help=said.split("\n")[0], description=said, allow_abbrev=False
         ).add_argument
     add = adders["train"]
-    add("--part", required=True, choices=list(parts.PARTS), help="which part")
-    add("--workdir", type=Path, default=Path("results/study"), help="where to write")
-    add("--shard", default="0/1", help="I/N: every Nth seed, from the Ith")
-    add("--seeds", help="some seeds of the part only, separated by commas")
-    add("--compare_with", type=Path, help="published records to show each run next to")
+    add(
+        "--part",
+        required=True,
+        choices=list(parts.PARTS),
+        help="part of the study (study/README.md)",
+    )
+    written = "directory to write (default: %(default)s)"
+    chosen = "some of the part's seeds, as 8300,8301 (default: all)"
+    add("--workdir", type=Path, default=Path("results/study"), help=written)
+    about = "I/N takes every Nth seed, from number I on (default: %(default)s)"
+    add("--shard", default="0/1", help=about)
+    add("--seeds", help=chosen)
+    add("--compare_with", type=Path, help="directory of records to compare with")
     add = adders["gpu"]
     streams = [name for name, part in parts.PARTS.items() if not part.random_windows]
     add("--part", default="H", choices=streams, help="a part trained on one stream")
-    add("--arms", default="gpu", help=f"some of {', '.join(on_gpu.ARMS)}")
-    add("--seeds", help="some seeds of the part only, separated by commas")
-    add("--updates", type=int, default=0, help="0: those of the part")
-    add("--workdir", type=Path, default=Path("runs/gpu"), help="where to write")
-    adders["pack"]("folder", nargs="+", type=Path, metavar="FOLDER")
-    adders["tables"]("name", nargs="*", metavar="NAME", help="only these")
+    about = f"some of {', '.join(on_gpu.ARMS)} (default: %(default)s)"
+    add("--arms", default="gpu", help=about)
+    add("--seeds", help=chosen)
+    about = "updates of each training; 0 means the part's own number"
+    add("--updates", type=int, default=0, help=about)
+    add("--workdir", type=Path, default=Path("runs/gpu"), help=written)
+    about = "directory of the seeds' records, as results/study/C"
+    adders["pack"]("folder", nargs="+", type=Path, metavar="FOLDER", help=about)
+    about = "names of the tables, numbers or figures to make (default: all)"
+    adders["tables"]("name", nargs="*", metavar="NAME", help=about)
     add = adders["interventions"]
-    add("--workdir", type=Path, default=Path("runs/chainer"))
-    add("--record", type=Path, help="folder for the tables; default: workdir")
-    add("--full", action="store_true", help="64x48, five seeds")
-    adders["fingerprint"]("weights", metavar="WEIGHTS", type=Path)
+    add("--workdir", type=Path, default=Path("runs/chainer"), help=written)
+    add("--record", type=Path, help="directory for the tables (default: --workdir)")
+    add("--full", action="store_true", help="train at 64x48 with five seeds, an hour")
+    about = "a Chainer model file, as final.model.npz"
+    adders["fingerprint"]("weights", metavar="WEIGHTS", type=Path, help=about)
     return out
 
 
@@ -217,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return 0 if COMMANDS[args.command](args) else 1
     except (errors.UserError, errors.RunError) as error:
-        print(f"study {args.command}: {error}", file=sys.stderr)
+        print(f"python -m study {args.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, errors.UserError) else 1
     except KeyboardInterrupt:
         return 130

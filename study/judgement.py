@@ -90,7 +90,9 @@ def manipulation(
         known = [distance for distance in apart if distance is not None]
         if not known:
             raise errors.UserError(
-                f"no distance between {treatment} and {', '.join(controls)} is recorded"
+                f"no distance between {treatment} and {', '.join(controls)} is "
+                "recorded; expected "
+                "runs of both arms"
             )
         distances += [float(np.mean(known))]
     return statistics.manipulation(differ, distances) if differ else None

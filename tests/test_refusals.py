@@ -153,7 +153,7 @@ CASES = {
         (lambda: data.schedule(10, (0, 4), 7, 5), "window=7.*has 6 frames.*2 to 6"),
         (lambda: data.schedule(10, (0,), 5, -1), "updates=-1"),
         (lambda: stream(batch=0), "batch=0"),
-        (lambda: stream(batch=5), "need at most 4 streams"),
+        (lambda: stream(batch=5), "expected at most 4 streams"),
         (lambda: split("walk", "all"), "split='all'"),
         (lambda: split("walk", "train", sequences=0), "sequences=0"),
         (lambda: split("walk", "train", offset=(3, 0)), r"offset=\(3, 0\) with data"),

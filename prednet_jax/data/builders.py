@@ -117,7 +117,10 @@ def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
         with Image.open(name) as image:
             across = round(_HEIGHT / image.height * image.width)
             if across < _WIDTH:
-                raise UserError(f"{name}: {image.width}x{image.height}: too narrow")
+                raise UserError(
+                    f"{name}: {image.width}x{image.height}: too narrow; expected "
+                    "frames of KITTI, about 1242x375"
+                )
             scaled = image.resize((across, _HEIGHT), Image.Resampling.BILINEAR)
         left = (across - _WIDTH) // 2
         cut = scaled.crop((left, 0, left + _WIDTH, _HEIGHT))

@@ -64,7 +64,8 @@ class FrameSource:
         if begins[:1] != [0] or (np.diff(np.array([*begins, self.length])) <= 0).any():
             shown = str(begins[:8])[:-1] + (", ..." if begins[8:] else "")
             raise UserError(
-                f"boundaries={shown}] of {self.name}: need strictly increasing indices "
+                f"boundaries={shown}] of {self.name}: expected strictly increasing "
+                "indices "
                 f"that start with 0 and stay below its {self.length} frames"
             )
 
@@ -76,7 +77,8 @@ class FrameSource:
         if not 0 <= start <= stop <= self.length:
             raise UserError(
                 f"frames {start}:{stop} of {self.name}: it holds frames "
-                f"0:{self.length} and is read forwards"
+                f"0:{self.length} and is read forwards; expected start and stop in "
+                "this range"
             )
         return self.frames(start, stop)
 
@@ -216,7 +218,10 @@ class Fit:
         check_frame_size(self.height, self.width, self.channels)
         one_of("crop", self.crop, CROPS)
         if len(self.offset) != 2:
-            raise UserError(f"offset={self.offset}: need two numbers, right and down")
+            raise UserError(
+                f"offset={self.offset}: expected two numbers, right and down, such "
+                "as (8, 0)"
+            )
         if self.crop in SCALES and tuple(self.offset) != (0, 0):
             raise UserError(
                 f"offset={self.offset} with crop={self.crop!r}: an offset moves the "

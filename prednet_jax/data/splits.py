@@ -100,7 +100,7 @@ def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
     if not pieces:
         raise UserError(
             f"data={source.name}: {source.length} frames are too few for a {split} "
-            "split"
+            "split; expected more frames, or --split=all"
         )
     return _chosen(source, pieces, split, count)
 
@@ -117,8 +117,8 @@ def _chosen(
 ) -> FrameSource:
     if count is not None and count > len(pieces):
         raise UserError(
-            f"sequences={count}: data={source.name} has {len(pieces)} in this split at "
-            "most"
+            f"sequences={count}: data={source.name} has {len(pieces)} in this split; "
+            "expected at most as many"
         )
     pieces = pieces[:count]
     return _pieces(source, pieces, f"{source.name}, {split}: {len(pieces)} sequences")

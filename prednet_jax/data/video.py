@@ -151,7 +151,7 @@ def _index(path: Path) -> tuple[int, list[int], float | None]:
         ]
         rate = stream.average_rate and float(stream.average_rate)
     if not stamps:
-        raise UserError(f"data={path}: the video holds no frames")
+        raise UserError(f"data={path}: the video holds no frames; expected one or more")
     count = len(stamps)
     if None in stamps:
         return count, [], rate
@@ -193,7 +193,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     # FFmpeg reads a relative name with a colon as an address.
     with av.open(str(path.absolute()), options=_OPTIONS) as container:
         if not container.streams.video:
-            raise UserError(f"data={path}: the file holds no video stream")
+            raise UserError(
+                f"data={path}: the file holds no video stream; expected a video"
+            )
         stream = container.streams.video[0]
         width, height = stream.codec_context.width, stream.codec_context.height
         # Some headers have the size 0; then only the frames have it.

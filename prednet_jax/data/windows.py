@@ -142,7 +142,8 @@ def _streams(
     if lengths.min() < 1:
         raise UserError(
             f"batch={count}: the data has {len(boundaries)} sequences, the shortest of "
-            f"{shortest} frames; need at most {max(shortest, len(boundaries))} streams"
+            f"{shortest} frames; expected at most {max(shortest, len(boundaries))} "
+            "streams"
         )
     return begins, lengths
 

@@ -1,14 +1,15 @@
-"""The questions about noise, asked from a shell about a function in a file.
+"""Runs the tools of noise from a shell, on a function in a Python file.
 
     python -m prednet_jax.noise coverage model:loss --args=batch.npz
     python -m prednet_jax.noise explain model:loss --args=x.npz --a=cpu.npz --b=gpu.npz
-    python -m prednet_jax.noise devices model:loss --args=x.npz --mesh=data=8
+    python -m prednet_jax.noise compare_layers --help
 
-MODULE is imported as `python -m` would, the current directory first. FILE.npz is what
-`numpy.savez` writes: its arrays arr_0, arr_1, ... are the positional arguments of the
-function, all others keyword arguments by their names. Names with / make dictionaries:
-params/Dense_0/kernel is params["Dense_0"]["kernel"]. Each becomes an array that JAX
-traces; what a function wants as a Python number or a text has to be bound in MODULE.
+MODULE is imported as `python -m` would import it, from the current directory first.
+FILE.npz is what `numpy.savez` writes. Its arrays arr_0, arr_1, ... are the positional
+arguments of the function, all others are keyword arguments by their names. Names with /
+make dictionaries: params/Dense_0/kernel is params["Dense_0"]["kernel"]. Every argument
+becomes an array that JAX traces. Bind Python numbers, texts and parameters that are not
+in the file in MODULE: `forward = functools.partial(model.apply, params)`.
 """
 
 import argparse
@@ -222,38 +223,42 @@ def _audit(asked: Asked) -> Any:
 OF_AUDIT = "gpu devices deterministic time_limit"
 # Name: default, which gives the type (...: the flag is required), and the purpose.
 FLAGS: Mapping[str, tuple[Any, str]] = {
-    "args": (None, "FILE.npz, the arguments; none if left out"),
-    "noise": (None, "such as ulp"),
-    "draws": (None, "noisy runs"),
-    "seed": (0, "of the PRNG"),
-    "parts": (None, "effects of these scopes or paths, as in encoder,3:scan"),
-    "labels": (None, "FILE.npz, of an evaluation set, which the function answers"),
-    "failure": (1e-6, "probability to fail"),
-    "batch": ("0", "positions of the arguments with a batch axis 0, as in 0,2"),
-    "gpu": ("h100", "which, such as gtx1080"),
+    "args": (None, "file of the arguments, FILE.npz; not needed without arguments"),
+    "noise": (None, "the noise, such as ulp (docs/noise/noises.md lists them)"),
+    "draws": (None, "number of noisy runs"),
+    "seed": (0, "seed of the PRNG key"),
+    "parts": (None, "scopes or paths whose effect is measured, as encoder,3:scan"),
+    "labels": (None, "file of the right classes, FILE.npz, to measure the accuracy"),
+    "failure": (1e-6, "probability that a test with the tolerance fails"),
+    "batch": ("0", "positions of the arguments that have a batch axis 0, as 0,2"),
+    "gpu": ("h100", "model of the GPU, such as gtx1080"),
     "devices": (1, "number of GPUs"),
-    "deterministic": (False, "under --xla_gpu_deterministic_ops=true"),
+    "deterministic": (False, "compile under --xla_gpu_deterministic_ops=true"),
     "time_limit": (TIME_LIMIT, "seconds that each compilation may take"),
-    "install": (False, "install the compiler instead, for the JAX that is here"),
-    "loop_limit": (100, "a loop may take so many times its steps without noise"),
-    "a": (..., "FILE.npz, one result, or curves [n, T]"),
-    "b": (..., "FILE.npz, the other"),
-    "losses": (None, "FILE.npz, losses [T] to compare with the band"),
-    "updates": (0, "of the training; 0: all batches of a list, 100 of a function"),
-    "paired": (False, "curve i of both sides has the same seed"),
-    "margin": (0.02, "relative change of the final loss that counts as none"),
-    "output": (..., "FILE.npz that it writes"),
-    "recording": (..., "FILE.npz that record wrote"),
-    "reference": (..., "FILE.npz, arrays of the original by name"),
-    "names": (None, "names here and there that differ, as in Dense_0=fc1,Dense_1=fc2"),
+    "install": (False, "install the compiler for this version of JAX, and end"),
+    "loop_limit": (
+        100,
+        "a while loop may take this many times its steps without noise",
+    ),
+    "a": (..., "file of one result, FILE.npz (or of curves, [n, T])"),
+    "b": (..., "file of the other result, FILE.npz"),
+    "losses": (None, "file of losses [T], FILE.npz, that are compared with the band"),
+    "updates": (0, "updates of the training; 0 means all batches of a list, else 100"),
+    "paired": (False, "curve i has the same seed on both sides"),
+    "margin": (0.02, "relative change of the final loss that counts as no change"),
+    "output": (..., "file to write, FILE.npz"),
+    "recording": (..., "file that the command record wrote"),
+    "reference": (..., "file of the original's arrays by name, FILE.npz"),
+    "names": (None, "pairs of names that do not agree, as Dense_0=fc1,Dense_1=fc2"),
     "mesh": (
         ...,
-        "sizes of the axes, as in data=64 or 'data=8;model=2'; a table of data=1,8,64",
+        "sizes of the mesh's axes, as data=64 or 'data=8;model=2'; data=1,8,64 gives a "
+        "table of three sizes",
     ),
     "specs": (
         None,
-        "for each positional argument the mesh axes of its axes, - for none: -;data "
-        "spreads the rows of the second",
+        "mesh axes of each axis of each positional argument, - for none, as '-;data', "
+        "which spreads the rows of the second argument",
     ),
 }
 
@@ -276,69 +281,85 @@ _CHAINED = "reduction_order:granularity=element,chain=terms+ulp"
 _OF_DEVICES = "reduction_order:profile=collectives,collectives=sequential"
 _ELSEWHERE = "reduction_order:granularity=element+ulp"
 COMMANDS: Mapping[str, Command] = {
-    "coverage": Command(_coverage, "which equations noise reaches, and which not", _O),
-    "localize": Command(_localize, "whose noise moves the result most", _O, 8, "parts"),
+    "coverage": Command(
+        _coverage,
+        "list the equations that noise reaches and those that it does not",
+        _O,
+    ),
+    "localize": Command(
+        _localize, "list the lines whose noise moves the result most", _O, 8, "parts"
+    ),
     "digits": Command(
-        _digits, "significant decimal digits of each result", _ELSEWHERE, 16
+        _digits, "count the significant decimal digits of each result", _ELSEWHERE, 16
     ),
     "tolerance": Command(
-        _tolerance, "what a test should have", _CHAINED, 16, "failure"
+        _tolerance, "recommend the rtol and atol of a test", _CHAINED, 16, "failure"
     ),
-    "explain": Command(_explain, "what makes two results differ", "", 8, "a b"),
+    "explain": Command(_explain, "find what makes two results differ", "", 8, "a b"),
     "decisions": Command(
-        _decisions, "which decisions noise flips", _ELSEWHERE, 16, "labels"
+        _decisions, "list the decisions that noise flips", _ELSEWHERE, 16, "labels"
     ),
-    "record": Command(_record, "write what every equation computes", flags="output"),
+    "record": Command(
+        _record, "write the result of every equation to a file", flags="output"
+    ),
     "first_difference": Command(
         _first_difference,
-        "where a run here first differs from a recorded one",
+        "find where a run here first differs from a recorded one",
         *(_ELSEWHERE, 8, "recording"),
     ),
     "compare_layers": Command(
         _compare_layers,
-        "which layer of a port first differs from the original's by more than noise",
+        "find the first layer of a port whose difference is more than noise",
         *(_ELSEWHERE, 8, "reference names"),
     ),
     "compare_trees": Command(
         _compare_trees,
-        "which weights, as the function returns them, are those of a reference",
+        "pair the weights that the function returns with those of a reference",
         flags="reference",
     ),
     "compare_logits": Command(
         _compare_logits,
-        "ratios, KL and flips of two results that are logits, and of noise",
+        "compare two results that are logits: ratios, KL divergence and flips",
         *(_ELSEWHERE, 8, "a b"),
     ),
     "invariance": Command(
         _invariance,
-        "whether a row's result depends on how the function is called",
+        "find whether the result of a row depends on the other rows and the batch size",
         *("", 8, "batch"),
     ),
     "tolerances": Command(
         lambda asked: kept.compare(asked.options.function),
-        "which tests have a looser or tighter tolerance than measured; takes a folder",
+        "list the tests in a folder whose tolerance is looser or tighter than measured",
     ),
     "devices": Command(
         _devices,
-        "what changes over a mesh of devices that are not here",
+        "compute over a mesh of devices that are not here, and compare",
         *(_OF_DEVICES, 8, "mesh specs"),
     ),
     "training": Command(
         _training,
-        "the band in which losses of equal trainings lie; FUNCTION gives (step, state, "
-        "batches)",
+        "compute the band in which the losses of equal trainings lie; FUNCTION returns "
+        "(step, state, batches)",
         *(_ELSEWHERE, 8, "losses updates"),
     ),
     "curves": Command(
-        _curves, "whether two sets of recorded curves differ", flags="a b paired margin"
+        _curves,
+        "test whether two sets of recorded curves differ",
+        flags="a b paired margin",
     ),
-    "first_nan": Command(_first_nan, "which equation makes a NaN or an infinity"),
-    "nan_rate": Command(_nan_rate, "how often noise makes a NaN", _ELSEWHERE, 16),
+    "first_nan": Command(
+        _first_nan, "find the first equation that makes a NaN or an infinity"
+    ),
+    "nan_rate": Command(
+        _nan_rate, "measure how often noise makes a NaN", _ELSEWHERE, 16
+    ),
     "cancellations": Command(
-        _cancellations, "which subtractions and sums lose digits", _ELSEWHERE, 4
+        _cancellations, "list the subtractions and sums that lose digits", _ELSEWHERE, 4
     ),
     "audit": Command(
-        _audit, "what on a GPU will vary; needs no GPU", flags=f"{OF_AUDIT} install"
+        _audit,
+        "list what will vary on a GPU; needs no GPU",
+        flags=f"{OF_AUDIT} install",
     ),
 }
 # For a folder of tests, which runs no function; for recorded curves, which need none.
@@ -352,6 +373,18 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+def _example(name: str, command: Command) -> str:
+    """Returns the arguments of a typical call: a function, and the required flags."""
+    if name == _OF_FOLDER:
+        return "tests/"
+    needed = [flag for flag in command.flags.split() if FLAGS[flag][0] is ...]
+    values = {flag: f"{flag}.npz" for flag in needed} | {"mesh": "data=8"}
+    words = [f"--{flag}={values[flag]}" for flag in needed]
+    return " ".join(
+        [*([] if name == _OF_FILES else ["model:loss", "--args=x.npz"]), *words]
+    )
+
+
 def _parser() -> _Parser:
     parser = _Parser(
         prog="python -m prednet_jax.noise",
@@ -360,7 +393,16 @@ def _parser() -> _Parser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
-        subparser = commands.add_parser(name, help=command.about, allow_abbrev=False)
+        subparser = commands.add_parser(
+            name,
+            help=command.about,
+            description=(
+                f"{command.about[0].upper()}{command.about[1:]}.\n\n"
+                f"    python -m prednet_jax.noise {name} {_example(name, command)}"
+            ),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
         optional = name == _OF_FILES or "install" in command.flags.split()
         nargs: Any = "?" if optional else None
@@ -381,9 +423,10 @@ def _parser() -> _Parser:
                 type=type(default) if said else str,
                 default=default if said else None,
                 required=default is ... and name != _OF_FILES,
-                help=f"{about}; default {default}" if said else about,
+                help=f"{about} (default: {default})" if said else about,
             )
-        subparser.add_argument("--json", action="store_true", help="one JSON object")
+        about = "print one JSON object instead of text"
+        subparser.add_argument("--json", action="store_true", help=about)
     return parser
 
 

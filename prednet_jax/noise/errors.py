@@ -82,9 +82,9 @@ def flag(name: str, value: object) -> None:
     expect(isinstance(value, bool), name, value, "True or False")
 
 
-def text(name: str, value: object, what: str) -> None:
+def text(name: str, value: object, wanted: str) -> None:
     """Refuses a value that is not a non-empty string."""
-    expect(isinstance(value, str) and value, name, value, what)
+    expect(isinstance(value, str) and value, name, value, wanted)
 
 
 def names(name: str, value: object) -> None:

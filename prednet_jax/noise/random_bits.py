@@ -120,7 +120,9 @@ def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:
     s0, s1 = salt_words(salt)
     size = math.prod(shape)
     if size > 1 << 32:
-        raise NoiseError(f"shape={tuple(shape)}: expected 2^32 elements at most")
+        raise NoiseError(
+            f"shape={tuple(shape)}: expected at most 2^32 elements; split the array"
+        )
     counter = lax.reshape(lax.iota(jnp.uint32, size), tuple(shape))
     return hash_counter(counter, state[0] ^ np.uint32(s0), state[1] ^ np.uint32(s1))
 

@@ -261,7 +261,9 @@ class Manifest:
             defaults = {"model": "", "network": {}, "seed": 0, "flags": {}}
             return cls(**defaults | known, other=other)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            raise ManifestError(f"{name}: not that of a run") from None
+            raise ManifestError(
+                f"{name}: not the manifest of a run; expected what train.py wrote"
+            ) from None
 
 
 def read_manifest(directory: str | os.PathLike) -> Manifest:

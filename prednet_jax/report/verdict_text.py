@@ -3,9 +3,18 @@
 All functions take a `Verdict`, or a part of it.
 """
 
+import math
 import textwrap
 
-from prednet_jax.records.verdict import Answer, Claim, Contrast, Estimate, Kind, Verdict
+from prednet_jax.records.verdict import (
+    Answer,
+    Claim,
+    Contrast,
+    Estimate,
+    Kind,
+    Margin,
+    Verdict,
+)
 from prednet_jax.report import numbers
 from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.tables import columns
@@ -101,7 +110,10 @@ def claim_lines(verdict: Verdict) -> str:
 
 def claim_sentences(verdict: Verdict) -> list[str]:
     """Returns each claim in sentences: its answer, its effect, the published one."""
-    return [f"{_answer(claim)} {_numbers(claim)}" for claim in verdict.claims]
+    return [
+        f"{_answer(claim, verdict.margins.get(claim.model))} {_numbers(claim)}"
+        for claim in verdict.claims
+    ]
 
 
 def unpublished(verdict: Verdict) -> list[str]:
@@ -119,43 +131,46 @@ def unpublished(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(reasons))
 
 
-def _answer(claim: Claim) -> str:
-    """Summarizes a claim in one sentence."""
+def _answer(claim: Claim, margin: Margin | None) -> str:
+    """Summarizes a claim in one sentence, or in two."""
     name = display_name(claim.model)
     if claim.kind is Kind.STALE:
-        return {
-            Answer.YES: f"{name}: the mistake of the published script (stale targets) "
-            "raises the loss.",
-            Answer.NO: f"{name}: the mistake of the published script (stale targets) "
-            "lowers the loss.",
-        }.get(
-            claim.answer,
-            f"{name}: these runs cannot tell whether the mistake of the published "
-            "script (stale targets) raises the loss.",
-        )
+        mistake = "the mistake of the article's script (stale targets)"
+        said = {
+            Answer.YES: f"{mistake} raises the loss, the error of the predictions",
+            Answer.NO: f"{mistake} lowers the loss, the error of the predictions",
+        }.get(claim.answer, f"these runs cannot tell whether {mistake} raises the loss")
+        return f"{name}: {said}."
     if claim.kind is Kind.SADDLE:
         said = {
-            Answer.YES: "a training that starts on an exact saddle leaves it once sums "
-            "are added in an order that differs between its identical units; the "
-            "ordinary float32 program stays",
-            Answer.NO: "a training that starts on an exact saddle does not leave it to "
-            "a lower loss, whatever the order of its sums",
-        }.get(claim.answer, "these runs are too short to leave an exact saddle")
-        remark = f" ({claim.remark})" if claim.remark else ""
-        return f"{name}: {said}{remark}."
+            Answer.YES: "a training that starts exactly on a saddle point, where units "
+            "are identical and training cannot tell them apart, leaves it once their "
+            "sums are added in different orders; the ordinary float32 program stays",
+            Answer.NO: "a training that starts exactly on a saddle point does not "
+            "leave it to a lower loss, whatever the order of its sums",
+        }.get(claim.answer, "these runs are too short to leave an exact saddle point")
+        remark = claim.remark and f" {claim.remark[0].upper()}{claim.remark[1:]}."
+        return f"{name}: {said}.{remark}"
     cause = {
         Kind.NOISE: "adding sums in a random order",
         Kind.GPU: "a GPU's own noise",
         Kind.FLOAT32: "float32's own order of sums",
     }[claim.kind]
+    size = "the margin"
+    if margin is not None and math.isfinite(margin.fraction):
+        size += f" of {100 * margin.fraction:g} %"
+    nothing = f"{cause} changes the loss by less than {size}"
     said = {
         Answer.LOWERS: f"{cause} lowers the loss",
         Answer.RAISES: f"{cause} raises the loss",
-        Answer.NO_EFFECT: f"{cause} has no effect on the loss within the margin",
+        Answer.NO_EFFECT: nothing,
         Answer.SAME_BITS: f"{cause} leaves the same bits",
         Answer.YES: f"{cause} changes the loss",
-        Answer.NO: f"{cause} has no effect on the loss within the margin",
+        Answer.NO: nothing,
     }.get(claim.answer, f"these runs cannot tell whether {cause} changes the loss")
+    if claim.together is not None and claim.answer is not Answer.CANNOT_TELL:
+        seeds = f"{claim.together.seeds} seeds of " * (claim.together.seeds is not None)
+        said += f" ({seeds}the study and these runs together: {_three(claim.together)})"
     short = claim.distance is not None and claim.distance < _SEPARATED
     if claim.answer is Answer.CANNOT_TELL and short:
         said += (
@@ -172,18 +187,18 @@ def _share(distance: float | None) -> str:
 
 def _numbers(claim: Claim) -> str:
     """Returns the numbers of a claim: here, published, predicted."""
-    said = f"Here the change of the loss is {_three(claim.found)}."
+    said = f"In these runs the loss changes by {_three(claim.found)}."
     if claim.answer is Answer.SAME_BITS:
         said = "Here the losses are equal."
     if claim.published is None:
         return said
-    said += f" The study published {_three(claim.published)}"
+    said += f" The study found {_three(claim.published)}"
     if claim.predicted is None:
         return f"{said}."
     low, high = (signed_percent(end) for end in claim.predicted)
-    said += f", which predicts {low} % to {high} % for a repetition of this size"
+    said += f", and expects {low} % to {high} % from a repetition of this size"
     if not claim.holds:
-        said += "; this one lies outside, as 1 honest repetition in 14 does"
+        return f"{said}. This one lies outside, as 1 honest repetition in 14 does."
     return f"{said}."
 
 

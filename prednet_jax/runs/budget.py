@@ -14,7 +14,7 @@ program took 0.21 s.
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from prednet_jax import files, records
@@ -34,12 +34,15 @@ COSTS: Mapping[str, tuple[float, float]] = {
 #: Seconds to start a process, and to stop what still runs at the end of the time, judge
 #: the runs and draw the report.
 STARTING, CLOSING = 4.0, 20.0
-#: Updates of each program that are timed.
-MEASURED_UPDATES = 40
+#: Updates of the measurement, and the number of last updates that are timed. float32
+#: is still updated while reduction_order compiles: processors that share a core are
+#: slower together than alone.
+MEASURED: Mapping[str, int] = {"float32": 400, "reduction_order": 40}
+TIMED_UPDATES = 39
 #: What may be given up, in this order, where the time does not suffice for all.
 GIVEN_UP: Mapping[str, str] = {
-    "saddle_run": "the start on a saddle under an order that is fixed for the run",
-    "saddle": "the start on an exact saddle",
+    "saddle_run": "a training from an exact saddle with one order for the whole run",
+    "saddle": "the trainings from an exact saddle",
     "convolution_im2col": "a second fixed order of sums to compare with",
     "autoencoder": "the autoencoder",
 }
@@ -129,18 +132,14 @@ class Rung:
         # The measurement has compiled these two.
         found += [process("reduction_order", made, compiled=True)] * _DRAWS
         found.append(process("stale_targets", made))
-        if self.saddle_arms:
-            found.append(
-                sum(
-                    process(f"saddle {arm}", self.saddle_updates)
-                    for arm in self.saddle_arms
-                )
-            )
         if "convolution_im2col" not in self.without:
             found.append(process("convolution_im2col", made))
+        found += [
+            process(f"saddle {arm}", self.saddle_updates) for arm in self.saddle_arms
+        ]
         if "autoencoder" not in self.without:
             each = process("autoencoder", self.seeds * _IMAGE_UPDATES)
-            found += [each] * (_DRAWS + 2)
+            found += [each] * (1 + _DRAWS)
         return found
 
     def seconds(self, speed: Speed, processes: int) -> float:
@@ -173,13 +172,11 @@ class Choice:
         rung: the rung.
         seconds: its expected wall seconds.
         fits: whether it is expected to end in time; the smallest rung may not.
-        others: the affordable rungs with the same parts, that were not chosen.
     """
 
     rung: Rung
     seconds: float
     fits: bool
-    others: tuple[Rung, ...] = field(default=())
 
 
 def choose(seconds: float, speed: Speed, processes: int) -> Choice:
@@ -199,15 +196,7 @@ def choose(seconds: float, speed: Speed, processes: int) -> Choice:
     best = max(worth.values())
     equal = [rung for rung in fitting if worth[rung] > best - EQUAL_CHANCE]
     chosen = max(equal, key=lambda r: (-len(r.without), r.seeds * r.updates, r.updates))
-    # For every number of updates, the largest of the others.
-    others = {r.updates: r for r in fitting if r.without == chosen.without}
-    others.pop(chosen.updates, None)
-    return Choice(
-        rung=chosen,
-        seconds=rungs[chosen],
-        fits=True,
-        others=tuple(others.values()),
-    )
+    return Choice(rung=chosen, seconds=rungs[chosen], fits=True)
 
 
 @dataclass(frozen=True)
@@ -242,7 +231,8 @@ class Plan:
             return cls(**stored, rung=Rung(**rung, without=without))
         except (AttributeError, KeyError, TypeError):
             raise files.FileError(
-                f"{root / PLAN}: not the plan of a comparison; remove it to begin anew"
+                f"{root / PLAN}: not the plan of a comparison; expected what "
+                "compare_backends.py wrote: remove it to begin anew"
             ) from None
 
 
@@ -258,21 +248,19 @@ def describe_choice(choice: Choice, speed: Speed) -> str:
     rung = choice.rung
     effect, higher, total = published.load().rungs[rung.updates].stale_effect()
     text = (
-        f"An update takes {1e3 * COSTS['float32'][1] * speed.updates:.0f} ms "
-        f"here. Chosen: {counts(rung)}, about {choice.seconds / 60:.1f} minutes more. "
-        f"In the study's records the weights have separated by then in "
-        f"{rung.chance:.0%} of such repetitions, without which nothing can be said "
-        f"about noise, and stale targets had raised the loss in {higher} of {total} "
-        f"seeds ({effect:+.0%})."
+        f"An update takes {1e3 * COSTS['float32'][1] * speed.updates:.0f} ms on this "
+        f"machine. Chosen: {counts(rung)}, about {choice.seconds / 60:.1f} minutes "
+        f"more. By the records of the study, such runs have a chance of "
+        f"{rung.chance:.0%} to show what noise does: in the others, random orders of "
+        "sums have not yet moved the weights apart. The mistake of the article's "
+        f"script had raised the loss in {higher} of {total} seeds by then "
+        f"({effect:+.0%})."
     )
-    if choice.others:
-        others = ", ".join(f"{counts(o)} {o.chance:.0%}" for o in choice.others)
-        text += f" Other sizes that fit: {others}."
     if rung.without:
         parts = "; ".join(GIVEN_UP[name] for name in rung.without)
-        text += f" Given up for want of time: {parts}. More --minutes include it."
+        text += f" Left out for lack of time: {parts}. Give more --minutes for them."
     if not choice.fits:
-        text += " This is the smallest size, and it may take longer than was asked for."
+        text += " This is the smallest size, and it may take longer than --minutes."
     return text
 
 

@@ -32,10 +32,10 @@ class Setup:
         root: directory for everything that is written.
         script: path of `train.py`, as the commands name it.
         tasks: the networks; their names differ.
-        data: frames for networks that see windows, as in train.py; None: each
-            network's own, walk for prednet.
-        images: images for networks that see one per update; None: each network's own,
-            digits for the autoencoder.
+        data: frames for networks that see windows, as in train.py. Defaults to each
+            network's own: walk for prednet.
+        images: images for networks that see one per update. Defaults to each network's
+            own: digits for the autoencoder.
         allow_outside: let a text list name files outside its own folder.
         window: transitions per update.
         updates: number of updates of networks that see windows.

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from tqdm import tqdm
 
@@ -39,37 +38,35 @@ class State:
     text: str = ""
 
 
-class Work(Protocol):
-    """Something that runs in a process and can report how far it is."""
-
-    def state(self) -> State:
-        """Returns the progress."""
+#: Reads the progress of something that runs in another process.
+Work = Callable[[], State]
 
 
-@dataclass(frozen=True)
-class Training:
-    """The trainings of a job."""
+def training_state(job: Job) -> State:
+    """Returns the progress of a job, with the mean loss of the last updates."""
+    seeds, updates = job.seeds, job.updates
+    made = update = 0
+    for seed in seeds:
+        rows = last_rows(job.run_folder(seed))
+        update = int(rows[-1]["update"]) if rows else 0
+        made += update
+        if update < updates:
+            break
+    name = job_name(job)
+    if not made and not (job.folder / LOG).exists():
+        return State(0.0)
+    number = f", seed {seeds.index(seed) + 1} of {len(seeds)}" * (len(seeds) > 1)
+    doing = "starting" if made else "compiling"
+    if update:
+        doing = f"update {update} of {updates}, loss {mean_loss(rows):.4f}"
+    share = made / (updates * len(seeds))
+    return State(share, f"{name}{number}: {doing}" if share < 1 else "")
 
-    job: Job
 
-    def state(self) -> State:
-        """Returns the progress, with the mean loss of the last updates."""
-        made, latest = 0, ""
-        for seed in self.job.seeds:
-            rows = last_rows(self.job.run_folder(seed))
-            if not rows:
-                break
-            update = int(rows[-1]["update"])
-            made += update
-            draw = f" draw {self.job.draw}" if self.job.draw else ""
-            latest = (
-                f"{self.job.model} {self.job.arm.name}{draw} seed {seed}: update "
-                f"{update} of {self.job.updates}, loss {mean_loss(rows):.5f}"
-            )
-        share = made / (self.job.updates * len(self.job.seeds))
-        if not latest and (self.job.folder / LOG).exists():
-            latest = f"{self.job.model} {self.job.arm.name}: compiling"
-        return State(share, latest if share < 1 else "")
+def job_name(job: Job) -> str:
+    """Returns the network and the arm of a job, and which repeat of the arm it is."""
+    repeat = f", repeat {job.draw + 1}" if job.arm.draws > 1 else ""
+    return f"{job.model} {job.arm.name}{repeat}"
 
 
 def last_rows(folder: Path) -> list[dict[str, float]]:
@@ -112,8 +109,8 @@ class Reporter:
         self._watch: Callable[[], object] = lambda: None
         self._every, self._begun = every, time.monotonic()
         self._said, self._ended = time.monotonic(), threading.Event()
-        self._terminal = sys.stdout.isatty()
-        self._bar: tqdm | None = None
+        style = {"bar_format": "{desc}", "dynamic_ncols": True, "leave": False}
+        self._bar = tqdm(total=0, **style) if sys.stdout.isatty() else None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Reporter":
@@ -125,6 +122,10 @@ class Reporter:
         self._thread.join()
         if self._bar is not None:
             self._bar.close()
+
+    def event(self, text: str) -> None:
+        """Prints a line with the time since the start."""
+        self.line(f"[{clock(time.monotonic() - self._begun)}] {text}")
 
     def line(self, text: str) -> None:
         """Prints a line at once."""
@@ -153,14 +154,14 @@ class Reporter:
             # A file may be half written, or removed, while it is read.
             with contextlib.suppress(OSError, ValueError, KeyError):
                 self._watch()
-                if self._terminal:
-                    self._draw()
+                if self._bar is not None:
+                    self._bar.set_description_str(self._status())
                 elif time.monotonic() - self._said > self._every:
                     self.line(self._status())
 
     def _status(self) -> str:
         passed = time.monotonic() - self._begun
-        states = [(cost, work.state()) for cost, work in self._works]
+        states = [(cost, work()) for cost, work in self._works]
         if not states:
             return f"[{clock(passed)}] {self._stage}"
         total = sum(cost for cost, _ in states)
@@ -171,13 +172,6 @@ class Reporter:
             end = f", {clock(pace * (1 - share))} left"
         running = "; ".join(state.text for _, state in states if state.text)
         return f"[{clock(passed)}, {share:.0%} done{end}] {running or 'starting'}"
-
-    def _draw(self) -> None:
-        if self._bar is None:
-            self._bar = tqdm(
-                total=0, bar_format="{desc}", dynamic_ncols=True, leave=False
-            )
-        self._bar.set_description_str(self._status())
 
 
 def clock(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""The trainings from an exact saddle, as a process that runs in turn with the jobs."""
+"""The trainings from an exact saddle, as processes that run in turn with the jobs."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prednet_jax import records
@@ -9,13 +9,20 @@ from prednet_jax.runs import executor, progress
 from prednet_jax.runs.jobs import source
 from prednet_jax.saddles import symmetric
 
+#: The trainings from a saddle in words.
+MEANINGS = {
+    "saddle float32": "starts on an exact saddle, in the ordinary program",
+    "saddle tile": "starts there, with a fresh random order of every sum",
+    "saddle run": "starts there, with one random order for the whole training",
+}
+
 
 @dataclass(frozen=True)
 class Saddle:
     """The trainings from an exact saddle of one seed; their rows are `runs.csv`.
 
     Attributes:
-        folder: directory of the rows and the log.
+        folder: directory of the rows and the logs.
         arms: names of the arms, of `symmetric.ARMS`.
         updates: number of updates of each training.
         seed: the root seed.
@@ -28,45 +35,56 @@ class Saddle:
     seed: int
     script_path: str
 
-    @property
-    def script(self) -> executor.Script:
-        """Returns the process; it keeps the trainings that have finished."""
+    def scripts(self) -> list[executor.Script]:
+        """Returns a process for each arm that has not finished."""
+        done = [row.arm for row in self.rows()]
+        return [self._script(arm) for arm in self.arms if arm not in done]
+
+    def _script(self, arm: str) -> executor.Script:
         arguments = (
             "--programs=symmetric",
-            f"--arms={','.join(self.arms)}",
+            f"--arms={arm}",
             "--deltas=0",
             f"--seeds={self.seed}",
             f"--updates={self.updates}",
             f"--workdir={self.folder}",
         )
         return executor.Script(
-            name="the training from an exact saddle",
+            name=f"saddle {arm}",
             launch=executor.ProcessCommand(
                 script=self.script_path,
                 arguments=arguments,
                 environment=records.environment() | {"JAX_PLATFORMS": "cpu"},
                 threads=1,
             ),
-            log=self.folder / executor.LOG,
+            log=self.folder / f"{arm}.txt",
         )
 
     def rows(self) -> list[symmetric.Row]:
-        """Returns the rows of its trainings; [] unless all have finished."""
+        """Returns the rows of the trainings that have finished."""
         path = self.folder / "runs.csv"
-        rows = symmetric.read(path) if path.exists() else []
-        return rows if len(rows) == len(self.arms) else []
+        return symmetric.read(path) if path.exists() else []
 
-    def state(self) -> progress.State:
-        """Returns the progress that its log shows."""
-        path = self.folder / executor.LOG
-        text = path.read_text(errors="replace") if path.exists() else ""
+    def finished(self) -> "Saddle | None":
+        """Returns the trainings that have finished, or None if too few have.
+
+        Without float32 and another arm there is nothing to compare.
+        """
+        done = [row.arm for row in self.rows()]
+        arms = tuple(arm for arm in self.arms if arm in done)
+        whole = len(arms) > 1 and "float32" in arms
+        return replace(self, arms=arms) if whole else None
+
+    def state(self, arm: str) -> progress.State:
+        """Returns the progress of an arm, which its log shows."""
+        path = self.folder / f"{arm}.txt"
+        if not path.exists():
+            return progress.State(0.0)
+        text = path.read_text(errors="replace")
         lines = [line for line in text.splitlines() if ": update " in line]
-        if self.rows() or not lines:
-            return progress.State(float(bool(self.rows())))
-        done = sum(f"update {self.updates} of" in line for line in lines)
-        part = int(lines[-1].split(": update ")[1].split()[0]) / self.updates
-        share = (done + part * (part < 1)) / len(self.arms)
-        return progress.State(min(share, 1.0), lines[-1])
+        doing = lines[-1].partition(": ")[2] if lines else "compiling"
+        share = int(doing.split()[1]) / self.updates if lines else 0.0
+        return progress.State(share, f"saddle {arm}: {doing}" if share < 1 else "")
 
 
 def prepare(saddle: Saddle) -> None:

@@ -1,11 +1,12 @@
 """Runs the trainings of a comparison within its time, and shows their progress."""
 
 import contextlib
+import functools
 import shutil
 import statistics
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from prednet_jax import records
 from prednet_jax.runs import (
@@ -27,10 +28,9 @@ def measure(reporter: Reporter, design: Design, processes: int) -> budget.Speed:
 
     They are compiled for the comparison too: it finds them in the cache on disk.
     """
-    names = ("float32", "reduction_order")
     reporter.stage(
-        f"measuring how fast this machine is ({' and '.join(names)}: compile, and "
-        f"{budget.MEASURED_UPDATES} updates)"
+        f"measuring the speed of this machine: {' and '.join(budget.MEASURED)} are "
+        "compiled and trained for a moment, at the same time"
     )
     folder = design.root / "measurement"
     shutil.rmtree(folder, ignore_errors=True)
@@ -40,11 +40,16 @@ def measure(reporter: Reporter, design: Design, processes: int) -> budget.Speed:
         arms=(),
         tasks=tuple(task for task in design.tasks if task.name == "prednet"),
         seeds=1,
-        updates=budget.MEASURED_UPDATES,
+        updates=1000,
         keep_every=0,
     )
     jobs = [
-        replace(job, settings=job.settings.replaced(examples=0))
+        replace(
+            job,
+            settings=job.settings.replaced(
+                examples=0, updates=budget.MEASURED[job.arm.name]
+            ),
+        )
         for job in design.runs()
         if not job.draw
     ]
@@ -55,7 +60,8 @@ def measure(reporter: Reporter, design: Design, processes: int) -> budget.Speed:
     for job in jobs:
         taken = records.read_run(job.run_folder(job.seeds[0])).metrics["seconds"]
         # The first update includes compiling.
-        seconds[job.arm.name] = float(taken[0]), statistics.median(taken[1:])
+        last = taken[-budget.TIMED_UPDATES :]
+        seconds[job.arm.name] = float(taken[0]), statistics.median(last)
     shutil.rmtree(folder)
     return budget.Speed.measured(seconds)
 
@@ -81,40 +87,46 @@ def train(
     executor.clear(design.root, jobs)
     if saddle is not None:
         saddle_runs.prepare(saddle)
-    # Jobs that every claim needs come first; then the longest ones.
-    order = {"float32": 0, "reduction_order": 1, "stale_targets": 2}
-    first = [job for job in missing if job.model == "prednet" and job.arm.name in order]
-    first.sort(key=lambda job: (order[job.arm.name], job.draw))
-    queue: list[Job | executor.Script] = [*first]
-    if saddle is not None and not saddle.rows():
-        queue.append(saddle.script)
-    rest = [job for job in missing if job not in first]
-    rest.sort(key=lambda job: (not job.task.windowed, job.arm.noise == "none"))
-    queue += rest
+    missing.sort(key=_priority)
+    queue: list[Job | executor.Script] = [j for j in missing if j.task.windowed]
     works: list[tuple[float, progress.Work]] = [
-        (_cost(job), progress.Training(job)) for job in jobs
+        (_cost(job), functools.partial(progress.training_state, job)) for job in jobs
     ]
-    if saddle is not None:
-        each = [budget.COSTS[f"saddle {arm}"][1] for arm in saddle.arms]
-        works.append((sum(each) * saddle.updates, saddle))
-    needed = [job for job in jobs if job.model == "prednet" and job.arm.name in order]
+    for arm in saddle.arms if saddle is not None else ():
+        cost = budget.COSTS[f"saddle {arm}"][1] * saddle.updates
+        works.append((cost, functools.partial(saddle.state, arm)))
+    queue += saddle.scripts() if saddle else []
+    queue += [job for job in missing if not job.task.windowed]
+    needed = [job for job in jobs if job.model == "prednet" and job.arm.name in NEEDED]
     stop = threading.Event()
     watch = _Watch(reporter, needed, stop, deadline)
-    reporter.line(f"{len(queue)} processes, {processes} at a time")
+    reporter.line(f"{len(queue)} trainings, {processes} at a time:")
+    for name, meaning in dict(map(_described, queue)).items():
+        reporter.line(f"  {name}: {meaning}")
     reporter.follow(works, watch)
-    begun = time.monotonic()
     running = executor.execute(queue, processes=processes, stop=stop)
     with contextlib.closing(running):
         for number, ended in enumerate(running, 1):
             if ended.error is not None and not stop.is_set():
                 raise ended.error
             if ended.error is None:
-                passed = progress.clock(time.monotonic() - begun)
-                reporter.line(f"[{number}/{len(queue)}] {_ended(ended)} ({passed})")
+                name = _name(ended.job)
+                reporter.event(f"finished {number} of {len(queue)}: {name}")
     if not stop.is_set():
         return design, saddle
-    reporter.stage("cutting the runs that the time did not suffice for")
+    reporter.stage("taking the part of the runs that was reached in time")
     return shorten(reporter, design, needed, saddle)
+
+
+#: Arms that every claim about PredNet needs, in the order in which they start.
+NEEDED = ("float32", "reduction_order", "stale_targets")
+
+
+def _priority(job: Job) -> tuple[bool, int, bool, int]:
+    """Returns the place of a job in the queue: needed ones first, then long ones."""
+    name = job.arm.name
+    place = NEEDED.index(name) if name in NEEDED else len(NEEDED)
+    return not job.task.windowed, place, job.arm.noise == "none", job.draw
 
 
 def _cost(job: Job) -> float:
@@ -123,62 +135,60 @@ def _cost(job: Job) -> float:
     return update * job.updates * len(job.seeds)
 
 
-def _ended(ended: executor.Ended) -> str:
-    if isinstance(ended.job, executor.Script):
-        return f"finished: {ended.job.name}"
-    arm, job = ended.job.arm, ended.job
-    draw = f", draw {job.draw}" if arm.draws > 1 else ""
-    return f"finished: {job.model} {arm.name}{draw} ({arm.meaning})"
+def _name(job: Job | executor.Script) -> str:
+    return job.name if isinstance(job, executor.Script) else progress.job_name(job)
 
 
+def _described(job: Job | executor.Script) -> tuple[str, str]:
+    """Returns the name and the meaning of a training, the same for its repeats."""
+    if isinstance(job, Job):
+        return f"{job.model} {job.arm.name}", job.arm.meaning
+    return job.name, saddle_runs.MEANINGS[job.name]
+
+
+@dataclass
 class _Watch:
     """Prints the first finding when the runs have it, and stops them in time."""
 
-    def __init__(
-        self,
-        reporter: Reporter,
-        needed: list[Job],
-        stop: threading.Event,
-        deadline: float | None,
-    ):
-        self._reporter, self._needed, self._stop = reporter, needed, stop
-        self._deadline, self._late = deadline, False
-        self._stale = {job.arm.name: job for job in needed if not job.draw}
-        self._found = not {"float32", "stale_targets"} <= set(self._stale)
+    reporter: Reporter
+    needed: list[Job]
+    stop: threading.Event
+    deadline: float | None
+    found: bool = False
+    late: bool = False
 
     def __call__(self) -> None:
         """Checks the files of the runs."""
-        if not self._found:
-            self._first_finding()
-        if self._deadline is None or self._stop.is_set():
+        self.found = self.found or self._first_finding()
+        if self.deadline is None or time.monotonic() < self.deadline:
             return
-        if time.monotonic() < self._deadline:
-            return
-        if shortened.largest_rung(self._needed, published.RUNGS) is not None:
-            self._stop.set()
-        elif not self._late:
-            self._late = True
-            self._reporter.line(
-                "The time is over, and the runs have not made "
-                f"{published.RUNGS[0]} updates yet: this machine is slower than it "
-                "was when it was measured. They continue until they have."
+        if shortened.largest_rung(self.needed, published.RUNGS) is not None:
+            self.stop.set()
+        elif not self.late:
+            self.late = True
+            self.reporter.event(
+                f"The runs have not made {published.RUNGS[0]} updates, the smallest "
+                "number that can be judged, and judging takes the time that is left. "
+                "So they continue, and the comparison takes longer than it should."
             )
 
-    def _first_finding(self) -> None:
-        stale = progress.early_loss(self._stale["stale_targets"])
-        control = progress.early_loss(self._stale["float32"])
+    def _first_finding(self) -> bool:
+        first = {job.arm.name: job for job in self.needed if not job.draw}
+        if not {"float32", "stale_targets"} <= first.keys():
+            return True
+        stale = progress.early_loss(first["stale_targets"])
+        control = progress.early_loss(first["float32"])
         if stale is None or control is None:
-            return
-        self._found = True
+            return False
         change = (
             f"{abs(stale / control - 1):.0%} {'higher' if stale > control else 'lower'}"
         )
-        seed = self._stale["float32"].seeds[0]
-        self._reporter.line(
-            f"First finding: after {progress.FIRST_FINDING} updates of seed {seed} the "
-            f"loss is {change} with stale targets, the mistake of the published "
-            "script, than with true ones."
+        self.reporter.event(
+            f"First finding, of one seed ({first['float32'].seeds[0]}): after "
+            f"{progress.FIRST_FINDING} updates the loss is {change} with the mistake "
+            "of the article's script (stale targets) than without."
         )
+        return True
 
 
 def shorten(
@@ -204,11 +214,15 @@ def shorten(
         elif job.task in tasks_left:
             tasks_left.remove(job.task)
             lost.append(job.model)
-    if saddle is not None and not saddle.rows():
-        saddle = None
-        lost.append("the start on an exact saddle")
-    text = f"The time is over: what is judged is {budget.counts(rung)}"
-    reporter.line(f"{text}, without {', '.join(lost)}." if lost else f"{text}.")
+    if saddle is not None:
+        reached = saddle.finished()
+        arms = reached.arms if reached else ()
+        lost += [f"saddle {arm}" for arm in saddle.arms if arm not in arms]
+        saddle = reached
+    text = f"The time is over. Judged are {budget.counts(rung)}"
+    text += f", without {', '.join(lost)}" * bool(lost)
+    if lost or (rung.seeds, rung.updates) != (design.seeds, design.updates):
+        reporter.event(f"{text}.")
     design = replace(
         design,
         tasks=tuple(tasks_left),

@@ -131,12 +131,18 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
     if _digest(path).get("files_sha256") != _files_digest(path):
-        raise DamagedError(f"{path}: damaged; its files are not those that were saved")
+        raise DamagedError(
+            f"{path}: damaged; its files are not those that were saved: "
+            "remove it, and an earlier checkpoint is used"
+        )
     try:
         tree = read_arrays(path)
     except (ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
-        raise FileError(f"{path}: not a state of this network ({first})") from None
+        raise FileError(
+            f"{path}: not a state of this network ({first}); "
+            "expected the checkpoint of a run of the same network"
+        ) from None
     leaves = [np.asarray(tree[name]) for name in sorted(tree)]
     expected, whole = jax.tree.leaves(like), isinstance(like, TrainState)
     if not whole:  # The parameters are the first field of a state.

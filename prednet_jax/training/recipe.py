@@ -243,8 +243,9 @@ def _allow_open_files(replicas: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise UserError(
-            f"replicas={replicas}: need {needed} open files; expected fewer, the "
-            f"system allows {hard}"
+            f"replicas={replicas}: they need {needed} open files, and the system "
+            "allows "
+            f"{hard}; expected fewer replicas"
         )
     with contextlib.suppress(OSError, ValueError):  # Some systems have a lower one.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -72,7 +72,8 @@ def inspect_run_directory(
     if not resume:
         kind = "a finished run" if finished else "a run that is not finished"
         raise UserError(
-            f"{folder}: holds {kind}; expected --resume to go on, --overwrite to begin "
+            f"{folder}: holds {kind}; expected --resume to continue it, --overwrite "
+            "to begin "
             "anew, or another directory"
         )
     old = manifest.updates
@@ -118,14 +119,20 @@ def check_same(
     )
     entire = recipe.schedule(source, new.seed)
     if not np.array_equal(first.start, entire.start[: old.updates]):
-        raise UserError(f"{longer}; more updates see other frames from the start")
+        raise UserError(
+            f"{longer}; more updates see other frames from the start, so train them "
+            "anew "
+            "in another directory"
+        )
     rates = [recipe.rate(total) for total in (old.updates, recipe.updates)]
     steps = np.arange(old.updates)
     earlier, later = (rate(steps) if callable(rate) else rate for rate in rates)
     if old.updates != recipe.updates and not np.array_equal(earlier, later):
         cause = "schedule" if recipe.training.learning_rate else recipe.task.name
         raise UserError(
-            f"{longer}; the learning rate of {cause} depends on the number of updates"
+            f"{longer}; the learning rate of {cause} depends on the number of "
+            "updates, so "
+            "train them anew in another directory"
         )
 
 

@@ -234,8 +234,9 @@ class DataSettings:
             )
         if every and (unseen_from is not None or not task.windowed):
             raise UserError(
-                f"validate_every={every}: expected 0 with extrapolate_from or a network"
-                " of single images, since it scores predictions of next frames"
+                f"validate_every={every} scores predictions of the next frame, so it "
+                "cannot be used with extrapolate_from, nor with a network of single "
+                "images: expected 0, or no extrapolate_from"
             )
         name = self.name(task)
         parts = data.split_parts(name)
@@ -361,7 +362,10 @@ class RecordSettings:
                 "checkpoints it keeps the best"
             )
         if self.resume and self.overwrite:
-            raise UserError("resume and overwrite: expected one of them, or neither")
+            raise UserError(
+                "resume continues a run and overwrite begins it anew: expected one "
+                "of them, or neither"
+            )
 
     def check(self, updates: int, validate_every: int) -> None:
         """Refuses records that this training cannot have."""

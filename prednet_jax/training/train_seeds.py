@@ -161,7 +161,10 @@ def train_seeds(
     with files.hold(*(run.folder for run in runs if run.writes)):
         for run in runs:
             if run.writes and inspect(run.folder) != run.existing:
-                raise UserError(f"{run.folder}: another process has just written there")
+                raise UserError(
+                    f"{run.folder}: another process has just written there; expected "
+                    "another directory for each process"
+                )
         for group in [[run] for run in runs] if layout is None else [runs]:
             noted = interruption or Interruption()
             seconds = _train_group(recipe, group, strategy, shapes, noted)

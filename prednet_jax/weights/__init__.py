@@ -180,7 +180,8 @@ def load_run(folder: Path) -> tuple[Task, dict]:
     params = records.read_tree(path)
     if records.fingerprint(params) != digest:
         raise UserError(
-            f"{path}: damaged; its SHA-256 is not the one in {records.MANIFEST}"
+            f"{path}: damaged; its SHA-256 is not the one in {records.MANIFEST}; "
+            "expected the file that the run wrote: copy or train it again"
         )
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     if task.weights not in (0, count):
@@ -211,8 +212,8 @@ def _newest(folder: Path, task: Task) -> Any:
     update, (params,) = checkpoints.newest([folder], [_like(task)], sys.maxsize)
     if not update:
         raise UserError(
-            f"{folder}: the run is not finished and has no checkpoint; --resume goes "
-            "on with it"
+            f"{folder}: the run is not finished and has no checkpoint; expected one: "
+            "continue the run with train.py --resume"
         )
     errors.log_line(f"{folder}: not finished; its weights after update {update}")
     return params

@@ -92,7 +92,10 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
     def see(name: str, node: Any) -> None:
         if _LEAF.search(name) and not name.startswith("optimizer_weights"):
             if node.external or node.is_virtual:
-                raise UserError(f"{path}: {name!r} lies in another file")
+                raise UserError(
+                    f"{path}: {name!r} lies in another file; expected one file "
+                    "that holds all weights"
+                )
             datasets[name] = node
 
     try:

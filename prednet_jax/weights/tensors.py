@@ -90,7 +90,7 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
     """Writes an orbax checkpoint, and the network, into a new directory."""
     folder = Path(path).absolute()
     if folder.exists():
-        raise UserError(f"{path}: exists; expected a new directory")
+        raise UserError(f"{path}: exists; expected the path of a new directory")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = files.aside(folder)
     try:

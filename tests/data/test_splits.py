@@ -41,7 +41,9 @@ def test_a_folder_of_splits_is_split_by_its_names(tmp_path, name, capsys):
         open_split(str(tmp_path), "test", **SIZE)
     film(tmp_path / "test" / "d.npy", 7)
     assert open_split(str(tmp_path), "test", **SIZE).length == 7
-    with pytest.raises(UserError, match=r"sequences=2: .* has 1 in this split at most"):
+    with pytest.raises(
+        UserError, match=r"sequences=2: .* has 1 in this split; expected at most"
+    ):
         open_split(str(tmp_path), "test", sequences=2, **SIZE)
 
 

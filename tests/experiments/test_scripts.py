@@ -43,15 +43,15 @@ MISTAKES = {
         "--replicas=2 --seeds=0,1": "--seeds: expected --replicas=N",
         "--keep_best=1": "keep_best=1: expected checkpoint_every too",
         "--replicas=3 --devices=2": "replicas=3 with batch=1 on 2 devices",
-        "--coordinator=x:1": "--coordinator=x:1: expected --replicas or --batch",
-        f"--model={TASK}": f"--channels: expected none with --model={TASK}",
-        "--model=autoencoder": "--channels: expected none with --model=auto",
+        "--coordinator=x:1": "--coordinator=x:1 has no effect without --replicas",
+        f"--model={TASK}": f"--channels has no effect with --model={TASK}",
+        "--model=autoencoder": "--channels has no effect with --model=auto",
         "--model=resnet": "model='resnet': expected prednet, autoencoder or mod",
         "--data=": "--data=: expected a path",
         "--mode=finetune_rollout": "expected --init_weights",
-        "--extrapolate_from=3": "expected --mode=finetune_rollout",
-        "--sequences=3": "--sequences=3: expected --sampling=windows",
-        "--rate_floor=0.1": "--rate_floor=0.1: expected --schedule=cosine",
+        "--extrapolate_from=3": "no effect without --mode=finetune_rollout",
+        "--sequences=3": "--sequences=3 has no effect without --sampling=windows",
+        "--rate_floor=0.1": "--rate_floor=0.1 has no effect without --schedule=cosine",
         "--schedule=cosine": "schedule='cosine': expected learning_rate",
         f"{WINDOWS} --data=digits": "data=digits: single pictures",
         "--validate_every=2 --data=a.mp4": "--data=a.mp4: expected --sampling=windows",
@@ -85,7 +85,7 @@ MISTAKES = {
     "benchmark.py": {
         "--repeats=0": "--repeats=0: 0 is not a positive integer; expected",
         "--suite=foreign --networks=rnn": "networks='rnn': expected",
-        "--suite=foreign --batch=4": "--batch: expected none with --suite=foreign",
+        "--suite=foreign --batch=4": "--batch has no effect with --suite=foreign",
         "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
     },
     "convert_weights.py": {
@@ -124,17 +124,20 @@ def test_mistakes_end_in_one_line_and_status_two(refused, tmp_path, script, flag
     assert not list(tmp_path.iterdir())
 
 
-def test_help_is_no_mistake(forked):
-    for script, named in (
-        ("train.py", "preset channels targets noise workdir"),
-        ("predict.py", "weights data extrapolate_from"),
-        ("evaluate.py", "weights split"),
-        ("sweep.py", "models arms seeds address workdir"),
-        ("convert_weights.py", "input output"),
-    ):
-        done = forked(script, "--help")
-        for flag in named.split():
-            assert re.search(rf"^  --(\[no\])?{flag}:", done.stdout, re.MULTILINE), flag
+@pytest.mark.parametrize("script", sorted(p.name for p in SCRIPTS.glob("[a-z]*.py")))
+def test_help_has_the_purpose_three_examples_and_every_flag(forked, script):
+    text = forked(script, "--help").stdout
+    assert text.split("\n\n")[0].rstrip().endswith((".", "?"))
+    before = text.partition("\n  --")[0]
+    examples = re.findall(r"^ {4}(?:python|make) .*", before, re.MULTILINE)
+    assert len(examples) >= 3
+    shown = re.findall(r"^  --(?:\[no\])?(\w+): \S", text, re.MULTILINE)
+    assert len(shown) == len(set(shown))
+    source = (SCRIPTS / script).read_text()
+    own = re.findall(r'flags\.DEFINE_\w+\(\s*"(\w+)"', source)
+    if "define_setup_flags" in source:
+        own += ["models", "channels", "data", "window", "updates", "workdir"]
+    assert set(own) <= set(shown)
 
 
 @pytest.mark.fault

@@ -243,7 +243,7 @@ def test_a_run_is_replaced_only_when_asked_to(train, refused, whole, tmp_path):
     (folder / "mine.txt").write_text("not of the run")
     before = snapshot(folder)
     words = ("train.py", *TINY, f"--workdir={folder}")
-    refused("holds a finished run; expected --resume to go on, --over", *words)
+    refused("holds a finished run; expected --resume to continue it, --over", *words)
     assert snapshot(folder) == before
     train(*TINY, f"--workdir={folder}", "--overwrite")
     assert saved(folder) == [6]

@@ -110,7 +110,10 @@ def test_resume_with_another_flag_is_refused(refused, whole):
         ("--noise=ulp", "--noise=ulp: expected none"),
         ("--channels=3,5", "--channels=3,5: expected 3,4"),
         ("--updates=5", "--updates=5: expected 6, or more"),
-        ("--overwrite", "resume and overwrite: expected one of them"),
+        (
+            "--overwrite",
+            "resume continues a run and overwrite begins it anew: expected one",
+        ),
     ):
         refused(message, "train.py", f"--workdir={whole}", "--resume", flag)
     assert snapshot(whole) == before

@@ -186,16 +186,22 @@ def test_claims_and_a_repetition_in_sentences():
         "predicted": [-0.0002, 0.049],
         "holds": False,
     }
-    assert verdict_text.claim_sentences(of_claims(stale, noise)) == [
-        "PredNet: the mistake of the published script (stale targets) raises the loss. "
-        "Here the change of the loss is +212 %. The study published +206 % [+185, "
-        "+228], which predicts +136 % to +305 % for a repetition of this size.",
-        "PredNet: adding sums in a random order has no effect on the loss within the "
-        "margin. Here the change of the loss is +6.0 %. The study published +206 % "
-        "[+185, +228], which predicts 0.0 % to +4.9 % for a repetition of this size; "
-        "this one lies outside, as 1 honest repetition in 14 does.",
+    both = {"claim": noise["claim"], "model": "prednet", "seeds": 42}
+    both |= {"estimate": 0.001, "low": -0.003, "high": 0.005}
+    margins = {"prednet": {"value": 1e-4, "fraction": 0.02}}
+    verdict = of_claims(stale, noise, together=[both], margins=margins)
+    assert verdict_text.claim_sentences(verdict) == [
+        "PredNet: the mistake of the article's script (stale targets) raises the loss, "
+        "the error of the predictions. In these runs the loss changes by +212 %. The "
+        "study found +206 % [+185, +228], and expects +136 % to +305 % from a "
+        "repetition of this size.",
+        "PredNet: adding sums in a random order changes the loss by less than the "
+        "margin of 2 % (42 seeds of the study and these runs together: +0.1 % [-0.3, "
+        "+0.5]). In these runs the loss changes by +6.0 %. The study found +206 % "
+        "[+185, +228], and expects 0.0 % to +4.9 % from a repetition of this size. "
+        "This one lies outside, as 1 honest repetition in 14 does.",
     ]
-    lines = report.claim_lines(of_claims(stale, noise)).splitlines()
+    lines = report.claim_lines(verdict).splitlines()
     assert max(map(len, lines)) <= 100
 
 

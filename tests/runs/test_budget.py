@@ -28,6 +28,43 @@ def test_what_is_chosen_fits_and_shows_most(factor):
                 assert rung.chance <= choice.rung.chance + budget.EQUAL_CHANCE
 
 
+@pytest.mark.parametrize(
+    ("slower", "surprise"),
+    [
+        (1.0, 1.0),
+        (1.5, 1.0),
+        (2.0, 1.0),
+        (3.0, 1.0),
+        (1.0, 1.3),
+        (1.5, 1.3),
+        (2.0, 1.3),
+    ],
+)
+def test_a_slow_machine_gets_a_smaller_size_and_ends_in_time(slower, surprise):
+    """From nothing to claims in 300 s, where runs then take `surprise` as long."""
+    speed = Speed(compiling=slower, updates=slower)
+    measured = max(
+        budget.STARTING + compiling + budget.MEASURED[name] * update
+        for name, (compiling, update) in budget.COSTS.items()
+        if name in budget.MEASURED
+    )
+    begun = slower * measured
+    rung = budget.choose(300 - begun, speed, 2).rung
+    ends = begun + budget.makespan(
+        [surprise * seconds for seconds in rung.processes(speed)], 2
+    )
+    # At the deadline the runs that every claim needs have at least the smallest size.
+    smallest = dataclasses.replace(rung, seeds=1, updates=1000)
+    needed = [surprise * seconds for seconds in smallest.processes(speed)[:4]]
+    deadline = 300 - speed.closing
+    assert begun + budget.makespan(needed, 2) < deadline
+    if surprise == 1:
+        assert ends < deadline
+    fast = budget.choose(300 - measured, Speed(), 2).rung
+    if slower > 1:
+        assert sum(rung.processes(Speed())) < sum(fast.processes(Speed()))
+
+
 def test_more_minutes_give_more_evidence_and_nothing_is_given_up():
     speed = Speed()
     short, five, fifteen = (

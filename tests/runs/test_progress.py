@@ -1,3 +1,4 @@
+import dataclasses
 import time
 
 import pytest
@@ -68,9 +69,10 @@ def test_the_largest_size_that_every_needed_run_has_reached(tmp_path, monkeypatc
     assert shortened.largest_rung(needed, (1000, 2000, 3000)) is None
 
 
-def written(job, losses):
-    folder = job.run_folder(7)
-    folder.mkdir(parents=True)
+def written(job, losses, seed=7):
+    folder = job.run_folder(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / records.METRICS).unlink(missing_ok=True)
     writer = records.MetricsWriter(folder)
     for update, loss in enumerate(losses, 1):
         writer.write(update=update, last_frame_loss=loss)
@@ -79,25 +81,41 @@ def written(job, losses):
 
 def test_a_state_has_the_update_and_the_mean_of_the_last_losses(tmp_path):
     one = job(tmp_path, updates=4000)
-    training = progress.Training(one)
-    assert training.state() == progress.State(0.0)
+    assert progress.training_state(one) == progress.State(0.0)
     written(one, [0.5] * 1950 + [0.25] * 50)
-    state = training.state()
+    state = progress.training_state(one)
     assert state.share == 0.5
-    assert state.text == "prednet float32 seed 7: update 2000 of 4000, loss 0.25000"
+    assert state.text == "prednet float32: update 2000 of 4000, loss 0.2500"
     assert progress.early_loss(one) == 0.5
     assert progress.early_loss(job(tmp_path, arm="stale_targets")) is None
 
 
+def test_a_finished_run_is_not_shown_as_running(tmp_path):
+    both = dataclasses.replace(job(tmp_path, updates=50), seeds=(7, 8))
+    assert progress.training_state(both) == progress.State(0.0)
+    both.folder.mkdir(parents=True)
+    (both.folder / "log.txt").touch()
+    texts = [progress.training_state(both).text]
+    for seed, count in ((7, 20), (7, 50), (8, 30), (8, 50)):
+        written(both, [0.5] * count, seed)
+        texts.append(progress.training_state(both).text)
+    assert texts == [
+        "prednet float32, seed 1 of 2: compiling",
+        "prednet float32, seed 1 of 2: update 20 of 50, loss 0.5000",
+        "prednet float32, seed 2 of 2: starting",
+        "prednet float32, seed 2 of 2: update 30 of 50, loss 0.5000",
+        "",
+    ]
+
+
 def test_a_file_gets_a_line_also_when_nothing_happens(capsys):
-    class Half:
-        def state(self):
-            return progress.State(0.5, "half way")
+    def half():
+        return progress.State(0.5, "half way")
 
     with progress.Reporter(every=0.6) as reporter:
         reporter.stage("judging")
         time.sleep(1.5)
-        reporter.follow([(1.0, Half())])
+        reporter.follow([(1.0, half)])
         time.sleep(1.5)
     lines = capsys.readouterr().out.splitlines()
     assert any(line.endswith("] judging") for line in lines)

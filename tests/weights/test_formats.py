@@ -266,7 +266,7 @@ def test_broken_orbax_directories_are_refused(tmp_path):
     config, params = network("lotter")
     folder, leaves = tmp_path / "orbax", params["features_0"]
     weights.save_orbax(folder, config, params)
-    with pytest.raises(UserError, match="exists; expected a new directory"):
+    with pytest.raises(UserError, match="exists; expected the path of a new directory"):
         weights.save_orbax(folder, config, params)
     with pytest.raises(UserError, match=r"network\.json"):
         weights.load_orbax(tmp_path)

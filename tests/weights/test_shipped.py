@@ -129,7 +129,7 @@ def test_a_network_is_not_replaced_in_silence(run, tmp_path, refused):
     place.mkdir()
     (place / "tiny.npz").write_bytes(b"mine")
     words = ("ship_weights.py", f"--run={run}", f"--folder={place}")
-    refused("tiny.npz exists; expected --overwrite", *words, "--name=tiny")
+    refused("tiny.npz exists; expected another name, or --over", *words, "--name=tiny")
     refused("--name='a/b': expected a name such as walk", *words, "--name=a/b")
     below = f"--folder={place / 'tiny.npz'}"
     refused("tiny.npz is no directory that", *words, "--name=tiny", below)
@@ -190,7 +190,7 @@ def test_damaged_runs_are_named(whole, tmp_path):
     with pytest.raises(UserError, match=r"weights\.npz: damaged"):
         weights.load(folder)
     (folder / records.MANIFEST).write_text(json.dumps({"model": "prednet"}))
-    with pytest.raises(UserError, match=r"manifest\.json: not that of a run"):
+    with pytest.raises(UserError, match=r"manifest\.json: not the manifest of a run"):
         weights.load(folder)
 
 

@@ -248,7 +248,8 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
                 said = f"{said}; {step.path} [{step.source}] is not XLA's own"
                 break
         raise NoiseError(
-            f"XLA could not compile this program for CUDA: {said}"
+            f"XLA could not compile this program for CUDA: {said}; expected a "
+            "program that JAX runs on a GPU, without callbacks to Python"
         ) from error
 
 

@@ -105,7 +105,10 @@ def real_numbers(x: np.ndarray, path: str) -> np.ndarray:
     """Returns an array in float64, and refuses complex numbers too, as `as_array`."""
     array = as_array(x, path)
     if np.iscomplexobj(array):
-        raise NoiseError(f"{path} is complex: expected real numbers")
+        raise NoiseError(
+            f"{path} is complex: expected real numbers; return "
+            "jnp.real and jnp.imag of it"
+        )
     return array.astype(np.float64)
 
 

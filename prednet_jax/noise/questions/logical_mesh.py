@@ -90,7 +90,10 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
     name, params = equation.primitive.name, dict(equation.params)
     context = _WithoutMesh(equation.ctx)
     if "unreduced" in name:
-        raise NoiseError(f"{name}: expected shardings without `unreduced` axes")
+        raise NoiseError(
+            f"{name}: expected shardings without `unreduced` axes: reduce "
+            "them with jax.lax.psum"
+        )
     if name in _PLACEMENT:
         return equation.replace(primitive=primitives.copy_p, params={}, ctx=context)
     over = _contracted(equation)

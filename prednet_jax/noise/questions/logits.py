@@ -211,7 +211,7 @@ def _tokens(tokens: Any, logs: np.ndarray, axis: int | None) -> Any:
             f"whole numbers of the shape {shape}"
         )
     if ((tokens < 0) | (tokens >= size)).any():
-        raise NoiseError(f"tokens: expected numbers from 0 to {size - 1}")
+        raise NoiseError(f"tokens outside of the vocabulary: expected 0 to {size - 1}")
     return tokens
 
 

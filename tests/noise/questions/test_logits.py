@@ -121,7 +121,7 @@ BROKEN[1, 2, 3] = np.nan
         (
             PLAIN,
             {"tokens": np.full((2, 6), 30)},
-            "tokens: expected numbers from 0 to 29",
+            "tokens outside of the vocabulary: expected 0 to 29",
         ),
     ],
 )
