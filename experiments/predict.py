@@ -90,7 +90,9 @@ def main() -> None:
     # The frames of the future are not known; the network does not see these.
     shown = np.concatenate([truth, np.zeros((future, *truth.shape[1:]), np.float32)])
     first = frames if k is None and future else k
-    predictions, maps = predict(task, params, shown, first)
+    predictions, maps = evaluation.predict_frames(
+        task, params, shown, extrapolate_from=first, maps=FLAGS.layers
+    )
     copied = evaluation.last_seen(truth, k)
     scores = (
         evaluation.score(truth, found) for found in (predictions[:frames], copied)
@@ -185,17 +187,6 @@ def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
             f"a sequence of {source.name} ends; --future predicts the frames after it"
         )
     return start, count
-
-
-def predict(
-    task: Task, params: dict, shown: np.ndarray, first: int | None
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Predicts the frames, `[T, H, W, C]`, and returns the maps of --layers."""
-    if isinstance(task, PredNetTask):
-        return sequences.predict_sequence(
-            params, task.config, shown, extrapolate_from=first, maps=FLAGS.layers
-        )
-    return evaluation.predictions(task, params, shown[:, None])[:, 0], {}
 
 
 COLUMNS = (

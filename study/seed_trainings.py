@@ -5,7 +5,6 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +13,9 @@ import numpy as np
 import optax
 
 from prednet_jax import data, noise, optimizers, records, tasks
-from prednet_jax.models import parameters, prednet
+from prednet_jax.models import parameters
 from prednet_jax.objectives import Method
-from prednet_jax.training import loop, truncated
+from prednet_jax.training import evaluation, loop, truncated
 from prednet_jax.training.trainer import Trainer, Validation
 from study import dose
 from study.endpoints import CURVES, Trajectory
@@ -198,13 +197,6 @@ def _held_out(part: Part, params: Any) -> float:
         return _sequences(part).score(params).loss
     source = data.open_source(part.data, seed=HELD_OUT_SEED, **size)
     frames = source.read(HELD_OUT_START - WARM_UP, HELD_OUT_START + HELD_OUT_FRAMES)
-    dtype = jax.tree.leaves(params)[0].dtype
-    x = truncated.to_pixels(jnp.asarray(frames), dtype)
-    predictions = _predict(part.network)(params, x)
-    error = np.asarray(predictions[WARM_UP:]) - np.asarray(x[WARM_UP:])
+    predictions, _ = evaluation.predict_frames(tasks.of(part.network), params, frames)
+    error = predictions[WARM_UP:] - frames[WARM_UP:].astype(np.float32) / 255
     return float(np.mean(np.square(error)))
-
-
-@functools.cache
-def _predict(network: Any) -> Callable:
-    return jax.jit(lambda p, x: prednet.predict(p, network, x[:, None])[0][:, 0])

@@ -166,7 +166,9 @@ def evaluate(
         # The last batch is filled up, so that one program serves all.
         filled = (chosen * batch)[:batch]
         shown = np.stack([source.read(at, at + steps) for at in filled], axis=1)
-        predicted = predictions(task, params, shown, extrapolate_from)
+        predicted, _ = predict_frames(
+            task, params, shown, extrapolate_from=extrapolate_from
+        )
         if horizons:
             config = task.config  # type: ignore[attr-defined]
             rolled = sequences.rollouts(params, config, shown, horizons)
@@ -244,23 +246,36 @@ def piece_length(source: FrameSource) -> int:
     return next(fitting, most)
 
 
-def predictions(
-    task: Task, params: dict, shown: np.ndarray, extrapolate_from: int | None = None
-) -> np.ndarray:
-    """Predicts frames `[T, B, H, W, C]`, uint8 or in [0, 1], in the same shape.
+def predict_frames(
+    task: Task,
+    params: dict,
+    frames: np.ndarray,
+    *,
+    extrapolate_from: int | None = None,
+    maps: Sequence[str] = (),
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Predicts each frame before the network sees it, from the zero state.
 
-    Each frame is predicted before the network sees it, from the zero state. A network
-    of single images returns its reconstructions.
+    Args:
+        task: the network. One of single images returns its reconstructions.
+        params: its parameters.
+        frames: `[T, H, W, C]`, or `[T, B, H, W, C]` of several sequences, uint8 or in
+            [0, 1].
+        extrapolate_from: as in `prednet.predict`; PredNet only.
+        maps: names of further maps to return, as in `units`; PredNet only.
+
+    Returns:
+        Predictions in the shape of the frames, and the maps by name.
     """
+    options = {"extrapolate_from": extrapolate_from, "maps": maps}
     if isinstance(task, PredNetTask):
-        return sequences.predict_sequence(
-            params, task.config, shown, extrapolate_from=extrapolate_from
-        )[0]
-    if extrapolate_from is not None:
-        raise errors.UserError(
-            f"extrapolate_from={extrapolate_from}: expected none with model={task.name}"
-        )
-    return np.asarray(_program(task)(params, shown))
+        return sequences.predict_sequence(params, task.config, frames, **options)
+    for name, value in options.items():
+        if value:
+            raise errors.UserError(f"{name}={value}: expected none with {task.name}")
+    if frames.ndim == 4:
+        return np.asarray(_program(task)(params, frames[:, None]))[:, 0], {}
+    return np.asarray(_program(task)(params, frames)), {}
 
 
 @functools.lru_cache(maxsize=8)

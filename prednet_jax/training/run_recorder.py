@@ -234,8 +234,9 @@ def write_examples(
     total = min(source.length, task.warm_up + count)
     start = min(source.length, _END) - total
     frames = source.read(start, start + total)
-    predicted = evaluation.predictions(task, params, frames[:, None])[-count:, 0]
-    arrays = {"frames": frames[-count:], "predictions": predicted.astype(np.float32)}
+    predicted, _ = evaluation.predict_frames(task, params, frames)
+    predicted = predicted[-count:].astype(np.float32)
+    arrays = {"frames": frames[-count:], "predictions": predicted}
     if task.windowed:  # images shown one by one have none before them
         arrays["before"] = frames[-count - 1 : -1]
     records.write_tree(path, arrays, compressed=True)
