@@ -326,15 +326,15 @@ def show_learned(design: runs.Design) -> None:
     Nothing is added unless these are frames of the walk in its size.
     """
     config, params = pretrained("walk")
-    task, place = tasks.of(config), design.root / "runs" / "prednet" / report.LEARNED
-    place.unlink(missing_ok=True)
+    task, learned = tasks.of(config), design.root / "runs" / "prednet" / report.LEARNED
+    learned.unlink(missing_ok=True)
     walked = [t.frame for t in design.tasks if design.data_of(t) == "walk"]
-    for path in sorted(place.parent.glob(f"*/**/{records.EXAMPLES}"))[:1]:
+    for path in sorted(learned.parent.glob(f"*/**/{records.EXAMPLES}"))[:1]:
         if task.frame in walked:
             seed = int(path.parent.name.removeprefix("seed_"))
             source = data.open_source("walk", **tasks.frame_size(task), seed=seed)
             count = len(files.read_npz(path)["frames"])
-            run_recorder.write_examples(place, task, params, source, count)
+            run_recorder.write_examples(learned, task, params, source, count)
 
 
 if __name__ == "__main__":

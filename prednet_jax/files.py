@@ -169,12 +169,12 @@ def plain_path(folder: str | os.PathLike) -> Iterator[Path]:
     if _PLAIN.fullmatch(str(folder)):
         yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="prednet_jax_") as own:
-        link = Path(own).resolve() / "link"
+    with tempfile.TemporaryDirectory(prefix="prednet_jax_") as temporary_dir:
+        link = Path(temporary_dir).resolve() / "link"
         if not _PLAIN.fullmatch(str(link)):
             raise FileError(
-                f"{folder}: cannot be reached through {own}; set TMPDIR to a directory "
-                "whose path has letters, digits and ._- only"
+                f"{folder}: cannot be reached through {temporary_dir}; set TMPDIR to a "
+                "directory whose path has letters, digits and ._- only"
             )
         link.symlink_to(folder, target_is_directory=True)
         yield link
@@ -268,13 +268,13 @@ def hold(*folders: str | os.PathLike, wait: bool = False) -> Iterator[None]:
     Directories that this call created and that are still empty are removed at its end.
     With `wait` it waits for other processes instead of refusing.
     """
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for folder in map(Path, folders):
             for missing in reversed([folder, *folder.parents]):
                 if not missing.exists():
                     missing.mkdir(exist_ok=True)
-                    held.callback(_remove_empty, missing)
-            held.enter_context(_locked(folder, -1 if wait else _PATIENCE))
+                    locks.callback(_remove_empty, missing)
+            locks.enter_context(_locked(folder, -1 if wait else _PATIENCE))
         yield
 
 

@@ -166,8 +166,8 @@ def window_loss(
     )
     if unseen is not None or (objective == "errors" and config.order == "watanabe"):
         # E_0 of `watanabe` is the error of the frame before.
-        apart = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
-        errors = weights[0] * apart / 2
+        absolute_errors = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
+        errors = weights[0] * absolute_errors / 2
     stale = method.targets == "stale"
     pulled, result = squares(predictions, frames, scored, state, stale=stale)
     if objective == "errors":

@@ -355,12 +355,12 @@ def check_recorded(model: str) -> None:
     if model in NAMED:
         return
     module, _ = _parts(model)
-    parts, place, spec = module.split("."), None, None
+    parts, search_path, spec = module.split("."), None, None
     for end in range(1, len(parts) + 1):
         # importlib.util.find_spec would import the packages above it.
         find = importlib.machinery.PathFinder.find_spec
-        spec = find(".".join(parts[:end]), place)
-        place = (spec and spec.submodule_search_locations) or []
+        spec = find(".".join(parts[:end]), search_path)
+        search_path = (spec and spec.submodule_search_locations) or []
     package = __name__.partition(".")[0]
     if package not in _imports(module, spec and spec.loader):
         raise UserError(

@@ -86,8 +86,8 @@ def manipulation(
             continue
         prints = {run.final_params_sha256 for run in other}
         differ += [all(run.final_params_sha256 not in prints for run in treated)]
-        apart = [_relative_weight_distance(a, b) for a in treated for b in other]
-        known = [distance for distance in apart if distance is not None]
+        pairs = [_relative_weight_distance(a, b) for a in treated for b in other]
+        known = [distance for distance in pairs if distance is not None]
         if not known:
             raise errors.UserError(
                 f"no distance between {treatment} and {', '.join(controls)} is "

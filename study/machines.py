@@ -131,9 +131,9 @@ def article(gpu: Path, parts: Mapping[str, Records]) -> dict[str, str]:
             shown = {name: significant(loss) for name, loss in arms.items()}
             ends = {"from, to": _range(getattr(both, targets)), "groups": both.picture}
             rows.append({"seed": seed, "targets": targets} | shown | ends)
-    apart = f"{pictures.count(HIGHER)} of {len(pictures)}"
+    separate = f"{pictures.count(HIGHER)} of {len(pictures)}"
     table = markdown(pd.DataFrame(rows).fillna(MISSING))
-    return {"study-E-machines": table, "E.apart": apart}
+    return {"study-E-machines": table, "E.apart": separate}
 
 
 def _mean(group: Floats) -> float:
@@ -144,8 +144,8 @@ def _mean(group: Floats) -> float:
 def _range(group: Floats) -> str:
     """Returns the lowest and highest loss of a group, and their distance."""
     low, high = float(group.min()), float(group.max())
-    apart = significant(100 * (high / low - 1), 2)
-    return f"{significant(low)} to {significant(high)} ({apart} %)"
+    separate = significant(100 * (high / low - 1), 2)
+    return f"{significant(low)} to {significant(high)} ({separate} %)"
 
 
 def values(seeds: Records) -> dict[str, str]:

@@ -145,9 +145,9 @@ def record(
         row["weights_sha256"] = hashlib.sha256(final.tobytes()).hexdigest()
         if seed in controls:
             start = records.vector(loop.initial_params(part.network, seed))
-            way = np.linalg.norm(controls[seed] - start)
-            apart = np.linalg.norm(weights[i] - controls[seed])
-            row["distance_over_travelled"] = float(apart / way)
+            travelled = np.linalg.norm(controls[seed] - start)
+            distances = np.linalg.norm(weights[i] - controls[seed])
+            row["distance_over_travelled"] = float(distances / travelled)
         rows[str(seed)] = row
     return rows
 
@@ -233,8 +233,8 @@ def answers(folder: Path, seeds: Mapping[str, Records]) -> dict[str, Any]:
         rows = trained[arm] | more[arm]
         losses = {seed: [row[PRIMARY]] for seed, row in rows.items()}
         known = [row for row in rows.values() if "distance_over_travelled" in row]
-        apart = [row["distance_over_travelled"] for row in known]
-        check = statistics.manipulation([x > 0 for x in apart], apart)
+        distances = [row["distance_over_travelled"] for row in known]
+        check = statistics.manipulation([x > 0 for x in distances], distances)
         found[arm] = statistics.evaluate_claim(
             MODEL,
             measured | {arm: losses},

@@ -88,26 +88,26 @@ class Curves:
             "strokeOpacity": _where("datum.k == 0", 0.3, 1),
             "strokeDash": _where("datum.k < 2", [1, 0], [7, 4]),
         }
-        told = [{"field": name} for name in ("line", "x", "middle", "low", "high")]
+        tooltip = [{"field": name} for name in ("line", "x", "middle", "low", "high")]
         both = {"x": x, "y": y, "color": colour}
         layers = [
             charts.layer("area", {"x": x, **band, "color": colour}, opacity=0.13),
             charts.layer("line", {**both, **style}),
             # Invisible; the pointer finds them.
-            charts.layer("point", {**both, "tooltip": told}, opacity=0, size=90),
+            charts.layer("point", {**both, "tooltip": tooltip}, opacity=0, size=90),
         ]
         if self.zone:
             ends = [{"low": -self.zone, "high": self.zone}]
             shade = charts.layer("rect", band, data=ends, color=FAINT, opacity=0.55)
             layers.insert(0, shade)
-        said = {"calculate": f"{names}[datum.k]", "as": "line"}
+        line_name = {"calculate": f"{names}[datum.k]", "as": "line"}
         return {
             "data": {"name": "curves"},
             "width": "container",
             "height": 250,
             "autosize": "fit-x",
             "params": self._inputs(),
-            "transform": [*self._summary(), said],
+            "transform": [*self._summary(), line_name],
             "layer": layers,
         }
 

@@ -58,15 +58,15 @@ def change(mean: float, low: float | None, high: float | None) -> str:
     """
 
     def end(value: float) -> str:
-        rounded = f"{value:+.{len(said.partition('.')[2])}f}"
-        if "e" in said or float(rounded) == 0:
+        rounded = f"{value:+.{len(mean_text.partition('.')[2])}f}"
+        if "e" in mean_text or float(rounded) == 0:
             return significant(value, 2, sign=True)
         return rounded
 
-    said = significant(mean, 2, sign=True)
+    mean_text = significant(mean, 2, sign=True)
     if low is None or high is None or not math.isfinite(high - low):
-        return f"{said} %"
-    return f"{said} % [{end(low)}, {end(high)}]"
+        return f"{mean_text} %"
+    return f"{mean_text} % [{end(low)}, {end(high)}]"
 
 
 class _MissingError(Exception):

@@ -103,12 +103,12 @@ def _settings(results: Results) -> list[tuple[str, str]]:
             "data": recorded("data", model),
             "arms": len(results.arms(model)),
         }
-        said = [
+        phrases = [
             f"{name} {' x '.join(map(str, x)) if isinstance(x, list) else x}"
             for name, x in parts.items()
             if x and x != [None, None]
         ]
-        rows.append((verdict_text.display_name(model), ", ".join(said)))
+        rows.append((verdict_text.display_name(model), ", ".join(phrases)))
     if given_up := design.get("given_up"):
         rows.append(("Given up for want of time", "; ".join(given_up)))
     return rows
@@ -135,16 +135,16 @@ def _dots(results: Results) -> Record | None:
 def _model(results: Results, model: str) -> Record:
     name, chosen = verdict_text.display_name(model), results.verdict.of_model(model)
     against = [contrast for contrast in chosen if contrast.control == CONTROL]
-    said = "; ".join(
+    phrases = "; ".join(
         f"{contrast.label} {verdict_text.effect(contrast)}" for contrast in against
     )
-    caption = f"{name}. At the end, against {CONTROL}: {said or 'not recorded'}."
+    caption = f"{name}. At the end, against {CONTROL}: {phrases or 'not recorded'}."
     loss = figures.losses(results, model)
     finding = figures.relative_losses(results, model)
     drawn: dict[str, Any] = {}
-    for place, curves in (("losses", loss), ("finding", finding)):
+    for figure_name, curves in (("losses", loss), ("finding", finding)):
         if curves is not None and loss is not None:
-            drawn[place] = {
+            drawn[figure_name] = {
                 "name": curves.name,
                 "title": curves.y_name,
                 "spec": _in_page(curves.chart(), f"{curves.y_name}. {caption}"),
@@ -177,8 +177,8 @@ def _model(results: Results, model: str) -> Record:
 
 def _in_page(drawn: charts.Spec, alt_text: str) -> Markup:
     """Returns the specification as JSON in light or dark colours."""
-    made = charts.spec({**drawn, "description": alt_text, "background": None})
-    text = json.dumps(made)
+    chart = charts.spec({**drawn, "description": alt_text, "background": None})
+    text = json.dumps(chart)
     for colour, name in _SHADES.items():
         text = text.replace(f'"{colour}"', f'"var(--{name})"')
     # Nothing in it can end the script element that holds it.

@@ -33,9 +33,9 @@ def rows(frame: "pd.DataFrame", cells: Cells = None) -> list[list[str]]:
     if cells is None:
         cells = [(name, f"{{{i}}}") for i, name in enumerate(frame.columns)]
         frame = frame.set_axis(list(map(str, range(len(frame.columns)))), axis=1)
-    made = list(cells.items() if isinstance(cells, Mapping) else cells)
-    return [[heading for heading, _ in made]] + [
-        [text(cell, row) if isinstance(cell, str) else cell(row) for _, cell in made]
+    makers = list(cells.items() if isinstance(cells, Mapping) else cells)
+    return [[heading for heading, _ in makers]] + [
+        [text(cell, row) if isinstance(cell, str) else cell(row) for _, cell in makers]
         for row in frame.to_dict("records")
     ]
 

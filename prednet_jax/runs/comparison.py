@@ -50,9 +50,9 @@ class ArmRuns:
             means.append(math.nan if failed else losses.mean())
         return np.asarray(means)
 
-    def weights(self, place: int) -> np.ndarray:
-        """Returns the final weights of run number `place`, float64 `[n]`."""
-        path = self.runs[place].directory / records.WEIGHTS
+    def weights(self, index: int) -> np.ndarray:
+        """Returns the final weights of run number `index`, float64 `[n]`."""
+        path = self.runs[index].directory / records.WEIGHTS
         return records.vector(records.read_tree(path))
 
     def final_bits(self) -> np.ndarray:
@@ -197,10 +197,11 @@ class Judged:
             for name in (noisy, quiet)
         )
         kept = statistics.pair_by_seed(self.losses, noisy, quiet).seeds
-        places = [i for i, s in enumerate(control.job.seeds) if str(s) in kept]
+        indices = [i for i, s in enumerate(control.job.seeds) if str(s) in kept]
         differ = treatment.final_bits() != control.final_bits()
         return statistics.manipulation(
-            differ[places].tolist(), distance_over_travelled(treatment, control, places)
+            differ[indices].tolist(),
+            distance_over_travelled(treatment, control, indices),
         )
 
     def claims(
@@ -323,18 +324,18 @@ def read(jobs: list[Job]) -> list[ArmRuns]:
 
 
 def distance_over_travelled(
-    treatment: ArmRuns, control: ArmRuns, places: list[int]
+    treatment: ArmRuns, control: ArmRuns, indices: list[int]
 ) -> list[float]:
     """Returns the distance of final weights, over the distance the control travelled.
 
-    There is one number per place; places are the indices in `job.seeds` of the runs
-    that count.
+    There is one number for each of `indices`, which are those in `job.seeds` of the
+    runs that count.
     """
     ratios = []
-    for place in places:
-        seed = control.job.seeds[place]
+    for index in indices:
+        seed = control.job.seeds[index]
         start = records.vector(loop.initial_params(control.job.task, seed))
-        end = control.weights(place)
-        apart = np.linalg.norm(treatment.weights(place) - end)
-        ratios.append(float(apart / np.linalg.norm(end - start)))
+        end = control.weights(index)
+        distance = np.linalg.norm(treatment.weights(index) - end)
+        ratios.append(float(distance / np.linalg.norm(end - start)))
     return ratios

@@ -114,11 +114,11 @@ def execute(
     stop = stop or threading.Event()
     on_gpu = [job for job in jobs if isinstance(job, Job) and job.arm.gpu]
     on_cpu = [job for job in jobs if job not in on_gpu]
-    for some, at_a_time in ((on_cpu, processes), (on_gpu, 1)):
+    for group, at_a_time in ((on_cpu, processes), (on_gpu, 1)):
         pool = concurrent.futures.ThreadPoolExecutor(at_a_time)
         ended = False
         try:
-            futures = [pool.submit(_run, job, stop) for job in some]
+            futures = [pool.submit(_run, job, stop) for job in group]
             for future in concurrent.futures.as_completed(futures):
                 yield future.result()
             ended = True
@@ -286,13 +286,13 @@ def processors(count: int | None) -> Iterator[str]:
     folder = Path(tempfile.gettempdir()) / f"prednet_jax_processors_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     free: list[int] = []
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         mine = sorted(os.sched_getaffinity(0))
         for number in mine:
             if len(free) < count:
                 with contextlib.suppress(filelock.Timeout):
                     lock = filelock.FileLock(folder / str(number), timeout=0)
-                    held.enter_context(lock)
+                    locks.enter_context(lock)
                     free.append(number)
         shared = [number for number in mine if number not in free]
         yield ",".join(map(str, sorted(free + shared[: count - len(free)])))

@@ -196,9 +196,9 @@ def source(script: str) -> str:
     package = [
         (f.relative_to(PACKAGE).as_posix(), f) for f in sorted(PACKAGE.rglob("*.py"))
     ]
-    beside = [path, *sorted(path.parent.glob("_*.py"))]
+    script_files = [path, *sorted(path.parent.glob("_*.py"))]
     digest = hashlib.sha256()
-    for name, file in package + [(f"scripts/{f.name}", f) for f in beside]:
+    for name, file in package + [(f"scripts/{f.name}", f) for f in script_files]:
         if file.is_file():
             digest.update(f"{name}:{file.stat().st_size};".encode())
             digest.update(file.read_bytes())

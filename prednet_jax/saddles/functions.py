@@ -122,12 +122,12 @@ def octopus(
         count = jnp.cumsum(short)
         grown = count == 0
         growing = (count == 1) & (short == 1)
-        far = growing & (a > tau)
+        beyond_tau = growing & (a > tau)
         # A coordinate that is still to grow has the weight L; the next one may have g2.
-        handed_on = jnp.where(far, g2(a), L)[:-1]
+        handed_on = jnp.where(beyond_tau, g2(a), L)[:-1]
         weight = jnp.concatenate([jnp.full((1,), L, x.dtype), handed_on])
         stable = weight * x**2
-        active = jnp.where(far, g1(a), -gamma * x**2)
+        active = jnp.where(beyond_tau, g1(a), -gamma * x**2)
         passed = L * (a - 4 * tau) ** 2 - nu
         return jnp.sum(jnp.where(grown, passed, jnp.where(growing, active, stable)))
 
@@ -206,7 +206,7 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
 
     alike = math.sqrt(s[0] / units)
     together = [2 * s[0], 0.0, s[0] + s[1], s[0] - s[1]]
-    apart = np.tile([0.0, 0.0, s[1], -s[1]], units - 1)
+    difference_modes = np.tile([0.0, 0.0, s[1], -s[1]], units - 1)
     # q: an orthonormal basis of the vectors [units] whose sum is zero.
     contrasts = np.linalg.svd(np.ones((1, units)))[2][1:]
     escape = np.zeros((units - 1, 2, units, n))
@@ -222,7 +222,7 @@ def identical_units(pairs: int = 1) -> SaddleFunction:
         name="identical_units",
         fn=fn,
         saddle=np.tile(alike * np.eye(n)[0], 2 * units),
-        eigenvalues=np.sort(np.concatenate([together, apart])),
+        eigenvalues=np.sort(np.concatenate([together, difference_modes])),
         escape=escape.reshape(units - 1, -1),
         exit_value=rest / 2,
         smoothness=2 * float(s[0]),

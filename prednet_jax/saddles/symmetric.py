@@ -336,15 +336,15 @@ def _orders(config: PredNetConfig, group: str, leaf: str) -> dict[int, np.ndarra
         width = config.channels[layer]
         return order(width) if layer else np.arange(width)
 
-    own, both_errors = order(config.recurrent[layer]), [features(layer)] * 2
+    recurrent_order, both_errors = order(config.recurrent[layer]), [features(layer)] * 2
     if leaf == "peephole":
-        return {3: own}
+        return {3: recurrent_order}
     if kind == "gates":
-        inputs, outputs = [own, *both_errors], [own] * 4
+        inputs, outputs = [recurrent_order, *both_errors], [recurrent_order] * 4
     elif kind == "top_down":
-        inputs, outputs = [order(config.recurrent[layer + 1])], [own] * 4
+        inputs, outputs = [order(config.recurrent[layer + 1])], [recurrent_order] * 4
     elif kind == "prediction":
-        inputs, outputs = [own], [features(layer)]
+        inputs, outputs = [recurrent_order], [features(layer)]
     else:
         inputs, outputs = both_errors, [features(layer + 1)]
     if leaf == "bias":

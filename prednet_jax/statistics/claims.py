@@ -59,20 +59,20 @@ class Answered:
     def sentence(self) -> str:
         """The answer with its numbers, in words."""
         effect, control = self.effect, self.control.name.replace("_", " ")
-        said = (
+        text = (
             f"{self.treatment} against {control} changes the loss of {self.model} by "
             f"{percent(effect)} ({effect.contrast.n} seeds, margin "
             f"{100 * effect.margin:g} %): {self.answer}."
         )
         if self.check is None:
-            return f"{said} How far the runs separated was not measured."
+            return f"{text} How far the runs separated was not measured."
         distance = self.check.distance_over_travelled
         if not self.check.bits_differ:
-            said += " On at least one seed the noise changed no bit."
+            text += " On at least one seed the noise changed no bit."
         if distance >= redraws.SEPARATED:
-            return f"{said} Distance / travelled {distance:.2g}."
+            return f"{text} Distance / travelled {distance:.2g}."
         return (
-            f"{said} The runs have not separated (distance / travelled {distance:.2g}, "
+            f"{text} The runs have not separated (distance / travelled {distance:.2g}, "
             f"below {redraws.SEPARATED:g}), so they say nothing about longer ones."
         )
 
@@ -231,7 +231,7 @@ def _gathered(study: Arms | None, treatment: str, control: Group) -> Redraws | N
 
 def percent(effect: Effect) -> str:
     """Returns an effect with its 95 % interval, in percent of the loss."""
-    said = f"{100 * effect.estimate:+.2g} %"
+    text = f"{100 * effect.estimate:+.2g} %"
     if not math.isfinite(effect.high):
-        return f"{said} (too few seeds for an interval)"
-    return f"{said} [{100 * effect.low:+.2g}, {100 * effect.high:+.2g}]"
+        return f"{text} (too few seeds for an interval)"
+    return f"{text} [{100 * effect.low:+.2g}, {100 * effect.high:+.2g}]"

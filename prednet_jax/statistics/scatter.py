@@ -73,8 +73,8 @@ def redraw_interval(runs: Sequence[ArrayLike], confidence: float = 0.95) -> Limi
     mass = np.cumsum(np.concatenate(weights)[order])
 
     def quantile(of: float) -> float:
-        place = int(np.searchsorted(mass, of - 1e-9))
-        return math.expm1(distance[order][place]) if place < mass.size else math.inf
+        rank = int(np.searchsorted(mass, of - 1e-9))
+        return math.expm1(distance[order][rank]) if rank < mass.size else math.inf
 
     n = len(pairs)
     return Limit(quantile(confidence * (n + 1)), quantile(confidence * n), n)

@@ -66,8 +66,8 @@ def upper_tail(d: Floats, mu: float) -> float:
     # A subset whose exact sum is 0 may differ from it by the rounding of n additions
     # and of the subtraction.
     tie = _EPS * x.size * (float(np.abs(x).sum()) + abs(mu))
-    left, right = (_sorted_subset_sums(half) for half in (x[::2], x[1::2]))
-    found = np.searchsorted(right, tie - left[::-1], side="right").sum()
+    first_half, second_half = (_sorted_subset_sums(half) for half in (x[::2], x[1::2]))
+    found = np.searchsorted(second_half, tie - first_half[::-1], side="right").sum()
     return int(found) / 2**x.size
 
 

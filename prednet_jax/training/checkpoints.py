@@ -60,8 +60,9 @@ def save(
             _remove(path)
         os.replace(temporary, path)
     except BaseException:
-        for left in folder.glob(f"{temporary.name}*"):  # orbax has a name of its own
-            shutil.rmtree(left, ignore_errors=True)
+        # orbax adds an ending of its own.
+        for leftover in folder.glob(f"{temporary.name}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         raise
     files.sync(folder)
     return path
@@ -105,7 +106,7 @@ def read_arrays(path: Path) -> Any:
 
 def _flat(tree: Any) -> list[tuple[str, Any]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(place), leaf) for place, leaf in leaves]
+    return [(jax.tree_util.keystr(key_path), leaf) for key_path, leaf in leaves]
 
 
 def _bits(leaf: Any) -> tuple:
@@ -207,19 +208,19 @@ def _remove(path: Path) -> None:
 def remove_leftovers(directory: str | os.PathLike, *, everything: bool = False) -> None:
     """Removes the leftovers of an interruption, or all checkpoints."""
     folder = Path(directory) / FOLDER
-    for left in [folder] if everything else folder.glob(".*.tmp*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in [folder] if everything else folder.glob(".*.tmp*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _checkpointer() -> ocp.StandardCheckpointer:
     """Returns a checkpointer that waits for no other process."""
     number = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
+    own_process = ocp.options.MultiprocessingOptions(
         primary_host=number,
         active_processes={number},
         barrier_sync_key_prefix=f"process_{number}",
     )
-    return ocp.StandardCheckpointer(multiprocessing_options=alone)
+    return ocp.StandardCheckpointer(multiprocessing_options=own_process)
 
 
 def _files_digest(folder: Path) -> str:

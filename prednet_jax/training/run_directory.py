@@ -181,8 +181,8 @@ def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
             checkpoints.remove_leftovers(run.folder, everything=overwrite)
             if overwrite:
                 _clear(run.folder)
-            for left in run.folder.glob(".*.tmp"):  # of an interrupted write
-                left.unlink(missing_ok=True)
+            for leftover in run.folder.glob(".*.tmp"):  # of an interrupted write
+                leftover.unlink(missing_ok=True)
     done = 0
     if all(run.existing.manifest is not None for run in runs):
         metrics = [folder / records.METRICS for folder in folders]

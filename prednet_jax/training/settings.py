@@ -240,8 +240,8 @@ class DataSettings:
             )
         name = self.name(task)
         parts = data.split_parts(name)
-        apart = self.sampling == "windows" or name in data.NAMES or parts or own
-        if every and not apart:
+        kept_out = self.sampling == "windows" or name in data.NAMES or parts or own
+        if every and not kept_out:
             raise UserError(
                 f"--validate_every={every} with --data={name}: expected "
                 "--sampling=windows, which keeps sequences out of training, "

@@ -171,9 +171,9 @@ def make_step(
         else:
             if axis is not None:
                 # Each shard draws its own; the update below must agree on all.
-                place = jax.lax.axis_index(axis)
-                of_gradient = jax.random.fold_in(of_gradient, place)
-                run_gradient = jax.random.fold_in(run_gradient, place)
+                shard = jax.lax.axis_index(axis)
+                of_gradient = jax.random.fold_in(of_gradient, shard)
+                run_gradient = jax.random.fold_in(run_gradient, shard)
             grads, result = noise_lib.inject(gradient, inside, run_key=run_gradient)(
                 of_gradient, *inputs
             )
