@@ -249,7 +249,7 @@ class BitFlip(NoiseSpec):
     site: ClassVar[str] = "weights"
     alone: ClassVar[bool] = True
     bit: int = integer(0, 0, 63)
-    leaf: str | None = option(None, errors.text, what="None or part of a path")
+    leaf: str | None = option(None, errors.text, wanted="None or part of a path")
     index: int | None = integer(None, 0, (1 << 63) - 1)
 
     def __post_init__(self) -> None:

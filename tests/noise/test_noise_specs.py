@@ -20,7 +20,7 @@ def test_constructors_name_the_value_and_what_is_accepted():
         (lambda: noise.UlpPerturbation(primitives=()), r"primitives=\(\): expected"),
         (lambda: noise.UlpPerturbation(primitives="add"), "primitives='add': expected"),
         (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
-        (lambda: noise.Gaussian(0.0), "scale=0.0: expected a positive"),
+        (lambda: noise.Gaussian(0.0), "scale=0.0: expected a finite"),
         (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
         (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
