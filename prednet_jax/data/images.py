@@ -153,7 +153,7 @@ def _listed(path: str, root: str | None) -> list[str]:
         entry = next(filter(os.path.isfile, candidates), None)
         if entry is None:
             raise UserError(
-                f"{path}, line {number}: no file {line[:80]!r}, neither beside the "
+                f"{path}, line {number}: no file {line[:80]!r}, neither next to the "
                 "list nor in the working directory"
             )
         real = os.path.realpath(entry)

@@ -303,7 +303,7 @@ def record_training(
                 process.barrier("saved")
                 where = next((r.folder for r in recorders.values()), name)
                 interruption.obey(
-                    f"{where} is saved after update {update}; --resume goes on"
+                    f"{where} is saved after update {update}; --resume continues"
                 )
             bar.update(*lines)
     finally:

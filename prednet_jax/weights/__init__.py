@@ -200,7 +200,8 @@ def _task(folder: Path) -> Task:
         return tasks.recorded(manifest.model, manifest.network)
     except (KeyError, TypeError) as error:
         raise UserError(
-            f"{folder / records.MANIFEST}: not that of a run ({error!r})"
+            f"{folder / records.MANIFEST}: not the manifest of a run ({error!r}); "
+            "expected what train.py wrote"
         ) from None
 
 

@@ -110,7 +110,7 @@ def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
     limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 300))
     monkeypatch.setattr(resource, "setrlimit", lambda _, now: limits.append(now))
-    with pytest.raises(UserError, match="replicas=40: need 320 open files"):
+    with pytest.raises(UserError, match="replicas=40: they need 320 open files"):
         recipe.check_sizes(40, together=True)
     recipe.check_sizes(40)
     assert limits == []

@@ -177,7 +177,7 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(whole, tmp_path, cap
     _, second = weights.load(folder / "checkpoints" / "4")
     assert records.fingerprint(second) == records.fingerprint(params)
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(UserError, match="has no checkpoint; --resume goes on"):
+    with pytest.raises(UserError, match="has no checkpoint; expected one: continue"):
         weights.load(folder)
 
 

@@ -117,7 +117,7 @@ def with_causes(
                 continue
             listed.add((side, one))
             where = "here" if side else "in the recorded program"
-            note = f"only {where}; the difference is that of {entry.path}"
+            note = f"only {where}; it has the difference of {entry.path}"
             numbers = entry.difference, entry.expected, entry.step
             cause = value.path, value.primitive, value.source
             entries.append(Difference(*cause, *numbers, note))

@@ -20,7 +20,9 @@ def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
             with open(given, "rb") as file, np.load(file, allow_pickle=False) as held:
                 given = {name: held[name] for name in held.files}
         except Exception as error:
-            why = getattr(error, "strerror", None) or "it is none, or damaged"
+            why = (
+                getattr(error, "strerror", None) or "it is not such a file, or damaged"
+            )
             raise NoiseError(
                 f"{what}={given}: expected a file of arrays as numpy.savez writes it "
                 f"({why})"

@@ -157,7 +157,9 @@ def load_recording(path: Any) -> Recording:
     except Exception as error:
         # NumPy, zipfile, zlib and JSON have different exceptions.
         why = getattr(error, "strerror", None) or (
-            str(error) if str(error).startswith("it") else "it is none, or damaged"
+            str(error)
+            if str(error).startswith("it")
+            else "it is not a recording, or damaged"
         )
         raise NoiseError(
             f"{path}: expected a recording, as noise.record(fn)(*args).save(path) "
