@@ -94,8 +94,8 @@ NUMBERS := tests/models tests/weights/test_golden_*.py tests/curvature/test_hess
     elementwise.py order.py reductions.py)
 
 test-default-flags: setup
-	PREDNET_DEFAULT_XLA_FLAGS=1 $(BIN)/python -m pytest -n $(WORKERS) \
-	  --dist=worksteal -m "not slow" $(NUMBERS) $(ARGS)
+	PREDNET_DEFAULT_XLA_FLAGS=1 JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest \
+	  -n $(WORKERS) --dist=worksteal -m "not slow" $(NUMBERS) $(ARGS)
 
 # The slow tests alone, an hour or more: whole comparisons, every recorded bit, every
 # program of JAX's own harnesses.

@@ -13,7 +13,7 @@ from prednet_jax.models import convolution
 from prednet_jax.objectives import Method
 from prednet_jax.training import truncated
 
-CONFIG = PredNetConfig(channels=(3, 6, 8), height=16, width=16)
+CONFIG = PredNetConfig(channels=(3, 4), height=8, width=8, convolution="xla")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def gradient(network):
     task = tasks.of(network)
     params = task.init_params(jax.random.key(0))
     height, width, channels = task.frame
-    shape = (6, 2, height, width, channels)
+    shape = (3, 2, height, width, channels)
     frames = jax.random.uniform(jax.random.key(1), shape)
     carry = task.initial_carry(2, jnp.float32)
     loss = lambda p: task.loss(p, carry, frames, jnp.array(False), Method())[0]  # noqa: E731
@@ -75,7 +75,7 @@ def test_an_update_in_bfloat16_moves_float32_weights_by_less_than_bfloat16_resol
     params = init_params(CONFIG, jax.random.key(0))
     state = truncated.initial_train_state(CONFIG, params, optimizer)
     step = jax.jit(truncated.make_step(CONFIG, optimizer))
-    frames = np.random.default_rng(0).integers(0, 256, (5, 1, 16, 16, 3), np.uint8)
+    frames = np.random.default_rng(0).integers(0, 256, (3, 1, 8, 8, 3), np.uint8)
     after, _ = step(state, frames, np.bool_(False), jax.random.key(0))
     kernel = "gates_0", "kernel"
     moved = after.params[kernel[0]][kernel[1]] - params[kernel[0]][kernel[1]]
@@ -83,7 +83,7 @@ def test_an_update_in_bfloat16_moves_float32_weights_by_less_than_bfloat16_resol
 
 
 def test_tf32_changes_nothing_on_a_cpu(precision):
-    frames = jax.random.uniform(jax.random.key(1), (4, 1, 16, 16, 3))
+    frames = jax.random.uniform(jax.random.key(1), (3, 1, 8, 8, 3))
     params = init_params(CONFIG, jax.random.key(0))
     precision("float32")
     expected, _ = predict(params, CONFIG, frames)

@@ -98,6 +98,7 @@ def main(arguments: list[str]) -> None:
     """Print digests as JSON, or write the whole record."""
     # Before JAX is imported: threads and flags are read once.
     os.environ.update(ENVIRONMENT)
+    os.environ.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
     import jax
 
     from tests.noise.bit_programs import PROGRAMS

@@ -8,6 +8,7 @@ from jax import lax
 
 from prednet_jax import noise
 
+pytestmark = pytest.mark.optimized
 KEYS = jax.random.split(jax.random.key(3), 3)
 X = jnp.asarray(np.random.default_rng(0).standard_normal((24, 24)), jnp.float32)
 HALF = np.float32(0.7)

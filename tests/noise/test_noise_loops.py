@@ -92,11 +92,15 @@ def test_loops_that_end_are_left_alone():
 def test_an_interrupt_ends_a_command(tmp_path):
     """While a compiled program runs, Python's own handler does not."""
     (tmp_path / "model.py").write_text(
-        "import jax\n"
+        "import jax, numpy as np\n"
+        "def begin():\n"
+        "    open('running', 'w').close()\n"
+        "    return np.float32(1)\n"
         "def endless():\n"
         "    step = lambda x: x + 1e-30\n"
         "    loop = lambda x: jax.lax.while_loop(lambda x: x > 0, step, x)\n"
-        "    return jax.jit(loop)(1.0)\n"
+        "    like = jax.ShapeDtypeStruct((), np.float32)\n"
+        "    return jax.jit(loop)(jax.pure_callback(begin, like))\n"
     )
     command = [sys.executable, "-m", "prednet_jax.noise", "record", "model:endless"]
     with subprocess.Popen(
@@ -104,7 +108,8 @@ def test_an_interrupt_ends_a_command(tmp_path):
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     ) as child:
-        time.sleep(15)
-        assert child.poll() is None
+        while not (tmp_path / "running").exists():
+            assert child.poll() is None
+            time.sleep(0.1)
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == -signal.SIGINT

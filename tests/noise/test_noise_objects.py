@@ -59,7 +59,7 @@ def _data(x):
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
-def after(train, updates=3):
+def after(train, updates=2):
     model, optimizer = made()
     for i in range(updates):
         train(i, model, optimizer, X, Y)

@@ -58,10 +58,17 @@ def words(text):
     return re.findall(r"[A-Za-z_]{3,}", re.sub(r"[\d.]+e[+-]?\d+", "", text))
 
 
-SLOW = [pytest.param("nnx", marks=pytest.mark.slow)]
+# They take longest; what their tools answer is tested in questions/.
+SLOW = {"devices", "invariance", "nnx"}
 
 
-@pytest.mark.parametrize("name", [*sorted(EXPECTED.keys() - {"nnx"}), *SHOWN, *SLOW])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for name in sorted({*EXPECTED, *SHOWN})
+    ],
+)
 def test_the_examples_run(name, tmp_path, monkeypatch, capsys):
     program = "\n".join(BLOCK.findall(page(name)))
     # On networks that are not PredNet.
@@ -93,7 +100,16 @@ def test_five_lines_run_for_an_own_flax_model(capsys):
 ISSUES = re.split(r"^## ", page("issues"), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", range(1, len(ISSUES)))
+def issues():
+    """Each issue; slow are those whose tools earlier ones have shown."""
+    shown = {"inject", "parse"}
+    for number, text in enumerate(ISSUES[1:], 1):
+        tools = set(re.findall(r"\bnoise\.([a-z_]+)\(", text)) - shown
+        shown |= tools
+        yield pytest.param(number, marks=() if tools else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("number", list(issues()))
 def test_the_answer_to_an_issue_is_that_of_the_page(number, capsys):
     """The page begins with what all of its answers import."""
     names = {"__name__": "issues"}
@@ -103,10 +119,16 @@ def test_the_answer_to_an_issue_is_that_of_the_page(number, capsys):
         above = "\n" * sum(code.count("\n") + 1 for code in codes[:i])
         exec(compile(above + codes[i], "issues.py", "exec"), names)
     printed = capsys.readouterr().out.strip()
-    assert re.search(r"https://github.com/\S+/(issues|pull)/\d+", ISSUES[number])
     (answer,) = re.findall(r"^Answer: (.*)", ISSUES[number], re.MULTILINE)
     allowed = re.match(r"(`[^`]*`)( or `[^`]*`)*", answer)[0]
     assert printed in re.findall(r"`([^`]*)`", allowed)
+
+
+def test_every_issue_has_its_address_and_answer():
+    for text in ISSUES[1:]:
+        assert re.search(r"https://github.com/\S+/(issues|pull)/\d+", text)
+        assert len(re.findall(r"^Answer: `", text, re.MULTILINE)) == 1
+        compile(BLOCK.search(text)[1], "issues.py", "exec")
 
 
 def test_the_examples_of_the_main_page_run_and_the_first_is_short(capsys):

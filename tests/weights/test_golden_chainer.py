@@ -20,6 +20,7 @@ from prednet_jax.training.trainer import train_windows
 from prednet_jax.weights import chainer
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.optimized
 GOLDEN = ROOT / "tests" / "golden" / "chainer_tiny"
 WINDOW = 5
 

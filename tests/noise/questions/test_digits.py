@@ -92,6 +92,7 @@ def test_options_are_checked():
 ORDER = noise.ReductionOrder()
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", ["density", "segments"])
 def test_failure_rates_on_held_out_programs(name):
     for row in accuracy.failure_rates(name, "reduction_order", (0,)):

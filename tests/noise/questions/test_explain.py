@@ -27,6 +27,7 @@ def test_constructed_cases():
 _QUICK = ("gated", "horner", "pooled")
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     "name",
     [
