@@ -11,8 +11,8 @@ WORKERS ?= 2
 # fresh memory for a program's temporaries at every call.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup gpu gpu-hour gpu-wheels compare chainer test test-default-flags test-versions \
-  soak fuzz bench docs study-again tables lint lock clean
+.PHONY: setup gpu gpu-hour gpu-wheels compare chainer test pytest test-default-flags \
+  test-versions soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
 setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
@@ -83,7 +83,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+# At the same time: lint alone would leave a core idle.
+test: setup
+	@$(MAKE) --no-print-directory --jobs=2 lint pytest
+
+pytest: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" $(ARGS)
 
 # The numbers under XLA's own flags too, as a user of the library without
