@@ -101,9 +101,9 @@ def prepare_step(
         )
         state = layout.place_states([state])
         inputs = (
-            layout.place([drawn], replicas.BY_WINDOW),
-            layout.place([first], replicas.BY_REPLICA),
-            layout.place([jax.random.key_data(key)], replicas.BY_REPLICA),
+            layout.stack([drawn], replicas.BY_WINDOW),
+            layout.stack([first], replicas.BY_REPLICA),
+            layout.stack([jax.random.key_data(key)], replicas.BY_REPLICA),
         )
     compiled, (compiling, _) = timed(lambda: program.lower(state, *inputs).compile())
     facts = {

@@ -126,16 +126,16 @@ class Sweep(Setup):
 
 def setting_flags(text: str) -> dict[str, str]:
     """Returns the flags of `train.py` that a setting stands for, each named once."""
-    values = jobs.setting_flags(text)
+    names: set[str] = set()
     for word in text.split():
         name = word.partition("=")[0]
-        twice = text.split().count(word) > 1 or len(values) < len(text.split())
-        if name in _OWN or twice or not re.fullmatch(r"[a-z]\w*=\S+", word):
+        if name in {*_OWN, *names} or not re.fullmatch(r"[a-z]\w*=\S+", word):
             raise UserError(
                 f"setting={text!r}: {word}; expected name=value of train.py, each "
                 f"once, none of {', '.join(_OWN)}"
             )
-    return values
+        names.add(name)
+    return jobs.setting_flags(text)
 
 
 class KilledError(RuntimeError):
