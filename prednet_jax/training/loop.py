@@ -258,3 +258,12 @@ def frames_seen(schedule: data.Schedule, updates: int) -> int:
     made, batch = schedule.start[:updates].shape
     opened = schedule.first[:updates].sum() if schedule.window else 0
     return batch * int(made * max(schedule.window, 1) - opened)
+
+
+def batches(
+    source: data.FrameSource, schedule: data.Schedule
+) -> Iterator[tuple[np.ndarray, np.bool_]]:
+    """Yields each window `[T + 1, B, H, W, C]`, and whether it opens a sequence."""
+    fresh = TrainState({}, None, None, np.int32(0))  # type: ignore[arg-type]
+    for (window,) in stream([SeedRun(0, fresh, source, schedule)]):
+        yield window

@@ -60,8 +60,8 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     """Cuts a stream in memory as the published loop does; drops an unfinished tail.
 
     `frames` are `[T, H, W, C]`, one stream in order, or `[T, B, H, W, C]`, several. The
-    first window has a transition less, unless `window` is 1. (`data.schedule` cuts a
-    `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether
+    first window has a transition less, unless `window` is 1. (`training.loop.batches`
+    does it for a `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether
     the stream begins there: frame 0 is then a stand-in.
     """
     check_int("window", window, 1)
