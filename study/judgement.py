@@ -227,7 +227,7 @@ def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
         above = bool(answered.effect.low > 0)
         holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected
         row = {"arm": arm, "expected": expected, "answer": answered.answer}
-        rows.append(row | answered.effect.estimate_and_interval | {"holds": holds})
+        rows.append({**row, **answered.effect.estimate_and_interval, "holds": holds})
     return rows
 
 

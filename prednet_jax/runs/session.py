@@ -92,10 +92,11 @@ def train(
     works: list[tuple[float, progress.Work]] = [
         (_cost(job), functools.partial(progress.training_state, job)) for job in jobs
     ]
-    for arm in saddle.arms if saddle is not None else ():
-        cost = budget.COSTS[f"saddle {arm}"][1] * saddle.updates
-        works.append((cost, functools.partial(saddle.state, arm)))
-    queue += saddle.scripts() if saddle else []
+    if saddle is not None:
+        queue += saddle.scripts()
+        for arm in saddle.arms:
+            cost = budget.COSTS[f"saddle {arm}"][1] * saddle.updates
+            works.append((cost, functools.partial(saddle.state, arm)))
     queue += [job for job in missing if not job.task.windowed]
     needed = [job for job in jobs if job.model == "prednet" and job.arm.name in NEEDED]
     stop = threading.Event()

@@ -267,10 +267,11 @@ def predict_frames(
     Returns:
         Predictions in the shape of the frames, and the maps by name.
     """
-    options = {"extrapolate_from": extrapolate_from, "maps": maps}
     if isinstance(task, PredNetTask):
-        return sequences.predict_sequence(params, task.config, frames, **options)
-    for name, value in options.items():
+        return sequences.predict_sequence(
+            params, task.config, frames, extrapolate_from=extrapolate_from, maps=maps
+        )
+    for name, value in (("extrapolate_from", extrapolate_from), ("maps", maps)):
         if value:
             raise errors.UserError(f"{name}={value}: expected none with {task.name}")
     if frames.ndim == 4:
