@@ -186,7 +186,7 @@ def test_text_and_json(folder, capsys, command, expected):
         ("curves --a=one.npz", "curves: expected --a and --b"),
         ("curves --a=one.npz --b=a.npz", "--b=a.npz: 2 arrays: expected one"),
         ("curves --a=one.npz --b=one.npz --margin=2", "margin=2.0: expected a number"),
-        ("localize {one} --draws=0", "--draws=0: expected an int"),
+        ("localize {one} --draws=0", "--draws=0: expected a whole number"),
         ("digits {one} --seed=99999999999999999999", "--seed=99999"),
         ("explain {one} --a=one.npz --b=one.npz --noise=ulp", "ulp: explain takes"),
         ("compare_layers {one} --reference=one.npz", "no name in common: here y"),
