@@ -328,7 +328,7 @@ class Verdict:
             "manipulation": {k: v._asdict() for k, v in self.manipulation.items()},
             "margins": {k: dataclasses.asdict(v) for k, v in self.margins.items()},
             "arms": [_known(arm) for arm in self.arms],
-            "excluded": [dataclasses.asdict(row) for row in self.excluded or ()],
+            "excluded": self.excluded and [vars(row) for row in self.excluded],
             "design": self.design,
             "seconds": self.seconds,
         }

@@ -4,11 +4,12 @@ import math
 import numpy as np
 import pytest
 
-from prednet_jax import report
+from prednet_jax import records, report
 from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.records.verdict import Contrast, Verdict
 from prednet_jax.report import numbers, results, verdict_text
+from tests.processes import ROOT
 
 
 def test_load_finds_every_run(comparison):
@@ -67,6 +68,17 @@ def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):
         path.write_bytes(content)
         with pytest.raises(FileError, match=r"verdict\.json.*expected"):
             results.load(tmp_path)
+
+
+def test_a_verdict_is_read_as_it_was_written(verdict):
+    study = records.read_json(ROOT / "results" / "study" / "verdict.json")
+    for content in (verdict, study):
+        first = Verdict.from_json(content)
+        written = json.loads(records.json_bytes(first.to_json()))
+        assert Verdict.from_json(written) == first
+        assert written["claims"] == content.get("claims", [])
+        assert written["losses"] == content.get("losses", {})
+        assert len(written["contrasts"]) == len(content["contrasts"])
 
 
 @pytest.mark.parametrize(
