@@ -328,8 +328,8 @@ def distance_over_travelled(
 ) -> list[float]:
     """Returns the distance of final weights, over the distance the control travelled.
 
-    There is one number for each of `indices`, which are those in `job.seeds` of the
-    runs that count.
+    There is one number per run that counts; `indices` are the indices of these runs in
+    `job.seeds`.
     """
     ratios = []
     for index in indices:
