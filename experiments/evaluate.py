@@ -28,6 +28,7 @@ import _inherited
 from absl import flags
 
 from prednet_jax import data, errors, process, records
+from prednet_jax.errors import UserError
 from prednet_jax.report import tables
 from prednet_jax.training import evaluation
 
@@ -90,6 +91,12 @@ def main() -> None:
     run_flags = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
     trained = _inherited.load_trained_network()
     task, params, frames = trained.task, trained.params, trained.frames
+    if FLAGS.split == "all" and (parts := data.split_parts(frames.name(task))):
+        raise UserError(
+            f"--split=all with --data={frames.name(task)}: it has the parts "
+            f"{', '.join(parts)}; expected one of them as --split, or the path of one "
+            "as --data"
+        )
     source = (
         frames.open_source(task, FLAGS.seed)
         if FLAGS.split == "all"

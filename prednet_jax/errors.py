@@ -4,6 +4,7 @@ A script prints a `UserError` as one line and ends with status 2, a `RunError` w
 status 1; every other exception is a fault of the program and keeps its traceback.
 """
 
+import functools
 import logging
 import os
 import sys
@@ -49,6 +50,12 @@ def log_line(text: str) -> None:
     bars = sys.modules.get("tqdm")  # None: nothing has drawn one.
     (bars.tqdm.write if bars else print)(text, file=sys.stderr)
     sys.stderr.flush()
+
+
+@functools.cache
+def log_once(text: str) -> None:
+    """Writes one line on stderr, once however often it is reported."""
+    log_line(text)
 
 
 # Files that an NVIDIA driver shows, on Linux and in Windows' Linux.

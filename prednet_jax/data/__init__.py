@@ -17,7 +17,6 @@ from prednet_jax.data.sources import (
 from prednet_jax.data.splits import SPLITS
 from prednet_jax.data.windows import (
     Schedule,
-    chunks,
     never_seen,
     order_fingerprint,
     random_windows,
@@ -31,7 +30,6 @@ __all__ = [
     "FrameSource",
     "NamedSource",
     "Schedule",
-    "chunks",
     "never_seen",
     "open_source",
     "open_split",

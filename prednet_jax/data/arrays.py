@@ -24,8 +24,10 @@ from prednet_jax.errors import UserError
 
 ARRAY_SUFFIXES = (".hkl", ".npy", ".npz")
 _ACCEPTED = (
-    "accepted are frames of uint8 or of fractions from 0 to 1, [T, H, W, C] with C 1 "
-    "or 3, or grey [T, H, W]; others by --layout= (layout=), as NTHWC, NTCHW or TNHW"
+    "accepted are frames of uint8 (convert other whole numbers up to 255 by .astype("
+    "'uint8')) or of fractions from 0 to 1 (divide floats up to 255 by 255), [T, H, W, "
+    "C] with C 1 or 3, or grey [T, H, W]; others by --layout= (layout=), as NTHWC, "
+    "NTCHW or TNHW"
 )
 # Bytes that are checked together.
 _CHUNK = 2**26
@@ -33,13 +35,8 @@ _CHUNK = 2**26
 _MOVING_MNIST = "mnist_test_seq.npy", (20, 10000, 64, 64)
 
 
-def open_arrays(path: Path, fit: Fit, layout: str | None = None) -> FrameSource:
-    """Opens an array; an .npz without `frames` may hold one other array."""
-    return Film(path, layout).source(fit)
-
-
 class Film:
-    """An array whose axes are known.
+    """An array whose axes are known; an .npz without `frames` may hold one other array.
 
     Attributes:
         height: rows of a frame.
@@ -175,7 +172,7 @@ def _guess(path: Path, shape: tuple[int, ...]) -> str:
             f"{' or '.join(readings)}; choose one by --layout= (layout=)"
         )
     if readings[0] not in ("THWC", "THW"):
-        errors.log_line(
+        errors.log_once(
             f"data={path}: shape {list(shape)} is read as layout {readings[0]}"
         )
     return readings[0]

@@ -1,7 +1,7 @@
 """Prepares data sets of published results from their files, without TensorFlow.
 
-MNIST is prepared by TFDS's own builder. Moving MNIST's test set becomes an .npz with
-its sequences, KITTI folders of pictures: one a split, in each one a recording.
+MNIST is prepared by TFDS's own builder. KITTI becomes folders of pictures: one a split,
+in each one a recording.
 """
 
 import contextlib
@@ -28,8 +28,6 @@ BRING = {
     "mnist": "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
     "idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz from "
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    "moving_mnist_test": "mnist_test_seq.npy from http://www.cs.toronto.edu/~nitish/"
-    "unsupervised_video/mnist_test_seq.npy",
     "kitti_raw": "<date>_drive_<number>_sync/image_03/data/*.png, the synced+rectified "
     "data of city, residential and road, from "
     "https://www.cvlibs.net/datasets/kitti/raw_data.php, unpacked",
@@ -57,17 +55,16 @@ def prepare(
     try:
         if name == "mnist":
             return _mnist(source, folder, progress)
-        prepared = folder / (f"{name}.npz" if name == "moving_mnist_test" else name)
+        prepared = folder / name
         if prepared.exists():
             raise UserError(f"{prepared}: is there already; expected another data_dir")
         folder.mkdir(parents=True, exist_ok=True)
         temporary = files.aside(prepared)
         try:
-            (moving_mnist if prepared.suffix else kitti)(source, temporary, progress)
+            kitti(source, temporary, progress)
             temporary.rename(prepared)
         finally:  # Nothing half-made is left.
             shutil.rmtree(temporary, ignore_errors=True)
-            temporary.unlink(missing_ok=True)
         return prepared
     except FileNotFoundError as error:
         raise UserError(
@@ -77,24 +74,6 @@ def prepare(
         if isinstance(error, UserError):
             raise
         raise UserError(f"{source}: {files.reason(error)}") from error
-
-
-def moving_mnist(source: Path, made: Path, progress: Progress = iter) -> None:
-    """Reorders the published file, uint8 `[time, sequence, height, width]`."""
-    del progress  # It is one copy.
-    path = source / "mnist_test_seq.npy"
-    if not path.is_file():
-        raise FileNotFoundError(path.name)
-    frames = np.load(path, mmap_mode="r", allow_pickle=False)
-    if frames.ndim != 4 or frames.dtype != np.uint8:
-        raise UserError(
-            f"{path}: {frames.dtype} of shape {list(frames.shape)}; expected uint8 "
-            "[time, sequence, height, width]"
-        )
-    steps, count, *size = frames.shape
-    ordered = frames.swapaxes(0, 1).reshape(-1, *size, 1)
-    with open(made, "wb") as file:
-        np.savez(file, frames=ordered, boundaries=np.arange(0, steps * count, steps))
 
 
 def kitti(source: Path, made: Path, progress: Progress = iter) -> None:

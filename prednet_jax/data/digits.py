@@ -32,6 +32,7 @@ from prednet_jax.data.frames import (
     FrameSource,
     fingerprint,
     generator,
+    resize_antialiased,
     to_channels,
 )
 from prednet_jax.errors import UserError
@@ -133,12 +134,9 @@ def triangle(u: float) -> float:
 
 def scaled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """Scales a grey picture `[h, w]` bilinearly, smoothed if it becomes smaller."""
-    from PIL import Image
-
     if picture.shape == (height, width):
         return picture
-    image = Image.fromarray(picture)
-    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    return resize_antialiased(picture[..., None], height, width)[..., 0]
 
 
 @functools.cache

@@ -69,6 +69,17 @@ class FrameSource:
                 f"that start with 0 and stay below its {self.length} frames"
             )
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of frames of every sequence."""
+        return np.diff(self.boundaries, append=self.length)
+
+    @property
+    def sequences(self) -> list[tuple[int, int]]:
+        """The first frame of every sequence, and the frame after its last one."""
+        ends = (*self.boundaries[1:], self.length)
+        return list(zip(self.boundaries, ends, strict=True))
+
     def read(self, start: int, stop: int) -> np.ndarray:
         """Returns frames `start` to `stop - 1`, uint8 `[stop - start, H, W, C]`.
 
@@ -135,7 +146,7 @@ def thinned(source: FrameSource, every: int) -> FrameSource:
     if check_int("every", every, 1) == 1:
         return source
     begins = np.asarray(source.boundaries)
-    lengths = -(-np.diff(begins, append=source.length) // every)
+    lengths = -(-source.lengths // every)
     ends = np.cumsum(lengths)
 
     def frames(start: int, stop: int) -> np.ndarray:

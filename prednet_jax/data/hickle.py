@@ -71,7 +71,7 @@ def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
             f"next to it names {len(names)} sources; expected one source a frame"
         )
     changes = np.flatnonzero(names[1:] != names[:-1]) + 1
-    errors.log_line(
+    errors.log_once(
         f"data={path}: {len(changes) + 1} sequences, as {sources.name} next to it tells"
     )
     return array, (0, *changes.tolist())

@@ -50,7 +50,10 @@ _ORIENTATION = 0x0112  # Exif 2.32, 4.6.4.
 
 
 def sequences_below(
-    path: str | os.PathLike[str], suffixes: Sequence[str], *, deeper: bool = True
+    path: str | os.PathLike[str],
+    suffixes: Sequence[str] | None = None,
+    *,
+    deeper: bool = True,
 ) -> dict[str, list[str]]:
     """Returns the files of some suffixes in a folder, by the folder that they lie in.
 
@@ -64,7 +67,7 @@ def sequences_below(
     for folder, inner, names in os.walk(os.fspath(path), onerror=refuse):
         inner[:] = [name for name in inner if deeper and not name.startswith(".")]
         visible = [name for name in names if not name.startswith(".")]
-        listed = [name for name in visible if _suffix(name) in suffixes]
+        listed = [n for n in visible if suffixes is None or _suffix(n) in suffixes]
         if listed:
             listed.sort(key=natural_key)
             below[folder] = [os.path.join(folder, name) for name in listed]

@@ -7,6 +7,7 @@ array; each folder of pictures, each video and each array in it is a sequence.
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,13 @@ NAMES: dict[str, NamedSource] = {
     ),
 }
 
-# Names of folders and files that hold a split.
+# Names of folders and files that hold a split, perhaps as X_val or val_images.
 _SPLIT_NAMES = {
     "train": ("train", "training"),
-    "validation": ("val", "valid", "validation"),
+    "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
+_ADDED = re.compile(r"^x_|[_-]?(set|split|data|images?|frames?|videos?)$")
 _FILM_SUFFIXES = (*video.VIDEO_SUFFIXES, *arrays.ARRAY_SUFFIXES)
 _PART_SUFFIXES = (*_FILM_SUFFIXES, *images.LIST_SUFFIXES)
 
@@ -124,9 +126,13 @@ def open_source(
     else:
         reader = _Reader(data, fit, allow_outside, layout)
         parts = split_parts(data)
+        if parts and "train" not in parts:
+            raise UserError(
+                f"data={data}: has the parts {', '.join(parts)} and no train; expected "
+                "the path of one of them"
+            )
         source = reader.open(Path(parts["train"]) if parts else None)
-        if parts:
-            _say_parts(data, tuple(parts.items()))
+        _say_parts(data, parts)
     return thinned(source, every)
 
 
@@ -170,9 +176,9 @@ def open_split(
                     f"expected a folder {_SPLIT_NAMES[split][0]} next to them, or "
                     "another split"
                 )
-            whole_part = open_source(parts[split], **options)
-            source = splits.first(whole_part, split, sequences)
-            _say_parts(data, tuple(parts.items()))
+            source = open_source(parts[split], **options)
+            source = splits.first(source, source.sequences, split, sequences)
+            _say_parts(data, parts)
         else:
             source = splits.in_time(open_source(data, **options), split, sequences)
     else:
@@ -191,33 +197,50 @@ def split_parts(data: str) -> dict[str, str]:
     """Returns the paths of train, validation and test of a folder that has such parts.
 
     Parts are folders, videos, lists or arrays with these names, or the usual short ones
-    (val), optionally after `X_`, as coxlab/prednet names its .hkl files. The result is
-    empty unless the folder has a part `train` and another one.
+    (val), perhaps after `X_`, as coxlab/prednet names its .hkl files, or before a word
+    such as `_images`. They may lie in the only folder of the folder. The result is
+    empty unless there are parts of two splits; two parts of one split are a UserError.
     """
     path = os.path.expanduser(data)
     if data in NAMES or not os.path.isdir(path):
         return {}
-    found: dict[str, str] = {}
-    for name in sorted(os.listdir(path)):
-        place = Path(path, name)
+    places = _visible(path)
+    while len(places) == 1 and places[0].is_dir():
+        places = _visible(places[0])
+    found: dict[str, list[Path]] = {}
+    for place in places:
         if place.is_dir() or place.suffix.lower() in _PART_SUFFIXES:
-            word = (name if place.is_dir() else place.stem).lower().removeprefix("x_")
-            found.setdefault(word, str(place))
-    parts = {
-        split: found[word]
-        for split, words in _SPLIT_NAMES.items()
-        for word in words
-        if word in found
-    }
-    return parts if "train" in parts and len(parts) > 1 else {}
+            name = place.name if place.is_dir() else place.stem
+            word = _ADDED.sub("", name.lower())
+            for split, words in _SPLIT_NAMES.items():
+                if word in words:
+                    found.setdefault(split, []).append(place)
+    if len(found) < 2:
+        return {}
+    for split, same in found.items():
+        if len(same) > 1:
+            raise UserError(
+                f"data={data}: has {len(same)} parts {split}, "
+                f"{' and '.join(place.name for place in same)}; expected one"
+            )
+    return {split: str(found[split][0]) for split in _SPLIT_NAMES if split in found}
 
 
-@functools.cache
-def _say_parts(data: str, parts: tuple[tuple[str, str], ...]) -> None:
-    named = ", ".join(f"{split}: {Path(path).name}" for split, path in parts)
-    errors.log_line(
-        f"data={data}: split by the names in it, {named}; train is trained on"
-    )
+def _visible(folder: str | Path) -> list[Path]:
+    return [p for p in sorted(Path(folder).iterdir()) if not p.name.startswith(".")]
+
+
+def _say_parts(data: str, parts: Mapping[str, str]) -> None:
+    """Reports how a folder is split, or that a part `train` is read with others."""
+    named = ", ".join(f"{split}: {Path(path).name}" for split, path in parts.items())
+    if parts:
+        trained = "; train is trained on" * ("train" in parts)
+        errors.log_once(f"data={data}: split by the names in it, {named}{trained}")
+    elif os.path.isdir(os.path.join(os.path.expanduser(data), "train")):
+        errors.log_once(
+            f"data={data}: train and all else in it are read together, since nothing "
+            "in it is named val, validation or test"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +269,7 @@ class _Reader:
             if path.is_dir():
                 return self._folder(path)
             if _is_array(path):
-                return arrays.open_arrays(path, self.fit, self.layout)
+                return arrays.Film(path, self.layout).source(self.fit)
             if self.layout is not None:
                 raise UserError(
                     f"layout={self.layout} with data={data}: expected an array "
@@ -270,11 +293,11 @@ class _Reader:
         suffixes = images.IMAGE_SUFFIXES
         pictures = images.sequences_below(path, suffixes, deeper=False)
         if pictures:
-            all_below = images.sequences_below(path, (*suffixes, *_FILM_SUFFIXES))
-            if _count(all_below) > _count(pictures):
-                errors.log_line(
-                    f"data={path}: other folders, videos and arrays are left out, "
-                    f"{_count(all_below) - _count(pictures)} files"
+            others = _count(images.sequences_below(path)) - _count(pictures)
+            if others:
+                errors.log_once(
+                    f"data={path}: other folders and files of other kinds are left out,"
+                    f" {others} files"
                 )
             return images.open_images(str(path), pictures.values(), self.fit)
         pictures = images.sequences_below(path, suffixes)

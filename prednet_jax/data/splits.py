@@ -81,16 +81,14 @@ def by_seed(
     count = count or SEEDS
     sources = [opened(**size, seed=first_seed + i) for i in range(count)]
     begun = [
-        _pieces(s, [(0, min(WALK_FRAMES, (*s.boundaries[1:], s.length)[0]))], s.name)
-        for s in sources
+        _pieces(s, [(0, min(WALK_FRAMES, int(s.lengths[0])))], s.name) for s in sources
     ]
     return joined(f"{one.name}, {split}: {count} sequences", begun)
 
 
 def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
     """Divides by tenths of the sequences, or of each sequence if they are few."""
-    ends = (*source.boundaries[1:], source.length)
-    pieces = list(zip(source.boundaries, ends, strict=True))
+    pieces = source.sequences
     low, high = {"validation": (8, 9), "test": (9, 10)}.get(split, (0, 8))
     if len(pieces) >= 10:
         pieces = [piece for i, piece in enumerate(pieces) if low <= i % 10 < high]
@@ -102,19 +100,13 @@ def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
             f"data={source.name}: {source.length} frames are too few for a {split} "
             "split; expected more frames, or --split=all"
         )
-    return _chosen(source, pieces, split, count)
+    return first(source, pieces, split, count)
 
 
-def first(source: FrameSource, split: str, count: int | None) -> FrameSource:
-    """Returns the first sequences of a source that is a split as a whole."""
-    ends = (*source.boundaries[1:], source.length)
-    pieces = list(zip(source.boundaries, ends, strict=True))
-    return _chosen(source, pieces, split, count)
-
-
-def _chosen(
+def first(
     source: FrameSource, pieces: list[tuple[int, int]], split: str, count: int | None
 ) -> FrameSource:
+    """Returns the first pieces of a source, from one frame to another, as a split."""
     if count is not None and count > len(pieces):
         raise UserError(
             f"sequences={count}: data={source.name} has {len(pieces)} in this split; "
@@ -149,7 +141,5 @@ def in_memory(source: FrameSource) -> FrameSource:
     def part(begin: int, end: int, start: int, stop: int) -> np.ndarray:
         return sequence(begin, end)[start:stop]
 
-    ends = (*source.boundaries[1:], source.length)
-    pieces = zip(source.boundaries, ends, strict=True)
-    spans = [(functools.partial(part, b, e), 0, e - b) for b, e in pieces]
+    spans = [(functools.partial(part, b, e), 0, e - b) for b, e in source.sequences]
     return dataclasses.replace(source, frames=joined_spans(spans))

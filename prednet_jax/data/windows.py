@@ -108,7 +108,7 @@ def never_seen(source: FrameSource, window: int, *, batch: int, drawn: bool) -> 
     windows are `drawn`, they are the sequences that are shorter than a window. An
     endless source has no such frames.
     """
-    lengths = np.diff(source.boundaries, append=source.length)
+    lengths = source.lengths
     if source.length >= ENDLESS or not window:
         return 0
     if drawn:
@@ -156,17 +156,6 @@ def _too_short(window: int, lengths: np.ndarray) -> UserError:
     )
 
 
-def chunks(
-    source: FrameSource, schedule: Schedule, windows_per_chunk: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Reads the windows in a background thread, in chunks of K.
-
-    Yields frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W, C]` of single
-    pictures) and first bool `[K]`, True of single pictures.
-    """
-    return prefetch(read_chunks(source, schedule, windows_per_chunk))
-
-
 def prefetch(items: Iterator[T], ahead: int = 2) -> Iterator[T]:
     """Yields the items of an iterator that a background thread advances, some ahead."""
     end: Any = object()
@@ -191,7 +180,11 @@ def order_fingerprint(source: FrameSource, schedule: Schedule) -> str:
 def read_chunks(
     source: FrameSource, schedule: Schedule, windows_per_chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the same as `chunks`, without the thread."""
+    """Yields the windows in chunks of K.
+
+    They are frames uint8 `[K, T + 1, B, H, W, C]` (`[K, 1, B, H, W, C]` of single
+    pictures) and first bool `[K]`, True of single pictures.
+    """
     size, batch = schedule.window + 1, schedule.start.shape[1]
     shape = (source.height, source.width, source.channels)
     # Neighbouring windows share a frame; to decode it twice, a video would seek.

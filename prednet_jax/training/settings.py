@@ -206,12 +206,11 @@ class DataSettings:
 
     def open_validation(self, task: Task) -> FrameSource:
         """Opens the held-out sequences."""
-        if self.validation_data is None:
-            return self.open_split(task, "validation")
-        if self.validation_data in data.NAMES:
-            held_out = dataclasses.replace(self, data=self.validation_data)
+        own = self.validation_data
+        if own is None or own in data.NAMES or data.split_parts(own):
+            held_out = dataclasses.replace(self, data=own or self.data)
             return held_out.open_split(task, "validation")
-        return _opened(self.validation_data, **self._options(task))
+        return _opened(own, **self._options(task))
 
     def _options(self, task: Task) -> Values:
         names = ("crop", "offset", "allow_outside", "layout", "every")

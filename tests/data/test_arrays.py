@@ -178,3 +178,16 @@ def test_a_layout_that_does_not_fit_is_refused(tmp_path):
     (tmp_path / "c.mp4").write_text("none")
     with pytest.raises(UserError, match=r"layout=THWC with .*: expected an array"):
         open_source(str(tmp_path / "c.mp4"), **SIZE, layout="THWC")
+
+
+@pytest.mark.parametrize(
+    ("kind", "advice"),
+    [("float32", "divide floats up to 255"), ("int64", r"by \.astype\('uint8'\)")],
+)
+def test_pixels_of_another_range_are_refused_with_the_way_to_frames(
+    tmp_path, kind, advice
+):
+    """The range was named, and not what to do."""
+    np.save(tmp_path / "a.npy", FLAT.astype(kind))
+    with pytest.raises(UserError, match=advice):
+        open_source(str(tmp_path / "a.npy"), **SIZE)

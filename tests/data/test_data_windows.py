@@ -7,13 +7,17 @@ import pytest
 
 from prednet_jax.data import (
     FrameSource,
-    chunks,
     never_seen,
     order_fingerprint,
     random_windows,
     schedule,
 )
+from prednet_jax.data.windows import prefetch, read_chunks
 from prednet_jax.errors import UserError
+
+
+def chunks(*asked):
+    return prefetch(read_chunks(*asked))
 
 
 def published(lengths, window, updates):

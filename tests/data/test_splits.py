@@ -21,7 +21,7 @@ def film(path, length, pixels=None):
     return pixels
 
 
-@pytest.mark.parametrize("name", ["val", "valid", "validation", "Val"])
+@pytest.mark.parametrize("name", ["val", "validation", "Val", "dev", "val_images"])
 def test_a_folder_of_splits_is_split_by_its_names(tmp_path, name, capsys):
     """All of it was trained on, also what its owner kept for validation."""
     frames = film(tmp_path / "train" / "a.npy", 12)
@@ -47,10 +47,34 @@ def test_a_folder_of_splits_is_split_by_its_names(tmp_path, name, capsys):
         open_split(str(tmp_path), "test", sequences=2, **SIZE)
 
 
-def test_a_folder_without_splits_is_one_source(tmp_path):
+def test_a_folder_without_splits_is_one_source(tmp_path, capsys):
     for name in ("train", "other"):
         film(tmp_path / name / "a.npy", 4)
     assert open_source(str(tmp_path), **SIZE).length == 8
+    assert "train and all else in it are read together" in capsys.readouterr().err
+
+
+def test_splits_lie_deeper_and_are_neither_double_nor_without_training(tmp_path):
+    """Of two folders for one split one was left out; without train all was trained."""
+    for name in ("val", "test"):
+        film(tmp_path / "data" / name / "a.npy", 4)
+    assert open_split(str(tmp_path), "test", **SIZE).length == 4
+    with pytest.raises(UserError, match="parts validation, test and no train; expect"):
+        open_source(str(tmp_path), **SIZE)
+    for name in ("train", "training"):
+        film(tmp_path / "data" / name / "a.npy", 4)
+    with pytest.raises(UserError, match="has 2 parts train, train and training; expe"):
+        open_source(str(tmp_path), **SIZE)
+
+
+def test_files_that_are_no_pictures_are_left_out_with_their_number(tmp_path, capsys):
+    film(tmp_path / "sub" / "a.npy", 4)
+    Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
+    (tmp_path / "b.heic").write_bytes(b"of a telephone")
+    for _ in range(2):
+        assert open_source(str(tmp_path), **SIZE).length == 1
+    said = "other folders and files of other kinds are left out, 2 files"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_every_second_frame_of_each_sequence(tmp_path):

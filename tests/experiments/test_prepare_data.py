@@ -29,7 +29,7 @@ def prepared(forked, tmp_path):
     return run
 
 
-def test_kitti_is_cut_and_divided_as_published(prepared, tmp_path):
+def test_kitti_is_cut_and_divided_as_published(prepared, refused, tmp_path):
     frames = {}
     for drive, count in {"0001": 2, "0002": 3, "0005": 1, "0079": 2}.items():
         name = f"2011_09_26_drive_{drive}_sync"
@@ -52,22 +52,12 @@ def test_kitti_is_cut_and_divided_as_published(prepared, tmp_path):
     original = Image.fromarray(frames["0079", 1])
     scaled = np.asarray(original.resize((424, 128), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(test.read(1, 2)[0], scaled[:, 132:292])
-
-
-def test_moving_mnist_has_the_time_first(prepared, refused, tmp_path):
-    path = tmp_path / "in" / "mnist_test_seq.npy"
-    path.parent.mkdir()
-    frames = pixels(20, 3, 64, 64)
-    np.save(path, frames)
-    made = prepared("moving_mnist_test")
-    found = data.open_source(made, height=64, width=64, channels=1)
-    assert found.boundaries == (0, 20, 40)
-    np.testing.assert_array_equal(found.read(20, 40)[..., 0], frames[:, 1])
-    words = (SCRIPT, "--dataset=moving_mnist_test", f"--source={path.parent}")
-    refused("is there already", *words, f"--data_dir={tmp_path / 'out'}")
-    path.write_bytes(path.read_bytes()[:-40])
-    other = f"--data_dir={tmp_path / 'other'}"
-    refused("in: mmap length", *words, other)
+    words = (f"--source={tmp_path / 'in'}", f"--data_dir={tmp_path / 'out'}")
+    refused("is there already", SCRIPT, "--dataset=kitti_raw", *words)
+    last = tmp_path / "in/2011_09_26/2011_09_26_drive_0079_sync/image_03/data"
+    Image.new("RGB", (90, 375)).save(last / "9.png")
+    words = (words[0], f"--data_dir={tmp_path / 'other'}")
+    refused("9.png: 90x375: too narrow", SCRIPT, "--dataset=kitti_raw", *words)
     assert not list((tmp_path / "other").iterdir())
 
 
@@ -104,7 +94,6 @@ def test_what_was_not_brought_is_named_with_where_it_is(tmp_path):
     (tmp_path / "in").mkdir()
     for name, wanted in (
         ("mnist", "train-images-idx3-ubyte.gz"),
-        ("moving_mnist_test", "mnist_test_seq.npy"),
         ("kitti_raw", "image_03/data"),
     ):
         with pytest.raises(UserError) as caught:

@@ -4,8 +4,10 @@ import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
+from prednet_jax import PredNetConfig, tasks
 from prednet_jax.errors import UserError
 from prednet_jax.training.settings import (
     DataSettings,
@@ -67,3 +69,14 @@ def test_scripts_read_flags_and_do_not_write_them():
             r"FLAGS(?:\[\w+\]\.value|\.\w+) = |setattr\(FLAGS", path.read_text()
         )
         assert len(written) == (path.name == "_cli.py"), path
+
+
+def test_a_folder_of_splits_as_validation_data_is_its_validation_part(tmp_path):
+    """Its train part was scored, also where this is trained on."""
+    for name, length in (("train", 4), ("val", 3)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "a.npy", np.zeros((length, 8, 8), np.uint8))
+    task = tasks.of(PredNetConfig(channels=(1,), height=8, width=8))
+    for path in (tmp_path, tmp_path / "train"):
+        own = DataSettings(data=str(path), validation_data=str(tmp_path))
+        assert own.open_validation(task).length == 3
