@@ -5,13 +5,14 @@ processes compile at the same time into JAX's cache on disk, one program each. T
 process loads program after program and times it while nothing else runs. Programs that
 are not compiled at the deadline are named and left out. The processes are called as
 
-    python -m benchmarks.gpu_steps compile STEPS
-    python -m benchmarks.gpu_steps time STEPS      # one record a line
+    python benchmarks/gpu_steps.py compile STEPS
+    python benchmarks/gpu_steps.py time STEPS
 
-with the JSON of a list of `Step`s.
+with the JSON of a list of `Step`s, and print one record a line.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -23,9 +24,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+
+from prednet_jax.runs import leash
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +58,6 @@ class Step:
         convolution: as in `PredNetConfig`, or `torch`, the peer in PyTorch.
         noise: a noise spec.
         flags: further XLA flags.
-      unroll: frames in one iteration of the loop over a window.
         window: frames of a window.
     """
 
@@ -133,58 +136,56 @@ def run(
     Yields:
         One record a step: its settings and `seconds_per_window`, or `error`.
     """
-    start = time.monotonic()
+    end, left = time.monotonic() + seconds, list(steps)
     cache.mkdir(parents=True, exist_ok=True)
-    waiting = [step for step in steps if step.convolution != "torch"]
-    late = {step: "compiled" for step in waiting}
-    active: list[_Worker] = []
-    while (waiting or active) and time.monotonic() < start + 0.6 * seconds:
-        while waiting and len(active) < workers:
-            active.append(_Worker("compile", [waiting.pop(0)], cache, 0.6 / workers))
-        for worker in [w for w in active if w.process.poll() is not None]:
-            active.remove(worker)
-            worker.process.communicate()
-            (step,) = worker.steps
-            del late[step]
-            if worker.process.returncode:
-                yield worker.failed(step)
-                steps = [other for other in steps if other != step]
-        time.sleep(0.2)
-    for worker in active:
-        worker.kill()
-        worker.process.communicate()
-    for step in late:
-        yield dataclasses.asdict(step) | {
-            "error": "not compiled in the time given",
-        }
-    left = [step for step in steps if step not in late]
-    with alone or nullcontext():
-        while left:
-            # One process serves all steps with the same flags; after a crash another
-            # one starts.
-            together = [step for step in left if step.flags == left[0].flags]
-            worker = _Worker("time", together, cache, 0.8)
-            stop = threading.Timer(start + seconds - time.monotonic(), worker.kill)
-            stop.start()
-            for text in worker.process.stdout:
-                if text.startswith("{"):
+    children: list[subprocess.Popen] = []
+    worked = functools.partial(_worked, cache=cache, children=children)
+
+    def compiled(step: Step) -> list[dict[str, Any]]:
+        return list(worked("compile", [step], 0.6 / workers, end - 0.4 * seconds))
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        waiting = [step for step in steps if step.convolution != "torch"]
+        compiling = {pool.submit(compiled, step): step for step in waiting}
+        for future in as_completed(compiling):
+            for record in future.result():
+                if "error" in record:
+                    left.remove(compiling[future])
+                    yield record
+        with alone or nullcontext():
+            while left:
+                # One process serves all steps with the same flags; after a crash
+                # another one starts.
+                together = [step for step in left if step.flags == left[0].flags]
+                for record in worked("time", together, 0.8, end):
                     left.remove(together.pop(0))
-                    yield json.loads(text)
-            worker.process.communicate()
-            stop.cancel()
-            if time.monotonic() > start + seconds:
-                break
-            if together:
-                left.remove(together[0])
-                yield worker.failed(together[0])
-    for step in left:
-        yield dataclasses.asdict(step) | {"error": "not timed in the time given"}
+                    yield record
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in children:
+            child.kill()
 
 
-def _environment(cache: Path, memory: float) -> dict[str, str]:
+def start(script: str, *words: str, **options: Any) -> subprocess.Popen:
+    """Starts a script of this project, which ends when this process ends.
+
+    It has a process group of its own. `options` are those of `subprocess.Popen`, with
+    `env` added to the variables of this process.
+    """
+    path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    options["env"] = os.environ | {"PYTHONPATH": path} | options.get("env", {})
+    return subprocess.Popen(
+        [sys.executable, leash.__file__, "", str(ROOT / script), *words],
+        stdin=subprocess.PIPE,
+        process_group=0,
+        **options,
+    )
+
+
+def gpu_environment(cache: Path, memory: float) -> dict[str, str]:
     """Returns the variables of a process that may use a share of the GPU's memory."""
-    return os.environ | {
-        "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
+    return {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{memory:.3f}",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
@@ -193,35 +194,44 @@ def _environment(cache: Path, memory: float) -> dict[str, str]:
     }
 
 
-class _Worker:
-    """A process of this module, whose stderr is written to a file."""
-
-    def __init__(
-        self, action: str, steps: Sequence[Step], cache: Path, memory: float
-    ) -> None:
-        self.steps = tuple(steps)
-        self.log = cache / f"{uuid.uuid4().hex}.log"
+def _worked(
+    action: str,
+    steps: Sequence[Step],
+    memory: float,
+    end: float,
+    *,
+    cache: Path,
+    children: list[subprocess.Popen],
+) -> Iterator[dict[str, Any]]:
+    """Yields the records of a process, and an error for the step at which it ends."""
+    done, log = 0, cache / f"{uuid.uuid4().hex}.log"
+    if time.monotonic() < end:
         flags = f"{os.environ.get('XLA_FLAGS', '')} {steps[0].flags}".strip()
         settings = json.dumps([dataclasses.asdict(step) for step in steps])
-        with self.log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.gpu_steps", action, settings],
-                cwd=ROOT,
-                env=_environment(cache, memory) | {"XLA_FLAGS": flags},
+        with (
+            log.open("w") as errors,
+            start(
+                *("benchmarks/gpu_steps.py", action, settings),
+                env=gpu_environment(cache, memory) | {"XLA_FLAGS": flags},
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-            )
-
-    def kill(self) -> None:
-        """Ends the process."""
-        self.process.kill()
-
-    def failed(self, step: Step) -> dict[str, Any]:
-        """Returns the record of a step at which the process ended."""
-        lines = self.log.read_text().strip().splitlines()
-        told = [line for line in lines if "rror" in line] or lines or ["ended"]
-        return dataclasses.asdict(step) | {"error": told[-1][-300:]}
+            ) as child,
+        ):
+            children.append(child)
+            stop = threading.Timer(end - time.monotonic(), child.kill)
+            stop.start()
+            for text in child.stdout:
+                if text.startswith("{"):
+                    done += 1
+                    yield json.loads(text)
+        stop.cancel()
+    if done < len(steps):
+        told = f"not done in the time given ({action})"
+        if time.monotonic() < end:
+            lines = log.read_text().strip().splitlines() or ["ended"]
+            told = next((x for x in lines[::-1] if "rror" in x), lines[-1])[-300:]
+        yield dataclasses.asdict(steps[done]) | {"error": told}
 
 
 def settings(*, torch: bool) -> list[Step]:
@@ -254,42 +264,38 @@ def line(record: Mapping[str, Any]) -> str:
     return text
 
 
-def work(action: str, step: Step, repeats: int = 10) -> None:
-    """Compiles a step; if asked to, times and profiles it and prints the record."""
+def work(action: str, step: Step, repeats: int = 10) -> dict[str, Any]:
+    """Compiles a step, and if asked to times and profiles it; returns the record."""
     height, width, channels = SIZES[step.size]
+    record = dataclasses.asdict(step)
     if step.convolution == "torch":
         from benchmarks import torch_prednet
 
         sizes = height, width, step.window, step.batch, *channels
         seconds = torch_prednet.as_graphs(step.precision, *sizes)(repeats)
-        facts: dict[str, Any] = {}
-    else:
-        from benchmarks import speed
-        from prednet_jax import process
-        from prednet_jax.config import PredNetConfig
+        return record | {"seconds_per_window": seconds}
+    from benchmarks import speed
+    from prednet_jax import process
+    from prednet_jax.config import PredNetConfig
 
-        process.prepare()
-        config = PredNetConfig(
-            channels=channels,
-            height=height,
-            width=width,
-            convolution=step.convolution,
-        )
-        prepared = speed.prepare_step(
-            config, step.window, step.batch, step.noise, step.precision
-        )
-        if action == "compile":
-            return
-        seconds = prepared.seconds(repeats)
-        kind = prepared.facts["device"]["kind"]
-        limit = limit_seconds(step, kind)
-        facts = (
-            prepared.facts
-            | profile(prepared.advance)
-            | {"fraction_of_limit": limit and limit / seconds}
-        )
-    record = dataclasses.asdict(step) | {"seconds_per_window": seconds} | facts
-    print(json.dumps(record), flush=True)
+    process.prepare()
+    config = PredNetConfig(
+        channels=channels, height=height, width=width, convolution=step.convolution
+    )
+    prepared = speed.prepare_step(
+        config, step.window, step.batch, step.noise, step.precision
+    )
+    if action == "compile":
+        return record
+    seconds, _ = prepared.seconds(repeats)
+    limit = limit_seconds(step, prepared.facts["device"]["kind"])
+    return {
+        **record,
+        "seconds_per_window": seconds,
+        **prepared.facts,
+        **profile(prepared.advance),
+        "fraction_of_limit": limit and limit / seconds,
+    }
 
 
 def profile(call: Callable[[], Any]) -> dict[str, Any]:
@@ -329,4 +335,4 @@ def profile(call: Callable[[], Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     for fields in json.loads(sys.argv[2]):
-        work(sys.argv[1], Step(**fields))
+        print(json.dumps(work(sys.argv[1], Step(**fields))), flush=True)

@@ -61,10 +61,11 @@ class TimedStep:
         self.state, metrics = self.compiled(self.state, *self.inputs)
         return metrics
 
-    def seconds(self, repeats: int) -> float:
-        """Returns the median seconds of a window, after two that are not timed."""
-        times = [timed(self.advance)[1][0] for _ in range(2 + repeats)]
-        return float(np.median(times[2:]))
+    def seconds(self, repeats: int) -> tuple[float, float]:
+        """Returns median wall and processor seconds of a window, after two untimed."""
+        times = [timed(self.advance)[1] for _ in range(2 + repeats)]
+        wall, used = np.median(times[2:], axis=0)
+        return float(wall), float(used)
 
 
 def prepare_step(
@@ -136,20 +137,24 @@ def step(
 
     With `torch_python`, `torch_prednet` is timed too, before and after, in a separate
     process on the same processors. `throughput_ratio` is our throughput divided by its
-    median.
+    median, and `processor_ratio` the same for processor seconds, which suffer less from
+    other programs.
     """
     sizes = config, window, batch, repeats
     peers = [_peer(torch_python, *sizes)] if torch_python else []
     prepared = prepare_step(config, window, batch, noise, precision, rematerialize)
-    seconds = prepared.seconds(repeats)
+    seconds, used = prepared.seconds(repeats)
     compared: dict[str, Any] = {}
     if torch_python:
         peers.append(_peer(torch_python, *sizes))
-        theirs = float(np.median([peer["seconds_per_window"] for peer in peers]))
-        compared = {"throughput_ratio": theirs / seconds, "torch": peers}
+        names = "seconds_per_window", "processor_seconds_per_window"
+        wall, processor = (float(np.median([p[n] for p in peers])) for n in names)
+        compared = {"throughput_ratio": wall / seconds, "torch": peers}
+        compared["processor_ratio"] = processor / used
     return {
         "suite": "step",
         "seconds_per_window": seconds,
+        "processor_seconds_per_window": used,
         "frames_per_second": window * batch / seconds,
         # ru_maxrss is in KiB on Linux.
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

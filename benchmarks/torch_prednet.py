@@ -144,14 +144,15 @@ def prepare(layout, height, width, window, batch, *channels, graph=False):
 
 
 def measure(layout, height, width, window, batch, repeats, *channels):
-    """Returns the seconds of each window after the first, and the parameter count."""
+    """Returns median wall and processor seconds of a window, and the parameters."""
     call, parameters = prepare(layout, height, width, window, batch, *channels)
-    seconds = []
+    wall, used = [], []
     for _ in range(repeats + 1):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         call()
-        seconds.append(time.perf_counter() - start)
-    return seconds[1:], parameters
+        wall.append(time.perf_counter() - start)
+        used.append(time.process_time() - before)
+    return statistics.median(wall[1:]), statistics.median(used[1:]), parameters
 
 
 def as_graphs(precision, height, width, window, batch, *channels):
@@ -193,12 +194,13 @@ def main(device, *sizes):
     torch.backends.cudnn.enabled = how != "without-cudnn"
     torch.backends.cudnn.benchmark = not how
     runs = {name: measure(layout, *sizes) for layout, name in LAYOUTS.items()}
-    medians = {name: statistics.median(seconds) for name, (seconds, _) in runs.items()}
+    faster = min(runs.values())
     report = {
-        "seconds_per_window": min(medians.values()),
-        "channels": medians,
+        "seconds_per_window": faster[0],
+        "processor_seconds_per_window": faster[1],
+        "channels": {name: wall for name, (wall, _, _) in runs.items()},
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parameters": runs["first"][1],
+        "parameters": faster[2],
         "torch": torch.__version__,
         "device": device,
     }

@@ -116,6 +116,12 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
             f"out of memory ({first}): expected smaller --height, --width, --channels, "
             "--window, --batch or --replicas"
         ), 1
+    if type(error).__name__ == "JaxRuntimeError" and "CUDA" in str(error):
+        first = str(error).strip().splitlines()[0]
+        return (
+            f"the GPU failed ({first}): expected one that nvidia-smi lists; what was "
+            "saved is kept, and the same command with --resume continues a run"
+        ), 1
     return None
 
 

@@ -24,18 +24,20 @@ import json
 import multiprocessing
 import os
 import signal
+import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import _cli
 import numpy as np
 from absl import flags
 
-from prednet_jax import data, errors, process
+from prednet_jax import data, errors, process, records
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
@@ -47,17 +49,12 @@ PARTS = ("speed", "tools", "compare", "training")
 flags.DEFINE_float("minutes", 10, "Wall time that all parts together may take.", 0.5)
 flags.DEFINE_string("workdir", "runs/on_gpu", "Directory to write.")
 flags.DEFINE_list("parts", list(PARTS), f"Some of {', '.join(PARTS)}.")
-flags.DEFINE_integer(
-    "steps", None, "Training steps to time. Defaults to what the time allows.", 1
-)
-flags.DEFINE_list(
-    "updates", None, "Updates of the two trainings. Defaults to what the time allows."
-)
 
 #: Share of the time that `speed` has; the other parts have the rest.
 _SPEED = 0.4
-#: Updates a second that are planned for; a guess, since no GPU has run them yet.
-_RATE = 45
+#: Updates by which the speed of the training is measured, and the share of the time
+#: left that the two trainings are planned for: they compile, wait and are scored too.
+_TRIAL, _TRAINING = 8, 0.6
 _NETWORK = (
     *("--height=48", "--width=64", "--channels=3,24,48,72", "--r_channels=16,24,48,72"),
     *("--sampling=windows", "--window=20", "--batch=8", "--learning_rate=2e-3"),
@@ -69,228 +66,240 @@ _SMALL = (
 )
 
 
+class _PartError(Exception):
+    """A script of a part has ended early; the text says how."""
+
+
 def main() -> None:
-    """Checks the flags, then runs the parts one after the other or together."""
+    """Checks the flags, then runs the parts at the same time."""
     for part in FLAGS.parts:
         errors.one_of("--parts", part, PARTS)
-    updates = None
-    if FLAGS.updates:
-        updates = [int(text) for text in FLAGS.updates]
-        errors.expect(len(updates) == 2, "--updates", FLAGS.updates, "two numbers")
     folder = Path(FLAGS.workdir).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     gpu = process.gpu_found()
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         gpu = None
-    end = time.monotonic() + 60 * FLAGS.minutes
     print(
         f"{gpu or 'no GPU: everything in small on the CPU'}; "
         f"{', '.join(FLAGS.parts)}; {FLAGS.minutes:g} minutes; results in {folder}",
         flush=True,
     )
-    left = 60 * FLAGS.minutes
-    commands = {
-        "training": lambda: training(folder, left, gpu is not None, updates),
-        "compare": lambda: compare(folder, gpu is not None),
-        "tools": lambda: tools(folder, left),
-    }
-    running = [
-        (part, _start(folder / f"{part}.log", command()))
-        for part, command in commands.items()
-        if part in FLAGS.parts
-    ]
-    if "speed" in FLAGS.parts:
-        share = _SPEED if running else 1.0
-        speed(folder, left * share, gpu is not None, [p for _, p in running])
-    _wait(running, end)
+    children = Children(time.monotonic() + 60 * FLAGS.minutes)
+    parts = {"training": training, "compare": compare, "tools": tools}
+    with ThreadPoolExecutor() as pool, contextlib.closing(children):
+        running = {
+            name: pool.submit(
+                part,
+                functools.partial(children.run, folder / f"{name}.log"),
+                folder,
+                gpu is not None,
+                children.end,
+            )
+            for name, part in parts.items()
+            if name in FLAGS.parts
+        }
+        if "speed" in FLAGS.parts:
+            share = _SPEED if running else 1.0
+            speed(folder, 60 * FLAGS.minutes * share, gpu, children.paused())
+        for name, future in running.items():
+            outcome = "done"
+            try:
+                future.result()
+            except _PartError as failed:
+                check_gpu(gpu, folder)
+                outcome = str(failed)
+            print(f"{name}: {outcome} ({name}.log)", flush=True)
 
 
-@contextlib.contextmanager
-def paused(processes: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """Stops processes and their children, and lets them continue at the end."""
+class Children:
+    """The scripts that run, which end with this process or when the time is used up."""
 
-    def send(number: int) -> None:
-        for started in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, number)
+    def __init__(self, end: float) -> None:
+        self.end = end
+        self._running: set[subprocess.Popen] = set()
+        # Held where none may start.
+        self._lock = threading.Lock()
 
-    send(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        send(signal.SIGCONT)
+    def run(self, log: Path, script: str, *words: str) -> None:
+        """Runs a script to its end; its output is added to a file.
+
+        Raises:
+            _PartError: it ended with an error, or the time is used up.
+        """
+        environment = gpu_steps.gpu_environment(log.parent / "programs", 0.1)
+        with self._lock, log.open("a") as out:
+            child = gpu_steps.start(
+                script, *words, env=environment, stdout=out, stderr=subprocess.STDOUT
+            )
+            self._running.add(child)
+        try:
+            status = child.wait(max(self.end - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            # A training saves its state.
+            _send(child, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(30)
+            raise _PartError(
+                "stopped at the end of --minutes; the same command continues it"
+            ) from None
+        finally:
+            self._running.discard(child)
+            _send(child, signal.SIGKILL)
+        if status:
+            lines = log.read_text(errors="replace").strip().splitlines() or [script]
+            raise _PartError(f"ended with status {status}: {lines[-1]}")
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops the scripts and their children, and lets them continue at the end."""
+        with self._lock:
+            stopped = list(self._running)
+            for child in stopped:
+                _send(child, signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                for child in stopped:
+                    _send(child, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends all scripts."""
+        self.end = 0
+        for child in list(self._running):
+            _send(child, signal.SIGTERM)
+
+
+def _send(child: subprocess.Popen, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def check_gpu(gpu: str | None, folder: Path) -> None:
+    """Raises a RunError if the GPU that was there at the start does not answer."""
+    process.gpu_found.cache_clear()
+    if gpu and not process.gpu_found():
+        raise errors.RunError(
+            f"{gpu} does not answer any more: expected a GPU that nvidia-smi lists; "
+            f"the results so far are in {folder}, and the same command continues them"
+        )
 
 
 def speed(
-    folder: Path, seconds: float, gpu: bool, others: Sequence[subprocess.Popen]
+    folder: Path,
+    seconds: float,
+    gpu: str | None,
+    alone: contextlib.AbstractContextManager,
 ) -> None:
-    """Times the training steps that `speed.jsonl` lacks; others wait meanwhile."""
+    """Times the training steps that `speed.jsonl` lacks, while others are stopped."""
     path = folder / "speed.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    records = [json.loads(line) for line in lines]
-    fields = gpu_steps.Step.__dataclass_fields__
-    done = [
-        gpu_steps.Step(**{name: record[name] for name in fields})
-        for record in records
-        if "error" not in record
-    ]
+    fields, done = gpu_steps.Step.__dataclass_fields__, []
+    for record in map(json.loads, lines):
+        if "error" not in record:
+            done.append(gpu_steps.Step(**{name: record[name] for name in fields}))
+    steps = [gpu_steps.Step(size="24x32", window=2, precision="bfloat16")]
     if gpu:
-        torch = importlib.util.find_spec("torch") is not None
-        steps = gpu_steps.settings(torch=torch)
-        steps = steps[: FLAGS.steps or max(2, int(seconds / 5))]
-    else:
-        steps = [gpu_steps.Step(size="24x32", window=2, precision="bfloat16")]
-    workers = min(10, process.available_threads()) if gpu else 1
-    for record in gpu_steps.run(
-        [step for step in steps if step not in done],
-        cache=folder / "programs",
-        workers=workers,
-        seconds=seconds,
-        alone=paused(others),
-    ):
-        with path.open("a") as out:
+        steps = gpu_steps.settings(torch=importlib.util.find_spec("torch") is not None)
+        steps = steps[: max(2, int(seconds / 5))]
+    with path.open("a") as out:
+        for record in gpu_steps.run(
+            [step for step in steps if step not in done],
+            cache=folder / "programs",
+            workers=min(10, process.available_threads()) if gpu else 1,
+            seconds=seconds,
+            alone=alone,
+        ):
             print(json.dumps(record), file=out, flush=True)
-        print(gpu_steps.line(record), flush=True)
+            print(gpu_steps.line(record), flush=True)
+            if "error" in record:
+                check_gpu(gpu, folder)
 
 
-def tools(folder: Path, seconds: float) -> list[Sequence[str]]:
-    """Returns the command of the part `tools`."""
-    limit = str(max(seconds - 20, 1))
-    output = str(folder / "tools.jsonl")
-    return [(sys.executable, "-m", "tests.accuracy.gpu_tools", output, limit)]
+def tools(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> None:
+    """Asks the tools about this device's results, until 20 seconds before the end."""
+    del gpu  # The programs are small.
+    seconds = max(end - time.monotonic() - 20, 1)
+    run("tests/accuracy/gpu_tools.py", str(folder / "tools.jsonl"), str(seconds))
 
 
-def compare(folder: Path, gpu: bool) -> list[Sequence[str]]:
-    """Returns the command of the part `compare`; without a GPU the arms are others."""
+def compare(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> None:
+    """Compares the arms of a GPU; without a GPU the arms are others."""
+    del end
     arms = "gpu,gpu_deterministic" if gpu else "threads_1"
-    script = str(ROOT / "experiments" / "compare_backends.py")
-    return [
-        (
-            *(sys.executable, script, f"--workdir={folder / 'compare'}"),
-            *(f"--arms={arms}", "--models=prednet", "--seeds=3"),
-            *(f"--updates={400 if gpu else 5}", "--height=48", "--width=64"),
-            "--channels=3,12,24,48",
-        )
-    ]
+    run(
+        *("experiments/compare_backends.py", f"--workdir={folder / 'compare'}"),
+        *(f"--arms={arms}", "--models=prednet", "--seeds=3"),
+        *(f"--updates={400 if gpu else 5}", "--height=48", "--width=64"),
+        "--channels=3,12,24,48",
+    )
 
 
-def training(
-    folder: Path, seconds: float, gpu: bool, updates: Sequence[int] | None
-) -> list[Sequence[str]]:
-    """Renders the walks and returns the commands of the two trainings and the scores.
+def training(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> None:
+    """Renders walks, trains a network on them twice, and scores it.
 
     The second training starts from the weights of the first, with 1.5 times as many
     updates and another seed.
     """
-    network, sequences = (_NETWORK, 1024) if gpu else (_SMALL, 10)
-    if updates is None:
-        total = int(max(seconds - 160, 8) * _RATE) if gpu else 5
-        updates = total * 2 // 5, total - total * 2 // 5
     walks = folder / "walks.npy"
     if not walks.exists():
-        render(walks, sequences, (48, 64) if gpu else (24, 32))
-    script = str(ROOT / "experiments" / "train.py")
-    first, second = folder / "first", folder / "second"
-    common = (
-        *network,
+        render(walks, 1024 if gpu else 10, (48, 64) if gpu else (24, 32))
+    train = functools.partial(
+        *(run, "experiments/train.py", *(_NETWORK if gpu else _SMALL)),
         *(f"--data={walks}", "--layout=NTHWC", "--precision=bfloat16", "--resume"),
     )
-    score = str(ROOT / "experiments" / "evaluate.py")
+    first, second = folder / "first", folder / "second"
+    updates = planned_updates(train, folder, end)
+    train(f"--workdir={first}", "--seed=0", f"--updates={updates[0]}")
+    train(
+        *(f"--workdir={second}", "--seed=1", f"--init_weights={first}"),
+        f"--updates={updates[1]}",
+    )
     few = ("--sequences=128", "--skip=128") if gpu else ("--sequences=1",)
-    return [
-        (
-            *(sys.executable, script, *common, f"--workdir={first}"),
-            *("--seed=0", f"--updates={updates[0]}"),
-        ),
-        (
-            *(sys.executable, script, *common, f"--workdir={second}", "--seed=1"),
-            *(f"--init_weights={first}", f"--updates={updates[1]}"),
-        ),
-        *(
-            (
-                *(sys.executable, score, f"--weights={second}", "--data=walk", *few),
-                *(f"--split={split}", f"--output={folder / f'{split}.json'}"),
-            )
-            for split in ("unseen", "test")
-        ),
-    ]
+    for split in ("unseen", "test"):
+        run(
+            *("experiments/evaluate.py", f"--weights={second}", "--data=walk", *few),
+            *(f"--split={split}", f"--output={folder / f'{split}.json'}"),
+        )
+
+
+def planned_updates(train: Callable[..., None], folder: Path, end: float) -> list[int]:
+    """Returns the updates of both trainings: as many as the time allows.
+
+    A trial measures the time of an update. The numbers are kept in a file, because the
+    learning rate of every update depends on them.
+    """
+    kept = folder / "updates.json"
+    if not kept.exists():
+        train(f"--workdir={folder / 'trial'}", f"--updates={_TRIAL}")
+        lines = records.metrics_lines(folder / "trial" / records.METRICS)
+        seconds = [json.loads(line)["seconds"] for line in lines[_TRIAL // 2 :]]
+        left = _TRAINING * (end - time.monotonic())
+        total = max(int(left / statistics.median(seconds)), _TRIAL)
+        records.write_json(kept, [total * 2 // 5, total - total * 2 // 5])
+    return json.loads(kept.read_text())
 
 
 def render(path: Path, sequences: int, size: tuple[int, int]) -> None:
     """Renders varied walks `[N, T, H, W, 3]` uint8 by all processors, into a file."""
-    source = _walks(sequences, size)
-    length = source.length // sequences
     aside = path.with_suffix(".partial.npy")
-    shape = sequences, length, *size, 3
-    array = np.lib.format.open_memmap(aside, "w+", np.uint8, shape)
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(process.available_threads(), mp_context=spawn) as pool:
+    with spawn.Pool(process.available_threads()) as pool:
         walk = functools.partial(_walk, sequences, size)
-        for number, frames in enumerate(pool.map(walk, range(sequences))):
+        for number, frames in enumerate(pool.imap(walk, range(sequences))):
+            if number == 0:
+                shape = sequences, *frames.shape
+                array = np.lib.format.open_memmap(aside, "w+", np.uint8, shape)
             array[number] = frames
     array.flush()
     aside.rename(path)
 
 
-def _walks(sequences: int, size: tuple[int, int]) -> data.FrameSource:
-    """Opens the training split of the varied walks."""
-    height, width = size
-    return data.open_split(
-        *("varied_walk", "train"),
-        height=height,
-        width=width,
-        channels=3,
-        sequences=sequences,
-    )
-
-
 def _walk(sequences: int, size: tuple[int, int], number: int) -> np.ndarray:
-    """Renders one walk `[T, H, W, 3]`."""
-    source = _walks(sequences, size)
+    """Renders one walk `[T, H, W, 3]` of the training split."""
+    sizes = {"height": size[0], "width": size[1], "channels": 3}
+    source = data.open_split("varied_walk", "train", sequences=sequences, **sizes)
     length = source.length // sequences
     return source.read(number * length, (number + 1) * length)
-
-
-def _start(log: Path, commands: list[Sequence[str]]) -> subprocess.Popen:
-    """Starts commands one after the other, whose output goes to a file."""
-    program = (
-        "import json, subprocess, sys\n"
-        "for command in json.loads(sys.argv[1]):\n"
-        "    status = subprocess.run(command).returncode\n"
-        "    if status: sys.exit(status)\n"
-    )
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
-        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1",
-        "JAX_COMPILATION_CACHE_DIR": str(log.parent / "programs"),
-    }
-    with log.open("a") as out:
-        return subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps(commands)],
-            cwd=ROOT,
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def _wait(running: list[tuple[str, subprocess.Popen]], end: float) -> None:
-    """Waits for parts until the time is used up, and prints how each of them ended."""
-    for part, started in running:
-        try:
-            status = started.wait(max(end - time.monotonic(), 0))
-            outcome = "done" if status == 0 else f"ended with status {status}"
-        except subprocess.TimeoutExpired:
-            # A training saves its state; the same command continues it.
-            os.killpg(started.pid, signal.SIGTERM)
-            try:
-                started.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(started.pid, signal.SIGKILL)
-            outcome = "stopped at the end of --minutes; the same command continues it"
-        print(f"{part}: {outcome} ({part}.log)", flush=True)
 
 
 if __name__ == "__main__":

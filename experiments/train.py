@@ -62,7 +62,10 @@ def main() -> None:
         mode = prepare_devices(asked)
         workdir = Path(FLAGS.workdir)
         directories = asked.computation.directories(workdir)
-        train_seeds(make_recipe(asked, workdir), directories, interruption, mode=mode)
+        recipe = make_recipe(asked, workdir)
+        if asked.computation.precision == "tf32" and not process.has_tf32():
+            print("--precision=tf32: this device has no TF32, and computes in float32")
+        train_seeds(recipe, directories, interruption, mode=mode)
         if asked.records.plot and jax.process_index() == 0:
             draw(workdir)
 

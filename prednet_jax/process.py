@@ -278,6 +278,14 @@ def set_precision(precision: str) -> jnp.dtype:
     return jnp.dtype("float64" if precision == "float64" else "float32")
 
 
+def has_tf32() -> bool:
+    """Returns whether the device rounds products to TF32; starts the backend."""
+    device = jax.local_devices()[0]
+    # CUDA's number of an A100, the first card with TF32, is 8.0.
+    generation = float(getattr(device, "compute_capability", 8))
+    return device.platform == "gpu" and generation >= 8
+
+
 def available_threads() -> int:
     """Returns the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):

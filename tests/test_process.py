@@ -116,3 +116,17 @@ def test_a_launcher_is_known_to_jax_by_its_name(monkeypatch):
         monkeypatch.setattr(jax.distributed, "initialize", fail)
         with pytest.raises(ValueError, match=r"ompi: not joined .*coordinator=host"):
             process.join_launched(process.Launched("ompi", 4, 2))
+
+
+@pytest.mark.parametrize(
+    ("device", "has"),
+    [
+        ({"platform": "cpu"}, False),
+        ({"platform": "gpu", "compute_capability": "7.5"}, False),
+        ({"platform": "gpu", "compute_capability": "9.0"}, True),
+    ],
+)
+def test_which_devices_have_tf32(monkeypatch, device, has):
+    """The first card with TF32 is the A100, of compute capability 8.0."""
+    monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(**device)])
+    assert process.has_tf32() == has

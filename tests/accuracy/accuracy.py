@@ -23,7 +23,7 @@ from prednet_jax.noise.questions.first_difference import NOISE, against
 from prednet_jax.noise.questions.leaves import rms
 from prednet_jax.noise.questions.recording import Recording, Watch
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
-from tests.accuracy import gpu_tools, planted
+from tests.accuracy import gpu_tools, narrow, planted
 from tests.accuracy import noise_programs as programs
 from tests.accuracy.noise_programs import (
     HELD_OUT,
@@ -345,6 +345,9 @@ MEASURES: dict[str, Callable[[], Any]] = {
     "kernels": kernels_caught,
     "explain": lambda: explained([*PRODUCTS, *programs.SUMS]),
     "h200": lambda: list(gpu_tools.on_h200()),
+    "products": lambda: list(narrow.on_device()),
+    "rows": lambda: list(narrow.rows()),
+    "casts": lambda: list(narrow.with_casts()),
     "closer": nearer,
     "localize": lines_found,
     "decisions": accuracies,

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
 from benchmarks import gpu_steps
 from prednet_jax import PredNetConfig
+from tests.processes import SCRIPTS, python
 
 
 def test_operations_are_those_of_every_convolution_three_times():
@@ -52,16 +54,41 @@ def test_a_step_that_fails_is_named_and_costs_no_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_script_for_a_gpu_runs_in_small_and_does_what_is_missing(tmp_path, forked):
-    arguments = ("on_gpu.py", "--minutes=20", f"--workdir={tmp_path}")
-    first = forked(*arguments)
+@pytest.mark.fault
+def test_the_script_for_a_gpu_is_killed_and_does_what_is_missing(
+    tmp_path, started, forked
+):
+    """In small on a CPU; the same command continues, and repeats nothing."""
+    command = "on_gpu.py", "--minutes=20", f"--workdir={tmp_path}"
+    with started(*command) as process:
+        process.wait_for_update(tmp_path / "trial", 3)
+        process.kill()
+    before = (tmp_path / "tools.jsonl").read_text()
+    # Else the trainings would take their share of twenty minutes.
+    (tmp_path / "updates.json").write_text("[2, 3]")
+    first = forked(*command)
     for part in ("tools", "compare", "training"):
         assert f"{part}: done" in first.stdout
+    assert (tmp_path / "tools.jsonl").read_text().startswith(before)
     record = json.loads((tmp_path / "speed.jsonl").read_text())
     assert record["seconds_per_window"] > 0
-    assert "ms a window" not in forked(*arguments).stdout
+    assert "ms a window" not in forked(*command).stdout
     scores = json.loads((tmp_path / "unseen.json").read_text())
     assert scores["observed"]["mse"] > 0
+
+
+@pytest.mark.fault
+def test_a_gpu_that_disappears_ends_in_one_sentence(tmp_path):
+    """The driver answers at the start and never again; what is there is kept."""
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(f"#!/bin/sh\nmv {driver} {driver}.gone\necho NVIDIA H200\n")
+    driver.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "JAX_PLATFORMS": ""}
+    script, folder = SCRIPTS / "on_gpu.py", tmp_path / "results"
+    command = script, "--parts=compare", f"--workdir={folder}"
+    (line,) = python(*command, status=1, **variables).stderr.splitlines()
+    assert line.startswith("on_gpu.py: NVIDIA H200 does not answer any more")
+    assert str(folder) in line
 
 
 def test_a_part_that_there_is_not_is_refused(tmp_path, refused):

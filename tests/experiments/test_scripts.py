@@ -405,6 +405,20 @@ def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
 
 
 @pytest.mark.fault
+def test_a_gpu_that_fails_in_a_run_is_one_line(monkeypatch):
+    """Status 1, and how to continue; another error of JAX keeps its traceback."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import _cli
+
+    lost = jax.errors.JaxRuntimeError("INTERNAL: CUDA error: device lost\nBacktrace")
+    line, status = _cli._ending(lost)
+    assert status == 1
+    assert "(INTERNAL: CUDA error: device lost)" in line
+    assert "--resume" in line
+    assert _cli._ending(jax.errors.JaxRuntimeError("INTERNAL: a fault")) is None
+
+
+@pytest.mark.fault
 def test_a_full_disk_is_one_line(monkeypatch):
     """Status 1 and a line that names the file and says what to make fewer."""
     monkeypatch.syspath_prepend(str(SCRIPTS))

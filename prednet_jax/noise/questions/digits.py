@@ -6,9 +6,9 @@ n runs is an estimate. With confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
-The program's own rounding (`own_rounding`) is the same in every run. Its effect d is
-added to the error: sqrt((z s)^2 + d^2). An element that is infinite in only some of the
-runs has no digits.
+The program's own rounding (`own_rounding`) is the same in every run. The runs are those
+of the program without it, and its effect d is added to the error:
+sqrt((z s)^2 + d^2). An element that is infinite in only some of the runs has no digits.
 """
 
 import math
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import quantiles
+from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import check_int, expect
 from prednet_jax.noise.questions.leaves import describe_leaves, rms
@@ -164,10 +164,16 @@ def digits_table(
         if any(free.is_free):
             own = own_rounding(BoundCall(fn, args, kwargs), free.settled)
         call = own.call
-        drawn = call.draw(noisy if call.fn is fn else inject(call.fn, spec), key, draws)
         seen = FiniteRuns()
-        aligned = map(free.align, drawn)
-        tree, means, spreads = sample_moments(seen.counted(aligned))
+        if own.uncast is not None:
+            drawn = (own.uncast(k, spec) for k in random_bits.split(key, draws))
+            drawn = map(free.settled, drawn) if any(free.is_free) else drawn
+        else:
+            inner = noisy if call.fn is fn else inject(call.fn, spec)
+            drawn = map(free.align, call.draw(inner, key, draws))
+        tree, means, spreads = sample_moments(seen.counted(drawn))
+        if own.uncast is not None:
+            tree = call.result()
         reaches = call.reaches(spec)
         described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
         effects = own.total() or [np.zeros(x.shape) for x in means]

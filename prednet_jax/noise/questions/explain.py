@@ -311,6 +311,8 @@ def _classify_leaf(
     near = [c for c in clouds if c.holds(now)]
     if near and not outside:
         overlap = [rung for rung, v in seen.items() if v and min(v) <= far <= max(v)]
+        if CASTS in effects and _is_effect(difference, effects[CASTS]):
+            return placed(CASTS, *overlap)
         return placed(_nearest(now, near, is_plain), *overlap)
     for name, cloud, elements in reference.wider(i):
         if (
@@ -400,7 +402,16 @@ def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:
     """
     least = max(PATTERN, CHANCE / math.sqrt(count))
     if least >= 1:
-        nearest = min(rms(subtract(x, effect)), rms(subtract(x, -effect)))
-        return nearest <= REPEATED * rms(effect)
+        return _repeats(x, effect)
     size = np.linalg.norm(x) * np.linalg.norm(effect)
     return bool(abs(np.vdot(x, effect)) >= least * size)
+
+
+def _is_effect(x: np.ndarray, effect: np.ndarray) -> bool:
+    """Returns whether a difference is an effect itself, by more than chance."""
+    return x.size > CHANCE**2 and _repeats(x, effect)
+
+
+def _repeats(x: np.ndarray, effect: np.ndarray) -> bool:
+    nearest = min(rms(subtract(x, effect)), rms(subtract(x, -effect)))
+    return nearest <= REPEATED * rms(effect)

@@ -2,14 +2,15 @@
 
 No noise models either of them. Most accelerators multiply float32 in a narrower format
 by default (TF32, bfloat16), in every run the same, and a cast to bfloat16 rounds in the
-same way each time. So the questions compare a program with itself:
+same way each time, as does arithmetic in bfloat16. So the questions compare a program
+with itself:
 
     highest   the same jaxpr with the highest precision in every product
     uncast    the same with every narrower type widened to float32 (float64 where the
               program has float64)
 
-    effect of the device's format = unchanged program - highest
-    effect of casts               = highest - uncast
+    effect of the device's format             = unchanged program - highest
+    effect of casts and of narrow arithmetic  = highest - uncast
 
 Whether a product rounds is found by trying it: random operands of its shapes and types
 are multiplied at its own precision and at the highest. The format is the one whose
@@ -71,12 +72,14 @@ class OwnRounding(NamedTuple):
         effects: by name of the format, and `casts`: the effect on each leaf of the
             result. A name without any effect is left out.
         notes: one line for each, with a remedy for the user.
+        uncast: `run(key, spec=None)`, the call without its casts; None if it has none.
     """
 
     call: BoundCall
     products: tuple[RoundedProduct, ...]
     effects: dict[str, Result]
     notes: tuple[str, ...]
+    uncast: Callable[..., Result] | None = None
 
     def total(self) -> Result | None:
         """Returns the sum of the effects on each leaf, or None without effects."""
@@ -98,7 +101,7 @@ def own_rounding(
     program = call.program()
     steps = list(plan(program.jaxpr, Identity()).walk())
     products = rounded_products(steps)
-    casts = [step for step in steps if not step.bodies and _narrows(step)]
+    casts = [step for step in steps if not step.bodies and _is_narrow(step)]
     if not products and not casts:
         return OwnRounding(call, (), {}, ())
     pure, arrays = call.pure()
@@ -110,6 +113,7 @@ def own_rounding(
     reference = call
     effects: dict[str, Result] = {}
     notes: list[str] = []
+    uncast = None
     here = values(pure)
     if products:
         reference = call._replace(fn=at_highest_precision(call.fn))
@@ -120,11 +124,13 @@ def own_rounding(
             notes += format_notes(products)
         here = highest
     if casts:
-        effects[CASTS] = list(map(subtract, here, comparable(_uncast(call, steps))))
+        uncast = _uncast(call, steps)
+        wide = comparable(uncast(random_bits.split(jax.random.key(0), 1)[0]))
+        effects[CASTS] = list(map(subtract, here, wide))
         first = casts[0].source or casts[0].path
         notes.append(f"the function rounds by casts of its own (first: {first})")
     effects = {name: x for name, x in effects.items() if any(map(np.any, x))}
-    return OwnRounding(reference, products, effects, tuple(notes))
+    return OwnRounding(reference, products, effects, tuple(notes), uncast)
 
 
 def at_highest_precision(fn: Callable) -> Callable:
@@ -188,8 +194,9 @@ def _format_of(equation: compat.Equation) -> str:
     if params.get("out_sharding") is not None:
         params["out_sharding"] = None
     kinds = [(shape.shape, str(shape.dtype)) for shape in shapes]
-    device = jax.devices()[0]
-    key = repr((device.device_kind, equation.primitive.name, kinds, params))
+    device = jax.config.jax_default_device or jax.devices()[0]
+    kind = getattr(device, "device_kind", device)
+    key = repr((kind, equation.primitive.name, kinds, params))
     if key not in _TRIED:
         _TRIED[key] = _try_product(equation.replace(params=params), shapes)
     return _TRIED[key]
@@ -219,17 +226,19 @@ def _bound(equation: compat.Equation, *operands: Array) -> Any:
     return compat.bind(equation, *operands)[0]
 
 
-def _narrows(step: Step) -> bool:
-    """Returns whether an equation is a cast that rounds floating-point numbers."""
-    atoms = step.equation.invars
+def _is_narrow(step: Step) -> bool:
+    """Returns whether an equation casts to fewer bits, or computes in a narrow type."""
+    atoms = (*step.equation.invars[:1], *step.equation.outvars)
     kinds = [getattr(atom.aval, "dtype", np.dtype(bool)) for atom in atoms]
-    names = "convert_element_type", "reduce_precision"
-    floats = bool(kinds) and jnp.issubdtype(kinds[0], jnp.inexact)
-    return step.name in names and floats and bool(rounds_to(step.equation))
+    if not kinds or not all(jnp.issubdtype(kind, jnp.inexact) for kind in kinds):
+        return False
+    if step.name in ("convert_element_type", "reduce_precision"):
+        return bool(rounds_to(step.equation))
+    return any(jnp.finfo(kind).bits < 32 for kind in kinds[1:])
 
 
-def _uncast(call: BoundCall, steps: Sequence[Step]) -> Result:
-    """Returns the result of a call without its casts, at the highest precision."""
+def _uncast(call: BoundCall, steps: Sequence[Step]) -> Callable[..., Result]:
+    """Returns a call without its casts, at the highest precision."""
     types = [
         atom.aval.dtype
         for step in steps
@@ -237,5 +246,4 @@ def _uncast(call: BoundCall, steps: Sequence[Step]) -> Result:
         if jnp.issubdtype(getattr(atom.aval, "dtype", bool), jnp.inexact)
     ]
     wide = any(jnp.finfo(dtype).bits == 64 for dtype in types)
-    run = widened_program(call, np.dtype(np.float64 if wide else np.float32))
-    return run(random_bits.split(jax.random.key(0), 1)[0])
+    return widened_program(call, np.dtype(np.float64 if wide else np.float32))

@@ -114,6 +114,8 @@ class Tolerance:
         widened: format in which this device multiplies by default, such as `tf32`, if
             the tolerance includes its effect.
         spec: text of the noise.
+        casts: whether the function rounds by casts of its own. Their effect is left
+            out, since they are in every run.
         limits: the largest distance of each element, from the noise of similar
             elements. None if the tolerance was read from a file.
     """
@@ -125,6 +127,7 @@ class Tolerance:
     hidden: int = 0
     widened: str = ""
     spec: str = ""
+    casts: bool = False
     limits: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[float]:
@@ -139,6 +142,8 @@ class Tolerance:
         notes = ["extrapolated"] * self.extrapolated
         if self.widened:
             notes.append(f"products in {self.widened} included")
+        if self.casts:
+            notes.append("effect of the function's own casts left out")
         if self.hidden:
             notes.append(f"hides errors of {self.hidden} small elements")
         return ", ".join([f"rtol {self.rtol:.2g}, atol {self.atol:.2g}", *notes])
@@ -216,8 +221,10 @@ def tolerance(
         tree, means, spreads = sample_moments(seen())
         if own.call is not call:
             eager = wide_leaves(own.call.result())
-        _check_compilation(own.call, key, errors, eager, references[-1])
+        casts = own.effects.get(CASTS, [])
+        _check_compilation(own.call, key, errors, eager, references[-1], casts)
         about: dict[str, Any] = {"widened": widened, "spec": text}
+        about["casts"] = CASTS in own.effects
         if takes_decisions(call):
             about["limits"] = None
         columns = zip(errors, means, spreads, strict=True)
@@ -236,8 +243,12 @@ def _check_compilation(
     errors: Sequence[_Errors],
     eager: Result,
     compiled: Result,
+    casts: Result,
 ) -> None:
-    """Refuses a function whose compiled result differs by more than rounding."""
+    """Refuses a function whose compiled result differs by more than rounding.
+
+    A compiler may leave out casts, so a difference as large as theirs is allowed.
+    """
     flips = takes_decisions(call)
 
     def difference(i: int, x: np.ndarray) -> np.ndarray:
@@ -253,6 +264,8 @@ def _check_compilation(
             for x in (eager[i], run[i])
             if x is not None
             if one.outside(difference(i, x), COMPILED_FACTOR, flips)[0]
+            if not casts
+            or not one.within_effect(difference(i, x), casts[i], COMPILED_FACTOR)
         ]
 
     if not suspects([e.elements for e in errors], [e.first for e in errors]):

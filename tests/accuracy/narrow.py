@@ -1,0 +1,405 @@
+"""Compares what the tools say of narrow formats with what is right.
+
+    python -m tests.accuracy.accuracy products rows casts
+
+`DEVICE` are programs for a CPU that multiplies float32 as an accelerator does by
+default (`tests.noise.rounding_cpu`). `MIXED` are programs that cast. A mixed program is
+made of a type: with None it does not cast, and gives the truth. No constant of a tool
+was chosen on any of them.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from prednet_jax import noise
+from tests.accuracy.noise_programs import (
+    convolve,
+    in_float64,
+    layer_norm,
+    listed,
+    normal,
+    right_digits,
+    whole,
+)
+from tests.noise.rounding_cpu import multiplying
+
+KEY = jax.random.key(11)
+X, W = normal(300, 8, 48), normal(301, 48, 48, scale=0.18)
+U, V = normal(302, 48, 48, scale=0.12), normal(303, 48, 6, scale=0.3)
+IMAGE, KERNEL = normal(304, 2, 9, 9, 4), normal(305, 3, 3, 4, 8, scale=0.2)
+
+DEVICE: dict[str, Callable[[], tuple]] = {}
+MIXED: dict[str, Callable[[], tuple]] = {}
+#: Those of `DEVICE` whose rows do not depend on each other.
+ROWS = ("normalised", "strided", "experts")
+
+
+@listed(DEVICE, X, W, V)
+def heads(x, w, v):
+    q, k = (jnp.reshape(x @ m, (8, 4, 12)) for m in (w, w.T))
+    scores = jnp.einsum("qhd,khd->hqk", q, k) / np.float32(3.5)
+    mixed = jnp.einsum("hqk,khd->qhd", jax.nn.softmax(scores), q)
+    return mixed.reshape(8, 48) @ v
+
+
+@listed(DEVICE, X, W, V)
+def normalised(x, w, v):
+    return layer_norm(jax.nn.gelu(layer_norm(x) @ w)) @ v
+
+
+@listed(DEVICE, X, W, U)
+def gru(x, w, u):
+    def step(h, now):
+        z = jax.nn.sigmoid(now @ w + h @ u)
+        return (np.float32(1) - z) * h + z * jnp.tanh(now @ u), None
+
+    return lax.scan(step, jnp.zeros(48), x)[0]
+
+
+@listed(DEVICE, X, W)
+def power(x, w):
+    """Runs an iteration until its change is small."""
+
+    def step(state):
+        v, _, n = state
+        new = w @ (w.T @ v)
+        new = new / jnp.linalg.norm(new)
+        return new, jnp.linalg.norm(new - v), n + 1
+
+    going = lambda state: (state[1] > np.float32(0.1)) & (state[2] < 30)  # noqa: E731
+    return lax.while_loop(going, step, (x[0], jnp.float32(1), 0))[0]
+
+
+@listed(DEVICE, X, W, V, whole(306, 6, 8))
+def cross_entropy(x, w, v, labels):
+    def loss(weights):
+        logits = jnp.tanh(x @ weights[0]) @ weights[1]
+        logs = jax.nn.log_softmax(logits)
+        return -jnp.mean(jnp.take_along_axis(logs, labels[:, None], 1))
+
+    return jax.value_and_grad(loss)((w, v))
+
+
+@listed(DEVICE, IMAGE, KERNEL)
+def strided(x, w):
+    y = lax.conv_general_dilated(
+        x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return jax.nn.softplus(y).mean((1, 2))
+
+
+@listed(DEVICE, IMAGE, KERNEL)
+def filter_gradient(x, w):
+    return jax.grad(lambda w: jnp.sum(jnp.sin(convolve(x, w))) / np.float32(50))(w)
+
+
+@listed(DEVICE, X, W, U, V)
+def per_example(x, w, u, v):
+    """Gradients of each example, by vmap of grad."""
+    loss = lambda v, x: jnp.sum(jnp.tanh(jnp.cos(x @ w) @ u @ v))  # noqa: E731
+    return jax.vmap(jax.grad(loss), (None, 0))(v, x).mean(0)
+
+
+@listed(DEVICE, X, W)
+def solved(x, w):
+    gram = w.T @ w + jnp.eye(48, dtype=jnp.float32)
+    return jnp.linalg.solve(gram, x.T).T
+
+
+@listed(DEVICE, X, W, U)
+def rematerialised(x, w, u):
+    layer = jax.checkpoint(lambda h: h + jnp.tanh(h @ w) @ u)
+    return jax.grad(lambda x: jnp.sum(layer(layer(layer(x))) ** 2))(x)
+
+
+@listed(DEVICE, X, W, U, V)
+def experts(x, w, u, v):
+    gate = jax.nn.softmax(x @ v[:, :2])
+    both = jnp.einsum("bi,eio->beo", x, jnp.stack([w, u]))
+    return jnp.einsum("be,beo->bo", gate, jax.nn.relu(both))
+
+
+@listed(DEVICE, X, W, V)
+def tangent(x, w, v):
+    return jax.jvp(lambda w: jnp.log1p(jnp.square(x @ w)) @ v, (w,), (w[::-1],))
+
+
+def mixed(*arguments: Any, dtype: str = "bfloat16") -> Callable:
+    """Lists a program that is made of a type, with its arguments and that type."""
+
+    def add(make: Callable) -> Callable:
+        MIXED[make.__name__] = lambda: (make(dtype), make(None), arguments)
+        return make
+
+    return add
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Casts to a narrow type and back: what a product with float32 sums takes."""
+    return x if dtype is None else x.astype(dtype).astype(x.dtype)
+
+
+def product(x: Any, w: Any, dtype: Any) -> Any:
+    """Multiplies in a narrow type with sums in float32."""
+    if dtype is None:
+        return x @ w
+    x, w = x.astype(dtype), w.astype(dtype)
+    return jnp.matmul(x, w, preferred_element_type=jnp.float32)
+
+
+@mixed(X, W, V)
+def sums_in_float32(dtype):
+    return lambda x, w, v: product(jax.nn.silu(product(x, w, dtype)), v, dtype)
+
+
+@mixed(X, W, V, dtype="float16")
+def layer_in_half(dtype):
+    def fn(x, w, v):
+        h = layer_norm(x @ w)
+        h = h if dtype is None else h.astype(dtype)  # Kept in the narrow type.
+        return jnp.tanh(h * 2).astype(v.dtype) @ v
+
+    return fn
+
+
+@mixed(X, W, V, dtype="float8_e4m3fn")
+def scaled_float8(dtype):
+    def scaled(x):
+        if dtype is None:
+            return x
+        scale = jnp.max(jnp.abs(x)) / np.float32(448)
+        return (x / scale).astype(dtype).astype(jnp.float32) * scale
+
+    return lambda x, w, v: jnp.tanh(scaled(x) @ scaled(w)) @ v
+
+
+@mixed(X, W, V, dtype="float8_e5m2")
+def float8_activations(dtype):
+    return lambda x, w, v: cast(jax.nn.gelu(x @ w), dtype) @ v
+
+
+class _Network(nn.Module):
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.gelu(nn.Dense(32, dtype=self.dtype)(x))
+        x = nn.LayerNorm(dtype=self.dtype)(x)
+        return nn.Dense(6, dtype=self.dtype)(x)
+
+
+_PARAMS = _Network(None).init(jax.random.key(0), X)
+
+
+@mixed(_PARAMS, X)
+def flax_dtype(dtype):
+    return lambda params, x: _Network(dtype).apply(params, x).astype(x.dtype)
+
+
+@mixed([W, U, V], X)
+def policy(dtype):
+    """Casts all leaves of a pytree at the border, as a policy of jmp does."""
+
+    def fn(weights, x):
+        given = x.dtype
+        if dtype is not None:
+            weights, x = jax.tree.map(lambda a: a.astype(dtype), (weights, x))
+        for w in weights[:-1]:
+            x = jnp.tanh(x @ w)
+        return (x @ weights[-1]).astype(given)
+
+    return fn
+
+
+@mixed({"w": W, "v": V}, X, whole(306, 6, 8))
+def mixed_update(dtype):
+    """One update of Adam on weights in float32, with gradients of narrow ones."""
+    optimizer = optax.adamw(np.float32(1e-2))
+
+    def fn(weights, x, labels):
+        def loss(weights):
+            logits = product(
+                jnp.tanh(product(x, weights["w"], dtype)), weights["v"], dtype
+            )
+            return optax.softmax_cross_entropy_with_integer_labels(
+                logits, labels
+            ).mean()
+
+        gradients = jax.tree.map(lambda g: cast(g, dtype), jax.grad(loss)(weights))
+        state = optimizer.init(weights)
+        updates, state = optimizer.update(gradients, state, weights)
+        return optax.apply_updates(weights, updates), state[0].mu
+
+    return fn
+
+
+@mixed(X, W, U)
+def scan_of_casts(dtype):
+    def fn(x, w, u):
+        def step(h, now):
+            return jnp.tanh(product(now, w, dtype) + product(h, u, dtype)), None
+
+        return lax.scan(step, jnp.zeros(48), x)[0]
+
+    return fn
+
+
+@mixed(X, W, dtype="float16")
+def while_of_casts(dtype):
+    def fn(x, w):
+        def step(state):
+            h, n = state
+            return cast(jnp.sin(cast(h, dtype) @ cast(w, dtype)), dtype), n + 1
+
+        return lax.while_loop(lambda state: state[1] < 4, step, (x, 0))[0]
+
+    return fn
+
+
+@mixed(X, W, V)
+def vmap_of_grad(dtype):
+    def fn(x, w, v):
+        loss = lambda w, x: jnp.sum(product(jnp.tanh(product(x, w, dtype)), v, dtype))  # noqa: E731
+        return jax.vmap(jax.grad(loss), (None, 0))(w, x).mean(0)
+
+    return fn
+
+
+@mixed(X, W, V)
+def custom_derivative(dtype):
+    """Keeps its residual in the narrow type, to save memory."""
+
+    @jax.custom_vjp
+    def layer(x, w):
+        return jax.nn.silu(x @ w)
+
+    def forward(x, w):
+        return layer(x, w), (cast(x, dtype), cast(w, dtype))
+
+    def backward(residuals, g):
+        return jax.vjp(lambda x, w: jax.nn.silu(x @ w), *residuals)[1](g)
+
+    layer.defvjp(forward, backward)
+    return lambda x, w, v: jax.grad(lambda w: jnp.sum(layer(x, w) @ v))(w)
+
+
+@mixed(IMAGE, KERNEL)
+def convolution_in_bfloat16(dtype):
+    def fn(x, w):
+        given = x.dtype
+        if dtype is not None:
+            x, w = x.astype(dtype), w.astype(dtype)
+        return jax.nn.relu(convolve(x, w)).astype(given).mean((1, 2))
+
+    return fn
+
+
+@mixed(X, W, V)
+def attention_in_bfloat16(dtype):
+    def fn(x, w, v):
+        q, k = product(x, w, dtype), product(x, w.T, dtype)
+        weights = jax.nn.softmax(product(q, k.T, dtype) / np.float32(7))
+        return product(product(weights, x, dtype), v, dtype)
+
+    return fn
+
+
+def on_device(names: Iterable[str] = tuple(DEVICE)) -> Iterator[dict[str, Any]]:
+    """Yields what the tools say of programs where products round to a format."""
+    for name, format in itertools.product(names, ("tf32", "bf16")):
+        fn, args = DEVICE[name]()
+        truth, highest = in_float64(fn, args), _at_highest(fn)
+        recording = noise.record(highest)(*args)
+        with multiplying(format):
+            plain, full = jax.jit(fn)(*args), jax.jit(highest)(*args)
+            noisy = noise.inject(fn, noise.default())(KEY, *args)
+            tolerances = noise.tolerance(fn)(KEY, *args)
+            found = noise.first_difference(fn, recording)(KEY, *args)
+            decisions = noise.decisions(fn, draws=2)(KEY, *args)
+            yield {
+                "program": name,
+                "format": format,
+                **_digits(fn, args, plain, truth),
+                "explain": _rungs(fn, args, plain, full),
+                "under noise": _rungs(fn, args, noisy, plain),
+                "tolerance": _within(tolerances, full, plain),
+                "first": found[0].primitive if found else "",
+                "told": [
+                    format in str(said)
+                    for said in (jax.tree.leaves(tolerances)[0], decisions)
+                ],
+            }
+
+
+def _at_highest(fn: Callable) -> Callable:
+    def call(*args: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return fn(*args)
+
+    return call
+
+
+def rows(names: Iterable[str] = ROWS) -> Iterator[dict[str, Any]]:
+    """Yields the rungs of `invariance` where one row alone is not rounded."""
+    for name, format in itertools.product(names, ("tf32", "bf16")):
+        fn, (x, *rest) = DEVICE[name]()
+
+        def call(x: Any, fn: Callable = fn, rest: Any = rest) -> Any:
+            return (_at_highest(fn) if len(x) == 1 else fn)(x, *rest)
+
+        with multiplying(format):
+            variants = noise.invariance(call)(x).variants
+        yield {
+            "program": name,
+            "format": format,
+            "rungs": {variant.name: variant.rung for variant in variants},
+        }
+
+
+def _digits(
+    fn: Callable, args: Sequence[Any], plain: Any, truth: Any
+) -> dict[str, float]:
+    """Returns the median digits as counted and as right, and the leaf's mean error."""
+    counted = list(map(np.ravel, jax.tree.leaves(noise.digits(fn)(KEY, *args))))
+    right = list(map(np.ravel, right_digits(plain, truth)))
+    pairs = zip(counted, right, strict=True)
+    return {
+        "digits": float(np.median(np.concatenate(counted))),
+        "right": float(np.median(np.concatenate(right))),
+        "error": max(float(np.mean(np.abs(x - y))) for x, y in pairs),
+    }
+
+
+def _rungs(fn: Callable, args: Sequence[Any], a: Any, b: Any) -> list[str]:
+    report = noise.explain(fn, a, b)(KEY, *args)
+    return sorted(set(jax.tree.leaves(report.rung)))
+
+
+def _within(tolerances: Any, actual: Any, expected: Any) -> bool:
+    leaves = map(jax.tree.leaves, (actual, expected, tolerances))
+    triples = zip(*leaves, strict=True)
+    return all(np.allclose(x, y, *tolerance) for x, y, tolerance in triples)
+
+
+def with_casts(names: Iterable[str] = tuple(MIXED)) -> Iterator[dict[str, Any]]:
+    """Yields what the tools say of programs that cast."""
+    for name in names:
+        fn, full, args = MIXED[name]()
+        with jax.numpy_dtype_promotion("standard"):
+            plain, without = jax.jit(fn)(*args), jax.jit(full)(*args)
+            tolerances = noise.tolerance(fn)(KEY, *args)
+            yield {
+                "program": name,
+                **_digits(fn, args, plain, in_float64(full, args)),
+                "explain": _rungs(fn, args, plain, without),
+                "tolerance": _within(tolerances, fn(*args), plain),
+                "told": "casts" in str(jax.tree.leaves(tolerances)[0]),
+            }
