@@ -32,6 +32,7 @@ from tests.accuracy.noise_programs import (
 from tests.noise.rounding_cpu import multiplying
 
 KEY = jax.random.key(11)
+NOISE = "reduction_order:granularity=element+ulp"
 X, W = normal(300, 8, 48), normal(301, 48, 48, scale=0.18)
 U, V = normal(302, 48, 48, scale=0.12), normal(303, 48, 6, scale=0.3)
 IMAGE, KERNEL = normal(304, 2, 9, 9, 4), normal(305, 3, 3, 4, 8, scale=0.2)
@@ -320,7 +321,7 @@ def on_device(names: Iterable[str] = tuple(DEVICE)) -> Iterator[dict[str, Any]]:
         recording = noise.record(highest)(*args)
         with multiplying(format):
             plain, full = jax.jit(fn)(*args), jax.jit(highest)(*args)
-            noisy = noise.inject(fn, noise.default())(KEY, *args)
+            noisy = noise.inject(fn, noise.parse(NOISE))(KEY, *args)
             tolerances = noise.tolerance(fn)(KEY, *args)
             found = noise.first_difference(fn, recording)(KEY, *args)
             decisions = noise.decisions(fn, draws=2)(KEY, *args)

@@ -309,10 +309,17 @@ def _classify_leaf(
     if unknown:
         reasons.append(f"{unknown} elements that are zero in all runs: not resolved")
     near = [c for c in clouds if c.holds(now)]
+    overlap: list[str] = []
     if near and not outside:
         overlap = [rung for rung, v in seen.items() if v and min(v) <= far <= max(v)]
-        if CASTS in effects and _is_effect(difference, effects[CASTS]):
-            return placed(CASTS, *overlap)
+    if (
+        CASTS in scales
+        and difference.size > CHANCE**2
+        and _repeats(difference, effects[CASTS])
+        and noise.within_effect(difference, effects[CASTS], ELEMENT_RATIO)
+    ):
+        return placed(CASTS, *overlap)
+    if near and not outside:
         return placed(_nearest(now, near, is_plain), *overlap)
     for name, cloud, elements in reference.wider(i):
         if (
@@ -407,11 +414,7 @@ def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:
     return bool(abs(np.vdot(x, effect)) >= least * size)
 
 
-def _is_effect(x: np.ndarray, effect: np.ndarray) -> bool:
-    """Returns whether a difference is an effect itself, by more than chance."""
-    return x.size > CHANCE**2 and _repeats(x, effect)
-
-
 def _repeats(x: np.ndarray, effect: np.ndarray) -> bool:
+    """Returns whether a difference is an effect itself, or its opposite."""
     nearest = min(rms(subtract(x, effect)), rms(subtract(x, -effect)))
     return nearest <= REPEATED * rms(effect)
