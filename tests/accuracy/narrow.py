@@ -20,6 +20,9 @@ import optax
 from jax import lax
 
 from prednet_jax import noise
+from prednet_jax.noise.questions.explain import place
+from prednet_jax.noise.questions.reference import NoiseReference, ladder
+from prednet_jax.noise.questions.sampling import BoundCall
 from tests.accuracy.noise_programs import (
     convolve,
     in_float64,
@@ -322,6 +325,7 @@ def on_device(names: Iterable[str] = tuple(DEVICE)) -> Iterator[dict[str, Any]]:
         with multiplying(format):
             plain, full = jax.jit(fn)(*args), jax.jit(highest)(*args)
             noisy = noise.inject(fn, noise.parse(NOISE))(KEY, *args)
+            reference = ladder(BoundCall(fn, args, {}), KEY, draws=4)
             tolerances = noise.tolerance(fn)(KEY, *args)
             found = noise.first_difference(fn, recording)(KEY, *args)
             decisions = noise.decisions(fn, draws=2)(KEY, *args)
@@ -329,8 +333,8 @@ def on_device(names: Iterable[str] = tuple(DEVICE)) -> Iterator[dict[str, Any]]:
                 "program": name,
                 "format": format,
                 **_digits(fn, args, plain, truth),
-                "explain": _rungs(fn, args, plain, full),
-                "under noise": _rungs(fn, args, noisy, plain),
+                "explain": _rungs(reference, plain, full),
+                "under noise": _rungs(reference, noisy, plain),
                 "tolerance": _within(tolerances, full, plain),
                 "first": found[0].primitive if found else "",
                 "told": [
@@ -379,9 +383,8 @@ def _digits(
     }
 
 
-def _rungs(fn: Callable, args: Sequence[Any], a: Any, b: Any) -> list[str]:
-    report = noise.explain(fn, a, b)(KEY, *args)
-    return sorted(set(jax.tree.leaves(report.rung)))
+def _rungs(reference: NoiseReference, a: Any, b: Any) -> list[str]:
+    return sorted({leaf.rung for leaf in place(reference, a, b).leaves})
 
 
 def _within(tolerances: Any, actual: Any, expected: Any) -> bool:
@@ -396,11 +399,12 @@ def with_casts(names: Iterable[str] = tuple(MIXED)) -> Iterator[dict[str, Any]]:
         fn, full, args = MIXED[name]()
         with jax.numpy_dtype_promotion("standard"):
             plain, without = jax.jit(fn)(*args), jax.jit(full)(*args)
+            reference = ladder(BoundCall(fn, args, {}), KEY, draws=4)
             tolerances = noise.tolerance(fn)(KEY, *args)
             yield {
                 "program": name,
                 **_digits(fn, args, plain, in_float64(full, args)),
-                "explain": _rungs(fn, args, plain, without),
+                "explain": _rungs(reference, plain, without),
                 "tolerance": _within(tolerances, fn(*args), plain),
                 "told": "casts" in str(jax.tree.leaves(tolerances)[0]),
             }
