@@ -18,7 +18,9 @@ from prednet_jax.saddles import symmetric
 from prednet_jax.saddles.symmetric import Design, Row, Run
 from prednet_jax.training import loop
 
-SMALL = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=12)
+SMALL = PredNetConfig(
+    channels=(3, 4), r_channels=(2, 4), height=8, width=12, convolution="xla"
+)
 FRAMES = jax.random.uniform(jax.random.key(1), (3, 1, 8, 12, 3))
 assert_same_bits = chex.assert_trees_all_equal
 
@@ -160,7 +162,7 @@ def _restored():
 
 @pytest.mark.usefixtures("_restored")
 def test_row_of_a_split_run_and_the_start_in_float64():
-    config = PredNetConfig(channels=(3, 4), r_channels=(2, 4), height=8, width=8)
+    config = dataclasses.replace(SMALL, width=8)
     design = Design(config=config, window=2, updates=60)
     row = symmetric.measure(Run("symmetric", "float32", 0.1, 1), design)
     assert row["separated_at"] == row["unequal_at"] == 1
