@@ -60,7 +60,6 @@ def page(results: Results) -> str:
         "address": lambda text: "data:text/csv;charset=utf-8," + quote(text, safe=","),
         "significant": numbers.significant,
         "probability": numbers.probability,
-        "percent": numbers.percent,
         "change": lambda value: f"{verdict_text.signed_percent(value)} %",
     }
     return environment.get_template("report.html").render(
@@ -136,9 +135,10 @@ def _model(results: Results, model: str) -> Record:
     name, chosen = verdict_text.display_name(model), results.verdict.of_model(model)
     against = [contrast for contrast in chosen if contrast.control == CONTROL]
     phrases = "; ".join(
-        f"{contrast.label} {verdict_text.effect(contrast)}" for contrast in against
+        f"{contrast.label} {verdict_text.difference(contrast)}" for contrast in against
     )
-    caption = f"{name}. At the end, against {CONTROL}: {phrases or 'not recorded'}."
+    phrases = phrases or "not recorded"
+    caption = f"{name}. Difference of the loss at the end from {CONTROL}: {phrases}."
     loss = figures.losses(results, model)
     finding = figures.relative_losses(results, model)
     drawn: dict[str, Any] = {}

@@ -80,7 +80,7 @@ def test_the_page_holds_verdicts_arms_and_commands(page, verdict):
         "loss not finite <nan>",
         "0, bit for bit",
         "p Holm: over all 7 contrasts of prednet",
-        "stale_targets +32 % [+26, +39]",
+        "stale_targets +0.00965 [+0.0077, +0.012]",
     ):
         assert phrase in text, phrase
     # The word of the rule is no headline.
@@ -117,7 +117,7 @@ def test_every_figure_has_its_words_its_data_and_its_command(page, verdict):
         assert "<figcaption>" in one
     said = [spec["description"] for spec in specs(page)]
     assert len(said) == 4
-    assert all("stale_targets +32 %" in alt for alt in said if "PredNet" in alt)
+    assert all("stale_targets +0.00965" in alt for alt in said if "PredNet" in alt)
     assert all("stale_targets 0, bit for bit" in alt for alt in said if "Auto" in alt)
     assert all(re.findall(r'<img alt="([^"]+)"', page))
 
