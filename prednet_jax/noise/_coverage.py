@@ -13,6 +13,7 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.order.permutations import narrow_type
+from prednet_jax.noise.order.products import CONVOLUTION_PIECES
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
@@ -177,7 +178,7 @@ def _perturbed(step: Step) -> Entry:
         pieces, order = action.cut.pieces, action.order
         reasons.append(f"{pieces} pieces in random order, {order.granularity}")
         if pieces != order.partials:
-            reasons.append(_fewer(order, action.cut))
+            reasons.append(_fewer(step.name, order, action.cut))
         types = [atom.aval.dtype for atom in step.atoms]
         kept = narrow_type(order.accumulate, types)
         if kept is not None:
@@ -193,9 +194,11 @@ def _perturbed(step: Step) -> Entry:
     return _entry(step, "; ".join(reasons))._replace(partials=pieces)
 
 
-def _fewer(order: ReductionOrder, cut: Cut) -> str:
+def _fewer(name: str, order: ReductionOrder, cut: Cut) -> str:
     """Returns why a sum has fewer pieces than `spec.partials`."""
     asked = f"partials={order.partials} became {cut.pieces}"
+    if name == "conv_general_dilated" and cut.pieces == CONVOLUTION_PIECES:
+        return f"{asked}: the most pieces of a convolution"
     if 0 < cut.terms < order.partials:
         return f"{asked}: there are {cut.terms} terms"
     if 0 < cut.terms < order.partials * order.shortest:

@@ -102,6 +102,14 @@ class Step:
         shape = self.equation.outvars[0].aval.shape
         return permutations.tile_grid(shape, order.granularity, order.tile)
 
+    @property
+    def elements(self) -> int:
+        """The size of the largest array whose elements noise moves, or 0 for none."""
+        if not (self.action.any and self.action.results):
+            return 0
+        avals = [*(x.aval for x in self.atoms), *result_avals(self.equation)]
+        return max(getattr(aval, "size", 0) for aval in avals)
+
     @functools.cached_property
     def source(self) -> str:
         """The user's line that made the equation, as "file.py:12 in function"."""
@@ -131,6 +139,11 @@ class Plan:
     noise: Noise
     steps: Sequence[Step]
     to_draw: Sequence[Step]
+
+    @functools.cached_property
+    def elements(self) -> int:
+        """The largest number of `Step.elements` in the program and inside it."""
+        return max((step.elements for step in self.walk()), default=0)
 
     def programs(self) -> "Iterator[Plan]":
         """Yields this plan and the plans of all programs inside, depth first."""

@@ -15,10 +15,17 @@ with `(s0, s1)` a hash of `salt` made while tracing. The multipliers and shifts 
 from `lowbias32`, a 32-bit finaliser of small avalanche bias found by search (C.
 Wellons, "Prospecting for hash functions", 2018). For fixed words the map from `i` is a
 bijection: within one draw no value repeats.
+
+Many draws of one state come from a pool, which has two such words (r, s) for each
+element: draw number k is `a_k r + s` modulo 2^32, with odd factors a_k from a hash of
+its salt. The upper bits of any two draws are independent (J. Carter and M. Wegman,
+"Universal classes of hash functions", 1979), and every element has 64 bits of state.
+The draw takes two operations instead of ten, and the program has fewer to compile.
 """
 
 import hashlib
 import math
+import zlib
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +44,8 @@ _B = 0x846CA68B
 _MASK = 0xFFFFFFFF
 
 Salt = int | Sequence[int]
+# Two uint32 arrays of one length: two random words for each element of an array.
+Pool = tuple[Array, Array]
 
 
 def words(key: Array) -> Array:
@@ -100,11 +109,16 @@ def mix(x: Array) -> Array:
 def salt_words(salt: Salt) -> tuple[int, int]:
     """Returns the two words of a salt, integers modulo 2^32, hashed in Python."""
     s0, s1 = _B, _GOLDEN
-    for part in (salt,) if isinstance(salt, int) else tuple(salt):
+    for part in as_tuple(salt):
         s0 = _mix_python(s0 ^ (part * _GOLDEN + _A))
         s1 = _mix_python(s1 + s0 + part)
         s0 = (s0 + s1) & _MASK
     return s0, s1
+
+
+def as_tuple(salt: Salt) -> tuple[int, ...]:
+    """Returns the integers of a salt."""
+    return (salt,) if isinstance(salt, int) else tuple(salt)
 
 
 def _mix_python(x: int) -> int:
@@ -134,6 +148,38 @@ def hash_counter(index: Array, w0: ArrayLike, w1: ArrayLike) -> Array:
     x = (x ^ (x >> np.uint32(15))) + w1
     x = x * np.uint32(_B)
     return x ^ (x >> np.uint32(16))
+
+
+def make_pool(state: Array, size: int) -> Pool:
+    """Returns the pool of `size` elements; a longer pool begins with the same words."""
+    shape = (max(size, 1),)
+    first, second = (bits(state, shape, (i, zlib.crc32(b"pool"))) for i in range(2))
+    return first, second
+
+
+def unfolded(*numbers: int) -> Array:
+    """Returns integers, uint32 [n], that XLA reads at run time.
+
+    XLA compiles equal kernels once. A scalar constant, or an array of one, is a part of
+    its kernel, which therefore differs from all others; a longer array is an operand.
+    """
+    longer = jnp.array([*numbers, 0], jnp.uint32)
+    return lax.optimization_barrier(longer)[:-1]
+
+
+def draw(pool: Pool, shape: Sequence[int], factor: Array) -> Array:
+    """Returns one draw [shape] from a pool, for a factor [1] that `factor` returns.
+
+    Bit j depends on the lower bits alone: use the upper ones.
+    """
+    size = math.prod(shape)
+    first, second = (lax.reshape(x[:size], tuple(shape)) for x in pool)
+    return first * factor[0] + second
+
+
+def factor(salt: Salt) -> Array:
+    """Returns the odd factor of the draw with this salt, uint32 [1]."""
+    return unfolded(salt_words(salt)[0] | 1)
 
 
 def below(count: int, random: Array) -> Array:
@@ -181,17 +227,23 @@ class Words(NamedTuple):
         places: on a logical mesh, this device's index and the size of each axis.
         steps: counters of the loops around, outermost first. Defaults to None: the
             evaluation does not need them.
+        made: the pool of `call`, computed once, or None.
     """
 
     call: Array
     run: Array
     places: dict[str, tuple[Array, Array]] = {}  # noqa: RUF012 (never written to)
     steps: tuple[Array, ...] | None = None
+    made: Pool | None = None
+
+    def pool(self, size: int) -> Pool:
+        """Returns a pool for arrays of `size` elements."""
+        return make_pool(self.call, size) if self.made is None else self.made
 
     def at_step(self, step: Array) -> "Words":
         """Returns the words for the loop step with this number."""
         steps = None if self.steps is None else (*self.steps, step)
-        return self._replace(call=fold(self.call, step), steps=steps)
+        return self._replace(call=fold(self.call, step), steps=steps, made=None)
 
     def of(self, schedule: str) -> Array:
         """Returns the words for drawing orders; see `ReductionOrder.schedule`."""
@@ -226,4 +278,5 @@ def on_device(
             index = index * size + here
     else:
         index = lax.axis_index(tuple(sorted(axes)))
-    return words._replace(call=fold(words.call, index), run=fold(words.run, index))
+    call, run = fold(words.call, index), fold(words.run, index)
+    return words._replace(call=call, run=run, made=None)

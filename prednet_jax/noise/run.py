@@ -165,6 +165,9 @@ def at_words(
     values.update(zip(plan.jaxpr.invars, args, strict=True))
     if drawn is None:
         drawn = _draw_ahead(plan, words)
+    if words.made is None and plan.elements:
+        first, second = random_bits.make_pool(words.call, plan.elements)
+        words = words._replace(made=(materialised(first), materialised(second)))
 
     evaluation.program(plan, words, values, drawn)
     return [evaluation.read(values, atom) for atom in plan.jaxpr.outvars]
@@ -185,26 +188,18 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
         pieces = step.action.cut.pieces
         alike.setdefault(pieces, []).append((step.path, step.grid))
 
-    def half(_: None, step: Array) -> tuple[None, dict[int, tuple[Array, ...]]]:
-        inner = random_bits.fold(source, step)
-        totals = ((n, sum(math.prod(g) for _, g in of)) for n, of in sums)
-        return None, {
-            n: permutations.draw_orders(inner, (-(-total // 2),), n, (*salt, n))
-            for n, total in totals
-        }
-
-    # A loop of two steps, because XLA fuses nothing out of a loop: otherwise it would
-    # repeat the draw in the kernel of each sum.
-    sums = sorted(alike.items())
-    _, halves = lax.scan(half, None, lax.iota(jnp.uint32, 2))
     drawn = {}
-    for n, grids in sums:
-        flat = [lax.reshape(word, (word.size,)) for word in halves[n]]
+    for n, grids in sorted(alike.items()):
+        total = sum(math.prod(grid) for _, grid in grids)
+        orders = permutations.draw_orders(source, (total,), n, (*salt, n))
+        # Otherwise XLA would repeat the draw in the kernel of each sum.
+        flat = [materialised(lax.optimization_barrier(word)) for word in orders]
         start = 0
         for path, grid in grids:
-            stop = start + math.prod(grid)
-            drawn[path] = tuple(lax.reshape(word[start:stop], grid) for word in flat)
-            start = stop
+            here = random_bits.unfolded(start)
+            start += (size := math.prod(grid))
+            parts = [lax.dynamic_slice(word, here, (size,)) for word in flat]
+            drawn[path] = tuple(lax.reshape(part, grid) for part in parts)
     return drawn
 
 
@@ -224,8 +219,9 @@ def perturbed(
     if action.operands is not None:
         operands = [elementwise.round_operand(action.operands, x) for x in operands]
     if noise is not None:
+        pool = here.pool(step.elements)
         operands = elementwise.perturb_operands(
-            noise, step.name, operands, here.call, salt, routine=action.routine
+            noise, step.name, operands, pool, salt, routine=action.routine
         )
     if action.order is not None:
         results = [_ordered(step, here, operands, drawn if here is words else None)]
@@ -237,7 +233,7 @@ def perturbed(
     if noise is None:
         return results
     noisy = [
-        elementwise.apply(noise, r, operands, here.call, salt + i, primitive=step.name)
+        elementwise.apply(noise, r, operands, pool, (salt, i), primitive=step.name)
         if elementwise.has_noise(r.dtype)
         else r
         for i, r in enumerate(results)
@@ -271,18 +267,18 @@ def _accumulated(
     """Adds to a mutable array, then perturbs the array's new elements."""
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
-    here = on_device(words, [step.atoms[1].aval]).call
+    pool = on_device(words, [step.atoms[1].aval]).pool(step.elements)
     salt = path_salt(step.path)[0]
 
     def chosen(noisy: Array, clean: Array) -> Array:
         return noisy if switch is None else jnp.where(switch, noisy, clean)
 
-    (moved,) = elementwise.perturb_operands(spec, step.name, [addend], here, salt)
+    (moved,) = elementwise.perturb_operands(spec, step.name, [addend], pool, salt)
     compat.bind(step.equation, ref, chosen(moved, addend), *indices)
     tree = step.equation.params["tree"]
     value = compat.get_p.bind(ref, *indices, tree=tree)
     # Indices may repeat, so the rounding error is modelled, as for unknown operations.
-    noisy = elementwise.apply(spec, value, (), here, salt, primitive=step.name)
+    noisy = elementwise.apply(spec, value, (), pool, salt, primitive=step.name)
     compat.swap_p.bind(ref, chosen(noisy, value), *indices, tree=tree)
     return []
 

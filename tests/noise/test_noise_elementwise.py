@@ -34,6 +34,7 @@ OPERATIONS = {
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 ONES = [(dtype, 1) for dtype in FLOATS]
 MANY = 1 << 16
+POOL = random_bits.make_pool(WORDS, MANY)
 
 
 def x64(dtype):
@@ -86,14 +87,14 @@ def test_two_sum_and_two_product_are_exact_also_after_products():
 
 def apply(spec, name, *operands):
     value = OPERATIONS[name](*operands)
-    return elementwise.apply(spec, value, operands, WORDS, primitive=name), value
+    return elementwise.apply(spec, value, operands, POOL, primitive=name), value
 
 
 @pytest.mark.parametrize(("dtype", "most"), [*ONES, ("float32", 100)])
 def test_ulps_are_uniform_integers(dtype, most):
     with x64(dtype):
         x = repeated(jnp.asarray(-1.375, dtype))
-        moved = elementwise.apply(UlpPerturbation(most), x, (), WORDS)
+        moved = elementwise.apply(UlpPerturbation(most), x, (), POOL)
         counts = np.bincount(ulps(x, moved) + most, minlength=2 * most + 1)
     assert len(counts) == 2 * most + 1
     expected = MANY / (2 * most + 1)
@@ -106,13 +107,13 @@ def test_special_values_stay_and_nothing_overflows(spec, dtype):
     with x64(dtype):
         info = jnp.finfo(dtype)
         special = jnp.asarray([0.0, -0.0, np.inf, -np.inf, np.nan], dtype)
-        kept = elementwise.apply(spec, special, (), WORDS)
+        kept = elementwise.apply(spec, special, (), POOL)
         kept = error_free.to_bits(kept)
         np.testing.assert_array_equal(error_free.to_bits(special), kept)
         large = repeated(-jnp.asarray(info.max, dtype), 512)
-        assert np.isfinite(elementwise.apply(spec, large, (), WORDS)).all()
+        assert np.isfinite(elementwise.apply(spec, large, (), POOL)).all()
         small = repeated(jnp.asarray(info.smallest_subnormal, dtype), 512)
-        kept = error_free.to_bits(elementwise.apply(spec, small, (), WORDS))
+        kept = error_free.to_bits(elementwise.apply(spec, small, (), POOL))
         assert not np.any(kept & kept.dtype.type(1 << (8 * kept.dtype.itemsize - 1)))
 
 
@@ -123,10 +124,10 @@ def test_fewer_bits_are_unbiased_exact_values_fixed_ties_right(dtype, bits):
     with x64(dtype):
         grid = 2.0**-bits
         exact = repeated(jnp.asarray(-(1 + grid), dtype), 512)
-        np.testing.assert_array_equal(elementwise.apply(spec, exact, (), WORDS), exact)
+        np.testing.assert_array_equal(elementwise.apply(spec, exact, (), POOL), exact)
         for part in (0.5, 0.25):
             x = repeated(jnp.asarray(1 + part * grid, dtype))
-            y = np.asarray(elementwise.apply(spec, x, (), WORDS), np.float64)
+            y = np.asarray(elementwise.apply(spec, x, (), POOL), np.float64)
             assert set(np.unique(y)) == {1.0, 1 + grid}
             z = ((y > 1).mean() - part) / np.sqrt(part * (1 - part) / MANY)
             assert abs(z) < 5
@@ -205,7 +206,7 @@ def test_gaussian_has_the_size_it_says(dtype):
         x = numbers(1, MANY, dtype)
         rms = float(np.sqrt(np.mean(np.square(np.asarray(x, np.float64)))))
         for spec, size in ((Gaussian(0.1), 0.1 * rms), (Gaussian(0.5, False), 0.5)):
-            y = elementwise.apply(spec, x, (), WORDS)
+            y = elementwise.apply(spec, x, (), POOL)
             check_size(np.asarray(y, np.float64) - np.asarray(x, np.float64), size)
 
 

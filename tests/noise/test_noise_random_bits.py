@@ -62,6 +62,22 @@ def test_neighbouring_keys_salts_and_folds_are_uncorrelated(neighbours, drawn):
         assert 0.85 < z.var() < 1.15
 
 
+def test_draws_of_a_pool_are_uniform_and_uncorrelated(neighbours):
+    """Between draws, elements and three draws at once; by the 16 upper bits."""
+    pool = random_bits.make_pool(neighbours[5], LENGTH)
+    longer = random_bits.make_pool(neighbours[5], 2 * LENGTH)
+    np.testing.assert_array_equal(longer[1][:LENGTH], pool[1])
+    factors = [random_bits.factor((salt, 1)) for salt in range(48)]
+    rows = np.stack([random_bits.draw(pool, (LENGTH,), f) for f in factors]) >> 16
+    counts = np.bincount((rows >> 8).reshape(-1), minlength=256)
+    assert stats.chisquare(counts).pvalue > 1e-4
+    u = centred(rows << 16)
+    for others in (u, np.roll(u, 1, axis=1), u[::-1] * u[24]):
+        z = (u @ others.T)[np.triu_indices(len(rows), 1)] / np.sqrt(LENGTH)
+        assert np.abs(z).max() < 5.5
+        assert 0.85 < z.var() < 1.15
+
+
 @pytest.mark.parametrize("what", ["counter", "word"])
 def test_avalanche(neighbours, what):
     """Flipping any input bit flips each output bit with probability 1/2."""

@@ -64,9 +64,10 @@ def draw_orders(
     word.
     """
     shape = tuple(shape)
+    state = words ^ random_bits.unfolded(*random_bits.salt_words(salt))
     if n == 3:
-        return (random_bits.below(6, random_bits.bits(words, shape, salt)),)
-    keys = [random_bits.bits(words, shape, (*salt, i)) for i in range(n)]
+        return (random_bits.below(6, random_bits.bits(state, shape)),)
+    keys = [random_bits.bits(state, shape, i) for i in range(n)]
     packed: list[Array] = []
     for e, (i, j) in enumerate(network(n)):
         if e % _WORD == 0:

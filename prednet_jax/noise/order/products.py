@@ -33,12 +33,9 @@ FEW_OUTPUTS = 1024
 # The most terms of a matrix product, over all outputs, that are held at once.
 HELD_TERMS = 1 << 18
 
-# If a piece of a convolution has fewer input features than this, processors multiply
-# it slowly (a vector register holds 8 or 16), and all pieces are made in one call, with
-# n times the multiplications, unless these are more than the second number. Measured
-# on the convolutions of PredNet's training step at 64x48.
-NARROW_PIECE = 16
-SMALL_CONVOLUTION = 30_000_000
+# The most pieces of a convolution. More make the noise a little larger, and programs
+# much longer: each piece has outputs, or slices of operands, to compile.
+CONVOLUTION_PIECES = 4
 
 
 def _pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
@@ -120,25 +117,25 @@ def cut_conv(
         return too_few(terms)
     bind = functools.partial(lax.conv_general_dilated_p.bind, **params)
     shape = jax.eval_shape(bind, lhs, rhs).shape
-    n = _pieces(spec, terms, math.prod(shape))
-    # Features first, or a longer axis of the window (a filter gradient's is the map):
-    # narrow pieces are slow. But a piece of the window may hold no term of an output,
-    # beyond the border, between the zeros of a dilated map or at a kernel's own zeros,
-    # and two pieces commute.
-    window = range(len(axes) - 1)
-    long = [1 + k for k in window if _is_everywhere(params, lhs, rhs, shape, k, n)]
-    pieces = cut_axes(sizes, n, first=[0, *long])
-    grouped = params["feature_group_count"] > 1 or params["batch_group_count"] > 1
-    width = min(stop - start for (start, stop), *_ in pieces)
-    narrow = width < min(NARROW_PIECE, sizes[0])
-    small = math.prod(shape) * terms * len(pieces) <= SMALL_CONVOLUTION
     convolve: Callable = functools.partial(
         lax.conv_general_dilated,
         **{k: params[k] for k in _OPTIONS},
         preferred_element_type=_kept_type(params, lhs, rhs),
     )
+    most = min(spec.partials, CONVOLUTION_PIECES)
+    row = _row_axis(params, lhs, rhs, shape) if most == CONVOLUTION_PIECES else None
+    if row is not None:
+        return Cut(most, functools.partial(_rows, convolve, params, row, shape), terms)
+    n = min(_pieces(spec, terms, math.prod(shape)), most)
+    # Features first, or a longer axis of the window (a filter gradient's is the map):
+    # narrow pieces are slow. But a piece of the window may hold no term of an output,
+    # beyond the border, between the zeros of a dilated map or at a kernel's own zeros,
+    # and two pieces commute.
+    window = range(len(axes) - 1)
+    long = [1 + k for k in window if _meets(params, lhs, rhs, shape, k, n).all()]
+    pieces = cut_axes(sizes, n, first=[0, *long])
 
-    def apart(a: Array, b: Array) -> Sums:
+    def split(a: Array, b: Array) -> Sums:
         """Computes one convolution for each piece of the kernel."""
 
         def part(piece: Piece) -> Array:
@@ -148,33 +145,12 @@ def cut_conv(
                 (low, high), step = padding[k], params["rhs_dilation"][k]
                 after = b.shape[d] - stop
                 padding[k] = (low - start * step, high - after * step)
-            kernel = _slice_axes(b, axes[:1], piece[:1])
             x = _slice_groups(params, a, *piece[0])
-            kernel = _slice_axes(kernel, axes[1:], piece[1:])
-            return convolve(x, kernel, padding=padding)
+            return convolve(x, _slice_axes(b, axes, piece), padding=padding)
 
         return None, [part(piece) for piece in pieces]
 
-    def together(a: Array, b: Array) -> Sums:
-        """Repeats the kernel for each piece, zero elsewhere, as further outputs."""
-        kernels = []
-        for piece in pieces:
-            edges = dict(zip(axes, piece, strict=True))
-            inside = [edges.get(d, (0, size)) for d, size in enumerate(b.shape)]
-            part = lax.slice(b, [e[0] for e in inside], [e[1] for e in inside])
-            sides = zip(inside, b.shape, strict=True)
-            around = [(start, size - stop, 0) for (start, stop), size in sides]
-            kernels.append(lax.pad(part, np.zeros((), b.dtype), around))
-        kernel = lax.concatenate(kernels, numbers.rhs_spec[0])
-        out = convolve(a, kernel, padding=params["padding"])
-        axis, width = numbers.out_spec[1], b.shape[numbers.rhs_spec[0]]
-        return None, [
-            lax.slice_in_dim(out, i * width, (i + 1) * width, axis=axis)
-            for i in range(len(pieces))
-        ]
-
-    at_once = narrow and small and not grouped
-    return Cut(len(pieces), together if at_once else apart, terms)
+    return Cut(len(pieces), split, terms)
 
 
 _OPTIONS = (
@@ -183,24 +159,79 @@ _OPTIONS = (
 )
 
 
-def _is_everywhere(
+def _row_axis(params: Params, lhs: Any, rhs: Any, out: Sequence[int]) -> int | None:
+    """Returns the axis of the window along which `_rows` cuts, or None."""
+    numbers = params["dimension_numbers"]
+    groups = params["feature_group_count"] * params["batch_group_count"]
+    if groups > 1 or rhs.shape[numbers.rhs_spec[1]] < 2:
+        return None
+    for k, axis in enumerate(numbers.rhs_spec[2:]):
+        extent = rhs.shape[axis] * params["rhs_dilation"][k]
+        if params["window_strides"][k] == 1 and extent <= out[numbers.out_spec[2 + k]]:
+            # Beyond the border an output has no terms. It needs both halves of the
+            # middle rows, and the rows before them or after them.
+            before, middle, after = _meets(params, lhs, rhs, out, k, 3)
+            if (middle & (before | after)).all():
+                return k
+    return None
+
+
+def _meets(
     params: Params, lhs: Any, rhs: Any, out: Sequence[int], k: int, n: int
-) -> bool:
-    """Returns whether each of n pieces of window axis k reaches every output."""
+) -> np.ndarray:
+    """Returns where pieces of window axis k have terms, bool [n, outputs], if known."""
     numbers = params["dimension_numbers"]
     window = rhs.shape[numbers.rhs_spec[2 + k]]
     size = lhs.shape[numbers.lhs_spec[2 + k]]
     step, (low, _) = params["rhs_dilation"][k], params["padding"][k]
+    first = np.arange(out[numbers.out_spec[2 + k]]) * params["window_strides"][k] - low
     # The taps of a piece lie one step apart. They miss the input only where all of them
-    # are beyond its border, which the first and the last output decide, or where the
-    # input is shorter than the step.
+    # are beyond its border, or where the input is shorter than the step.
     if window < n or params["lhs_dilation"][k] != 1 or size < step:
-        return False
-    final = (out[numbers.out_spec[2 + k]] - 1) * params["window_strides"][k] - low
-    return all(
-        (stop - 1) * step - low >= 0 and final + start * step < size
-        for start, stop in bounds(window, n)
+        return np.zeros((n, first.size), bool)
+    return np.array(
+        [
+            (first + (stop - 1) * step >= 0) & (first + start * step < size)
+            for start, stop in bounds(window, n)
+        ]
     )
+
+
+def _rows(
+    convolve: Callable, params: Params, k: int, shape: Sequence[int], a: Array, b: Array
+) -> Sums:
+    """Computes all pieces as outputs of one convolution with a smaller window.
+
+    The pieces are three groups of rows of the kernel, the middle one in two halves of
+    the features. Each piece is a part of the features and of the rows of the result.
+    """
+    numbers, step = params["dimension_numbers"], params["rhs_dilation"][k]
+    (outputs, inputs, *window), padding = numbers.rhs_spec, list(params["padding"])
+    axis, width, features = window[k], b.shape[outputs], b.shape[inputs]
+    before, middle, after = bounds(b.shape[axis], 3)
+    length = max(stop - start for start, stop in (before, middle, after))
+    half, every = features // 2, (0, features)
+    halves = (middle, (0, half)), (middle, (half, features))
+    pieces = ((before, every), *halves, (after, every))
+
+    def kernel(rows: tuple[int, int], inside: tuple[int, int]) -> Array:
+        config = [(0, 0, 0)] * b.ndim
+        config[axis] = (0, length - (rows[1] - rows[0]), 0)
+        config[inputs] = (inside[0], features - inside[1], 0)
+        part = _slice_axes(b, (axis, inputs), (rows, inside))
+        return lax.pad(part, np.zeros((), b.dtype), config)
+
+    low, high = padding[k]
+    padding[k] = (low, high + (after[0] + length - b.shape[axis]) * step)
+    kernels = lax.concatenate([kernel(*piece) for piece in pieces], outputs)
+    out = convolve(a, kernels, padding=padding)
+    channels, row = numbers.out_spec[1], numbers.out_spec[2 + k]
+
+    def part(i: int, start: int) -> Array:
+        ends = (i * width, (i + 1) * width), (start, start + shape[row])
+        return _slice_axes(out, (channels, row), ends)
+
+    return None, [part(i, rows[0] * step) for i, (rows, _) in enumerate(pieces)]
 
 
 def _slice_axes(x: Array, axes: Sequence[int], piece: Piece) -> Array:

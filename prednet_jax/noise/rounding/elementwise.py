@@ -28,8 +28,8 @@ def apply(
     spec: specs.NoiseSpec,
     value: Array,
     operands: Sequence[Array],
-    words: Array,
-    salt: int = 0,
+    pool: random_bits.Pool,
+    salt: random_bits.Salt = 0,
     *,
     primitive: str = "",
 ) -> Array:
@@ -41,16 +41,16 @@ def apply(
             complex, in which case both parts are perturbed.
         operands: the primitive's operands. They give the exact result for primitives
             of `error_free.ERROR_FREE`, and the bits of deterministic noise.
-        words: uint32 [2], the generator's state at this equation and step.
-        salt: an integer that distinguishes several results with one state.
+        pool: random words for at least as many elements as `value` has.
+        salt: integers that distinguish this result from others with the same pool.
         primitive: the primitive's name.
     """
     if _is_complex(value):
         # Each part separately, as the result of an unknown operation.
-        other = _imaginary(words)
+        re, im = lax.real(value), lax.imag(value)
         return lax.complex(
-            apply(spec, lax.real(value), (), words, salt, primitive=primitive + " re"),
-            apply(spec, lax.imag(value), (), other, salt, primitive=primitive + " im"),
+            apply(spec, re, (), pool, salt, primitive=primitive + " re"),
+            apply(spec, im, (), pool, _imaginary(salt), primitive=primitive + " im"),
         )
     format_of(value.dtype)
     arrays = tuple(jnp.asarray(x) for x in operands)
@@ -62,8 +62,13 @@ def apply(
     name = primitive if exact else ""
     for position, part in enumerate(specs.parts(spec)):
         if isinstance(part, specs.Elementwise):
-            state, label = _salted(words, salt, position), f"{primitive}+{position}"
-            value = _noisy(part, name, label, value, arrays, state)
+            # As few different calls as possible: each is traced and compiled.
+            label = f"{primitive}+{position}" if part.deterministic else ""
+            has_error = isinstance(part, specs.StochasticRounding | specs.MonteCarlo)
+            known = name if has_error else ""
+            given = arrays if part.deterministic or known else ()
+            factor = _factor(salt, position)
+            value = _noisy(part, known, label, value, given, pool, factor)
             name = ""
     return value
 
@@ -72,8 +77,8 @@ def perturb_operands(
     spec: specs.NoiseSpec,
     primitive: str,
     operands: Sequence[Array],
-    words: Array,
-    salt: int = 0,
+    pool: random_bits.Pool,
+    salt: random_bits.Salt = 0,
     *,
     routine: bool = False,
 ) -> list[Array]:
@@ -95,28 +100,35 @@ def perturb_operands(
         # Only one call for all operands, because noise on a noisy function counts its
         # equations. select_and_scatter_add only compares the operand it selects by.
         given = out[:1] if primitive == "select_and_scatter_add" else out
-        state, label = _salted(words, salt, position), f"{primitive}+{position}"
+        label = f"{primitive}+{position}"
         for i, x in enumerate(given):
+            own = (*random_bits.as_tuple(salt), position, i, zlib.crc32(b"operand"))
             if isinstance(part, specs.MonteCarlo) and bounded:
-                out[i] = _inexact(part, i, label, x, state)
+                out[i] = _inexact(part, i, label, x, pool, own)
             elif isinstance(part, specs.Elementwise) and has_noise(x.dtype):
                 # As for the result of an unknown operation.
-                own = _salted(state, zlib.crc32(b"operand"), i)
                 name = f"{primitive} operand {i}"
-                out[i] = apply(part, x, (), own, primitive=name)
+                out[i] = apply(part, x, (), pool, own, primitive=name)
     return out
 
 
 def _inexact(
-    spec: specs.MonteCarlo, position: int, label: str, x: Array, state: Array
+    spec: specs.MonteCarlo,
+    position: int,
+    label: str,
+    x: Array,
+    pool: random_bits.Pool,
+    salt: random_bits.Salt,
 ) -> Array:
     """Perturbs an operand, or both parts of a complex one; keeps other types."""
+    factor = _factor(salt, position)
     if _is_complex(x):
+        other = _factor(_imaginary(salt), position)
         return lax.complex(
-            _bounded(spec, position, f"{label} re", lax.real(x), state),
-            _bounded(spec, position, f"{label} im", lax.imag(x), _imaginary(state)),
+            _bounded(spec, position, f"{label} re", lax.real(x), pool, factor),
+            _bounded(spec, position, f"{label} im", lax.imag(x), pool, other),
         )
-    return _bounded(spec, position, label, x, state) if _is_float(x) else x
+    return _bounded(spec, position, label, x, pool, factor) if _is_float(x) else x
 
 
 def has_noise(dtype: Any) -> bool:
@@ -148,11 +160,12 @@ def _perturbed(
     label: str,
     value: Array,
     operands: tuple[Array, ...],
-    state: Array,
+    pool: random_bits.Pool,
+    factor: Array,
 ) -> Array:
     """Applies one elementwise noise; `primitive` is empty for unknown operations."""
-    zero = error_free.run_time_zero(state)
-    draw = _drawer(spec, label, (value, *operands), state)
+    zero = error_free.run_time_zero(pool[0])
+    draw = _drawer(spec, label, (value, *operands), pool, factor)
     match spec:
         case specs.UlpPerturbation():
             return steps.random_step(value, spec.max_ulps, draw(0))
@@ -171,10 +184,15 @@ def _perturbed(
 
 
 def _perturbed_operand(
-    spec: specs.MonteCarlo, position: int, label: str, x: Array, state: Array
+    spec: specs.MonteCarlo,
+    position: int,
+    label: str,
+    x: Array,
+    pool: random_bits.Pool,
+    factor: Array,
 ) -> Array:
-    zero = error_free.run_time_zero(state)
-    draw = _drawer(spec, f"{label} operand {position}", (x,), state)
+    zero = error_free.run_time_zero(pool[0])
+    draw = _drawer(spec, f"{label} operand {position}", (x,), pool, factor)
     return steps.inexact(x, draw, zero, position, spec.precision(x.dtype))
 
 
@@ -198,28 +216,33 @@ _bounded = _straight_through(_perturbed_operand, 3)
 _rounded = _straight_through(steps.to_format, 1)
 
 
-def _imaginary(words: Array) -> Array:
-    return _salted(words, zlib.crc32(b"imaginary"), 0)
+def _imaginary(salt: random_bits.Salt) -> random_bits.Salt:
+    return (*random_bits.as_tuple(salt), zlib.crc32(b"imaginary"))
 
 
-def _salted(words: Array, salt: int, position: int) -> Array:
-    """Returns the words of one of several noises on one result."""
-    return words ^ np.array(random_bits.salt_words((salt, position)), np.uint32)
+def _factor(salt: random_bits.Salt, position: int) -> Array:
+    """Returns the number of the draws of one of several noises on one result."""
+    return random_bits.factor((*random_bits.as_tuple(salt), position))
 
 
 def _drawer(
-    spec: specs.Elementwise, name: str, arrays: tuple[Array, ...], state: Array
+    spec: specs.Elementwise,
+    name: str,
+    arrays: tuple[Array, ...],
+    pool: random_bits.Pool,
+    factor: Array,
 ) -> Callable[[int], Array]:
     """Returns `draw(i)`: the bits numbered i for each element of `arrays[0]`.
 
-    Without `deterministic`, the bits depend on the state. With it, they are a hash of
+    Without `deterministic`, the bits depend on the pool. With it, they are a hash of
     `name` and of the bits of all `arrays` with the shape of the first. (For dot or
     conv, the result is hashed instead of the operands.)
     """
     shape = arrays[0].shape
     if not spec.deterministic:
-        # The second number keeps this pair distinct from the salts of `_salted`.
-        return lambda i: random_bits.bits(state, shape, (i, zlib.crc32(b"draw")))
+        return lambda i: random_bits.draw(
+            pool, shape, factor * np.uint32(random_bits.salt_words(i)[0] | 1)
+        )
     seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
     digest = jnp.full(shape, seed, jnp.uint32)
     for x in arrays:

@@ -45,6 +45,7 @@ FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
 # Ranges of at most this many integers are drawn by a 16-bit multiplication, whose
 # probabilities are off by less than 2^-12; others by a remainder, off by 2^-11 at most.
 _FEW = 16
+_UPPER = 24  # good bits of a draw
 
 
 def random_step(x: Array, most: int, random: Array) -> Array:
@@ -54,28 +55,26 @@ def random_step(x: Array, most: int, random: Array) -> Array:
         drawn = ((random >> np.uint32(16)) * np.uint32(count)) >> np.uint32(16)
     else:
         drawn = lax.rem(random, jnp.full_like(random, count))
-    return _step(x, lax.convert_element_type(drawn, jnp.int32) - np.int32(most))
+    return _step(x, drawn - np.uint32(most), most)
 
 
-def _step(x: Array, count: Array) -> Array:
-    """Moves `x` by `count` (int32) ulps away from zero, or towards it if negative.
+def _step(x: Array, count: Array, most: int) -> Array:
+    """Moves `x` by `count` ulps away from zero, or towards it if negative.
 
-    The magnitude stays between the smallest positive number (which processors that
-    flush denormals read as zero) and the largest, so the sign never changes.
+    `count` is uint32, at most `most` modulo 2^32. A number within `most` ulps of zero
+    (which processors that flush denormals read as zero) or of infinity does not move.
     """
     fmt = format_of(x.dtype)
-    # 16 bits are too few for the sum of a magnitude and a count.
-    integer = np.dtype("int64" if x.dtype.itemsize == 8 else "int32")
-    bits = lax.convert_element_type(to_bits(x), integer)
-    magnitude = bits & integer.type(fmt.magnitude)
-    moved = magnitude + lax.convert_element_type(count, integer)
-    moved = lax.clamp(integer.type(1), moved, integer.type(fmt.largest))
-    # Zero wraps around to the largest unsigned number: one comparison tests both ends.
-    unsigned = np.dtype(f"u{integer.name}")
-    wrapped = lax.convert_element_type(magnitude - integer.type(1), unsigned)
-    movable = wrapped < unsigned.type(fmt.largest)
-    moved = (bits ^ magnitude) | lax.select(movable, moved, magnitude)
-    return from_bits(lax.convert_element_type(moved, fmt.unsigned), x.dtype)
+    uint, width = fmt.unsigned.type, fmt.largest - 2 * most
+    if width <= 0:
+        return x
+    if x.dtype.itemsize != 4:
+        signed = lax.convert_element_type(count, jnp.int32)
+        count = lax.convert_element_type(signed, fmt.unsigned)
+    bits = to_bits(x)
+    # Numbers below the range wrap around: one comparison tests both ends.
+    inside = (bits & uint(fmt.magnitude)) - uint(most + 1) < uint(width)
+    return from_bits(lax.select(inside, bits + count, bits), x.dtype)
 
 
 def stochastic(
@@ -92,9 +91,9 @@ def stochastic(
         return _cut(value, kept - mantissa_bits, draw)
     if not primitive:
         top = draw(0) >> np.uint32(29)
-        up = lax.convert_element_type(top == np.uint32(0), jnp.int32)
-        down = lax.convert_element_type(top == np.uint32(1), jnp.int32)
-        return _step(value, up - down)
+        up = lax.convert_element_type(top == np.uint32(0), jnp.uint32)
+        down = lax.convert_element_type(top == np.uint32(1), jnp.uint32)
+        return _step(value, up - down, 1)
     if value.dtype.itemsize == 2:
         args = tuple(guard(x, zero) for x in operands)
         wide = error_free.evaluate(primitive, args, value.shape)
@@ -130,12 +129,15 @@ def _cut(x: Array, dropped: int, draw: Draw) -> Array:
     fmt = format_of(x.dtype)
     uint = fmt.unsigned.type
     mask = uint((1 << dropped) - 1)
-    random = lax.convert_element_type(draw(0), fmt.unsigned)
-    if dropped > 32:
-        random |= lax.convert_element_type(draw(1), fmt.unsigned) << uint(32)
+    # Of each draw the upper bits, 24 at most.
+    random = jnp.zeros(x.shape, fmt.unsigned)
+    for i, start in enumerate(range(0, dropped, _UPPER)):
+        count = min(_UPPER, dropped - start)
+        upper = lax.convert_element_type(draw(i) >> np.uint32(32 - count), fmt.unsigned)
+        random |= upper << uint(start)
     bits = to_bits(x)
     magnitude = bits & uint(fmt.magnitude)
-    raised = (magnitude + (random & mask)) & ~mask
+    raised = (magnitude + random) & ~mask
     # Rounding up past the largest number would give infinity.
     raised = lax.select(raised <= uint(fmt.largest), raised, magnitude & ~mask)
     raised = lax.select(magnitude <= uint(fmt.largest), raised, magnitude)

@@ -21,6 +21,7 @@ from jax.extend import core
 from jax.sharding import PartitionSpec, Sharding
 
 from prednet_jax.noise import compat, loops
+from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.registry import HigherOrder
 
@@ -36,6 +37,9 @@ def _jit(call: Call, words: Words, operands: list) -> list:
     """Evaluates the body of a compiled call, with its shardings as constraints."""
     operands = _constrain(operands, call.params["in_shardings"])
     results = call.body(words, operands)
+    if not call.step.bodies[""].steps:
+        # Noise inside the noisy function made the call, so that XLA keeps it.
+        results = [materialised(x) for x in results]
     return _constrain(results, call.params["out_shardings"])
 
 
