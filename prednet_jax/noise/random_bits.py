@@ -109,16 +109,11 @@ def mix(x: Array) -> Array:
 def salt_words(salt: Salt) -> tuple[int, int]:
     """Returns the two words of a salt, integers modulo 2^32, hashed in Python."""
     s0, s1 = _B, _GOLDEN
-    for part in as_tuple(salt):
+    for part in (salt,) if isinstance(salt, int) else tuple(salt):
         s0 = _mix_python(s0 ^ (part * _GOLDEN + _A))
         s1 = _mix_python(s1 + s0 + part)
         s0 = (s0 + s1) & _MASK
     return s0, s1
-
-
-def as_tuple(salt: Salt) -> tuple[int, ...]:
-    """Returns the integers of a salt."""
-    return (salt,) if isinstance(salt, int) else tuple(salt)
 
 
 def _mix_python(x: int) -> int:
@@ -167,19 +162,31 @@ def unfolded(*numbers: int) -> Array:
     return lax.optimization_barrier(longer)[:-1]
 
 
-def draw(pool: Pool, shape: Sequence[int], factor: Array) -> Array:
-    """Returns one draw [shape] from a pool, for a factor [1] that `factor` returns.
-
-    Bit j depends on the lower bits alone: use the upper ones.
-    """
-    size = math.prod(shape)
-    first, second = (lax.reshape(x[:size], tuple(shape)) for x in pool)
-    return first * factor[0] + second
-
-
 def factor(salt: Salt) -> Array:
     """Returns the odd factor of the draw with this salt, uint32 [1]."""
     return unfolded(salt_words(salt)[0] | 1)
+
+
+class Draws(NamedTuple):
+    """The draws of one noise on one result.
+
+    Attributes:
+        pool: the random words of at least as many elements.
+        factor: uint32 [1], from `factor`.
+    """
+
+    pool: Pool
+    factor: Array
+
+    def bits(self, shape: Sequence[int], number: int = 0) -> Array:
+        """Returns one of the draws, uint32 [shape].
+
+        Bit j depends on the lower bits of its words alone: use the upper ones.
+        """
+        size = math.prod(shape)
+        first, second = (lax.reshape(x[:size], tuple(shape)) for x in self.pool)
+        factor = self.factor * np.uint32(salt_words(number)[0] | 1)
+        return first * factor[0] + second
 
 
 def below(count: int, random: Array) -> Array:

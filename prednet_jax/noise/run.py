@@ -221,7 +221,7 @@ def perturbed(
     if noise is not None:
         pool = here.pool(step.elements)
         operands = elementwise.perturb_operands(
-            noise, step.name, operands, pool, salt, routine=action.routine
+            noise, step.name, operands, pool, (salt,), routine=action.routine
         )
     if action.order is not None:
         results = [_ordered(step, here, operands, drawn if here is words else None)]
@@ -268,7 +268,7 @@ def _accumulated(
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
     pool = on_device(words, [step.atoms[1].aval]).pool(step.elements)
-    salt = path_salt(step.path)[0]
+    salt = path_salt(step.path)[:1]
 
     def chosen(noisy: Array, clean: Array) -> Array:
         return noisy if switch is None else jnp.where(switch, noisy, clean)

@@ -68,7 +68,8 @@ def test_draws_of_a_pool_are_uniform_and_uncorrelated(neighbours):
     longer = random_bits.make_pool(neighbours[5], 2 * LENGTH)
     np.testing.assert_array_equal(longer[1][:LENGTH], pool[1])
     factors = [random_bits.factor((salt, 1)) for salt in range(48)]
-    rows = np.stack([random_bits.draw(pool, (LENGTH,), f) for f in factors]) >> 16
+    draws = [random_bits.Draws(pool, factor) for factor in factors]
+    rows = np.stack([one.bits((LENGTH,), i % 3) for i, one in enumerate(draws)]) >> 16
     counts = np.bincount((rows >> 8).reshape(-1), minlength=256)
     assert stats.chisquare(counts).pvalue > 1e-4
     u = centred(rows << 16)

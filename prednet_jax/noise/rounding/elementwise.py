@@ -20,6 +20,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits, specs
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.random_bits import Draws, Pool
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.rounding.error_free import FLOATS, format_of, to_bits
 
@@ -28,8 +29,8 @@ def apply(
     spec: specs.NoiseSpec,
     value: Array,
     operands: Sequence[Array],
-    pool: random_bits.Pool,
-    salt: random_bits.Salt = 0,
+    pool: Pool,
+    salt: tuple[int, ...] = (),
     *,
     primitive: str = "",
 ) -> Array:
@@ -50,7 +51,7 @@ def apply(
         re, im = lax.real(value), lax.imag(value)
         return lax.complex(
             apply(spec, re, (), pool, salt, primitive=primitive + " re"),
-            apply(spec, im, (), pool, _imaginary(salt), primitive=primitive + " im"),
+            apply(spec, im, (), pool, _other(salt), primitive=primitive + " im"),
         )
     format_of(value.dtype)
     arrays = tuple(jnp.asarray(x) for x in operands)
@@ -67,8 +68,8 @@ def apply(
             has_error = isinstance(part, specs.StochasticRounding | specs.MonteCarlo)
             known = name if has_error else ""
             given = arrays if part.deterministic or known else ()
-            factor = _factor(salt, position)
-            value = _noisy(part, known, label, value, given, pool, factor)
+            own = Draws(pool, random_bits.factor((*salt, position)))
+            value = _noisy(part, known, label, value, given, own)
             name = ""
     return value
 
@@ -77,8 +78,8 @@ def perturb_operands(
     spec: specs.NoiseSpec,
     primitive: str,
     operands: Sequence[Array],
-    pool: random_bits.Pool,
-    salt: random_bits.Salt = 0,
+    pool: Pool,
+    salt: tuple[int, ...] = (),
     *,
     routine: bool = False,
 ) -> list[Array]:
@@ -102,7 +103,7 @@ def perturb_operands(
         given = out[:1] if primitive == "select_and_scatter_add" else out
         label = f"{primitive}+{position}"
         for i, x in enumerate(given):
-            own = (*random_bits.as_tuple(salt), position, i, zlib.crc32(b"operand"))
+            own = (*salt, position, i, zlib.crc32(b"operand"))
             if isinstance(part, specs.MonteCarlo) and bounded:
                 out[i] = _inexact(part, i, label, x, pool, own)
             elif isinstance(part, specs.Elementwise) and has_noise(x.dtype):
@@ -117,18 +118,19 @@ def _inexact(
     position: int,
     label: str,
     x: Array,
-    pool: random_bits.Pool,
-    salt: random_bits.Salt,
+    pool: Pool,
+    salt: tuple[int, ...],
 ) -> Array:
     """Perturbs an operand, or both parts of a complex one; keeps other types."""
-    factor = _factor(salt, position)
+
+    def bounded(x: Array, salt: tuple[int, ...], part: str = "") -> Array:
+        own = Draws(pool, random_bits.factor((*salt, position)))
+        return _bounded(spec, position, label + part, x, own)
+
     if _is_complex(x):
-        other = _factor(_imaginary(salt), position)
-        return lax.complex(
-            _bounded(spec, position, f"{label} re", lax.real(x), pool, factor),
-            _bounded(spec, position, f"{label} im", lax.imag(x), pool, other),
-        )
-    return _bounded(spec, position, label, x, pool, factor) if _is_float(x) else x
+        re, im = lax.real(x), lax.imag(x)
+        return lax.complex(bounded(re, salt, " re"), bounded(im, _other(salt), " im"))
+    return bounded(x, salt) if _is_float(x) else x
 
 
 def has_noise(dtype: Any) -> bool:
@@ -160,12 +162,11 @@ def _perturbed(
     label: str,
     value: Array,
     operands: tuple[Array, ...],
-    pool: random_bits.Pool,
-    factor: Array,
+    draws: Draws,
 ) -> Array:
     """Applies one elementwise noise; `primitive` is empty for unknown operations."""
-    zero = error_free.run_time_zero(pool[0])
-    draw = _drawer(spec, label, (value, *operands), pool, factor)
+    zero = error_free.run_time_zero(draws.pool[0])
+    draw = _drawer(spec, label, (value, *operands), draws)
     match spec:
         case specs.UlpPerturbation():
             return steps.random_step(value, spec.max_ulps, draw(0))
@@ -184,15 +185,10 @@ def _perturbed(
 
 
 def _perturbed_operand(
-    spec: specs.MonteCarlo,
-    position: int,
-    label: str,
-    x: Array,
-    pool: random_bits.Pool,
-    factor: Array,
+    spec: specs.MonteCarlo, position: int, label: str, x: Array, draws: Draws
 ) -> Array:
-    zero = error_free.run_time_zero(pool[0])
-    draw = _drawer(spec, f"{label} operand {position}", (x,), pool, factor)
+    zero = error_free.run_time_zero(draws.pool[0])
+    draw = _drawer(spec, f"{label} operand {position}", (x,), draws)
     return steps.inexact(x, draw, zero, position, spec.precision(x.dtype))
 
 
@@ -216,21 +212,13 @@ _bounded = _straight_through(_perturbed_operand, 3)
 _rounded = _straight_through(steps.to_format, 1)
 
 
-def _imaginary(salt: random_bits.Salt) -> random_bits.Salt:
-    return (*random_bits.as_tuple(salt), zlib.crc32(b"imaginary"))
-
-
-def _factor(salt: random_bits.Salt, position: int) -> Array:
-    """Returns the number of the draws of one of several noises on one result."""
-    return random_bits.factor((*random_bits.as_tuple(salt), position))
+def _other(salt: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the salt of an imaginary part, given that of the real part."""
+    return (*salt, zlib.crc32(b"imaginary"))
 
 
 def _drawer(
-    spec: specs.Elementwise,
-    name: str,
-    arrays: tuple[Array, ...],
-    pool: random_bits.Pool,
-    factor: Array,
+    spec: specs.Elementwise, name: str, arrays: tuple[Array, ...], draws: Draws
 ) -> Callable[[int], Array]:
     """Returns `draw(i)`: the bits numbered i for each element of `arrays[0]`.
 
@@ -240,9 +228,7 @@ def _drawer(
     """
     shape = arrays[0].shape
     if not spec.deterministic:
-        return lambda i: random_bits.draw(
-            pool, shape, factor * np.uint32(random_bits.salt_words(i)[0] | 1)
-        )
+        return lambda i: draws.bits(shape, i)
     seed, tail = random_bits.salt_words(zlib.crc32(name.encode()))
     digest = jnp.full(shape, seed, jnp.uint32)
     for x in arrays:
