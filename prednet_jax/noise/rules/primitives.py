@@ -137,7 +137,7 @@ EXACT = frozenset(
         "shift_right_arithmetic shift_right_logical sign slice sort split squeeze "
         "stack stage stop_gradient swap threefry2x32 threefry4x32 tie tile to_edtype "
         "top_k transpose unpin unreachable unstack vary_unreduced_cast_p "
-        "with_memory_space_constraint xor"
+        "with_memory_space_constraint xla_metadata_value xor"
     ).split()
 )
 
