@@ -1,89 +1,189 @@
 """Measures the distance of two recorded values, and the distance that noise causes.
 
-For each value v of the program, its difference from the recorded value r, and the
-differences under noise,
+For each value v of the program, its difference d from the recorded value r, and the
+differences e_k under noise, k = 1 .. draws, three sizes are compared:
 
-    d = |v - r| / |r|,     e_k = |v_k - v| / |v|,    k = 1 .. draws,
+    |d| / |r|      Euclidean norms over the value, one number for each execution in a
+                   loop; of integers and booleans the fraction that differs
+    |<d, u>| / |r| the part that all elements have in common, a factor (u along v) or a
+                   shift (u constant), of which noise of many elements has little
+    |d_i|          of each element, against the largest e_ki of similar elements
+                   (`elements`)
 
-Euclidean norms over the value, one number for each execution in a loop; of integers and
-booleans the fraction that differs. v_k is the value under noise. A difference is beyond
-noise if
+Of the first two, a difference is beyond noise if
 
-    d > max(RATIO_LIMIT q(e, f), WORST_DRAW_FACTOR max(e, f))
+    x > max(RATIO_LIMIT q(e, f), WORST_DRAW_FACTOR max(e, f))
 
 q is the upper quartile over the draws: of one number, few draws tell the noise badly,
 hence the wide limit. Rare jumps (a later rounding to a narrow format that goes the
 other way) are in the largest alone. f is a floor: one element moved by an ulp, or of
-integers one in a thousand. Two values *agree* only if a draw is as far: that they are
-not beyond noise does not yet show that they are the same.
+integers one in a thousand; and a common part smaller than `COMMON` times the RMS of
+the noise is what another implementation of a function may make in all elements. Two
+values *agree* only if a draw is as far: that they are not beyond noise does not yet
+show that they are the same.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from prednet_jax.noise.questions.recording import Recorded
+from prednet_jax.noise.questions.elements import ElementNoise
+from prednet_jax.noise.questions.recording import WHOLE, Recorded
 
 # An H200's values without a fault differed by at most 1.4 times the RMS over 8 draws
 # (190 values of the recordings of tests/golden/h200 at the highest precision).
 RATIO_LIMIT, WORST_DRAW_FACTOR = 5.0, 2.0
+# The least common part of a difference, in units of the RMS of the noise.
+COMMON = 1.5
+# The largest difference of an element, in units of the largest of similar elements.
+ELEMENT_LIMIT = 3.0
 # The fraction of elements of a discrete value that any noise may flip.
 FLIPS = 1e-3
 
 
-class NoiseLevel(NamedTuple):
-    """The effect of noise on a value, for each of its executions: arrays [executions].
+class Judged(NamedTuple):
+    """A value's difference from another, in each of its executions: arrays [n].
 
     Attributes:
-        bound: a larger difference is beyond noise; infinite if noise makes no such
-            value.
-        agreement: a smaller difference shows that two values are the same.
-        expected: RMS of the difference over the draws.
+        over: the difference over the largest one that is within noise.
+        agrees: whether a draw of the noise is as far.
+        note: how the difference was found, if it is not large in the whole value.
     """
 
-    bound: np.ndarray
-    agreement: np.ndarray
-    expected: np.ndarray
+    over: np.ndarray
+    agrees: np.ndarray
+    note: str
 
 
-def noise_level(value: Recorded, drawn: Sequence[np.ndarray]) -> NoiseLevel:
-    """Returns the effect of noise; `drawn` are the value's distances in each draw."""
-    count = len(value.steps)
-    if not drawn:
-        # A value that noise never made (a part of a longer sum) is not judged.
-        never = np.full(count, math.inf)
-        return NoiseLevel(never, never, np.zeros(count))
-    if is_discrete(value):
-        floor = np.full(count, FLIPS / RATIO_LIMIT if value.size > 1 else 0.0)
-    else:
-        norm = np.where(value.norms > 0, value.norms, 1)
-        floor = float(jax.numpy.finfo(value.dtype).eps) * value.largest / norm
-    levels = np.maximum(drawn, floor)
-    quartile = np.quantile(levels, 0.75, axis=0, method="lower")
-    largest = levels.max(0)
-    bound = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * largest)
-    return NoiseLevel(bound, largest, np.sqrt(np.mean(np.square(drawn), 0)))
+class NoiseEffect:
+    """The effect of noise on one value, in each of its n executions."""
+
+    def __init__(
+        self,
+        values: np.ndarray,
+        epsilon: float,
+        norms: Any = None,
+        largest: Any = None,
+        *,
+        sketched: bool = False,
+    ) -> None:
+        """Prepares for runs under noise.
+
+        Args:
+            values: [n, m], the elements without noise, or sums of them.
+            epsilon: distance from 1 to the next number of the type; 0 if it is not a
+                floating-point type.
+            norms: Euclidean norms [n]. Defaults to the norms of `values`.
+            largest: the largest magnitudes [n]. Defaults to the ones of `values`.
+            sketched: whether `values` are sums with random signs.
+        """
+        if norms is None:
+            norms, largest = np.linalg.norm(values, axis=1), np.abs(values).max(1)
+        self._values, self._norms = values, np.where(norms > 0, norms, 1)
+        # Sums of many elements have rounding errors of the size of the whole value.
+        sizes = np.broadcast_to(norms[:, None], values.shape) if sketched else values
+        self._elements = ElementNoise(sizes, epsilon) if epsilon else None
+        floor = FLIPS / RATIO_LIMIT * (values.shape[1] > 1)
+        self._floor = epsilon * largest / self._norms if epsilon else floor
+        self._sketched = sketched
+        self._drawn: list[np.ndarray] = []
+
+    def see(self, relative: np.ndarray, away: np.ndarray) -> None:
+        """Adds a run under noise: its relative distances [n] and differences [n, m]."""
+        self._drawn.append(np.stack([relative, *self._common(away)]))
+        if self._elements is not None:
+            self._elements.see(away)
+
+    @property
+    def expected(self) -> np.ndarray:
+        """Returns the RMS of the relative distance over the draws, [n]."""
+        drawn = [relative for relative, *_ in self._drawn]
+        none = np.zeros(len(self._values))
+        return np.sqrt(np.mean(np.square(drawn), 0)) if drawn else none
+
+    def judge(
+        self, relative: np.ndarray, away: np.ndarray, flipped: bool = False
+    ) -> Judged:
+        """Compares a difference with the ones under noise.
+
+        Args:
+            relative: its relative distances [n].
+            away: its elements [n, m].
+            flipped: whether a decision before it differs, which moves elements far.
+        """
+        if not self._drawn:
+            # A value that noise never made (a part of a longer sum) is not judged.
+            never = "not judged: noise makes no such value"
+            return Judged(np.zeros(len(away)), np.ones(len(away), bool), never)
+        drawn = np.array(self._drawn)
+        floors = np.zeros(drawn.shape[1:])
+        floors[0] = self._floor
+        largest = np.maximum(drawn, floors).max(0)
+        floors[1:] = COMMON / RATIO_LIMIT * np.maximum(self.expected, self._floor)
+        levels = np.maximum(drawn, floors)
+        quartile = np.quantile(levels, 0.75, axis=0, method="lower")
+        bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * levels.max(0))
+        far = np.stack([relative, *self._common(away)])
+        over = np.divide(
+            far, bounds, out=np.where(far > 0, np.inf, 0), where=bounds > 0
+        )
+        note, agrees = "", relative <= largest[0]
+        if self._elements is None or flipped:
+            return Judged(over[0], agrees, note)
+        ratios = np.nan_to_num(self._elements.ratios(away) / ELEMENT_LIMIT)
+        count = np.count_nonzero(ratios > 1)
+        if not (over[0] > 1).any():
+            for kind, x in zip(("factor", "shift"), over[1:], strict=False):
+                note = f"all elements by a common {kind}" if (x > 1).any() else note
+            if count:
+                note = f"{count} of {ratios.size} numbers"
+        over = np.max([*over, ratios.max(1, initial=0)], axis=0)
+        return Judged(over, agrees & (over <= 1), note)
+
+    def _common(self, away: np.ndarray) -> list[np.ndarray]:
+        """Returns the relative size of what all elements have in common, [n] each."""
+        factor = np.abs(np.sum(away * self._values, 1)) / self._norms**2
+        if self._sketched:
+            return [factor]
+        shift = np.abs(away.sum(1)) / math.sqrt(max(1, away.shape[1])) / self._norms
+        return [factor, shift]
 
 
-def distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the relative distance of two values, 0 where they have the same bits.
+class Distance(NamedTuple):
+    """The distance of a value from another, in each execution of the second.
 
-    Returns:
-        Two arrays over the executions of `b`: the distance, 0 where `a` has no such
-            execution, and which executions were compared.
+    Attributes:
+        relative: [n], 0 for equal bits, and where the first has no such execution.
+        compared: bool [n], which executions were compared.
+        away: [n, m], the elements of the difference.
     """
+
+    relative: np.ndarray
+    compared: np.ndarray
+    away: np.ndarray
+
+
+def effect_of_noise(value: Recorded) -> NoiseEffect:
+    """Returns the effect of noise on a value, before any run under noise."""
+    epsilon = 0.0 if is_discrete(value) else float(jax.numpy.finfo(value.dtype).eps)
+    facts = value.values, epsilon, value.norms, value.largest
+    return NoiseEffect(*facts, sketched=value.size > WHOLE)
+
+
+def distance(a: Recorded, b: Recorded) -> Distance:
+    """Returns the distance of `a` from `b`, in each execution of `b`."""
     known = {tuple(step): i for i, step in enumerate(a.steps.tolist())}
     theirs = np.array([known.get(tuple(step), -1) for step in b.steps.tolist()], int)
     rows = np.flatnonzero(theirs >= 0)
     mine = theirs[rows]
     distances, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
+    away = np.zeros(b.values.shape)
     compared[rows] = True
     if a.shape != b.shape:
         distances[rows] = math.inf
-        return distances, compared
+        return Distance(distances, compared, away)
     x, y = b.values[rows], a.values[mine]
     discrete = is_discrete(a) and is_discrete(b)
     with np.errstate(all="ignore"):
@@ -104,8 +204,10 @@ def distance(a: Recorded, b: Recorded) -> tuple[np.ndarray, np.ndarray]:
     kinds = b.unbounded[rows]
     hidden = (x != y).any(1) | (kinds & 1023 > 0) | (kinds >> 20 > 0) | discrete
     far = np.where(hidden, np.maximum(far, np.finfo(float).tiny), far)
-    distances[rows] = np.where(a.hashes[mine] != b.hashes[rows], far, 0.0)
-    return distances, compared
+    differs = a.hashes[mine] != b.hashes[rows]
+    distances[rows] = np.where(differs, far, 0.0)
+    away[rows] = np.where(differs[:, None], y - x, 0)
+    return Distance(distances, compared, away)
 
 
 def is_discrete(value: Recorded) -> bool:

@@ -9,6 +9,7 @@ the runs) and of the next, never by the largest of the whole leaf.
 from typing import Any
 
 import numpy as np
+from jax import numpy as jnp
 
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.sampling import BoundCall
@@ -17,18 +18,20 @@ from prednet_jax.noise.specs import Identity
 # Elements that noise never moved may differ by so many units in the last place.
 _QUIET = 1.0
 # Primitives that decide something of floats although their results are floats.
-_STEPS = frozenset({"floor", "ceil", "round", "sign", "select_and_scatter_add"})
-_DECIDING = _STEPS | frozenset({"gt", "lt", "ge", "le", "eq", "argmax", "argmin"})
-_DECIDING |= frozenset({"sort", "top_k"})
+STEPS = frozenset({"floor", "ceil", "round", "sign", "select_and_scatter_add"})
 # If decisions may flip, a share of the elements of a decade has to be outside.
 _SHARE = 0.05
 
 
 def decides(step: Step) -> bool:
     """Returns whether a step takes a discrete decision about floating-point numbers."""
-    atoms = step.equation.invars
-    kinds = (np.dtype(getattr(a.aval, "dtype", bool)).kind for a in atoms)
-    return step.name in _DECIDING and any(kind not in "biu" for kind in kinds)
+    atoms = step.equation.invars, step.equation.outvars
+    given, made = (
+        [jnp.issubdtype(getattr(a.aval, "dtype", bool), jnp.inexact) for a in some]
+        for some in atoms
+    )
+    discrete = not all(made) and step.name != "is_finite" and not step.bodies
+    return any(given) and (discrete or step.name in STEPS or step.name == "sort")
 
 
 def takes_decisions(call: BoundCall) -> bool:
@@ -123,13 +126,22 @@ class ElementNoise:
             The number of elements outside, and the number of elements that are zero
             without noise and in every run: their own noise is not known.
         """
-        size, limits = np.abs(difference), self.limits()
-        unknown = (limits == 0) & self._inexact
-        far = (size > margin * limits) & ~unknown
-        count = int(np.count_nonzero(far))
+        ratios = self.ratios(difference)
+        unknown = np.isnan(ratios)
+        count = int(np.count_nonzero(ratios > margin))
         if flips and count <= _SHARE * max(1, int(np.count_nonzero(~unknown))):
             count = 0
-        return count, int(np.count_nonzero(unknown & (size > 0)))
+        return count, int(np.count_nonzero(unknown & (difference != 0)))
+
+    def ratios(self, difference: np.ndarray) -> np.ndarray:
+        """Returns for each element its difference in units of its limit.
+
+        NaN stands for elements whose own noise is not known.
+        """
+        size, limits = np.abs(difference), self.limits()
+        unknown = np.nan if self._inexact else np.inf
+        unlimited = np.where(size > 0, unknown, 0.0)
+        return np.divide(size, limits, out=unlimited, where=limits > 0)
 
 
 def _bins(values: np.ndarray, base: float) -> np.ndarray:

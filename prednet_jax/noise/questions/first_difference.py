@@ -6,13 +6,18 @@ noise, and `causes` finds which of the differences are faults.
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
-import numpy as np
 from jax import Array
 
-from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import check_int, expect
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.alignment import (
@@ -27,10 +32,16 @@ from prednet_jax.noise.questions.causes import (
     split_by_downstream_agreement,
     with_causes,
 )
-from prednet_jax.noise.questions.distances import distance, is_discrete, noise_level
+from prednet_jax.noise.questions.distances import (
+    Distance,
+    distance,
+    effect_of_noise,
+    is_discrete,
+)
+from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.own_rounding import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.specs import Identity, NoiseSpec, default
 
 MAX_ROWS = 12
@@ -105,9 +116,8 @@ def first_difference(
     reaching = with_routines(NOISE if spec is None else spec)
 
     def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
-        keys = random_bits.split(key, draws)
         clean, under_noise = (Watch(fn, args, kwargs, x) for x in (None, reaching))
-        noisy = map(under_noise.run, keys)
+        noisy = map(under_noise.run, draw_keys(key, draws))
         found = against(recording, clean.run(key), noisy, clean.name)
         steps = plan(BoundCall(fn, args, kwargs).program().jaxpr, Identity()).walk()
         found.notes = format_notes(rounded_products(list(steps)))
@@ -127,21 +137,23 @@ def against(
     # Before the noisy runs, since it may refuse.
     pairs, unmatched = align_recording(recording, values, name)
     index = {one.path: i for i, one in enumerate(values)}
-    drawn: list[list[np.ndarray]] = [[] for _ in values]
+    effects = [effect_of_noise(one) for one in values]
     for value in itertools.chain.from_iterable(noisy):
         i = index.get(value.path)
         if i is not None:
-            drawn[i].append(distance(value, values[i])[0])
+            effects[i].see(*distance(value, values[i])[::2])
+    distances = {j: distance(there[i], values[j]) for i, j in pairs}
+    flipped = _flipped(values, distances)
     beyond: list[Found] = []
     differing: list[Found] = []
     agreeing: set[int] = set()
     compared = 0
     for i, j in pairs:
-        far, both = distance(there[i], values[j])
+        far, both, away = distances[j]
         compared += bool(both.any())
-        level = noise_level(values[j], drawn[j])
-        over, changed = far > level.bound, _changed(there[i], values[j])
-        if not (far > level.agreement).any() and not changed:
+        judged = effects[j].judge(far, away, j in flipped)
+        over, changed = judged.over > 1, _changed(there[i], values[j])
+        if judged.agrees.all() and not changed:
             agreeing.add(j)
         if changed:
             over = both
@@ -149,10 +161,9 @@ def against(
             continue
         if far.max() == math.inf:
             changed = changed or "not finite in the same way"
-        never = "" if drawn[j] else "not judged: noise makes no such value"
+        note = changed or judged.note
         chosen, when = (beyond, over) if over.any() else (differing, far > 0)
-        note = changed or never
-        found = first_execution(values[j], (i, j), far, level.expected, when, note)
+        found = first_execution(values[j], (i, j), far, effects[j].expected, when, note)
         chosen.append(found)
 
     def may_differ(pair: tuple[int, int]) -> bool:
@@ -183,6 +194,24 @@ def _only(
     for i, one in enumerate(values):
         if one.primitive == "result" and i not in paired:
             yield Difference(one.path, "result", "", math.inf, 0.0, note=note)
+
+
+def _flipped(values: Sequence[Recorded], distances: Mapping[int, Distance]) -> set[int]:
+    """Returns the values computed after a decision that differs, or is not compared."""
+    found: set[int] = set()
+    for j, one in enumerate(values):
+        floats = [i for i in one.operands if not is_discrete(values[i])]
+        step = one.primitive in STEPS or is_discrete(one)
+        if floats and step and not (j in distances and not distances[j].relative.any()):
+            found.add(j)
+    # What a loop's earlier steps pass on is not among the operands.
+    loops = {values[j].starts[0] for j in found if values[j].starts}
+    for j, one in enumerate(values):
+        inside = bool(one.starts) and one.starts[0] in loops
+        if inside or found.intersection(one.operands):
+            found.add(j)
+            loops.update(one.starts[:1])
+    return found
 
 
 def _changed(there: Recorded, here: Recorded) -> str:

@@ -184,7 +184,9 @@ def compare_layers(
             alone = judge(values.plain[i], known[i], ordered[i]).over <= 1
             hint, rung = "", "order" if alone else "rounding"
             rung = "identical" if judged[i].difference == 0 else rung
-            rung = rungs.get(i) or values.too_narrow(i) or rung
+            rung = rungs.get(i, rung)
+            # A narrow format on one side may be no more than its own noise.
+            rung = values.too_narrow(i) or rung if rung in NOISY else rung
             if rung == "beyond":
                 hint = values.hint(i, drawn[i])
             elif rung not in NOISY:

@@ -20,12 +20,16 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles, random_bits, specs
+from prednet_jax.noise import quantiles, specs
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import check_int
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import named_leaves, wide_leaves
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    draw_keys,
+    with_routines,
+)
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.watch import Watched
@@ -150,7 +154,7 @@ def nan_rate(
             clean = first_nan(fn)(*args, **kwargs)
         search = _Search(call, spec)
         firsts = []
-        for one in random_bits.split(key, draws):
+        for one in draw_keys(key, draws):
             seen = search.run(one)
             if any(map(_is_worse, seen[1], plain)):
                 firsts.append(search.first(one, *seen))

@@ -34,6 +34,21 @@ from prednet_jax.noise.specs import Elementwise, NoiseSpec, StochasticRounding
 _SILENCE = 60.0
 
 
+def draw_keys(key: Array, draws: int) -> Iterator[Array]:
+    """Yields the key of each noisy run.
+
+    Progress is written to the standard error once a minute, after a run.
+    """
+    start = shown = time.monotonic()
+    for i, one in enumerate(random_bits.split(key, draws)):
+        yield one
+        now = time.monotonic()
+        if now - shown > _SILENCE:
+            shown = now
+            done = f"{i + 1} of {draws} noisy runs in {now - start:.0f} s"
+            print(done, file=sys.stderr, flush=True)
+
+
 class BoundCall(NamedTuple):
     """A function with its arguments, which no run consumes or changes.
 
@@ -61,21 +76,13 @@ class BoundCall(NamedTuple):
     def draw(self, noisy: Callable, key: Array, draws: int) -> Iterator[Any]:
         """Yields results under noise, each a pytree of NumPy arrays.
 
-        Progress is written to the standard error once a minute.
-
         Args:
             noisy: `inject(fn, spec)`.
             key: from which the key of each draw is split.
             draws: number of results.
         """
-        start = shown = time.monotonic()
-        for i, one in enumerate(random_bits.split(key, draws)):
+        for one in draw_keys(key, draws):
             yield jax.device_get(self._replace(fn=noisy).result(one))
-            now = time.monotonic()
-            if now - shown > _SILENCE:
-                shown = now
-                done = f"{i + 1} of {draws} noisy runs in {now - start:.0f} s"
-                print(done, file=sys.stderr, flush=True)
 
     def pure(self) -> tuple[Callable, list[Any]]:
         """Returns the call as a function of arrays alone, and these arrays.

@@ -1,12 +1,6 @@
 """Computes values of a program, each from the reference's values before it.
 
-With v such a value, r the reference's and v_k the value under noise,
-
-    d = rms(v - r),     e_k = rms(v_k - v),    k = 1 .. draws,
-
-and the difference is beyond noise if d > max(L q(e, f), W max(e, f)), as in
-`distances`: q is the upper quartile over the draws and f a floor, one element moved by
-an ulp. Elements far above all others (a mask of -1e9) are judged on their own.
+Each is compared with the reference's value as in `distances`.
 """
 
 import functools
@@ -21,11 +15,7 @@ from jax import Array
 
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.questions import hints
-from prednet_jax.noise.questions.distances import (
-    FLIPS,
-    RATIO_LIMIT,
-    WORST_DRAW_FACTOR,
-)
+from prednet_jax.noise.questions.distances import NoiseEffect
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.leaves import (
     describe_leaves,
@@ -37,11 +27,8 @@ from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.specs import NoiseSpec
 
-# Elements so many times the small ones (5 %) are judged apart from the others.
-GIANT = 1e6
 # A value is too narrow if it is so many times nearer to the reference in float32.
 NARROWER = 8.0
-_TINY = float(np.finfo(float).tiny)
 _NOTHING: Mapping[int, Callable] = MappingProxyType({})
 
 
@@ -155,27 +142,27 @@ def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
     `drawn` are the differences that noise makes, in float64.
     """
     epsilon = describe_leaves(ours)[0].epsilon
-    away, size = subtract(_wide(ours), _wide(theirs)), np.abs(_wide(theirs))
+    value, away = _wide(ours), subtract(_wide(ours), _wide(theirs))
     if not np.isfinite(away).all():
         return Judged(None, 0.0, None, math.inf)
-    size[~np.isfinite(size)] = 0
-    scale, parts, floor = rms(size) or 1.0, [np.ones(away.shape, bool)], 0.0
-    if epsilon and size.any():
-        # A mask may be most of an array.
-        giant = size > GIANT * np.quantile(size[size > 0], 0.05)
-        parts = [giant, ~giant]
-    elif not epsilon:
-        # Whole numbers count by the root of the fraction that differs.
-        away, *drawn = (np.where(x != 0, 1.0, 0.0) for x in (away, *drawn))
-        scale, floor = 1.0, math.sqrt(FLIPS) / RATIO_LIMIT * (away.size > 1)
-    over = 0.0
-    for part in parts:
-        root = math.sqrt(part.size)  # So that an ulp in one element is the floor.
-        level = floor or epsilon * float(np.max(size * part, initial=0)) / root
-        levels = np.maximum([rms(x * part) for x in drawn] or [0.0], level or _TINY)
-        quartile = float(np.quantile(levels, 0.75, method="lower"))
-        bound = max(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * float(levels.max()))
-        over = max(over, rms(away * part) / bound)
-    far, expected = rms(away) / scale, rms(np.array([rms(x) for x in drawn])) / scale
+    value = np.where(np.isfinite(value), value, 0)
+    scale = rms(value) or 1.0
+    effect = NoiseEffect(_row(value), epsilon)
+
+    def distance(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        finite = np.isfinite(x)
+        far = rms(x) / scale if epsilon else np.count_nonzero(x) / max(1, x.size)
+        return np.array([far if finite.all() else math.inf]), _row(x * finite)
+
+    for x in drawn:
+        effect.see(*distance(x))
+    (far,), (expected,) = distance(away)[0], effect.expected
+    over = float(effect.judge(*distance(away)).over[0])
     ratio = far / expected if expected else None
-    return Judged(far, expected, ratio if far else 0.0, over)
+    return Judged(float(far), float(expected), ratio if far else 0.0, over)
+
+
+def _row(x: np.ndarray) -> np.ndarray:
+    """Returns the real numbers of an array as one row, [1, m]."""
+    parts = (x.real, x.imag) if np.iscomplexobj(x) else (x,)
+    return np.stack(parts).reshape(1, -1)

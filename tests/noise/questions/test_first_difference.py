@@ -1,3 +1,4 @@
+import inspect
 import json
 import os
 
@@ -31,6 +32,11 @@ def layer(x, w, *, bug="", order=None):
     s = jnp.mean(h * h, axis=-1, keepdims=True)
     h = h * lax.rsqrt(s + (1e-3 if bug == "epsilon" else 1e-5))  # epsilon
     return jnp.tanh(h) * x
+
+
+def lines_of(fn):
+    lines, first = inspect.getsourcelines(fn)
+    return dict(enumerate(lines, first))
 
 
 def compare(fn, recording, *args, **options):
@@ -302,6 +308,42 @@ def test_a_factor_is_found_in_a_narrow_type(dtype):
     report = compare(lambda x, w: attention(x, w, 1.1), known, x, w)
     assert report, report
     assert report[0].source.startswith(line_of(attention, "factor"))
+
+
+def probed(x, w, change):
+    h = jnp.tanh(x @ w) + jnp.asarray(1.5, x.dtype)
+    h = h * jnp.asarray(change.get("factor", 1), h.dtype)  # probed
+    h = h.at[5, 7].multiply(jnp.asarray(change.get("element", 1), h.dtype))  # probed
+    h = h + jnp.asarray(change.get("shift", 0), h.dtype)  # probed
+    return jnp.where(h > 0, h, h * jnp.asarray(0.5, h.dtype)) @ w
+
+
+CHANGES = [("factor", 1.05), ("element", 2.0), ("shift", 0.06)]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_small_changes_are_found_at_the_noise_that_elements_have(dtype):
+    """All were within five times the noise of the whole array."""
+    x, w = X.astype(dtype), W.astype(dtype)
+    for change in CHANGES:
+        known = noise.record(probed)(x, w, {})
+        report = compare(lambda x, w, c=change: probed(x, w, dict([c])), known, x, w)
+        assert report, change
+        line = report[0].source.split(" in ")[0].rpartition(":")[2]
+        assert "# probed" in lines_of(probed)[int(line)], (change, report)
+        assert compare(lambda x, w: probed(x, w, {}), known, x, w) == ()
+
+
+def test_a_mask_hides_nothing():
+    """A distance is relative to the whole value, of which such a mask is most."""
+
+    def masked(x, w, factor):
+        h = jnp.where(jnp.eye(12, dtype=bool), -1e9, x @ x.T * factor)
+        return jax.nn.softmax(h, axis=-1) @ x
+
+    known = noise.record(lambda x, w: masked(x, w, 1.0))(X, W)
+    report = compare(lambda x, w: masked(x, w, 1.001), known, X, W)
+    assert "select_n" in [entry.primitive for entry in report], report
 
 
 def test_a_decision_that_nothing_follows_is_no_alarm():
