@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, quantiles, random_bits
+from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.plan import Step, plan
@@ -28,8 +28,10 @@ from prednet_jax.noise.questions.own_rounding import (
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
     computation_part,
+    draw_keys,
 )
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.specs import Identity, NoiseSpec, default
 from prednet_jax.noise.text import format
 from prednet_jax.noise.watch import Seen, Watched
@@ -194,8 +196,8 @@ def decisions(
                 answers.append(_answers(outcomes[0].result(), wanted))
             return seen
 
-        keys = random_bits.split(key, draws)
-        pairs = ((once(draw, False), once(draw, True)) for draw in keys)
+        drawn = draw_keys(key, draws)
+        pairs = ((once(draw, False), once(draw, True)) for draw in drawn)
         report = Decisions(_tallied(pairs, watched.labels, draws))
         report.notes = f"{draws} draws of {format(spec)}", *format_notes(products)
         if wanted is not None:
@@ -217,7 +219,8 @@ def _tallied(
         for execution, x in clean.items():
             path, _, width = execution[0]
             y = noisy.get(execution, x)
-            other = np.flatnonzero((y != x) & ((y == y) | (x == x)))
+            # NaN stands for an element that decides nothing.
+            other = np.flatnonzero((y != x) & (y == y) & (x == x))
             counts[path] += [x.size, x.size * (execution in noisy), other.size, 0]
             if other.size:
                 flipped[path].update((other // width).tolist() if width else ())
@@ -345,6 +348,22 @@ _KEEPS_BITS = frozenset(
 )
 
 
+# Complex functions that jump, by the sign of the first number, where the second holds.
+_CUTS: Mapping[str, Callable[[Array, Array], tuple[Array, Array]]] = {
+    **dict.fromkeys(("log", "sqrt", "rsqrt", "pow"), lambda re, im: (im, re < 0)),
+    **dict.fromkeys(("asin", "acos", "atanh"), lambda re, im: (im, jnp.abs(re) > 1)),
+    **dict.fromkeys(("atan", "asinh"), lambda re, im: (re, jnp.abs(im) > 1)),
+    "log1p": lambda re, im: (im, re < -1),
+    "acosh": lambda re, im: (im, re < 1),
+}
+
+
+def _side(value: Array, at_cut: Array) -> Array:
+    """Returns the side of a branch cut, -1 or 1, and NaN far from it."""
+    side = jnp.where(jnp.signbit(value), -1.0, 1.0)
+    return jnp.where(at_cut, side, jnp.nan)
+
+
 def _decided(
     step: Step, operands: Sequence[Any], results: Sequence[Any]
 ) -> Sequence[Any]:
@@ -354,6 +373,17 @@ def _decided(
         return []
     if step.name in _STEPS:  # z/|z| is continuous but at 0.
         return [x for x in results if not jnp.iscomplexobj(x)]
+    if step.name == "nextafter":
+        return [jnp.sign(operands[1] - operands[0])]
+    if step.name == "atan2":
+        return [_side(operands[0], operands[1] < 0)]
+    if step.name in _CUTS and jnp.iscomplexobj(operands[0]):
+        z = operands[0]
+        return [_side(*_CUTS[step.name](jnp.real(z), jnp.imag(z)))]
+    if step.name in OPAQUE:  # A whole number, such as a sign, is a decision.
+        numbers = [x for x in results if jnp.issubdtype(x.dtype, jnp.floating)]
+        whole = [jnp.where(x == jnp.round(x), x, jnp.nan) for x in numbers]
+        return [*_discrete(results), *whole]
     if step.name == "sort":
         return [_permutation(step.equation.params, operands, floats)]
     if step.name == "rem":  # Of how many whole divisors it is the rest.

@@ -32,7 +32,7 @@ from prednet_jax.noise.questions.sampling import (
     with_routines,
 )
 from prednet_jax.noise.random_bits import Words, first_words
-from prednet_jax.noise.rules.primitives import KERNELS
+from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.run import Call, Evaluation, at_words
 
 
@@ -105,8 +105,6 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
 
 # Their results depend on how many bits a number has.
 _BITS = frozenset({"bitcast_convert_type", "nextafter", "rng_uniform"})
-# The code behind them was written for the type that it was given.
-_FOREIGN = KERNELS | {"pure_callback", "io_callback", "ffi_call"}
 
 
 class _Widening(Evaluation):
@@ -139,7 +137,7 @@ class _Widening(Evaluation):
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         equation = call.step.equation
-        if call.step.name in _BITS | _FOREIGN:
+        if call.step.name in _BITS | OPAQUE:
             own = [
                 x.astype(atom.aval.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else x
                 for x, atom in zip(operands, equation.invars, strict=True)

@@ -62,6 +62,9 @@ KERNELS = frozenset(
     ).split()
 )
 
+# Code that was written for the types that it is given, and is not seen.
+OPAQUE = KERNELS | {"pure_callback", "io_callback", "ffi_call"}
+
 _NOT_A_SUM = "a reduction, but not a sum"
 _BY_A_FUNCTION = "a reduction by a function of the user's"
 _IN_PLACE = "accumulation into a mutable array, in the program's order"

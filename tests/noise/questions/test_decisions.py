@@ -62,6 +62,14 @@ BITS = {
     "copysign": lambda x: jnp.copysign(1.0, x),
     "exponent": lambda x: jnp.frexp(x + 1.0)[1],
     "remainder": lambda x: jnp.mod(x + 1.0, 1.0),
+    "arctan2": lambda x: jnp.arctan2(x, -1.0 - x),
+    "log": lambda x: jnp.log(lax.complex(-1.0 - x, x)),
+    "sqrt": lambda x: jnp.sqrt(lax.complex(-1.0 - x, x)),
+    "arccos": lambda x: jnp.arccos(lax.complex(2.0 + x, x)),
+    "arcsinh": lambda x: jnp.arcsinh(lax.complex(x, 2.0 + x)),
+    "host": lambda x: jax.pure_callback(
+        lambda x: np.sign(np.asarray(x)), jax.ShapeDtypeStruct(x.shape, x.dtype), x
+    ),
     "pooled": lambda x: jax.grad(
         lambda x: jnp.sum(
             lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID")
@@ -92,6 +100,14 @@ def test_bits_that_become_a_float_again_decide_nothing():
 
 
 def test_continuous_functions_decide_nothing():
+    def far(x):  # Across the other axis there is no cut.
+        near = jnp.sum(x, 1) - jnp.sum(x[:, ::-1], 1)
+        one = jnp.ones_like(near)
+        angles = jnp.arctan2(near, one), jnp.arctan2(-one, near)
+        return angles, jnp.log(lax.complex(one, near)), jnp.arctan(one + near)
+
+    assert not any(d.flipped for d in noise.decisions(far, ORDER, draws=2)(KEY, X))
+
     def fn(x, w):
         return jnp.sum(jnp.clip(jnp.maximum(x @ w, 0.0), -1.0, 1.0))
 
