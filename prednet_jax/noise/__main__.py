@@ -31,6 +31,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import prednet_jax.noise as noise
+from prednet_jax.noise.arguments import TOO_WIDE
 from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT, install
 from prednet_jax.noise.questions import kept
@@ -467,13 +468,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-# JAX has no such types.
-_TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
-    np.dtype(np.float64),
-    np.dtype(np.complex128),
-}
-
-
 def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arrays of --flag=file: by position, and by name, nested."""
     try:
@@ -485,7 +479,7 @@ def _read(flag: str, file: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
             f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
         ) from None
     for name, array in arrays.items():
-        if array.dtype.kind not in "biufc" or array.dtype in _TOO_WIDE:
+        if array.dtype.kind not in "biufc" or array.dtype in TOO_WIDE:
             raise NoiseError(
                 f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
                 "save bfloat16 as float32 and convert it in the function"

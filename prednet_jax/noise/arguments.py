@@ -22,6 +22,12 @@ from jax import Array
 
 from prednet_jax.noise.errors import NoiseError
 
+# JAX has no such types.
+TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
+    np.dtype(np.float64),
+    np.dtype(np.complex128),
+}
+
 
 @dataclass(frozen=True)
 class Static:
@@ -190,8 +196,16 @@ def holds_numbers(value: Any) -> bool:
     """Returns whether NumPy holds numbers here: no texts, records or masked elements.
 
     `float0`, the type of derivatives by integers, counts as a number.
+
+    Raises:
+        NoiseError: the numbers are of a type that is wider than all types of JAX.
     """
     kind = value.dtype
+    if kind in TOO_WIDE:
+        raise NoiseError(
+            f"an array of type {kind}: expected float64, complex128 or a narrower "
+            "type, since JAX has no wider ones; convert it with .astype"
+        )
     number = any(jax.numpy.issubdtype(kind, k) for k in (np.number, np.bool_))
     return not isinstance(value, np.ma.MaskedArray) and (
         number or kind == jax.dtypes.float0

@@ -317,11 +317,10 @@ def _ordered(
             # Two drawn orders differ by sqrt(2) times the error of one.
             scale = np.asarray(math.sqrt(cut.terms / cut.pieces / 2), total.dtype)
             longer = total + scale * (total - ordered_sum(None, 1))
-            if cut.apart is not None and jnp.issubdtype(total.dtype, jnp.floating):
+            if cut.lost is not None and jnp.issubdtype(total.dtype, jnp.floating):
                 zero = error_free.run_time_zero(state)
                 backward = random_bits.bits(state, (), (*salt, 2)) < np.uint32(1 << 31)
-                terms = cut.apart(*operands)
-                longer += permutations.chain_error(terms, zero, backward)
+                longer += cut.lost(zero, backward, *operands)
             total = jnp.where(jnp.isfinite(longer), longer, total)
         return lax.convert_element_type(total, dtype)
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 
@@ -52,15 +53,16 @@ class Cut(NamedTuple):
         total: a function of words, salt and operands that returns the sum in an order
             other than a drawn order of `pieces` (`collectives`). Defaults to None:
             `split` and the drawn order are used.
-        apart: a function of the operands that returns all terms [terms, *shape of the
-            sum]. Defaults to None: they are too many to hold, or not known.
+        lost: a function of `error_free.run_time_zero`, a boolean and the operands that
+            returns what is lost where all terms are added one after another, from the
+            last term on if the boolean is true. Defaults to None: not known.
     """
 
     pieces: int
     split: Callable[..., Sums]
     terms: int = 0
     total: Callable[..., Array] | None = None
-    apart: Callable[..., Array] | None = None
+    lost: Callable[..., Array] | None = None
 
 
 def bounds(size: int, n: int) -> list[tuple[int, int]]:
@@ -142,9 +144,10 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 
     kept = [d for d in range(len(x.shape)) if d not in axes]
 
-    def apart(x: Array) -> Array:
+    def lost(zero: Array, backward: Array, x: Array) -> Array:
         x = lax.transpose(widen(x), (*axes, *kept))
-        return lax.reshape(x, (terms, *x.shape[len(axes) :]))
+        x = lax.reshape(x, (terms, *x.shape[len(axes) :]))
+        return permutations.chain_error(x, zero, backward)
 
     def split(x: Array) -> Sums:
         x, over = widen(x), axes
@@ -160,7 +163,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
         axis -= sum(d < axis for d in over)
         return None, unstack(sums, axis)
 
-    return Cut(n, split, terms, apart=apart)
+    return Cut(n, split, terms, lost=lost)
 
 
 def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
@@ -226,7 +229,14 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
         del parts[1 if reverse else -1]
         return None, parts
 
-    return Cut(n, split, size)
+    def lost(zero: Array, _: Array, x: Array) -> Array:
+        terms = jnp.moveaxis(widen(x), axis, 0)
+        terms = jnp.flip(terms, 0) if reverse else terms
+        errors = permutations.chain_errors(terms, zero)
+        sums = -lax.cumsum(jnp.concatenate([jnp.zeros_like(terms[:1]), errors]))
+        return jnp.moveaxis(jnp.flip(sums, 0) if reverse else sums, 0, axis)
+
+    return Cut(n, split, size, lost=lost)
 
 
 def cut_scatter_add(

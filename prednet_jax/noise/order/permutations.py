@@ -169,10 +169,16 @@ def chain_error(terms: Array, zero: Array, backward: Array) -> Array:
         zero: `error_free.run_time_zero`.
         backward: bool [], whether the last term comes first.
     """
-    terms = jnp.where(backward, jnp.flip(terms, 0), terms)
+    return -jnp.sum(
+        chain_errors(jnp.where(backward, jnp.flip(terms, 0), terms), zero), 0
+    )
+
+
+def chain_errors(terms: Array, zero: Array) -> Array:
+    """Returns the rounding error of each addition of a chain, [n - 1, ...]."""
     terms = error_free.guard(terms, zero)
     before = error_free.guard(lax.cumsum(terms)[:-1], zero)
-    return -jnp.sum(error_free.two_sum(before, terms[1:])[1], 0)
+    return error_free.two_sum(before, terms[1:])[1]
 
 
 def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.partials import (
     Cut,
     LeftAlone,
@@ -95,13 +96,14 @@ def cut_dot(
         out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
         return None, unstack(out)
 
-    def every(a: Array, b: Array) -> Array:
+    def lost(zero: Array, backward: Array, a: Array, b: Array) -> Array:
         # A product with the contracted axes, too, as axes of the batch.
         out = product(a, b, (((), ()), ((*lc, *lb), (*rc, *rb))))
-        return lax.reshape(out, (terms, *out.shape[len(lc) :]))
+        every = lax.reshape(out, (terms, *out.shape[len(lc) :]))
+        return permutations.chain_error(every, zero, backward)
 
     held = lhs.size * rhs.size // max(1, terms * batch) <= HELD_TERMS
-    return Cut(n, split, terms, apart=every if held else None)
+    return Cut(n, split, terms, lost=lost if held else None)
 
 
 def cut_conv(

@@ -287,6 +287,39 @@ def test_a_chain_that_loses_the_same_at_every_term_is_another_order(x, fn):
         reference.assert_close(fn(x) * 1.02)
 
 
+EQUAL = np.full(4096, 0.1, np.float32)
+LONG_SUMS = {
+    "running": (jnp.cumsum, (EQUAL,), np.add.accumulate(EQUAL)),
+    "segments": (
+        lambda x: jax.ops.segment_sum(x, jnp.zeros(4096, int), 2),
+        (EQUAL,),
+        np.r_[EQUAL.sum(dtype=float), 0].astype("f4"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LONG_SUMS)
+def test_running_sums_and_segments_know_what_a_chain_loses(kind):
+    """A running sum lost nothing."""
+    fn, args, chain = LONG_SUMS[kind]
+    report = noise.explain(fn, chain, fn(*args), draws=2)(KEY, *args)
+    assert report.rung in ("order", "rounding"), report
+    reference = noise.noise_reference(fn, *args, draws=4)
+    reference.assert_close(chain)
+    with pytest.raises(AssertionError):
+        reference.assert_close(fn(*args) * 1.02)
+
+
+def test_wider_numbers_than_float64_are_refused():
+    """They were judged in float64."""
+    wide = np.ones(2, np.longdouble)
+    for args in ((jnp.sin, wide, wide), (lambda x: x, np.ones(2), wide)):
+        with pytest.raises(noise.NoiseError, match=r"longdouble|float128"):
+            noise.explain(*args)(KEY, np.ones(2))
+    with pytest.raises(noise.NoiseError, match="or a narrower type"):
+        noise.digits(jnp.sin)(KEY, wide)
+
+
 def test_a_nan_that_noise_alone_makes_is_rounding():
     def fn(x):
         return jnp.sqrt(jnp.mean(x * x) - jnp.mean(x) ** 2)
