@@ -112,7 +112,7 @@ def main() -> None:
         _list_jobs(make_design(_kept_plan() or _plan_of_flags()))
         return
     with progress.Reporter() as reporter:
-        reporter.line(_purpose(design, timed()))
+        reporter.paragraph(_purpose(design, timed()))
         with files.hold(design.root):
             plan = _plan(reporter, started)
             design = make_design(plan)
@@ -223,7 +223,7 @@ def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
         return kept
     plan, fresh = _plan_of_flags(), _fresh()
     if (root / report.VERDICT).is_file() and fresh:
-        reporter.line(
+        reporter.paragraph(
             f"An earlier comparison is in {root}. This one has other seeds, so it is "
             "new evidence; its report replaces the earlier one."
         )
@@ -232,7 +232,7 @@ def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
         left = 60 * FLAGS.minutes - (time.monotonic() - started)
         choice = budget.choose(left, speed, FLAGS.jobs)
         plan = budget.Plan(plan.first_seed, choice.rung, FLAGS.minutes, speed.closing)
-        reporter.line(budget.describe_choice(choice, speed))
+        reporter.paragraph(budget.describe_choice(choice, speed))
     reporter.line(f"Size: {budget.describe_size(plan.first_seed, plan.rung)}.")
     root.mkdir(parents=True, exist_ok=True)
     plan.write(root)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -126,6 +127,10 @@ class Reporter:
     def event(self, text: str) -> None:
         """Prints a line with the time since the start."""
         self.line(f"[{clock(time.monotonic() - self._begun)}] {text}")
+
+    def paragraph(self, text: str) -> None:
+        """Prints sentences at once, in lines of a terminal's width."""
+        self.line(textwrap.fill(text, 100, break_on_hyphens=False))
 
     def line(self, text: str) -> None:
         """Prints a line at once."""
