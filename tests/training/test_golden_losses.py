@@ -20,6 +20,7 @@ from prednet_jax.objectives import Method
 from prednet_jax.training import loop
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.optimized
 GOLDEN = ROOT / "tests" / "golden" / "losses.json"
 UPDATES = 4
 _PREDNET = PredNetConfig(channels=(3, 4), height=8, width=8, convolution="xla")

@@ -19,6 +19,7 @@ from prednet_jax.models import prednet
 from prednet_jax.weights import keras
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.optimized
 GOLDEN = ROOT / "tests" / "golden" / "keras_tiny"
 
 

@@ -20,6 +20,7 @@ from prednet_jax import Trainer, predict, weights, windows
 from prednet_jax.errors import UserError
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.optimized
 GOLDEN = ROOT / "tests" / "golden" / "pytorch_tiny"
 SIZE = {"height": 8, "width": 12}
 
