@@ -6,7 +6,7 @@ device.
 
 import functools
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -60,16 +60,28 @@ class Watched(Evaluation):
         self.labels: dict[str, Any] = {}
         # For each equation around: the number of counters and labels before each.
         self._around: list[tuple[Step, int, int]] = []
+        self._operands: dict[str, Sequence[Any]] = {}
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
         """Evaluates an equation as `Evaluation` does, and records it as surrounding."""
         counters, labels = len(words.steps or ()), len(self.labels)
         self._around.append((call.step, counters, labels))
+        self._operands[call.step.path] = operands
         try:
             return super().higher_order(call, words, operands)
         finally:
             self._around.pop()
+
+    def outer(self, call: Call, operands: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Returns each operand of a body with the operand of its equation.
+
+        They are known where their order identifies them.
+        """
+        given = self._operands.get(call.step.path, [])
+        given = given[1:] if call.step.name == "cond" else given
+        same = len(given) == len(operands)
+        return list(zip(operands, given, strict=True)) if same else []
 
     def place(self, words: Words | None = None) -> Place:
         """Returns the current place; without words, it is outside of all loops."""

@@ -97,13 +97,51 @@ def cut_dot(
         return None, unstack(out)
 
     def lost(zero: Array, backward: Array, a: Array, b: Array) -> Array:
-        # A product with the contracted axes, too, as axes of the batch.
-        out = product(a, b, (((), ()), ((*lc, *lb), (*rc, *rb))))
-        every = lax.reshape(out, (terms, *out.shape[len(lc) :]))
-        return permutations.chain_error(every, zero, backward)
+        sizes = product(jnp.abs(a), jnp.abs(b), params["dimension_numbers"])
+        at = _samples(sizes.shape, terms)
+        rows, columns = (
+            _rows_of(x, contracted, shared)
+            for x, contracted, shared in ((a, lc, lb), (b, rc, rb))
+        )
+        first, last = at[: rows.ndim - 1], (*at[: len(lb)], *at[rows.ndim - 1 :])
+        pairs = ((rows, first), (columns, last))
+        x, y = (jnp.reshape(r[i], (-1, terms)).astype(sizes.dtype) for r, i in pairs)
+        return _spread_loss(x * y, sizes, zero, backward)
 
-    held = lhs.size * rhs.size // max(1, terms * batch) <= HELD_TERMS
-    return Cut(n, split, terms, lost=lost if held else None)
+    return Cut(n, split, terms, lost=lost)
+
+
+def _samples(shape: Sequence[int], terms: int) -> tuple[np.ndarray, ...]:
+    """Returns the indices of outputs, as many as have `HELD_TERMS` terms together."""
+    size = math.prod(shape)
+    length = -(-size // max(1, HELD_TERMS // terms))
+    samples = np.arange(0, size, length)
+    middle = np.minimum(samples + length // 2, size - 1)
+    return np.unravel_index(middle, shape) if shape else ()
+
+
+def _spread_loss(terms: Array, sizes: Array, zero: Array, backward: Array) -> Array:
+    """Returns what chains of additions lose, from a sample of the outputs.
+
+    Args:
+        terms: the terms of the sampled outputs, [samples, terms].
+        sizes: the sum of the magnitudes of the terms, for all outputs.
+        zero: as for `permutations.chain_error`.
+        backward: as for `permutations.chain_error`.
+    """
+    loss = permutations.chain_error(terms.T, zero, backward)
+    total = jnp.sum(jnp.abs(terms), 1)
+    share = loss / jnp.where(total > 0, total, 1)
+    length = -(-sizes.size // max(1, len(share)))
+    every = jnp.broadcast_to(share[:, None], (len(share), length))
+    return sizes * jnp.reshape(jnp.ravel(every)[: sizes.size], sizes.shape)
+
+
+def _rows_of(x: Array, contracted: Sequence[int], shared: Sequence[int]) -> Array:
+    """Returns an operand of a product with its terms as the last axis."""
+    free = [d for d in range(x.ndim) if d not in (*contracted, *shared)]
+    x = jnp.transpose(x, (*shared, *free, *contracted))
+    return jnp.reshape(x, (*x.shape[: len(shared) + len(free)], -1))
 
 
 def cut_conv(
@@ -124,10 +162,18 @@ def cut_conv(
         **{k: params[k] for k in _OPTIONS},
         preferred_element_type=_kept_type(params, lhs, rhs),
     )
+
+    def lost(zero: Array, backward: Array, a: Array, b: Array) -> Array:
+        sizes = convolve(jnp.abs(a), jnp.abs(b), padding=params["padding"])
+        x, y = _sampled_windows(params, a, b, _samples(shape, terms))
+        products = (x.astype(sizes.dtype) * y.astype(sizes.dtype)).reshape(-1, terms)
+        return _spread_loss(products, sizes, zero, backward)
+
     most = min(spec.partials, CONVOLUTION_PIECES)
     row = _row_axis(params, lhs, rhs, shape) if most == CONVOLUTION_PIECES else None
     if row is not None:
-        return Cut(most, functools.partial(_rows, convolve, params, row, shape), terms)
+        by_rows = functools.partial(_rows, convolve, params, row, shape)
+        return Cut(most, by_rows, terms, lost=lost)
     n = min(_pieces(spec, terms, math.prod(shape)), most)
     # Features first, or a longer axis of the window (a filter gradient's is the map):
     # narrow pieces are slow. But a piece of the window may hold no term of an output,
@@ -152,7 +198,41 @@ def cut_conv(
 
         return None, [part(piece) for piece in pieces]
 
-    return Cut(len(pieces), split, terms)
+    return Cut(len(pieces), split, terms, lost=lost)
+
+
+def _sampled_windows(
+    params: Params, a: Array, b: Array, at: Sequence[np.ndarray]
+) -> tuple[Array, Array]:
+    """Returns the windows and kernels of some outputs, [samples, features, *window].
+
+    `at` are the indices of the outputs, an array for each axis.
+    """
+    numbers = params["dimension_numbers"]
+    around = zip(params["padding"], params["lhs_dilation"], strict=True)
+    edges = [(0, 0, 0)] * 2 + [(low, high, step - 1) for (low, high), step in around]
+    x = lax.pad(lax.transpose(a, numbers.lhs_spec), np.zeros((), a.dtype), edges)
+    kernels = lax.transpose(b, numbers.rhs_spec)
+    image, feature, *places = (at[d] for d in numbers.out_spec)
+    # Groups of features or of images belong to consecutive outputs.
+    groups = params["feature_group_count"], params["batch_group_count"]
+    of_features, of_images = (feature * n // len(kernels) for n in groups)
+    image = image + of_images * (len(x) // groups[1])
+
+    def axis(values: np.ndarray, k: int) -> np.ndarray:
+        """Returns indices [samples, length] as axis k of the windows."""
+        ones = [1] * (kernels.ndim - 1)
+        return values.reshape(len(values), *ones[:k], -1, *ones[k + 1 :])
+
+    features = kernels.shape[1]
+    channels = of_features[:, None] * features + np.arange(features)
+    steps = zip(places, params["window_strides"], params["rhs_dilation"], strict=True)
+    taps = [
+        place[:, None] * stride + np.arange(size) * step
+        for (place, stride, step), size in zip(steps, kernels.shape[2:], strict=True)
+    ]
+    every = [axis(index, k) for k, index in enumerate([channels, *taps])]
+    return x[(axis(image[:, None], 0), *every)], kernels[feature]
 
 
 _OPTIONS = (

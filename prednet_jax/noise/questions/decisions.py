@@ -32,6 +32,7 @@ from prednet_jax.noise.questions.sampling import (
 )
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
+from prednet_jax.noise.run import Call
 from prednet_jax.noise.specs import Identity, NoiseSpec, default
 from prednet_jax.noise.text import format
 from prednet_jax.noise.watch import Seen, Watched
@@ -318,6 +319,14 @@ class _Deciding(Watched):
         for i, x in enumerate(decided):
             self._note(step, words, i, x)
         return results
+
+    def body(
+        self, call: Call, words: Words, operands: Sequence[Any], label: str
+    ) -> list[Any]:
+        """Follows bits into a program."""
+        same = self.outer(call, operands)
+        self._bits |= {id(x): x for x, y in same if id(y) in self._bits}
+        return super().body(call, words, operands, label)
 
     def _holds_bits(self, step: Step, operands: list) -> bool:
         """Returns whether an equation reads floats as bits."""

@@ -232,7 +232,6 @@ class Watch(Watched):
         # By the path of an equation, for each of its results, the sources in its
         # bodies.
         self._left: dict[str, list[tuple[int, ...]]] = {}
-        self._operands: dict[str, list[Any]] = {}
 
         @jax.jit
         def watched(key: Array, *arrays: Array) -> None:
@@ -276,12 +275,9 @@ class Watch(Watched):
         self, call: Call, words: Words, operands: Sequence[Any], label: str
     ) -> list[Any]:
         """Follows values into a program, where their order identifies them."""
-        given = self._operands.get(call.step.path, [])
-        outer = given[1:] if call.step.name == "cond" else given
-        if len(outer) == len(operands):
-            for x, y in zip(operands, outer, strict=True):
-                if not self._sources(x) and self._sources(y):
-                    self._numbers[id(x)] = x, self._sources(y)
+        for x, y in self.outer(call, operands):
+            if not self._sources(x) and self._sources(y):
+                self._numbers[id(x)] = x, self._sources(y)
         results = super().body(call, words, operands, label)
         if label != "[cond]":
             before = self._left.get(call.step.path, [()] * len(results))
@@ -291,11 +287,6 @@ class Watch(Watched):
             ]
             self._left[call.step.path] = left
         return results
-
-    def higher_order(self, call: Call, words: Words, operands: list) -> list:
-        """Notes the inputs of an equation, for its bodies."""
-        self._operands[call.step.path] = operands
-        return super().higher_order(call, words, operands)
 
     def _sources(self, value: Any) -> tuple[int, ...]:
         """Returns the numbers of the recorded values that a value is or comes from."""

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import random_bits, specs
+from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, traced
 from prednet_jax.noise.arguments import pure, split
@@ -94,6 +94,17 @@ class BoundCall(NamedTuple):
     def program(self) -> Traced:
         """Returns the traced program, with its jaxpr and the shapes of its outcome."""
         return traced(*self.pure())
+
+    def traced_once(self) -> "BoundCall":
+        """Returns the call of the program as it is traced now, a pure function."""
+        program, arrays = self.program(), self.pure()[1]
+
+        def run(*arrays: Any) -> Any:
+            results = compat.evaluate(program.jaxpr, arrays)
+            structure = jax.tree.structure(program.shapes)
+            return jax.tree.unflatten(structure, results).result()
+
+        return BoundCall(run, arrays, {})
 
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
         """Returns the reach of noise for each array of the result, in order."""

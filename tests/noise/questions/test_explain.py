@@ -287,20 +287,34 @@ def test_a_chain_that_loses_the_same_at_every_term_is_another_order(x, fn):
         reference.assert_close(fn(x) * 1.02)
 
 
-EQUAL = np.full(4096, 0.1, np.float32)
+def convolved(x, kernel):
+    return lax.conv_general_dilated(x, kernel, (2,), [(0, 0)], rhs_dilation=(1,))
+
+
+EQUAL = np.full((20, 4096), 0.1, np.float32)
 LONG_SUMS = {
-    "running": (jnp.cumsum, (EQUAL,), np.add.accumulate(EQUAL)),
+    "running": (jnp.cumsum, (EQUAL[0],), np.add.accumulate(EQUAL[0])),
+    "product": (
+        jnp.matmul,
+        (EQUAL, np.ones((4096, 20), np.float32)),
+        np.full((20, 20), np.add.accumulate(EQUAL[0])[-1]),
+    ),
+    "convolution": (
+        convolved,
+        (EQUAL.reshape(2, 10, 4096)[:, :4], np.ones((3, 4, 1025), np.float32)),
+        np.full((2, 3, 1536), np.add.accumulate(np.full(4100, EQUAL[0, 0]))[-1]),
+    ),
     "segments": (
         lambda x: jax.ops.segment_sum(x, jnp.zeros(4096, int), 2),
-        (EQUAL,),
-        np.r_[EQUAL.sum(dtype=float), 0].astype("f4"),
+        (EQUAL[0],),
+        np.r_[EQUAL[0].sum(dtype=float), 0].astype("f4"),
     ),
 }
 
 
 @pytest.mark.parametrize("kind", LONG_SUMS)
-def test_running_sums_and_segments_know_what_a_chain_loses(kind):
-    """A running sum lost nothing."""
+def test_every_kind_of_sum_knows_what_a_chain_of_all_terms_loses(kind):
+    """Of these, only sums and small products lost anything."""
     fn, args, chain = LONG_SUMS[kind]
     report = noise.explain(fn, chain, fn(*args), draws=2)(KEY, *args)
     assert report.rung in ("order", "rounding"), report
