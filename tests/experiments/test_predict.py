@@ -282,7 +282,7 @@ def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):
     manifest = records.read_json(run / records.MANIFEST)
     for flags, message in (
         (3, "not the manifest of a run of train.py"),
-        ({"data": "x.npz", "crop": [1]}, "crop=[1]: expected one of"),
+        ({"data": "x.npz", "crop": [1]}, "--crop=[1]: expected a text"),
     ):
         records.write_json(run / records.MANIFEST, manifest | {"flags": flags})
         refused(message, *words)
