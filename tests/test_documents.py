@@ -29,6 +29,11 @@ PAGES = (
 )
 PAGES = ("README.md", *(f"docs/{name}.md" for name in PAGES))
 PAGES = (*PAGES, "prednet_jax/noise/README.md")
+#: Notebooks that take minutes; `make soak` runs them.
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("illusions", "surprise", "walk_limits", "noise/two_devices")
+]
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -39,6 +44,35 @@ def test_examples_of_a_page_run(page, capsys):
     for number, block in enumerate(blocks, 1):
         # Each block stands alone: a reader copies one.
         exec(compile(block, f"{page}, block {number}", "exec"), {})
+
+
+#: Pages whose examples other tests run, since these need a run or a compiler first.
+ELSEWHERE = {
+    "docs/noise.md": "tests/noise/test_pages.py",
+    "docs/noise/audit.md": "tests/noise/gpu/test_audit.py",
+    "docs/predict_and_evaluate.md": "tests/experiments/test_train.py",
+    "study/pages/authors.md": "study/tests/test_authors.py",
+}
+
+
+def test_no_page_with_examples_and_no_notebook_is_skipped():
+    tested = {*PAGES, *ELSEWHERE}
+    for page, module in ELSEWHERE.items():
+        assert Path(page).name in (ROOT / module).read_text(), page
+    noise_tests = (ROOT / ELSEWHERE["docs/noise.md"]).read_text()
+    names = set(re.findall(r"\"(\w+)\"", noise_tests))
+    tested |= {f"docs/noise/{name}.md" for name in names}
+    pages = [*written(ROOT / "docs", ".md"), *(ROOT / "study").rglob("*.md")]
+    pages += [*ROOT.glob("*.md"), *(ROOT / "prednet_jax").rglob("*.md")]
+    with_examples = {
+        str(page.relative_to(ROOT)) for page in pages if _BLOCK.search(page.read_text())
+    }
+    assert with_examples <= tested
+    docs = ROOT / "docs"
+    notebooks = {
+        str(page.relative_to(docs).with_suffix("")) for page in written(docs, ".ipynb")
+    }
+    assert notebooks == {"encoding", *(param.values[0] for param in SLOW)}
 
 
 def test_the_readme_is_one_screen():
@@ -64,11 +98,12 @@ def test_the_readme_prints_what_it_says(capsys):
         assert "bf16" in result.split()
 
 
-@pytest.mark.parametrize("notebook", ["encoding"])
+@pytest.mark.parametrize("notebook", ["encoding", *SLOW])
 def test_a_notebook_runs(notebook, monkeypatch):
     """Its cells one after the other; `make docs` runs all of them in Jupyter."""
     display = types.ModuleType("IPython.display")
-    display.Image = display.SVG = lambda content: content
+    for name in ("Image", "SVG", "Markdown"):
+        setattr(display, name, lambda content: content)
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     cells = json.loads((ROOT / "docs" / f"{notebook}.ipynb").read_text())["cells"]
@@ -87,7 +122,7 @@ def test_examples_of_docstrings_run():
             failed, count = doctest.testmod(importlib.import_module(module.name))
             assert not failed, module.name
             tried += count
-    assert tried
+    assert tried > 20
 
 
 #: Folders of docs/ that `make docs` makes.

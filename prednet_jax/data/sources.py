@@ -111,6 +111,12 @@ def open_source(
             that its shape can have.
         every: Step between the frames that are read of each sequence, from its first
             one.
+
+    Example:
+        >>> from prednet_jax import data
+        >>> source = data.open_source("walk", height=24, width=32, seed=7)
+        >>> source.read(0, 5).shape
+        (5, 24, 32, 3)
     """
     default = own_size(data)
     size: dict[str, Any] = {

@@ -90,6 +90,12 @@ def unit_times(config: PredNetConfig, layers: Sequence[str]) -> dict[str, int]:
 
     It is 0 for maps that have seen frames up to t at index t, and -1 for maps that have
     seen frames up to t - 1.
+
+    Example:
+        >>> from prednet_jax import PredNetConfig, unit_times
+        >>> config = PredNetConfig(channels=(3, 4), height=8, width=8, variant="lotter")
+        >>> unit_times(config, ("E0", "R1"))
+        {'E0': 0, 'R1': -1}
     """
     kinds = {name: prednet.place_of_map(config, name)[0] for name in layers}
     before = ("hidden", "prediction") if config.order == "lotter" else ()

@@ -43,6 +43,11 @@ def parse(text: str) -> NoiseSpec:
     """Returns the spec that a text describes: a Composition of parts joined by "+".
 
     It raises a NoiseError that names the wrong part and the allowed values.
+
+    Example:
+        >>> from prednet_jax import noise
+        >>> noise.parse("ulp:max_ulps=2").max_ulps
+        2
     """
     expect(isinstance(text, str), "noise", text, "a text such as 'reduction_order'")
     try:
@@ -58,6 +63,11 @@ def format(spec: NoiseSpec, *, defaults: bool = False) -> str:
 
     `defaults` also writes options that have their default value, for records. It raises
     a ValueError if the syntax cannot express the name of a leaf or of a primitive.
+
+    Example:
+        >>> from prednet_jax import noise
+        >>> noise.format(noise.ReductionOrder(granularity="element"))
+        'reduction_order:granularity=element'
     """
     return "+".join(_text(part, defaults) for part in specs.parts(spec)) or "none"
 
@@ -83,7 +93,9 @@ def _part(text: str) -> NoiseSpec:
             accepted = ", ".join(fields) or "no options"
             raise NoiseError(f"unknown option {item.strip()!r} of {name}: {accepted}")
         if option in options:
-            raise NoiseError(f"option {option!r} of {name} is given twice")
+            raise NoiseError(
+                f"option {option!r} of {name} is given twice: expected it once"
+            )
         options[option] = _value(f"{name}:{option}", str(fields[option].type), value)
     for f in fields.values():
         if f.default is dataclasses.MISSING and f.name not in options:

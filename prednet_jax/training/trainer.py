@@ -63,6 +63,13 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     first window has a transition less, unless `window` is 1. (`training.loop.batches`
     does it for a `data.FrameSource`.) Yields `[window + 1, B, H, W, C]`, and whether
     the stream begins there: frame 0 is then a stand-in.
+
+    Example:
+        >>> import numpy as np
+        >>> from prednet_jax import windows
+        >>> video = np.zeros((9, 8, 8, 3), np.uint8)
+        >>> [(frames.shape[0], bool(first)) for frames, first in windows(video, 4)]
+        [(5, True), (5, False)]
     """
     check_int("window", window, 1)
     frames = _as_stream(frames)

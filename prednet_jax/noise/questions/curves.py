@@ -94,6 +94,14 @@ def curves(
     Raises:
         NoiseError: the sets have different lengths or no curve, the numbers are not
             positive and finite, or paired sets have different numbers of curves.
+
+    Example:
+        >>> import numpy as np
+        >>> from prednet_jax import noise
+        >>> rng = np.random.default_rng(0)
+        >>> a = np.exp(rng.normal(0, 0.001, (8, 50)))
+        >>> noise.curves(a, 1.5 * np.exp(rng.normal(0, 0.001, (8, 50)))).answer
+        'beyond'
     """
     flag("paired", paired)
     is_share = isinstance(margin, int | float) and 0 < margin < 1
