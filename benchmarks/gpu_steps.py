@@ -311,23 +311,22 @@ def profile(call: Callable[[], Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(call())
-        found = sorted(Path(folder).rglob("*.xplane.pb"))
-        if not found:
+        files = sorted(Path(folder).rglob("*.xplane.pb"))
+        if not files:
             return {}
-        planes = jax.profiler.ProfileData.from_file(str(found[-1])).planes
         spent: Counter = Counter()
-        kernels = 0
-        for plane in planes:
-            if not plane.name.startswith("/device:GPU"):
-                continue
-            for line in plane.lines:
-                if not line.name.startswith("Stream"):
-                    continue
-                for event in line.events:
-                    kernels += 1
-                    spent[event.name[:60]] += event.duration_ns / 1e9
+        events = [
+            event
+            for plane in jax.profiler.ProfileData.from_file(str(files[-1])).planes
+            if plane.name.startswith("/device:GPU")
+            for line in plane.lines
+            if line.name.startswith("Stream")
+            for event in line.events
+        ]
+        for event in events:
+            spent[event.name[:60]] += event.duration_ns / 1e9
     return {
-        "kernels": kernels,
+        "kernels": len(events),
         "kernel_seconds": sum(spent.values()),
         "most": dict(spent.most_common(5)),
     }

@@ -12,7 +12,7 @@ sqrt((z s)^2 + d^2). An element that is infinite in only some of the runs has no
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -165,9 +165,10 @@ def digits_table(
             own = own_rounding(BoundCall(fn, args, kwargs), free.settled)
         call = own.call
         seen = FiniteRuns()
+        drawn: Iterator[Any]
         if own.uncast is not None:
-            drawn = (own.uncast(k, spec) for k in random_bits.split(key, draws))
-            drawn = map(free.settled, drawn) if any(free.is_free) else drawn
+            runs = (own.uncast(k, spec) for k in random_bits.split(key, draws))
+            drawn = map(free.settled, runs) if any(free.is_free) else runs
         else:
             inner = noisy if call.fn is fn else inject(call.fn, spec)
             drawn = map(free.align, call.draw(inner, key, draws))

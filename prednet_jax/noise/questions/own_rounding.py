@@ -113,7 +113,7 @@ def own_rounding(
     reference = call
     effects: dict[str, Result] = {}
     notes: list[str] = []
-    uncast = None
+    uncast: Callable[..., Result] | None = None
     here = values(pure)
     if products:
         reference = call._replace(fn=at_highest_precision(call.fn))
