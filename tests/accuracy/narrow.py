@@ -79,7 +79,7 @@ def power(x, w):
         return new, jnp.linalg.norm(new - v), n + 1
 
     going = lambda state: (state[1] > np.float32(0.1)) & (state[2] < 30)  # noqa: E731
-    return lax.while_loop(going, step, (x[0], jnp.float32(1), 0))[0]
+    return lax.while_loop(going, step, (x[0], jnp.ones_like(x[0, 0]), 0))[0]
 
 
 @listed(DEVICE, X, W, V, whole(306, 6, 8))

@@ -194,7 +194,7 @@ def _format_of(equation: compat.Equation) -> str:
     if params.get("out_sharding") is not None:
         params["out_sharding"] = None
     kinds = [(shape.shape, str(shape.dtype)) for shape in shapes]
-    device = jax.config.jax_default_device or jax.devices()[0]
+    device = getattr(jax.config, "jax_default_device", None) or jax.devices()[0]
     kind = getattr(device, "device_kind", device)
     key = repr((kind, equation.primitive.name, kinds, params))
     if key not in _TRIED:
