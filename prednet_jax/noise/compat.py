@@ -107,15 +107,14 @@ def highest_of(equation: Equation) -> Equation:
     """Returns an equation with the highest precision, also in its inner programs."""
 
     def rewritten(value: Any) -> Any:
-        if is_jaxpr(value):
-            return with_highest_precision(value)
-        if isinstance(value, tuple | list):
-            return (
-                type(value)(map(rewritten, value)) if sub_jaxprs({"": value}) else value
-            )
-        return value
+        return with_highest_precision(value) if is_jaxpr(value) else value
 
-    params = {name: rewritten(value) for name, value in equation.params.items()}
+    params = {
+        name: jax.tree.map(rewritten, value, is_leaf=is_jaxpr)
+        if sub_jaxprs({"": value})
+        else value
+        for name, value in equation.params.items()
+    }
     if "precision" in params:
         params["precision"] = _HIGHEST
     return equation.replace(params=params)

@@ -107,13 +107,16 @@ def compiled_for(
     """
     path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
     flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
-    if deterministic:
-        flags.append("--xla_gpu_deterministic_ops=true")
     # Autotuning measures kernels, which needs a device.
     flags.append("--xla_gpu_autotune_level=0")
-    if jax.__version_info__ >= (0, 11):
+    newer = jax.__version_info__ >= (0, 11)
+    if newer:
         # Since then, XLA writes PTX only on request.
         flags.append("--xla_dump_emitter_re=ptx")
+    if deterministic:
+        flags.append("--xla_gpu_deterministic_ops=true")
+        # Unmeasured, the newer compiler has no deterministic product of Triton.
+        flags += ["--xla_gpu_enable_triton_gemm=false"] * newer
     environment = {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": " ".join(flags),

@@ -49,7 +49,12 @@ def branch(x, w, v):
     return lax.cond(x[0, 0] > 9, lambda h: narrow(-h), narrow, jax.jit(jnp.dot)(x, w))
 
 
-@pytest.mark.parametrize("fn", [explicit, branch])
+def solve(x, w, v):
+    """Its equation holds jaxprs in a named tuple."""
+    return jnp.linalg.solve(jnp.eye(64) + w.T @ w, x.T).T @ v
+
+
+@pytest.mark.parametrize("fn", [explicit, branch, solve])
 def test_products_in_branches_and_of_a_precision_are_counted(fn):
     with multiplying("tf32"):
         table = noise.digits_table(fn)(KEY, X, W, V)
