@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks import conv_lstm
 from prednet_jax import (
     PredNetConfig,
     Trainer,
@@ -25,6 +24,7 @@ from prednet_jax.config import AutoencoderConfig
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
 from prednet_jax.training import evaluation, loop
+from tests.experiments import tiny_task
 
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="xla")
 VIDEO = np.random.default_rng(0).integers(0, 256, (23, 8, 8, 3), np.uint8)
@@ -187,7 +187,7 @@ def test_observed_and_extrapolated_frames_are_told_apart():
 
 
 def test_another_network_of_next_frames_is_scored_as_prednet_is():
-    task = conv_lstm.ConvLstm(8, 8, 3, "walk")
+    task = tiny_task.TINY
     params = task.init_params(jax.random.key(0))
     walk = data.open_source("walk", height=8, width=8)
     source = dataclasses.replace(walk, length=8)
