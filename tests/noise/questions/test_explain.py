@@ -314,7 +314,7 @@ LONG_SUMS = {
 
 @pytest.mark.parametrize("kind", LONG_SUMS)
 def test_every_kind_of_sum_knows_what_a_chain_of_all_terms_loses(kind):
-    """Of these, only sums and small products lost anything."""
+    """Only sums and small products lost anything."""
     fn, args, chain = LONG_SUMS[kind]
     report = noise.explain(fn, chain, fn(*args), draws=2)(KEY, *args)
     assert report.rung in ("order", "rounding"), report
