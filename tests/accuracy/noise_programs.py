@@ -74,9 +74,10 @@ def right_digits(result: Any, truth: Any) -> list[np.ndarray]:
     digits = []
     for x, right in zip(*map(jax.tree.leaves, (result, truth)), strict=True):
         assert right.dtype == np.float64
+        error = np.abs(np.asarray(x, np.float64) - right)
         with np.errstate(divide="ignore", invalid="ignore"):
-            error = np.abs(np.asarray(x, np.float64) - right) / np.abs(right)
-        digits.append(np.clip(-np.log10(error), 0, FLOAT32))
+            counted = np.clip(-np.log10(error / np.abs(right)), 0, FLOAT32)
+        digits.append(np.where(error == 0, FLOAT32, counted))
     return digits
 
 
