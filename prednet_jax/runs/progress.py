@@ -110,8 +110,9 @@ class Reporter:
         self._watch: Callable[[], object] = lambda: None
         self._every, self._begun = every, time.monotonic()
         self._said, self._ended = time.monotonic(), threading.Event()
-        style = {"bar_format": "{desc}", "dynamic_ncols": True, "leave": False}
-        self._bar = tqdm(total=0, **style) if sys.stdout.isatty() else None
+        self._bar: tqdm | None = None
+        if sys.stdout.isatty():
+            self._bar = tqdm(bar_format="{desc}", dynamic_ncols=True, leave=False)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Reporter":
