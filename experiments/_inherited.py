@@ -44,7 +44,7 @@ _OF_COMMAND = (
 )
 _FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")
 # The settings of a network that weights bring with them.
-_NETWORK = (
+NETWORK = (
     *("variant", "channels", "r_channels", "height", "width", "pixel_max"),
     *("a_filters", "ahat_filters", "r_filters", "hidden"),
 )
@@ -162,7 +162,7 @@ def initial_weights(
     sizes |= {n: getattr(described, n) for n in ("variant", "pixel_max") if n in given}
     network, params = kept or weights.load_task(path, **sizes)
     config = getattr(network, "config", None)
-    for name in ("model", *_NETWORK):
+    for name in ("model", *NETWORK):
         if name not in given:
             continue
         if name == "pixel_max" and weights.is_port(path):

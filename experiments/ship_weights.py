@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import _cli
+import _inherited
 import jax
 import numpy as np
 from absl import flags
@@ -88,10 +89,13 @@ def scores(run: Path, manifest: dict, task: Any, params: dict) -> dict[str, Any]
 def commands(run: Path, workdir: str) -> list[str]:
     """Returns the command of such a run, with every flag that its manifest records.
 
-    If the run started from another run's weights, that run's command comes first.
+    If the run started from other weights, these supply the network. If they are those
+    of another run, its command comes first.
     """
     given = records.read_json(run / records.MANIFEST)["flags"] | {"workdir": workdir}
     earlier: list[str] = []
+    if given.get("init_weights"):
+        given = {k: v for k, v in given.items() if k not in _inherited.NETWORK}
     before = Path(given.get("init_weights") or "")
     if (before / records.MANIFEST).is_file():
         first = f"{workdir}_first"

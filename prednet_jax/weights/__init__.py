@@ -223,8 +223,9 @@ def _newest(folder: Path, task: Task) -> Any:
 def pretrained(name: str = "walk") -> tuple[PredNetConfig, dict]:
     """Returns a trained network, ready to predict, and its float32 parameters.
 
-    `walk` was trained on walks through photographs; another is `moving_digits`. Raises
-    a UserError if there is no such network, or its file is damaged.
+    `walk` (frames of 24x32) and `walk_64` (48x64) were trained on walks through
+    photographs, `moving_digits` (32x32, grey) on moving digits. Raises a UserError if
+    there is no such network, or its file is damaged.
     """
     errors.one_of("name", name, pretrained_names())
     about = records.read_json(SHIPPED / f"{name}.json")

@@ -22,11 +22,12 @@ def test_every_network_of_the_package_is_whole_and_beats_copying(name):
     assert path.stat().st_size <= 3_000_000
     assert "--hidden" not in about["command"]  # train.py refuses it, with a PredNet's.
     assert {"command", "git_commit", "data", "licence"} <= about.keys()
-    assert set(about["scores"]) == {"validation", "test", "unseen"}
+    assert {"test", "unseen"} <= set(about["scores"])
     # Two of the sequences that the manifest scores, again.
     height, width, channels = prednet_jax.tasks.of(config).frame
     size = {"height": height, "width": width, "channels": channels}
-    source = data.open_split(name, "test", sequences=2, **size)
+    frames = name.removesuffix("_64")
+    source = data.open_split(frames, "test", sequences=2, **size)
     found = evaluation.evaluate(params, config, source, frames=12)
     assert found["observed"]["ratio"] < 1
 
@@ -111,10 +112,9 @@ def test_a_run_becomes_a_network_of_the_package(run, tmp_path, forked):
     forked("ship_weights.py", f"--run={later}", "--name=more", *words[2:])
     first, second = json.loads((place / "more.json").read_text())["command"].split("&&")
     assert first == f"{train} --workdir=runs/more_first "
-    began = "--init_weights=runs/more_first"
-    assert sorted(second.split()) == sorted(
-        f"{train} --workdir=runs/more {began}".split()
-    )
+    began = "--workdir=runs/more --init_weights=runs/more_first"
+    same = train.replace(" --channels=1,2", "")  # The weights supply the network.
+    assert sorted(second.split()) == sorted(f"{same} {began}".split())
     assert about["scores"]["validation"]["ratio"] == 0.5
     size = {"height": 32, "width": 32, "channels": 1}
     for split in ("test", "unseen"):
