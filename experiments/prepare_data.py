@@ -1,6 +1,7 @@
 """Prepares a data set of published results, without TensorFlow.
 
     python experiments/prepare_data.py --dataset=mnist --source=DOWNLOADED
+    python experiments/prepare_data.py --dataset=mnist --source=FOLDER --data_dir=DIR
     python experiments/prepare_data.py --dataset=kitti_raw --source=DOWNLOADED
 
 Nothing is downloaded: --source is the folder of the files that you have downloaded. A
