@@ -135,7 +135,13 @@ def _model(results: Results, model: str) -> Record:
     name, chosen = verdict_text.display_name(model), results.verdict.of_model(model)
     against = [contrast for contrast in chosen if contrast.control == CONTROL]
     phrases = "; ".join(
-        f"{contrast.label} {verdict_text.difference(contrast)}" for contrast in against
+        f"{contrast.label} "
+        + (
+            "0, bit for bit"
+            if contrast.identical
+            else verdict_text.difference(contrast)
+        )
+        for contrast in against
     )
     phrases = phrases or "not recorded"
     caption = f"{name}. Difference of the loss at the end from {CONTROL}: {phrases}."
