@@ -127,6 +127,12 @@ def cosine(rate: float, updates: int, floor: float) -> optax.Schedule:
 
     `rate` > 0 is the learning rate of the first update. After the last update it is
     `floor * rate`, with `floor` in [0, 1).
+
+    Example:
+        >>> from prednet_jax import optimizers
+        >>> rate = optimizers.cosine(1e-3, 100, floor=0.02)
+        >>> round(float(rate(0)), 6), round(float(rate(100)), 6)
+        (0.001, 2e-05)
     """
     positive("learning_rate", rate)
     check_int("updates", updates, 1)

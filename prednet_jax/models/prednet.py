@@ -121,6 +121,15 @@ def predict(
         which continues with frame T. predictions[t] predicts frames[t] and has seen
         frames up to t - 1 (up to k - 1 from t = k on). In a new `watanabe` sequence
         predictions[0] is zero.
+
+    Example:
+        >>> import jax, prednet_jax
+        >>> config = prednet_jax.PredNetConfig(channels=(3, 4), height=8, width=8)
+        >>> params = prednet_jax.init_params(config, jax.random.key(0))
+        >>> frames = jax.random.uniform(jax.random.key(1), (5, 1, 8, 8, 3))
+        >>> predictions, state = prednet_jax.predict(params, config, frames)
+        >>> predictions.shape
+        (5, 1, 8, 8, 3)
     """
     frames = time_first(frames, layout)
     check_frames(config, frames, extrapolate_from, carried=state is not None)
@@ -158,6 +167,15 @@ def forecast(
         it. future[i] predicts frame T + i and has seen frames up to T - 1. The state
         has taken the N predictions for frames, so it continues with frame T + N. The
         state that `predict` returns meets the next real frame, frame T.
+
+    Example:
+        >>> import jax, prednet_jax
+        >>> config = prednet_jax.PredNetConfig(channels=(3, 4), height=8, width=8)
+        >>> params = prednet_jax.init_params(config, jax.random.key(0))
+        >>> frames = jax.random.uniform(jax.random.key(1), (5, 1, 8, 8, 3))
+        >>> future, _ = prednet_jax.forecast(params, config, frames, 3)
+        >>> future.shape
+        (3, 1, 8, 8, 3)
     """
     check_int("steps", steps, 1)
     shown = time_first(jnp.asarray(frames), layout)

@@ -74,6 +74,14 @@ def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
         A function of the arguments of `fn` (arrays or `jax.ShapeDtypeStruct` objects;
             nothing is computed) that gives the report. All floating-point arithmetic of
             `fn` is in one of its lists.
+
+    Example:
+        >>> import numpy as np
+        >>> from prednet_jax import noise
+        >>> x = np.ones((4, 300), np.float32)
+        >>> report = noise.coverage(lambda x: -x.sum(), noise.ReductionOrder())(x)
+        >>> [entry.primitive for entry in report.perturbed]
+        ['reduce_sum']
     """
     parts(spec)
 

@@ -57,6 +57,15 @@ def inject(
             of `only`; no primitive has a name in `spec`; `fn` mutates an NNX object
             that it closes over, or changes the structure of an NNX object.
         UnsupportedPrimitiveError: on a call; a higher-order primitive has no rule.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from prednet_jax import noise
+        >>> x = np.linspace(0, 1, 5000, dtype=np.float32)
+        >>> noisy = noise.inject(lambda x: x.sum(), noise.UlpPerturbation())
+        >>> results = {float(noisy(jax.random.key(i), x)) for i in range(8)}
+        >>> len(results) > 1  # each key moves the result by another rounding
+        True
     """
     for part in parts(spec):
         if part.site != "computation":

@@ -92,6 +92,13 @@ def octopus(
     References:
       Du, Jin, Lee, Jordan, Poczos & Singh 2017, "Gradient descent can take exponential
       time to escape saddle points", arXiv 1705.10412, appendix.
+
+    Example:
+        >>> from jax import numpy as jnp
+        >>> from prednet_jax import saddles
+        >>> function = saddles.octopus(3)
+        >>> function(jnp.zeros(3)).shape
+        ()
     """
     check_int("dim", dim, 1)
     for name, value in (("tau", tau), ("smoothness", smoothness), ("gamma", gamma)):

@@ -131,6 +131,15 @@ def digits(
     Raises:
         NoiseError: as for `inject`; `spec` acts on no computation, or is the same in
             every run, as bfloat16 is.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from prednet_jax import noise
+        >>> x = np.array([1.0, 1e-6], np.float32)
+        >>> fn = lambda x: (x[0] + x[1]) - x[0]
+        >>> found = noise.digits(fn, None)(jax.random.key(0), x)
+        >>> bool(found < 3)  # the subtraction loses most of the 7 digits of float32
+        True
     """
     table = digits_table(fn, spec, draws=draws)
     return lambda key, /, *args, **kwargs: table(key, *args, **kwargs).elements

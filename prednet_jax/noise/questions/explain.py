@@ -157,6 +157,15 @@ def explain(
 
     Raises:
         NoiseError: as for `inject`, or a and b do not fit the result of `fn`.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from prednet_jax import noise
+        >>> x = np.linspace(0, 1, 2048, dtype=np.float32).reshape(2, 1024)
+        >>> fn = lambda x: x.sum(axis=1)
+        >>> report = noise.explain(fn, fn(x), 1.01 * fn(x))(jax.random.key(0), x)
+        >>> report.rung
+        'beyond'
     """
     check_int("draws", draws, 2)
     check_same_structure("a", a, "b", b)

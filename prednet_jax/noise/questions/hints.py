@@ -1,10 +1,11 @@
 """Finds hints in the numbers of two arrays to the cause of their difference.
 
-`array_hint` tries what would turn one array into the other: its content in another
-order, a factor, an offset; `fitted_hint` one for each element of an axis.
-`program_hint` evaluates the lines of a layer again with one equation changed: another
-epsilon, another GELU, a transposed square matrix. A hint is given only where nothing
-but noise is left. `widened` is the program without its narrow formats.
+`array_hint` tries the content of an array in another order. `program_hint` evaluates
+the lines of a layer again with other equations: another epsilon or another place for
+it, another GELU, a transposed square matrix. `fitted_hint` fits a factor, an offset or
+both, for the array or for each element of an axis, and `epsilon_hint` fits an epsilon.
+A hint is given only where nothing but noise is left. `widened` is the program without
+its narrow formats.
 """
 
 import functools
@@ -30,8 +31,10 @@ NARROW = {
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 # Blocks of an axis, such as gates, whose orders are tried; longest axis split in two.
 BLOCKS, LONGEST = (2, 3, 4), 4096
-# Per factor or offset fitted to an axis, this many elements at least.
+# Per number fitted to an element of an axis, this many elements at least.
 FITTED = 4
+# Range in which an epsilon is searched.
+SEARCHED = (1e-14, 100.0)
 
 
 def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
@@ -52,7 +55,7 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
         inner = (*[slice(None)] * axis, slice(1, None) if step > 0 else slice(-1))
         if ours.shape[axis] > 3 and explains(np.roll(ours, step, axis), inner):
             return f"shifted by one along axis {axis}"
-    return fitted_hint(ours, theirs, explains, (None,))
+    return ""
 
 
 def fitted_hint(
@@ -61,7 +64,7 @@ def fitted_hint(
     explains: Callable,
     axes: Iterable[int | None],
 ) -> str:
-    """Returns the factor or offset, of all or of an axis, that gives the reference."""
+    """Returns the factor and offset, of all or of an axis, that give the reference."""
     with np.errstate(all="ignore"):
         for axis in axes:
             for text, changed in _fitted(
@@ -110,30 +113,96 @@ def _fitted(
     factor = np.sum(x0 * r0, others, keepdims=True)
     factor = factor / np.sum(x0 * x0, others, keepdims=True)
     offset = np.sum(r0 - x0, others, keepdims=True) / count
-    one, each = axis is None, f"for each element of axis {axis}"
-    text = f"a constant factor of {factor.flat[0]:.6g}" if one else f"a factor {each}"
+    one, each = axis is None, f" for each element of axis {axis}"
+    text = f"a constant factor of {factor.flat[0]:.6g}" if one else f"a factor{each}"
     yield text, np.where(usual, x * factor, x)
-    text = f"an offset of {offset.flat[0]:.6g}" if one else f"an offset {each}"
-    yield text + " (a bias?)" * (not one), np.where(usual, x + offset, x)
+    text = f"an offset of {offset.flat[0]:.6g}" if one else f"an offset{each} (a bias?)"
+    yield text, np.where(usual, x + offset, x)
+    if count.min() < 2 * FITTED:
+        return
+    means = [np.sum(a, others, keepdims=True) / count for a in (x0, r0)]
+    x1, r1 = (np.where(usual, a - m, 0) for a, m in zip((x, r), means, strict=True))
+    factor = np.sum(x1 * r1, others, keepdims=True)
+    factor = factor / np.sum(x1 * x1, others, keepdims=True)
+    changed = np.where(usual, (x - means[0]) * factor + means[1], x)
+    if one:
+        offset = (means[1] - factor * means[0]).flat[0]
+        yield f"a factor of {factor.flat[0]:.6g} and an offset of {offset:.6g}", changed
+    else:
+        yield f"a factor and an offset{each} (a scale before a bias?)", changed
 
 
 def program_hint(
     program: Program,
     nodes: list[Node],
     evaluate: Callable[[dict[int, Callable]], np.ndarray],
+    theirs: np.ndarray,
     explains: Callable,
 ) -> str:
-    """Returns the change of one equation that gives the reference, in words, or "".
+    """Returns the change of an equation that gives the reference, in words, or "".
 
     `evaluate({id(node): apply})` is the layer with other functions for some nodes.
     """
-    whole = (slice(None),)
     for node in nodes:
-        for text, apply in _changes(program, node):
-            changed = evaluate({id(node): apply})
-            if explains(changed, whole):
-                return f"{text}, at {node.sources[0]}" if node.sources else text
+        for similar in _changes(program, nodes, node):
+            found = []
+            for text, changed in similar:
+                result = evaluate(changed)
+                if explains(result, (slice(None),)):
+                    found.append((_distance(result, theirs), text))
+            if found:
+                return min(found)[1] + _at(node)
     return ""
+
+
+def _distance(result: np.ndarray, theirs: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.sum((result.astype(float) - theirs) ** 2))
+
+
+def epsilon_hint(
+    program: Program,
+    nodes: list[Node],
+    evaluate: Callable[[dict[int, Callable]], np.ndarray],
+    theirs: np.ndarray,
+    explains: Callable,
+) -> str:
+    """Returns the epsilon below a square root that gives the reference, or "".
+
+    The distance to the reference rises in both directions from the right epsilon.
+    """
+    for node in nodes:
+        for i, here in _epsilons(program, node):
+            if not _root(nodes, node.results[0], read=True):
+                continue
+
+            def result(log: float, node=node, i=i) -> np.ndarray:
+                return evaluate({id(node): _given(node.apply, i, math.exp(log))})
+
+            best = _least(lambda log: _distance(result(log), theirs))
+            if explains(result(best), (slice(None),)):
+                return _epsilon_text(here, math.exp(best), rooted=True) + _at(node)
+    return ""
+
+
+def _least(function: Callable[[float], float]) -> float:
+    """Returns where a function with one valley is least, by golden-section search."""
+    share = (math.sqrt(5) - 1) / 2
+    low, high = map(math.log, SEARCHED)
+    x = [high - share * (high - low), low + share * (high - low)]
+    y = [function(log) for log in x]
+    for _ in range(36):
+        if y[0] < y[1]:
+            high, x, y = x[1], [x[1] - share * (x[1] - low), x[0]], [0.0, y[0]]
+            y[0] = function(x[0])
+        else:
+            low, x, y = x[0], [x[1], x[0] + share * (high - x[0])], [y[1], 0.0]
+            y[1] = function(x[1])
+    return x[y.index(min(y))]
+
+
+def _at(node: Node) -> str:
+    return f", at {node.sources[0]}" if node.sources else ""
 
 
 def widened(nodes: Iterable[Node]) -> tuple[str, dict[int, Callable]]:
@@ -169,22 +238,120 @@ def _is_narrow(value: Any) -> bool:
     return isinstance(value, np.dtype) and value in NARROW
 
 
-def _changes(program: Program, node: Node) -> Iterator[tuple[str, Callable]]:
+Changes = list[tuple[str, dict[int, Callable]]]
+
+
+def _changes(program: Program, nodes: list[Node], node: Node) -> Iterator[Changes]:
+    """Yields other functions for a node and the root next to it, described.
+
+    Those that may give the same numbers up to noise are in one list.
+    """
+    for text, apply in _others(program, node):
+        yield [(text, {id(node): apply})]
+    for i, here in _epsilons(program, node):
+        reader = _root(nodes, node.results[0], read=True)
+        root = reader or _root(nodes, node.operands[1 - i], read=False)
+        yield [
+            (
+                _epsilon_text(here, there, rooted=reader is not None),
+                {id(node): _given(node.apply, i, there)},
+            )
+            for there in EPSILONS
+        ]
+        if root is None:
+            continue
+        where = "below the root here, added to it there"
+        if not reader:
+            where = "added to the root here, below it there"
+        for some in ((here,), EPSILONS[1:]):
+            yield [
+                (
+                    f"epsilon {where} ({here:.2g} here, {there:.2g} there)",
+                    {
+                        id(node): lambda *x, i=i: [x[1 - i]],
+                        id(root): _rooted(root, there, outside=reader is not None),
+                    },
+                )
+                for there in some
+            ]
+
+
+def _rooted(root: Node, epsilon: float, *, outside: bool) -> Callable:
+    """Returns a square root with an epsilon outside of the root or below it."""
+
+    def apply(x: jax.Array) -> list[jax.Array]:
+        small = jnp.asarray(epsilon, x.dtype)
+        y = jnp.sqrt(x) + small if outside else jnp.sqrt(x + small)
+        return [1 / y if root.step.name == "rsqrt" else y]
+
+    return apply
+
+
+def _epsilons(program: Program, node: Node) -> Iterator[tuple[int, float]]:
+    """Yields the place and the value of a small constant that a node adds."""
+    for i, value in _constants(program, node) if node.step.name == "add" else ():
+        if 0 < abs(value) <= 0.1:
+            yield i, value
+
+
+def _constants(program: Program, node: Node) -> Iterator[tuple[int, float]]:
+    """Yields the place and the value of each operand that is a constant number."""
+    for i, number in enumerate(node.operands):
+        kind, value = program.types[number], program.constants.get(number)
+        if (
+            value is not None
+            and not kind.shape
+            and jnp.issubdtype(kind.dtype, jnp.floating)
+        ):
+            yield i, float(value)
+
+
+def _root(nodes: list[Node], number: int, *, read: bool) -> Node | None:
+    """Returns the square root that reads a value, or that makes it, or None."""
+    names = ("sqrt", "rsqrt") if read else ("sqrt",)
+    roots = [n for n in nodes if n.step.name in names]
+    sides = (n.operands if read else n.results for n in roots)
+    return next(
+        (n for n, side in zip(roots, sides, strict=True) if number in side), None
+    )
+
+
+def _epsilon_text(here: float, there: float, *, rooted: bool) -> str:
+    text = f"another epsilon: {here:.2g} here, {there:.2g} there"
+    if not rooted:
+        return text
+    # (c x - c m) / sqrt(c^2 v + e) = (x - m) / sqrt(v + e / c^2)
+    size = "far larger"
+    if there:
+        size = f"{math.sqrt(abs(here / there)):.3g} times as large"
+    return f"{text} (or an input {size} there)"
+
+
+def _given(apply: Callable, i: int, value: float) -> Callable:
+    """Returns a function that takes another value for one of its operands."""
+    return lambda *x: apply(*_with(x, i, np.asarray(value, x[1 - i].dtype)))
+
+
+def _others(program: Program, node: Node) -> Iterator[tuple[str, Callable]]:
     """Yields other functions for a node, described."""
     name, apply = node.step.name, node.apply
-    if name == "add":
-        for i, number in enumerate(node.operands):
-            value = program.constants.get(number)
-            if value is not None and np.ndim(value) == 0 and 0 < abs(value) <= 0.1:
-                for there in np.asarray(EPSILONS, value.dtype):
-                    text = f"another epsilon: {value:.2g} here, {there:.2g} there"
-                    yield text, lambda *x, i=i, e=there: apply(*_with(x, i, e))
-    elif name == "dot_general":
+    if name == "dot_general":
         for i, number in enumerate(node.operands):
             shape = program.types[number].shape
             if len(shape) == 2 and shape[0] == shape[1]:
                 text = "a transposed square matrix"
                 yield text, lambda *x, i=i: apply(*_with(x, i, x[i].T))
+    elif name == "div":
+        count = dict(_constants(program, node)).get(1, 0.5)
+        for there in (count - 1, count + 1) if count > 2 and count % 1 == 0 else ():
+            text = f"a sum divided by {count:g} here, by {there:g} there (a variance?)"
+            yield text, _given(apply, 1, there)
+    elif name == "sub":  # As jnp.var computes its divisor.
+        constants = dict(_constants(program, node))
+        if len(constants) == 2 and constants[1] in (0, 1):
+            ours, theirs = ("n", "n - 1") if constants[1] == 0 else ("n - 1", "n")
+            other = _given(apply, 1, 1 - constants[1])
+            yield f"a variance over {ours} here, over {theirs} there", other
     elif name in ("erf", "erfc"):
 
         def by_tanh(x: jax.Array) -> list[jax.Array]:

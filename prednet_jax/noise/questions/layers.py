@@ -23,6 +23,11 @@ from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
+_LEGEND = [
+    "right up to: the values of these lines are the reference's;",
+    "look at: one of these lines is wrong, or a line is missing before them;",
+    "arguments read: by these lines; an argument may have another value there",
+]
 
 
 class Layer(NamedTuple):
@@ -105,13 +110,13 @@ class Layers(NamedTuple):
         if not beyond:
             text.append("no layer is beyond noise")
         for i, layer in enumerate(beyond):
-            what = "first layer beyond noise" if not i else "another"
+            what = "another" if i else "first layer beyond noise"
             text.append(f"{what}: {layer.name}{': ' * bool(layer.hint)}{layer.hint}")
-            text += [f"  after {line}" for line in layer.after]
-            text += [f"  {line}" for line in layer.lines]
+            text += [f"  right up to: {line}" for line in layer.after]
+            text += [f"  look at: {line}" for line in layer.lines]
             read = ", ".join(layer.arguments)
-            text += [f"  which read {read}"] * bool(read)
-        return "\n".join(text)
+            text += [f"  arguments read: {read}"] * bool(read)
+        return "\n".join(text + _LEGEND * bool(beyond))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content of the report."""

@@ -117,6 +117,13 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
 
     Raises:
         NoiseError: on a call, as for `inject`.
+
+    Example:
+        >>> import numpy as np
+        >>> from jax import numpy as jnp
+        >>> from prednet_jax import noise
+        >>> noise.first_nan(lambda x: jnp.log(x) + 1)(np.float32(-1)).primitive
+        'log'
     """
 
     def find(*args: Any, **kwargs: Any) -> NotFinite | None:

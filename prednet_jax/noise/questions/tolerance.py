@@ -184,6 +184,14 @@ def tolerance(
         NoiseError: as for `inject`, `spec` acts on no computation, an element is finite
             in only some of the runs, or the function gives another result when it is
             compiled.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from prednet_jax import noise
+        >>> x = np.ones(1000, np.float32) / 3
+        >>> bound = noise.tolerance(lambda x: x.sum(), None)(jax.random.key(0), x)
+        >>> bool(0 < bound.rtol < 1e-4)
+        True
     """
     check_int("draws", draws, 2)
     inside = isinstance(failure, int | float) and 0 < failure < 1

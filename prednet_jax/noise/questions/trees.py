@@ -100,6 +100,13 @@ def compare_trees(params: Any, reference: Any) -> Trees:
 
     Raises:
         NoiseError: one of them holds no arrays, or values that are not numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> from prednet_jax import noise
+        >>> kernel = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+        >>> noise.compare_trees({"dense": kernel}, {"fc.weight": kernel.T}).equal
+        True
     """
     here, there = (
         arrays_of(what, tree if _is_file(tree) else _flat(tree))

@@ -96,10 +96,12 @@ class SubstitutedValues:
 
         nodes = self.program.segment([i], self.known)
         evaluate = functools.partial(self._evaluate, i)
+        of_lines = self.program, nodes, evaluate
         return (
             hints.array_hint(ours, theirs, explains)
-            or hints.program_hint(self.program, nodes, evaluate, explains)
-            or hints.fitted_hint(ours, theirs, explains, range(ours.ndim))
+            or hints.program_hint(*of_lines, theirs, explains)
+            or hints.epsilon_hint(*of_lines, theirs, explains)
+            or hints.fitted_hint(ours, theirs, explains, (None, *range(ours.ndim)))
         )
 
     def _evaluate(self, i: int, changed: Mapping[int, Callable]) -> np.ndarray:

@@ -1,5 +1,6 @@
 """compare_layers: recorded PyTorch models, other namings, layouts, hints, refusals."""
 
+import functools
 import re
 
 import equinox as eqx
@@ -116,7 +117,7 @@ def test_each_layer_is_judged_alone_and_both_faults_are_found():
     assert down.difference == pytest.approx(0.0099, rel=0.02)
     assert act.ratio > 100
     assert "first layer beyond noise: act" in str(report)
-    assert "which read argument 0" in str(report)
+    assert "arguments read: argument 0" in str(report)
     assert report.to_json()["first"] is act
 
 
@@ -332,11 +333,55 @@ def test_hints_that_the_lines_show():
     x, w = normal(5, 8) / 10, normal(8, 8)
     there = reference_of(normalise, x, w, 1e-5)
     report = noise.compare_layers(lambda x, w: normalise(x, w, 1e-3), there)(KEY, x, w)
-    assert report.first.hint.startswith("another epsilon: 0.001 here, 1e-05 there, at ")
+    assert report.first.hint.startswith("another epsilon: 0.001 here, 1e-05 there (or")
     report = noise.compare_layers(lambda x, w: normalise(x, w.T, 1e-5), there)(
         KEY, x, w
     )
     assert report.first.hint.startswith("a transposed square matrix, at ")
+
+
+def layer_norm(x, *, eps=1e-5, outside=False, before=1.0, ddof=0, scale=1.0, bias=0.0):
+    x = before * x
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True, ddof=ddof)
+    root = jnp.sqrt(variance) + eps if outside else jnp.sqrt(variance + eps)
+    return {"y": (x - mean) / root * scale + bias}
+
+
+SCALE, BIAS = np.linspace(1, 3, 64, dtype="f4"), np.linspace(-1, 2, 64, dtype="f4")
+NORMALIZATIONS = [
+    (
+        {},
+        {"outside": True},
+        "epsilon below the root here, added to it there (1e-05 here, 1e-05 there)",
+    ),
+    (
+        {"outside": True},
+        {},
+        "epsilon added to the root here, below it there (1e-05 here, 1e-05 there)",
+    ),
+    ({}, {"eps": 0}, "another epsilon: 1e-05 here, 0 there"),
+    # An input of another size acts like another epsilon alone.
+    ({}, {"before": 0.5}, "4e-05 there (or an input 0.5 times as large there), at "),
+    ({"before": 0.3}, {}, "there (or an input 3."),
+    ({}, {"before": 1 / 255}, "(or an input 0.00392 times as large there), at "),
+    ({"bias": BIAS}, {"bias": BIAS, "scale": SCALE}, "a factor and an offset for each"),
+    ({"bias": BIAS, "scale": SCALE}, {"bias": BIAS}, "a factor and an offset for each"),
+    ({}, {"ddof": 1}, "a variance over n here, over n - 1 there"),
+    ({"ddof": 1}, {}, "a variance over n - 1 here, over n there"),
+]
+
+
+@pytest.mark.parametrize(("here", "there", "hint"), NORMALIZATIONS)
+def test_hints_about_normalization(here, there, hint):
+    # Rows with nearly the same variance, where many causes look like one factor.
+    x = normal(12, 64)
+    sizes = np.linspace(0.95, 1.05, 12, dtype="f4")[:, None]
+    x = x / x.std(-1, keepdims=True) * sizes
+    original = reference_of(functools.partial(layer_norm, **there), x)
+    report = noise.compare_layers(functools.partial(layer_norm, **here), original)(
+        KEY, x
+    )
+    assert hint in report.first.hint
 
 
 def test_a_large_mask_hides_nothing():
