@@ -35,8 +35,8 @@ CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square
 def materialised(x: Array) -> Array:
     """Makes XLA compute `x` only once; GPUs respect its barrier and need no more."""
     # Arrays of few elements count too: if broadcast, each copy would compute them. The
-    # compiler moves a scalar out of such loops.
-    if x.size < 2 or jax.default_backend() != "cpu":
+    # compiler moves a scalar out of such loops. A Python number has no size.
+    if getattr(x, "size", 0) < 2 or jax.default_backend() != "cpu":
         return x
     with set_xla_metadata(inlineable="false"):
         return _computed_once(x)

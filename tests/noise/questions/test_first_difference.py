@@ -334,6 +334,14 @@ def test_small_changes_are_found_at_the_noise_that_elements_have(dtype):
         assert compare(lambda x, w: probed(x, w, {}), known, x, w) == ()
 
 
+def test_a_call_that_returns_a_python_number_is_recorded():
+    """A solve of diffrax ended in an AttributeError."""
+    number = jax.jit(lambda x: (x, 1))
+    fn = lambda x: jnp.sin(number(x)[0]) * jnp.float32(number(x)[1])  # noqa: E731
+    known = noise.record(fn)(X)
+    assert compare(fn, known, X) == ()
+
+
 def test_a_mask_hides_nothing():
     """A distance is relative to the whole value, of which such a mask is most."""
 
