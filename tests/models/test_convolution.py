@@ -184,6 +184,6 @@ def test_every_place_of_a_convolution_has_noise(algorithm):
         return convolution.conv2d(x, kernel, algorithm, upsampled)
 
     noisy = jax.jit(noise.inject(run, noise.ReductionOrder(granularity="element")))
-    runs = np.stack([noisy(jax.random.key(i), x, kernel) for i in range(8)])
-    # Over 8 features and 8 keys no place stays silent by chance.
+    runs = np.stack([noisy(jax.random.key(i), x, kernel) for i in range(32)])
+    # Over 8 features and 32 keys no place stays silent by chance.
     assert ((runs != runs[0]).any(axis=(0, 1, 4))).all()

@@ -221,8 +221,10 @@ def _tallied(
             path, _, width = execution[0]
             y = noisy.get(execution, x)
             # NaN stands for an element that decides nothing.
-            other = np.flatnonzero((y != x) & (y == y) & (x == x))
-            counts[path] += [x.size, x.size * (execution in noisy), other.size, 0]
+            decided = x == x
+            size = np.count_nonzero(decided)
+            other = np.flatnonzero((y != x) & (y == y) & decided)
+            counts[path] += [size, size * (execution in noisy), other.size, 0]
             if other.size:
                 flipped[path].update((other // width).tolist() if width else ())
         for path, rows in flipped.items():
