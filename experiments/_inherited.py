@@ -165,8 +165,8 @@ def initial_weights(
     for name in ("model", *NETWORK):
         if name not in given:
             continue
-        if name == "pixel_max" and weights.is_port(path):
-            continue  # of the frames that the port saw; its weights are scaled to 1
+        if name == "pixel_max" and weights.scales_pixels(path):
+            continue  # of the frames that it was trained on
         own = getattr(config, "recurrent" if name == "r_channels" else name, None)
         own = network.name if name == "model" else own
         asked = getattr(described, name)
@@ -298,17 +298,15 @@ def load_trained_network() -> TrainedNetwork:
     if own is None and (Path(name).exists() or name not in weights.pretrained_names()):
         return trained._replace(frames=frames_of(name, frames))
     frames = dataclasses.replace(frames, data=frames.data or name)
-    of_disk = frames.data not in data.NAMES
-    if of_disk and not (FLAGS["crop"].present or FLAGS["offset"].present):
+    cut = FLAGS["crop"].present or FLAGS["offset"].present
+    if frames.data not in data.NAMES and not cut:
         frames = dataclasses.replace(frames, crop="antialias")
     if own is not None:
-        cut = {"auto": "brought", "center": "cut"}.get(frames.crop, "scaled")
-        done = cut if of_disk else "made"
-        height, width, _ = network.frame
+        height, width, channels = network.frame
         print(
             f"no --weights: {name}, which comes with the package "
-            f"(prednet_jax.pretrained); frames of {frames.data} are {done} to its "
-            f"{height} rows and {width} columns",
+            f"(prednet_jax.pretrained), for frames of {height} rows, {width} columns "
+            f"and {channels} channels",
             flush=True,
         )
     return trained._replace(frames=frames)

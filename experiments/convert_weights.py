@@ -61,8 +61,8 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "pixel_max",
     None,
-    "Upper clip of the bottom prediction. Defaults to the model, or to 1. For a "
-    "PyTorch file it is the largest pixel that the network was trained on.",
+    "Upper clip of the bottom prediction: the largest pixel that the network was "
+    "trained on. Defaults to the model, or to 1. Above 1 the weights are scaled.",
 )
 flags.DEFINE_enum(
     "variant", None, tuple(weights.PORTS), "Port that a PyTorch file comes from."
@@ -99,7 +99,7 @@ def main() -> None:
         raise UserError(f"--input={FLAGS.input}: of autoencoder; expected prednet")
     for name in ("height", "width", "variant", "pixel_max"):
         given, own = FLAGS[name].value, getattr(config, name)
-        scaled = name == "pixel_max" and weights.is_port(FLAGS.input)
+        scaled = name == "pixel_max" and weights.scales_pixels(FLAGS.input)
         if given not in (None, own) and not scaled:
             raise UserError(f"--{name}={given}: expected {own}, as in {FLAGS.input}")
     print_network(config, params)

@@ -13,7 +13,9 @@ last one.
 These files are written into --workdir: scores.csv (a row per frame), scores.json (means
 over observed and over extrapolated frames), predictions.npz (`frames`, `predictions`
 and `future`), predictions.png and predictions.gif. --layers=E0,R1 adds layers.npz, the
-maps of these layers at each frame, and layers.png, their mean over channels.
+maps of these layers at each frame, and layers.png, their mean over channels. In both
+.npz files `number` are the numbers of the frames, and `seen` is False from the first
+frame on that the network's own prediction replaces.
 
 Weights are whatever convert_weights.py reads. A run brings frames, crop and size
 unless flags set them. Frames from disk are scaled to the size of a network that
@@ -106,7 +108,9 @@ def main() -> None:
         "last frame": np.concatenate([copied, np.broadcast_to(last, unknown.shape)]),
     }
     labels: dict[str, Any] = {"start": start, "words": WORDS}
-    contents = layers(maps, first, labels) if maps else {}
+    number = start + np.arange(len(shown))
+    marks = {"number": number, "seen": number < start + (first or len(shown))}
+    contents = layers(maps, marks, first, labels) if maps else {}
     contents |= {
         "scores.csv": records.csv_bytes(rows, COLUMNS),
         "scores.json": records.json_bytes(
@@ -118,7 +122,7 @@ def main() -> None:
             }
         ),
         "predictions.npz": records.tree_bytes(
-            {"frames": truth, "predictions": predictions[:frames]}
+            {"frames": truth, "predictions": predictions[:frames], **marks}
             | ({"future": predictions[frames:]} if future else {}),
             compressed=True,
         ),
@@ -126,6 +130,8 @@ def main() -> None:
         "predictions.gif": strips.film(pictures, first, **labels),
     }
     write(Path(FLAGS.workdir), contents)
+    if frames < source.length < ENDLESS:
+        print(f"shown: frames {start} to {start + frames - 1} of {source.length}")
     print_scores(rows)
     if maps:
         for name, offset in sequences.unit_times(task.config, FLAGS.layers).items():
@@ -223,7 +229,10 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
 
 
 def layers(
-    maps: dict[str, np.ndarray], first: int | None, labels: dict[str, Any]
+    maps: dict[str, np.ndarray],
+    marks: dict[str, np.ndarray],
+    first: int | None,
+    labels: dict[str, Any],
 ) -> dict[str, bytes]:
     """Draws the maps, and a strip of their channel means in one grey scale per layer.
 
@@ -237,7 +246,7 @@ def layers(
         low, high = scaled.min(), np.percentile(scaled, 99)
         rows[f"{name}: {low:.2g} to {high:.2g}"] = (mean - low) / max(high - low, 1e-12)
     contents = (
-        records.tree_bytes(maps, compressed=True),
+        records.tree_bytes(maps | marks, compressed=True),
         strips.strip(rows, first, **labels),
     )
     return dict(zip(LAYERS, contents, strict=True))

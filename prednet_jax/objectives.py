@@ -58,8 +58,9 @@ class Method:
             sees all. Each sequence is then a window of its own and starts from the zero
             state.
         rematerialize: whether the gradient computes the frames of a window again
-            instead of keeping what they need, in a third of the memory at the published
-            sizes. Gradients are equal to rounding. PredNet only.
+            instead of keeping what they need, and the sequences of a batch one after
+            the other, in a third of the memory at the published sizes. Gradients are
+            equal to rounding. PredNet only.
     """
 
     objective: str | None = None
@@ -105,14 +106,12 @@ def error_loss(
     paper's L0; the paper's Lall is (1, .1, ...).
     """
     chosen = _layer_weights(config, layer_weights)
-    steps = frames.shape[0]
-    if steps < 2:
-        raise UserError(f"frames of {steps} time steps: expected at least 2")
-    prednet.check_frames(config, frames, None)
+    prednet.check_time(frames, 2)
+    prednet.check_frames(params, config, frames, None)
     found, _ = prednet.outputs(params, config, frames, ("error",))
     errors = found["error"]  # [T, B, L]
     weights = jnp.asarray(chosen, errors.dtype)
-    return (errors[1:] @ weights).mean(axis=1).sum() / (steps - 1)
+    return (errors[1:] @ weights).mean(axis=1).sum() / (len(errors) - 1)
 
 
 def _layer_weights(

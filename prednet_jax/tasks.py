@@ -23,7 +23,7 @@ import optax
 from prednet_jax import objectives, optimizers
 from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
 from prednet_jax.errors import UserError
-from prednet_jax.models import prednet
+from prednet_jax.models import convolution, prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
 from prednet_jax.models.products import operand
 from prednet_jax.objectives import Method, WindowResult
@@ -255,7 +255,10 @@ class PredNetTask(Configured):
 
     def algorithms(self, dtype, batch=1):
         """Returns the algorithm of each convolution; `auto` is resolved."""
-        return prednet.algorithms(self.config, dtype, batch)
+        return {
+            name: convolution.resolve(shape, dtype, batch)
+            for name, shape in convolutions(self.config).items()
+        }
 
 
 class AutoencoderTask(Configured):

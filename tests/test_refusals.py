@@ -163,11 +163,11 @@ CASES = {
     "models": [
         (lambda: shown(FRAMES[:, 0]), r"expected \[T, B, H, W, C\]"),
         (lambda: shown(FRAMES.astype(int)), "dtype int32: expected floa"),
-        (lambda: shown(FRAMES + 254), "pixels from 0 to 25.*0 to 1, no NaN; scale"),
+        (lambda: shown(FRAMES + 254), "pixels from 0 to 25.*0 to 1, no NaN; divide"),
         (lambda: shown(FRAMES * np.nan), "from nan to nan: expected 0 to 1, no NaN"),
         (lambda: shown(FRAMES - 1), "pixels from -1 to 0: expected 0 to 1"),
         (lambda: shown(FRAMES, extrapolate_from=0), "extrapolate_from=0"),
-        (lambda: shown(FRAMES, layout="THWC"), "expected one of TBHWC, N"),
+        (lambda: shown(FRAMES, layout="THWC"), "such as TBHWC, NTHWC or"),
         (lambda: prednet.predict(CONFIG, PARAMS, FRAMES), "config=.*, after params"),
         (lambda: prednet.outputs(PARAMS, CONFIG, FRAMES, ("R7",)), "layer='R7'"),
         (lambda: prednet.outputs(PARAMS, CONFIG, FRAMES, ("loss",)), "layer='loss'"),

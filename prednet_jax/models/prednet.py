@@ -3,18 +3,19 @@
 `models.step` has the equations of one frame, the state, and the parameters' names.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
 from prednet_jax.config import PredNetConfig, convolutions
-from prednet_jax.errors import UserError, check_int, one_of
+from prednet_jax.errors import UserError, check_int, expect, log_once
 from prednet_jax.models import convolution
+from prednet_jax.models.parameters import parameter_shapes
 from prednet_jax.models.step import (
     Conv,
     Params,
@@ -25,21 +26,6 @@ from prednet_jax.models.step import (
     to_pixels,
 )
 from prednet_jax.models.unroll import unroll
-
-LAYOUTS = ("TBHWC", "NTHWC")
-
-
-def algorithms(
-    config: PredNetConfig, dtype: DTypeLike = jnp.float32, batch: int = 1
-) -> dict[str, str]:
-    """Returns the algorithm of each convolution in this process, by its name.
-
-    `batch` sequences are seen together on each device.
-    """
-    return {
-        name: convolution.resolve(shape, dtype, batch)
-        for name, shape in convolutions(config).items()
-    }
 
 
 def scan_frames(
@@ -96,7 +82,7 @@ def predict(
     state: PredNetState | None = None,
     *,
     extrapolate_from: int | None = None,
-    layout: str = "TBHWC",
+    layout: str | None = None,
 ) -> tuple[Float[Array, "T B H W C"], PredNetState]:
     """Predicts every frame before it is seen.
 
@@ -114,7 +100,10 @@ def predict(
             frames[t - 1], made one step before, as in coxlab/prednet. A new sequence
             has at least one frame to see, k > 0. With a `state` k may be 0. `forecast`
             predicts beyond the last frame.
-        layout: `TBHWC`, or `NTHWC`: frames and predictions `[N, T, H, W, C]`, as Keras.
+        layout: the axes of frames and predictions: T, B or N, H, W and C in any order,
+            such as `NTHWC` of Keras or `NTCHW` of PyTorch. Defaults to `TBHWC`. Without
+            a state one frame of several sequences needs a layout, since this is also
+            the shape of one sequence with the axes exchanged.
 
     Returns:
         Predictions in the layout of the frames, and the state after the last frame,
@@ -132,12 +121,14 @@ def predict(
         (5, 1, 8, 8, 3)
     """
     frames = time_first(frames, layout)
-    check_frames(config, frames, extrapolate_from, carried=state is not None)
+    if layout is None and state is None:
+        check_time(frames)
+    check_frames(params, config, frames, extrapolate_from, state)
     given = (params, frames, state, extrapolate_from)
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
     run = _predict if traced else _compiled
     predictions, state = run(config, *given)
-    return time_first(predictions, layout), state
+    return in_layout(predictions, layout), state
 
 
 def forecast(
@@ -147,7 +138,7 @@ def forecast(
     steps: int,
     state: PredNetState | None = None,
     *,
-    layout: str = "TBHWC",
+    layout: str | None = None,
 ) -> tuple[Float[Array, "N B H W C"], PredNetState]:
     """Predicts the frames that follow the last one, from the network's own predictions.
 
@@ -160,7 +151,8 @@ def forecast(
         frames: `[T, B, H, W, C]` as in `predict`. T may be 1, and 0 with a `state`.
         steps: number N of frames to predict.
         state: the state before frames[0]. Defaults to a new sequence.
-        layout: as in `predict`.
+        layout: as in `predict`. Without it and a state, a line on stderr reports one
+            frame of several sequences.
 
     Returns:
         The future `[N, B, H, W, C]` in the layout of the frames, and the state after
@@ -178,24 +170,64 @@ def forecast(
         (3, 1, 8, 8, 3)
     """
     check_int("steps", steps, 1)
-    shown = time_first(jnp.asarray(frames), layout)
+    shown = time_first(frames, layout)
     if shown.ndim != 5:
-        check_frames(config, shown, None)
+        check_frames(params, config, shown, None)
     seen = len(shown)
     if not seen and state is None:
         raise UserError("forecast from no frames: expected at least one, or a state")
+    if layout is None and state is None and seen == 1 < shown.shape[1]:
+        log_once(
+            f"frames of shape {tuple(shown.shape)} are read as one frame of each of "
+            f'{shown.shape[1]} sequences; layout="NTHWC" reads one sequence'
+        )
     unseen = jnp.zeros((steps, *shown.shape[1:]), shown.dtype)
     predictions, state = predict(
         *(params, config, jnp.concatenate([shown, unseen]), state),
         extrapolate_from=seen,
+        layout="TBHWC",
     )
-    return time_first(predictions[seen:], layout), state
+    return in_layout(predictions[seen:], layout), state
 
 
-def time_first(frames: Any, layout: str) -> Any:
-    """Swaps the axes of a layout to `[T, B, ...]`; the same swap takes them back."""
-    one_of("layout", layout, LAYOUTS)
-    return frames if layout == "TBHWC" or frames.ndim < 2 else frames.swapaxes(0, 1)
+def time_first(frames: Any, layout: str | None) -> Any:
+    """Returns frames, whose axes are in the order of a layout, as `[T, B, H, W, C]`."""
+    if not hasattr(frames, "ndim"):
+        frames = np.asarray(frames)
+    order = _order(layout)
+    return frames.transpose(order) if frames.ndim == len(order) else frames
+
+
+def in_layout(arrays: Any, layout: str | None) -> Any:
+    """Returns `[T, B, H, W, C]` with the axes in the order of a layout."""
+    return arrays.transpose(np.argsort(_order(layout)))
+
+
+def _order(layout: str | None) -> list[int]:
+    """Returns the places of T, B, H, W and C in a layout, where N may stand for B."""
+    letters = (layout or "TBHWC").upper().replace("N", "B")
+    accepted = sorted(letters) == sorted("TBHWC")
+    wanted = "T, B or N, H, W and C, each once, such as TBHWC, NTHWC or NTCHW"
+    expect(accepted, "layout", layout, wanted)
+    return [letters.index(axis) for axis in "TBHWC"]
+
+
+def check_time(frames: Any, fewest: int = 1) -> None:
+    """Refuses (UserError) fewer time steps, and a single one of several sequences.
+
+    Frames are `[T, B, ...]`. One time step of several sequences is also the shape of
+    one sequence whose axes are exchanged.
+    """
+    steps, batch = frames.shape[0], frames.shape[1] if frames.ndim == 5 else 1
+    if steps == 1 < batch:
+        raise UserError(
+            f"frames of shape {tuple(frames.shape)} are one frame of each of {batch} "
+            "sequences; expected two time steps or more, [T, B, H, W, C], or "
+            'layout="NTHWC" (frames.swapaxes(0, 1) where there is no layout) for one '
+            "sequence, as Keras has it"
+        )
+    if steps < fewest:
+        raise UserError(f"frames of {steps} time steps: expected at least {fewest}")
 
 
 def _predict(
@@ -273,19 +305,25 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
 def check_range(frames: jax.Array | np.ndarray, pixel_max: float = 1.0) -> None:
     """Refuses (UserError) NaN, and pixels far out of scale, such as 0 to 255.
 
-    While a function is compiled their values are unknown, and nothing is refused.
+    While a function is compiled their values are unknown, and only uint8 for a network
+    of larger pixels is refused.
     """
+    if frames.dtype == jnp.uint8:
+        fits = pixel_max <= 1
+        wanted = "at most 1 for frames of uint8, which are divided by 255"
+        expect(fits, "pixel_max", pixel_max, f"{wanted}; give floats up to pixel_max")
     if frames.dtype == jnp.uint8 or isinstance(frames, jax.core.Tracer):
         return
     with jax.ensure_compile_time_eval():  # Not a part of a caller's trace.
         on_device = isinstance(frames, jax.Array)
         xp = jnp if on_device else np
         low, high = (float(f(frames, initial=0)) for f in (xp.min, xp.max))
-    limit = max(pixel_max, 1.0)  # uint8 frames are in [0, 1] whatever pixel_max is.
+    limit = max(pixel_max, 1.0)
     if not (high <= 2 * limit and low >= -limit / 2):  # NaN too
+        advice = "divide them by 255" if low >= 0 and high <= 255 else "scale them"
         raise UserError(
             f"frames with pixels from {low:g} to {high:g}: expected 0 to {limit:g}, "
-            "no NaN; scale them, or give uint8"
+            f"no NaN; {advice}, or give uint8"
         )
 
 
@@ -308,37 +346,65 @@ def attach_predictions(
 
 
 def check_frames(
+    params: Params,
     config: PredNetConfig,
     frames: jax.Array | np.ndarray,
     extrapolate_from: int | None,
-    *,
-    carried: bool = False,
+    state: PredNetState | None = None,
 ) -> None:
-    """Refuses (UserError) frames of another shape, dtype or range.
+    """Refuses (UserError) parameters, frames or a state that do not fit the network.
 
-    `extrapolate_from` has to be a frame after the first one, or any frame if a state is
-    `carried` from frames before.
+    Frames are checked for shape, dtype and range. `extrapolate_from` has to be a frame
+    after the first one, or any frame if there is a state from frames before.
     """
     if not isinstance(config, PredNetConfig):
         raise UserError(
             f"config={type(config).__name__}: expected PredNetConfig, after params"
         )
+    own = {
+        name: {leaf: np.shape(array) for leaf, array in group.items()}
+        for name, group in params.items()
+    }
+    if own != (shapes := _shapes(config)):
+        name = min(n for n in own | shapes if own.get(n) != shapes.get(n))
+        raise UserError(
+            f"params: {name} is {own.get(name)}, and this config has "
+            f"{shapes.get(name)}; expected the parameters of the same network"
+        )
     expected = (config.height, config.width, config.channels[0])
     if frames.ndim != 5 or 0 in frames.shape or tuple(frames.shape[2:]) != expected:
         raise UserError(
             f"frames of shape {tuple(frames.shape)}: expected [T, B, H, W, C] with "
-            f"H, W, C = {expected}"
+            f"H, W, C = {expected}, or layout= for another order"
         )
     if frames.dtype != jnp.uint8 and not jnp.issubdtype(frames.dtype, jnp.floating):
         raise UserError(
             f"frames of dtype {frames.dtype}: expected floating point, or uint8"
         )
     check_range(frames, config.pixel_max)
+    batch = frames.shape[1]
+    if state is not None and jax.tree.map(np.shape, state) != _state_shapes(
+        config, batch
+    ):
+        raise UserError(
+            f"state: of another network or number of sequences than the frames, which "
+            f"are {batch} sequences [T, B, H, W, C]; expected the state that predict "
+            "or forecast returned for these sequences"
+        )
     if extrapolate_from is None:
         return
-    first, total = 0 if carried else 1, len(frames)
+    first, total = 1 if state is None else 0, len(frames)
     if check_int("extrapolate_from", extrapolate_from, first) >= total:
         raise UserError(
             f"extrapolate_from={extrapolate_from} with {total} frames: expected less "
             f"than {total}; prednet_jax.forecast predicts the frames after the last"
         )
+
+
+_shapes = functools.lru_cache(maxsize=64)(parameter_shapes)
+
+
+@functools.lru_cache(maxsize=64)
+def _state_shapes(config: PredNetConfig, batch: int) -> PredNetState:
+    state = jax.eval_shape(lambda: initial_state(config, batch))
+    return jax.tree.map(np.shape, state)

@@ -32,7 +32,7 @@ def units(
     layers: Sequence[str] | None = None,
     *,
     extrapolate_from: int | None = None,
-    layout: str = "TBHWC",
+    layout: str | None = None,
     align: str = "frame",
 ) -> dict[str, np.ndarray]:
     """Returns the activations of the network's units while it is shown frames, by name.
@@ -60,13 +60,14 @@ def units(
             (error) and the number of a layer, such as E0 or R1. Defaults to R and E of
             every layer.
         extrapolate_from: as in `prednet.predict`.
-        layout: as in `prednet.predict`.
+        layout: as in `prednet.predict`. Single frames `[1, B, H, W, C]`, each shown to
+            a new network, need `TBHWC`.
         align: `frame` or `seen`.
 
     Returns:
-        `[T, B, H_l, W_l, .]` in the layout of the frames. E has two halves along its
-        channels. In `lotter` the first half is where the prediction is too bright, the
-        second where it is too dark; in `watanabe` it is the reverse.
+        `[T, B, H_l, W_l, .]`, with axes in the order of the layout. E has two halves
+        along its channels. In `lotter` the first half is where the prediction is too
+        bright, the second where it is too dark; in `watanabe` it is the reverse.
     """
     one_of("align", align, ALIGNMENTS)
     if layers is None:
@@ -74,11 +75,13 @@ def units(
     elif isinstance(layers, str):
         raise UserError(f"layers={layers!r}: expected a list such as ('E0', 'R1')")
     shown = prednet.time_first(np.asarray(frames), layout)
-    late = align == "seen" and any(unit_times(config, layers).values())
-    found = _joined(params, config, shown, layers, extrapolate_from, after=int(late))
+    if layout is None:
+        prednet.check_time(shown)
     offsets = unit_times(config, layers)
+    late = align == "seen" and any(offsets.values())
+    found = _joined(params, config, shown, layers, extrapolate_from, after=int(late))
     return {
-        name: prednet.time_first(
+        name: prednet.in_layout(
             found[name][-offsets[name] * late :][: len(shown)], layout
         )
         for name in layers
@@ -112,12 +115,9 @@ def predict_sequence(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Predicts every frame of a sequence before it is seen, from the zero state.
 
-    `frames` are `[T, H, W, C]`, or `[T, B, H, W, C]` of several sequences; the rest is
-    as in `units`, of which `maps` are returned too.
-
-    Returns predictions, shaped as the frames, as of `prednet.predict`; and by name the
-    maps `[T, H_l, W_l, .]`, or `[T, B, H_l, W_l, .]`, at the times of `units` with
-    `align="frame"`.
+    `frames` are `[T, H, W, C]`, or `[T, B, H, W, C]` of several sequences. Returns
+    predictions, shaped as the frames, as of `prednet.predict`; and by name the maps of
+    `units` with `align="frame"`, for `[T, H, W, C]` without their axis B.
     """
     shown = np.asarray(frames)
     single = shown.ndim == 4
@@ -146,7 +146,7 @@ def pieces(
     `align="frame"`.
     """
     shown = np.asarray(frames)
-    prednet.check_frames(config, shown, extrapolate_from)
+    prednet.check_frames(params, config, shown, extrapolate_from)
     for name in maps:
         prednet.place_of_map(config, name)
     run = _program(config, tuple(maps))
@@ -180,7 +180,7 @@ def rollouts(
         t + horizons[i] and has seen frames up to t, as `prednet.forecast` of these.
     """
     shown = np.asarray(frames)
-    prednet.check_frames(config, shown, None)
+    prednet.check_frames(params, config, shown, None)
     for horizon in horizons:
         check_int("horizon", horizon, 1)
     run = _rollout_program(config, tuple(horizons))

@@ -72,27 +72,20 @@ def unroll(
     run = jax.checkpoint(run, prevent_cse=False)
     steps = jax.tree.leaves(xs)[0].shape[0]
     length = segment_length(steps)
-    whole = steps - steps % length
-    segments = jax.tree.map(
-        lambda x: x[:whole].reshape(whole // length, length, *x.shape[1:]), xs
-    )
-    carry, ys = jax.lax.scan(
-        lambda carry, xs: run(kernels, others, carry, xs), carry, segments
-    )
-    ys = jax.tree.map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
-    if whole == steps:
-        return carry, ys
-    carry, last = run(kernels, others, carry, jax.tree.map(lambda x: x[whole:], xs))
-    return carry, jax.tree.map(lambda *parts: jnp.concatenate(parts), ys, last)
+    segments = jax.tree.map(lambda x: x.reshape(-1, length, *x.shape[1:]), xs)
+    carry, ys = jax.lax.scan(partial(run, kernels, others), carry, segments)
+    return carry, jax.tree.map(lambda y: y.reshape(steps, *y.shape[2:]), ys)
 
 
 def segment_length(steps: int) -> int:
     """Returns the steps that the reverse mode of `rematerialize` computes together.
 
     A step keeps about six times the memory of its carry. So s steps together and one
-    carry for each s of `steps` take the least memory at s^2 = steps / 6.
+    carry for each s of `steps` take the least memory at s^2 = steps / 6. The result
+    divides `steps`.
     """
-    return max(1, round(math.sqrt(steps / 6)))
+    most = max(1, round(math.sqrt(steps / 6)))
+    return next(s for s in range(most, 0, -1) if steps % s == 0)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

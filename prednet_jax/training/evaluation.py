@@ -154,7 +154,8 @@ def evaluate(
         raise errors.UserError(
             f"model={task.name}: it sees single images; expected a network of frames"
         )
-    begins, steps = pieces(source, frames or piece_length(source), count, skip)
+    steps = piece_length(source) if frames is None else frames
+    begins = pieces(source, steps, count, skip)
     if extrapolate_from is not None:
         errors.check_int("extrapolate_from", extrapolate_from, 1, steps - 1)
     _check_horizons(task, horizons, steps)
@@ -188,12 +189,11 @@ def evaluate(
                     ]
                 )
     pixels = math.prod(task.frame)
-    lengths = np.diff(source.boundaries, append=source.length)
     found: dict[str, Any] = {
         "sequences": len(begins),
         "frames": steps,
-        "pieces": int((lengths // steps).sum()),
-        "left_out": int((lengths % steps).sum()),
+        "pieces": int((source.lengths // steps).sum()),
+        "left_out": int((source.lengths % steps).sum()),
     }
     found |= {group: _pooled(rows, pixels) for group, rows in by_group.items()}
     if horizons:
@@ -238,10 +238,9 @@ def piece_length(source: FrameSource) -> int:
     It is 100, or the median length of the sequences if that is less. A smaller length,
     down to half of it, is chosen if that leaves no frame out.
     """
-    lengths = np.diff(source.boundaries, append=source.length)
-    most = max(2, int(min(_LONGEST, np.median(lengths))))
+    most = max(2, int(min(_LONGEST, np.median(source.lengths))))
     fitting = (
-        n for n in range(most, max(2, most // 2) - 1, -1) if not any(lengths % n)
+        n for n in range(most, max(2, most // 2) - 1, -1) if not any(source.lengths % n)
     )
     return next(fitting, most)
 
@@ -289,19 +288,13 @@ def _program(task: Task) -> Callable:
 
 
 def pieces(
-    source: FrameSource,
-    frames: int | None = None,
-    count: int | None = None,
-    skip: int = 0,
-) -> tuple[list[int], int]:
-    """Returns the first frames of the pieces to score, and the pieces' length."""
-    begins = np.asarray(source.boundaries)
-    lengths = np.diff(begins, append=source.length)
-    if frames is None:
-        frames = max(2, int(min(_LONGEST, np.median(lengths))))
+    source: FrameSource, frames: int, count: int | None = None, skip: int = 0
+) -> list[int]:
+    """Returns the first frames of the pieces to score, of `frames` frames each."""
     errors.check_int("frames", frames, 2)
     errors.check_int("skip", skip, 0)
-    whole_pieces = lengths // frames
+    begins = np.asarray(source.boundaries)
+    whole_pieces = source.lengths // frames
     left = int(whole_pieces.sum()) - skip
     if left < 1 or (count is not None and not 1 <= count <= left):
         after = f" after the first {skip}" if skip else ""
@@ -317,7 +310,7 @@ def pieces(
         for begin in begins[k < whole_pieces]
     )
     skip -= all_have * len(begins)
-    return list(itertools.islice(begun, skip, skip + (count or left))), frames
+    return list(itertools.islice(begun, skip, skip + (count or left)))
 
 
 def _mean(rows: list[Row], copy: str) -> dict[str, float]:

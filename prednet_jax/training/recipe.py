@@ -8,7 +8,6 @@ ends in one line.
 
 import contextlib
 import dataclasses
-import functools
 import math
 import resource
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ import optax
 from prednet_jax import data, optimizers, process
 from prednet_jax import noise as noise_lib
 from prednet_jax.data import FrameSource, Schedule, random_windows
-from prednet_jax.errors import UserError, log_line
+from prednet_jax.errors import UserError, log_once
 from prednet_jax.models.unroll import segment_length
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
@@ -169,17 +168,11 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
     drawn, batch = recipe.data.sampling == "windows", recipe.data.batch
     left = data.never_seen(source, schedule.window, batch=batch, drawn=drawn)
     if left:
-        _report_never_seen(source.name, left, source.length, schedule.window)
+        log_once(
+            f"data={source.name}: {left} of {source.length} frames are never trained "
+            f"on, since they fill no window of {schedule.window} frames"
+        )
     return Prepared(source, schedule, weights)
-
-
-@functools.cache
-def _report_never_seen(name: str, left: int, total: int, window: int) -> None:
-    """Reports frames outside of all windows, once for all seeds of a call."""
-    log_line(
-        f"data={name}: {left} of {total} frames are never trained on, since they fill "
-        f"no window of {window} frames"
-    )
 
 
 def check_memory(
@@ -211,13 +204,13 @@ def check_memory(
 
     def kept(segment: int) -> int:
         """Returns the bytes for the backward pass: steps of a segment, and states."""
-        return (
-            segment * batch * task.kept_values() * size + -(-steps // segment) * carry
-        )
+        values = segment * batch * task.kept_values()
+        return values * size + -(-steps // segment) * carry
 
     # Weights, gradient and Adam's two moments. Examples: as bytes, as pixels, and
     # predicted.
-    again, whole = kept(segment_length(window)), kept(steps)
+    # `truncated.by_sequence` computes the sequences of a batch one after the other.
+    again, whole = kept(segment_length(window)) // batch, kept(steps)
     update = 4 * weights + frames + (again if rematerialize else whole)
     needs = {
         f"updates={updates}: the plan of the updates": updates * seeds * _PLAN_BYTES,

@@ -19,12 +19,12 @@ from jaxtyping import Array, Float
 
 from prednet_jax import optimizers, tasks
 from prednet_jax.data.frames import FrameSource
-from prednet_jax.errors import UserError, check_int
+from prednet_jax.errors import UserError, check_int, log_line
 from prednet_jax.models.parameters import first_not_finite
-from prednet_jax.models.prednet import check_range
+from prednet_jax.models.prednet import check_range, check_time
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
-from prednet_jax.tasks import Network, Task
+from prednet_jax.tasks import Network, PredNetTask, Task
 from prednet_jax.training import evaluation, keys, truncated
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
@@ -73,6 +73,7 @@ def windows(frames: Any, window: int) -> Iterator[tuple[Any, np.bool_]]:
     """
     check_int("window", window, 1)
     frames = _as_stream(frames)
+    check_time(frames)
     stand_in = 1 if window > 1 else 0
     count = (len(frames) - 1 + stand_in) // window
     if count < 1:
@@ -162,12 +163,21 @@ class Trainer:
             key: the run's noise key, the same at each update. Defaults to the key of
                 seed 0.
         """
-        if not self.task.windowed and np.shape(frames)[0] != 1:
+        steps, streams = np.shape(frames)[:2]
+        if not self.task.windowed and steps != 1:
             raise UserError(
                 f"frames of shape {np.shape(frames)}: expected [1, B, H, W, C] with "
                 f"model={self.task.name}, which has no windows"
             )
         self._check_frames(frames)
+        if isinstance(self.task, PredNetTask):
+            batch = len(state.carry.hidden[0])
+            if steps < 2 or streams != batch:
+                raise UserError(
+                    f"frames of shape {np.shape(frames)}: expected [T + 1, {batch}, "
+                    f"H, W, C], T at least 1, for a state of {batch} sequences "
+                    "(batch= of init)"
+                )
         config = getattr(self.task, "config", None)
         if config is not None and isinstance(frames, np.ndarray):  # On the host.
             check_range(frames, getattr(config, "pixel_max", 1.0))
@@ -200,9 +210,8 @@ class Trainer:
             losses = [run(params, None, x[None], True)[1] for x in frames]
             frame_losses = np.concatenate(jax.device_get(losses))
             return PredictionScore(float(frame_losses.mean()), None, frame_losses)
+        check_time(frames, 2)
         total = len(frames)
-        if total < 2:
-            raise UserError(f"frames of {total} time steps: expected at least 2")
         filled = frames[np.minimum(np.arange(-(-total // window) * window), total - 1)]
         dtype = jax.tree.leaves(params)[0].dtype
         carry = self.task.initial_carry(frames.shape[1], dtype)
@@ -228,9 +237,15 @@ class Validation:
     """
 
     def __init__(self, trainer: Trainer, source: FrameSource):
-        begins, steps = evaluation.pieces(source)
-        count = max(_SEQUENCES, -(-_FRAMES // steps))
-        frames = [source.read(begin, begin + steps) for begin in begins[:count]]
+        steps = evaluation.piece_length(source)
+        begins = evaluation.pieces(source, steps)
+        begins = begins[: max(_SEQUENCES, -(-_FRAMES // steps))]
+        if (scored := len(begins) * steps) < source.length:
+            log_line(
+                f"validation: {scored} of {source.length} frames of {source.name} are "
+                f"scored, as {len(begins)} pieces of {steps}"
+            )
+        frames = [source.read(begin, begin + steps) for begin in begins]
         self._trainer, self.frames = trainer, np.stack(frames, 1)
         self.record = {  # Entry of the manifest.
             "data": source.name,
@@ -304,6 +319,11 @@ def train_windows(
     method = Method(
         objective=objective, targets=targets, truncation_leak=truncation_leak
     )
+    if np.ndim(frames) == 5 and np.shape(frames)[1] != 1:
+        raise UserError(
+            f"frames of shape {np.shape(frames)}: expected one stream [T, H, W, C]; "
+            "prednet_jax.Trainer trains several streams"
+        )
     trainer = Trainer(config, optimizer, method, noise)
     key = _default_key() if key is None else key
     state = trainer.init(truncated.noisy_weights(params, noise, key))

@@ -17,7 +17,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax import tasks
 from prednet_jax.models.step import to_pixels
 from prednet_jax.noise.specs import NoiseSpec
-from prednet_jax.objectives import Method
+from prednet_jax.objectives import Method, WindowResult
 from prednet_jax.tasks import Network
 
 
@@ -149,6 +149,8 @@ def make_step(
     task, method = tasks.of(network), method or Method()
     task.check(method)
     gradient = jax.grad(partial(task.loss, method=method), has_aux=True)
+    if method.rematerialize:
+        gradient = by_sequence(gradient)
 
     def descend(grads: dict, optimizer_state: object, params: dict):
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
@@ -195,6 +197,33 @@ def make_step(
         return TrainState(params, moments, result.state, update), metrics
 
     return step
+
+
+def by_sequence(gradient: Callable) -> Callable:
+    """Returns a gradient of a mean over a batch that takes one sequence after another.
+
+    `gradient(params, carry, frames, first) -> (gradient, WindowResult)` is called with
+    a batch of one, so memory does not grow with the batch.
+    """
+
+    def mean(params: dict, carry: Any, frames: jax.Array, first: jax.Array) -> tuple:
+        def add(total: dict, sequence: tuple) -> tuple[dict, WindowResult]:
+            carry, frames = sequence
+            carry = jax.tree.map(lambda x: x[None], carry)
+            grads, result = gradient(params, carry, frames[:, None], first)
+            return jax.tree.map(jnp.add, total, grads), result
+
+        count = frames.shape[1]
+        if count == 1:
+            return gradient(params, carry, frames, first)
+        zero = jax.tree.map(jnp.zeros_like, params)
+        sequences = carry, frames.swapaxes(0, 1)
+        total, (states, losses, scored) = jax.lax.scan(add, zero, sequences)
+        state = jax.tree.map(lambda x: x[:, 0], states)
+        result = WindowResult(state, losses.mean(axis=0), scored[0])
+        return jax.tree.map(lambda x: x / count, total), result
+
+    return mean
 
 
 def _keys(key: jax.Array, update: jax.Array) -> tuple[jax.Array, ...]:

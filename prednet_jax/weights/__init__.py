@@ -1,5 +1,6 @@
 """Weights of every kind: files of this and other programs, runs, pretrained ones."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
-from prednet_jax.weights.arrays import as_parameters
+from prednet_jax.weights.arrays import as_parameters, for_fractions
 from prednet_jax.weights.chainer import load_chainer, save_chainer
 from prednet_jax.weights.keras import extrapolation as _keras_extrapolation
 from prednet_jax.weights.keras import load_keras, save_keras
@@ -46,6 +47,7 @@ __all__ = [
     "save_keras",
     "save_orbax",
     "save_safetensors",
+    "scales_pixels",
     "writer",
     "written",
 ]
@@ -83,7 +85,8 @@ def load(
     run's checkpoints/UPDATE is one too and, if no such file exists, a name that
     `pretrained` knows. Height, width and `pixel_max` are for files of Keras and PyTorch
     that do not hold them, the variant for files of PyTorch (`load_keras`,
-    `load_pytorch`). Any other path is a UserError.
+    `load_pytorch`). The network is for frames in [0, 1]: weights of a `pixel_max` above
+    1 are scaled. Any other path is a UserError.
     """
     task, params = load_task(
         path, height=height, width=width, pixel_max=pixel_max, variant=variant
@@ -128,7 +131,16 @@ def load_task(
 def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]:
     kind = files.kind(path)
     if kind == "hdf5":
-        return load_keras(path, **frame)
+        config, params = load_keras(path, **frame)
+        scale = config.pixel_max
+        if scale <= 1:
+            return config, params
+        errors.log_once(
+            f"{path}: pixel_max is {scale:g}; the weights are scaled for frames from 0 "
+            "to 1"
+        )
+        config = dataclasses.replace(config, pixel_max=1.0)
+        return config, for_fractions(config, params, scale)
     if is_port(path):
         return load_pytorch(path, variant=variant, **frame)
     if kind == "zip":
@@ -136,6 +148,11 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
     if not is_safetensors(path):
         raise files.FileError(f"{path}: of another kind")
     return load_safetensors(path)
+
+
+def scales_pixels(path: str | os.PathLike) -> bool:
+    """Returns whether `load` scales weights by `pixel_max`: of PyTorch and Keras."""
+    return is_port(path) or (Path(path).is_file() and files.kind(path) == "hdf5")
 
 
 def extrapolation(path: str | os.PathLike) -> int | None:

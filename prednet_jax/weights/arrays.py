@@ -85,6 +85,24 @@ def reading(path: str | os.PathLike, expected: str) -> Iterator[None]:
         raise UserError(f"{path}: {missing}; expected {expected}") from None
 
 
+def for_fractions(config: PredNetConfig, params: Mapping, scale: float) -> dict:
+    """Returns the weights, for frames in [0, 1], of a network for frames in [0, scale].
+
+    Ahat_0 is divided by the scale, and kernels over E_0 are multiplied by it. Other
+    values of the network do not change.
+    """
+    scaled = {name: dict(leaves) for name, leaves in params.items()}
+    errors = np.ones(scaled["gates_0"]["kernel"].shape[2], np.float32)
+    errors[config.recurrent[0] :] = scale
+    scaled["gates_0"]["kernel"] = scaled["gates_0"]["kernel"] * errors[:, None]
+    if config.layers > 1:
+        scaled["features_0"]["kernel"] = scaled["features_0"]["kernel"] * errors[-1]
+    scaled["prediction_0"] = {
+        k: x / errors[-1] for k, x in params["prediction_0"].items()
+    }
+    return as_parameters(config, scaled)
+
+
 def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
     """Returns the float32 parameters; a missing array is a KeyError.
 

@@ -65,13 +65,13 @@ def load_keras(
         params = from_keras(config, arrays)
     model.check(config)
     if not {"height", "width"} <= {*model.settings, *given}:
-        errors.log_line(
+        errors.log_once(
             f"{path}: tells no frame size, and has no model next to it; assumed are "
             f"{config.height} rows and {config.width} columns, as KITTI's; give height "
             "and width for others"
         )
     if model.extrapolate_from is not None:
-        errors.log_line(
+        errors.log_once(
             f"{model.source}: extrap_start_time is {model.extrapolate_from}: from this "
             f"frame on (extrapolate_from={model.extrapolate_from}) the network saw its "
             "own predictions"

@@ -25,10 +25,10 @@ OPTIONS: dict[str, tuple] = {
     "A_activation": ("relu",),
     "LSTM_activation": ("tanh",),
     "LSTM_inner_activation": ("hard_sigmoid",),
-    "data_format": (None, "channels_last", "channels_first"),
-    "dim_ordering": ("default", "tf", "th"),  # Keras 1's name of it.
+    "data_format": ("channels_last", "channels_first", None),
     "go_backwards": (False,),
     "stateful": (False,),
+    "dim_ordering": ("default", "tf", "th"),  # Keras 1's name of data_format.
 }
 #: Options that the arrays of the weights also tell, by the field of `PredNetConfig`.
 SIZES = {
@@ -113,7 +113,7 @@ def read(path: str | os.PathLike, stored: str | None) -> Model:
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         option_sets, shape = [], None
     if len(option_sets) != 1:
-        errors.log_line(
+        errors.log_once(
             f"{place}: describes {len(option_sets)} PredNet layers, expected one; it is"
             " not used"
         )
@@ -177,26 +177,22 @@ def _word(value: Any) -> Any:
 def text(config: PredNetConfig, layer: str) -> str:
     """Returns the description of an input and a PredNet layer, as Keras 2 writes it."""
     frame = [config.height, config.width, config.channels[0]]
-    off = ("return_state", "go_backwards", "stateful", "unroll")
     own = {
         "name": layer,
         "trainable": True,
         "return_sequences": True,
-        **dict.fromkeys(off, False),
+        **dict.fromkeys(("return_state", "unroll"), False),
         "implementation": 0,
         **{
             option: np.asarray(getattr(config, field)).tolist()
             for option, field in SIZES.items()
         },
+        **{option: values[0] for option, values in OPTIONS.items()},
         "pixel_max": config.pixel_max,
-        "error_activation": "relu",
-        "A_activation": "relu",
-        "LSTM_activation": "tanh",
-        "LSTM_inner_activation": "hard_sigmoid",
-        "data_format": "channels_last",
         "extrap_start_time": None,
         "output_mode": "prediction",
     }
+    del own["dim_ordering"]
     # The number of time steps is open.
     source = {
         "batch_input_shape": [None, None, *frame],

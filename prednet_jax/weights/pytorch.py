@@ -32,7 +32,7 @@ import numpy as np
 from prednet_jax import errors, files
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, one_of, positive
-from prednet_jax.weights.arrays import as_parameters, of_one_network, reading, sizes
+from prednet_jax.weights.arrays import for_fractions, of_one_network, reading, sizes
 from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
 
 # The largest value of a pixel of the port's frames.
@@ -117,21 +117,17 @@ def load_pytorch(
 def from_pytorch(
     config: PredNetConfig, arrays: Mapping[str, np.ndarray], scale: float
 ) -> dict:
-    """Converts arrays under the ports' names to parameters.
-
-    A network for frames in [0, s], with s the scale, equals a network for frames in [0,
-    1] whose Ahat_0 is divided by s and whose kernels over E_0 are multiplied by s.
-    """
+    """Converts arrays, of a network for frames in [0, scale], to parameters."""
     swapped = config.order == "watanabe"
 
     def kernel(weight: np.ndarray) -> np.ndarray:
         return weight.transpose(2, 3, 1, 0)
 
-    def over_errors(weight: np.ndarray, layer: int) -> np.ndarray:
-        """Returns a kernel over E_l, its halves in our order, for frames in [0, 1]."""
+    def over_errors(weight: np.ndarray) -> np.ndarray:
+        """Returns a kernel over E_l, its halves in our order."""
         first, second = np.split(kernel(weight), 2, axis=2)
         halves = (second, first) if swapped else (first, second)
-        return np.concatenate(halves, axis=2) * np.float32(1 if layer else scale)
+        return np.concatenate(halves, axis=2)
 
     def gates(array: np.ndarray) -> np.ndarray:
         parts = np.split(array, 4)
@@ -145,22 +141,21 @@ def from_pytorch(
         bias = gates(arrays[cell + "bias_ih"] + arrays[cell + "bias_hh"])
         bias[: -config.recurrent[layer]] += arrays[cell + "bias_ch"]
         of_hidden = kernel(gates(arrays[cell + "weight_hh"]))
-        own = [of_hidden, over_errors(of_inputs[:, :errors], layer)]
+        own = [of_hidden, over_errors(of_inputs[:, :errors])]
         params[f"gates_{layer}"] = {"kernel": np.concatenate(own, axis=2), "bias": bias}
         params[f"cell_{layer}"] = {"kernel": kernel(arrays[cell + "weight_ch"])}
-        shown = np.float32(1 if layer else scale)
         params[f"prediction_{layer}"] = {
-            "kernel": kernel(arrays[f"conv{layer}.0.weight"]) / shown,
-            "bias": arrays[f"conv{layer}.0.bias"] / shown,
+            "kernel": kernel(arrays[f"conv{layer}.0.weight"]),
+            "bias": arrays[f"conv{layer}.0.bias"],
         }
         if layer + 1 < config.layers:
             name = f"update_A{layer}.0."
             params[f"top_down_{layer}"] = {"kernel": kernel(of_inputs[:, errors:])}
             params[f"features_{layer}"] = {
-                "kernel": over_errors(arrays[name + "weight"], layer),
+                "kernel": over_errors(arrays[name + "weight"]),
                 "bias": arrays[name + "bias"],
             }
-    return as_parameters(config, params)
+    return for_fractions(config, params, scale)
 
 
 def is_pth(path: str | os.PathLike) -> bool:

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import jax
@@ -122,7 +123,11 @@ def test_the_future_comes_after_the_last_frame(predict, refused, inputs):
         with open(out / "scores.csv") as file:
             rows = [int(row["frame"]) for row in csv.DictReader(file)]
         assert rows == list(range(seen.start + 1, seen.stop))
-        assert np.load(out / "layers.npz")["R1"].shape[0] == seen.stop - seen.start + 3
+        layers = np.load(out / "layers.npz")
+        assert layers["R1"].shape[0] == seen.stop - seen.start + 3
+        np.testing.assert_array_equal(layers["number"], range(seen.start, last + 1))
+        np.testing.assert_array_equal(layers["seen"], layers["number"] < first)
+        np.testing.assert_array_equal(found["seen"], layers["seen"])
     both = predict(inputs, run, "--future=2", "--frames=9", "--extrapolate_from=4")
     assert "has seen frames 0 to 3" in both
     words = ("predict.py", run, f"--workdir={inputs}/never")
@@ -183,20 +188,21 @@ def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
     pixels = rng.integers(0, 256, (4, 60, 100, 3), np.uint8)
     np.savez(tmp_path / "mine.npz", frames=pixels)
     mine = tmp_path / "mine.npz"
-    said = predict(tmp_path, f"--data={mine}", "--frames=4").splitlines()[0]
-    assert said == (
-        "no --weights: walk, which comes with the package (prednet_jax.pretrained); "
-        f"frames of {mine} are scaled to its 24 rows and 32 columns"
-    )
+    said = predict(tmp_path, f"--data={mine}", "--frames=3").splitlines()
+    assert said[:2] == [
+        "no --weights: walk, which comes with the package (prednet_jax.pretrained), "
+        "for frames of 24 rows, 32 columns and 3 channels",
+        f"data={mine}: pictures of 100x60 (width x height), scaled to 32x24: width over"
+        " height changes from 1.67 to 1.33",
+    ]
+    assert "shown: frames 0 to 2 of 4" in said
     shown = np.load(tmp_path / "out" / "predictions.npz")["frames"]
-    whole = data.open_source(str(mine), height=24, width=32, crop="antialias").read(
-        0, 4
-    )
+    source = data.open_source(str(mine), height=24, width=32, crop="antialias")
+    whole = source.read(0, 3)
     np.testing.assert_allclose(shown, whole / np.float32(255), rtol=2e-7)
     cut = (f"--data={mine}", "--frames=4", "--crop=center")
-    assert "are cut to its 24 rows" in predict(tmp_path, *cut)
-    said = predict(tmp_path)
-    assert "frames of walk are made to its 24 rows" in said
+    assert "of which 32x24 is cut out" in predict(tmp_path, *cut)
+    assert "scaled" not in predict(tmp_path)  # They are made at this size.
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     of = scores["means"]["observed"]
     assert of["mse"] < of["copy_mse"]
@@ -383,3 +389,8 @@ def test_scores_by_horizon_are_those_of_a_forecast_from_every_frame(
     words = (*words, f"--data={made}", "--frames=7")
     refused("horizons=2,7: 7 is not from 1 to 6", *words, "--horizons=2,7")
     refused("--horizons=x: expected whole numbers", *words, "--horizons=x")
+    for part in ("train", "test"):  # Only train was scored, as all.
+        (tmp_path / "parts" / part).mkdir(parents=True)
+        shutil.copy(made, tmp_path / "parts" / part)
+    parts = f"--data={tmp_path / 'parts'}"
+    refused("it has the parts train, test; expected one of them as", *words, parts)

@@ -6,8 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prednet_jax import PredNetConfig, forecast, init_params, predict, tasks
-from prednet_jax.errors import UserError
+from prednet_jax import (
+    PredNetConfig,
+    Trainer,
+    forecast,
+    init_params,
+    objectives,
+    predict,
+    tasks,
+    train_windows,
+    windows,
+)
+from prednet_jax.errors import UserError, log_once
 from prednet_jax.models import prednet, sequences, step
 
 SMALL = {"channels": (2, 3), "height": 4, "width": 6, "convolution": "xla"}
@@ -112,7 +122,7 @@ def test_float64_agrees_with_float32():
 
 @pytest.mark.parametrize("variant", ["lotter", "watanabe_pytorch"])
 def test_whole_numbers_and_the_order_of_axes_are_taken_as_named(variant):
-    """uint8 is a fraction of 255; NTHWC is said, never guessed from a shape."""
+    """uint8 is a fraction of 255; a layout is given, never guessed from a shape."""
     config, params = network(variant)
     whole = np.random.default_rng(0).integers(0, 256, (3, 3, 4, 6, 2), np.uint8)
     expected, state = predict(params, config, whole / np.float32(255))
@@ -122,6 +132,56 @@ def test_whole_numbers_and_the_order_of_axes_are_taken_as_named(variant):
     swapped, _ = predict(params, config, whole.swapaxes(0, 1), layout="NTHWC")
     np.testing.assert_array_equal(swapped.swapaxes(0, 1), found)
     assert not np.array_equal(swapped, found)
+    first, _ = predict(params, config, whole.transpose(1, 0, 4, 2, 3), layout="ntchw")
+    np.testing.assert_array_equal(first.transpose(1, 0, 3, 4, 2), found)
+
+
+@pytest.mark.parametrize("variant", ["lotter", "watanabe"])
+def test_exchanged_axes_and_what_belongs_to_other_networks_are_refused(variant, capfd):
+    """One sequence as Keras has it, [1, T, ...], was T sequences of one frame."""
+    config, params = network(variant)
+    frames = video(config)  # [T, B, H, W, C]
+    keras = frames[:, :1].swapaxes(0, 1)
+    message = 'one frame of each of 4 sequences.*layout="NTHWC"'
+    trainer = Trainer(config)
+    log_once.cache_clear()
+    for call in (
+        lambda: predict(params, config, keras),
+        lambda: sequences.units(params, config, keras),
+        lambda: objectives.error_loss(params, config, keras),
+        lambda: trainer.evaluate(params, keras),
+        lambda: next(windows(keras, 2)),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    for _ in range(2):
+        forecast(params, config, keras, 1)
+    assert capfd.readouterr().err.count("layout=") == 1
+    # One frame is enough for one sequence, with a state, and where the axes are named.
+    state = None
+    whole, end = predict(params, config, frames[:, :1])
+    for t in range(len(frames)):
+        found, state = predict(params, config, frames[t : t + 1, :1], state)
+        np.testing.assert_allclose(found[0], whole[t], rtol=0, atol=1e-6)
+    chex.assert_trees_all_close(state, end, atol=1e-6)
+    many = sequences.units(params, config, frames[:1], ("R0",), layout="TBHWC")
+    assert many["R0"].shape[:2] == (1, 2)
+    other, wider = network(variant, channels=(2, 4))
+    for call, message in (
+        (lambda: predict(wider, config, frames), "params: .* of the same network"),
+        (lambda: predict(params, other, frames), "params: .* of the same network"),
+        (lambda: predict(params, config, frames, end), "state: .* are 2 sequences"),
+        (lambda: predict(params, config, frames, "NTHWC"), "state: of another"),
+        (lambda: train_windows(params, config, frames, window=2), "one stream"),
+        (lambda: trainer.step(trainer.init(params), frames, True), r"\[T \+ 1, 1, H"),
+        (lambda: predict(params, config, frames, layout="TBHW"), "such as TBHWC, NTH"),
+        (lambda: predict(params, config, frames * 255), "divide them by 255"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+    bright = replace(config, pixel_max=255.0)
+    with pytest.raises(UserError, match=r"pixel_max=255\.0: expected at most 1 for"):
+        predict(params, bright, np.zeros(frames.shape, np.uint8))
 
 
 def test_predict_compiles_once_by_itself_and_is_a_part_of_a_compiled_function():

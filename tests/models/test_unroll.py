@@ -147,9 +147,17 @@ def test_frames_that_are_computed_again_give_the_same_gradients_in_a_third_of_me
     assert_trees_near(found, gradients, 1e-5)
 
 
-def test_a_rest_of_the_steps_is_computed_again_too(monkeypatch):
-    monkeypatch.setattr(unroll_lib, "segment_length", lambda steps: 3)
+def test_steps_that_are_computed_together_are_equal_parts(monkeypatch):
+    assert [unroll_lib.segment_length(n) for n in (1, 10, 15, 20, 54)] == [
+        1,
+        1,
+        1,
+        2,
+        3,
+    ]
     variables, xs = draw(0)
+    steps = len(jax.tree.leaves(xs)[0])
+    monkeypatch.setattr(unroll_lib, "segment_length", lambda _: steps)
     again = partial(late, rematerialize=True)
     expected = jax.jit(jax.value_and_grad(loss_of(plain)))(variables, xs)
     actual = jax.jit(jax.value_and_grad(loss_of(again)))(variables, xs)

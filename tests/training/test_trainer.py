@@ -24,6 +24,7 @@ from prednet_jax.config import AutoencoderConfig
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import Method
 from prednet_jax.training import evaluation, loop
+from prednet_jax.training.trainer import Validation
 from tests.experiments import tiny_task
 
 CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="xla")
@@ -212,13 +213,26 @@ def test_noise_on_weights_is_put_on_those_given(params):
 
 def test_few_pieces_of_an_endless_source_are_few():
     source = data.open_source("walk", height=8, width=8, channels=3)
-    begins, _ = evaluation.pieces(source, 2, 3, skip=100_000_000)
+    begins = evaluation.pieces(source, 2, 3, skip=100_000_000)
     assert begins == [200_000_000, 200_000_002, 200_000_004]
 
 
 def test_pieces_can_be_skipped_and_the_first_of_all_sequences_come_first():
     source = data.open_split("walk", "test", sequences=3, height=8, width=8, channels=3)
-    assert evaluation.pieces(source, 100, 4)[0] == [0, 300, 600, 100]
-    assert evaluation.pieces(source, 100, 2, 2)[0] == [600, 100]
+    assert evaluation.pieces(source, 100, 4) == [0, 300, 600, 100]
+    assert evaluation.pieces(source, 100, 2, 2) == [600, 100]
     with pytest.raises(UserError, match="after the first 2: it has 7"):
         evaluation.pieces(source, 100, 8, 2)
+
+
+def test_a_validation_leaves_no_frame_out_or_says_how_many(capsys):
+    """Of 150 held-out frames 50 were left out in silence, those after the 100th."""
+    size = {"height": 8, "width": 8, "channels": 3}
+    for length, shape, said in ((150, (75, 2), ""), (101, (100, 1), "100 of 101 fra")):
+        walk = data.open_split("walk", "test", sequences=1, **size)
+        source = dataclasses.replace(walk, length=length)
+        held_out = Validation(Trainer(CONFIG), source)
+        assert held_out.frames.shape[:2] == shape
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == bool(said)

@@ -284,3 +284,16 @@ def test_broken_orbax_directories_are_refused(tmp_path):
     (folder / "network.json").write_text(text)
     with pytest.raises(UserError, match=r"features_0/kernel of shape .*, 5\): exp"):
         weights.load_orbax(folder)
+
+
+def test_a_keras_network_of_bytes_is_scaled_to_fractions(tmp_path, capsys):
+    """Scripts showed it frames from 0 to 1; it was trained on frames to 255."""
+    _, path = edited(tmp_path, "w.json", "w.hdf5", pixel_max=255)
+    stored, own = weights.load_keras(path)
+    config, params = weights.load(path)
+    assert (stored.pixel_max, config.pixel_max) == (255, 1)
+    assert "pixel_max is 255; the weights are scaled" in capsys.readouterr().err
+    frames = np.random.default_rng(0).integers(0, 256, (4, 1, 6, 10, 1), np.uint8)
+    expected, _ = prednet_jax.predict(own, stored, frames.astype(np.float32))
+    found, _ = prednet_jax.predict(params, config, frames)
+    np.testing.assert_allclose(255 * found, expected, rtol=1e-4, atol=1e-3)
