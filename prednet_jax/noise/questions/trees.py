@@ -256,6 +256,6 @@ def _judged(
             return bool(close(x[part], other[part]))
 
         hint = array_hint(wide, other, explains)
-        hint = hint or fitted_hint(wide, other, explains, range(wide.ndim))
+        hint = hint or fitted_hint(wide, other, explains, [None, *range(wide.ndim)])
     layout = "the same" if best.is_plain else str(best)
     return WeightPair(name, reference, rung, rms(away) / (rms(size) or 1), layout, hint)
