@@ -27,7 +27,9 @@ def noise_tolerance(request: pytest.FixtureRequest) -> Callable[..., Any]:
     Keyword arguments: `spec` (the noise), `draws`, `failure` (probability of a false
     alarm per leaf), `seed`; see `prednet_jax.noise.noise_reference`.
     """
-    from prednet_jax.noise.questions.kept import Keeper
+    from prednet_jax.noise.questions.kept import StoredTolerance
 
     test = request.node.nodeid.partition("::")[2]
-    return Keeper(request.path, test, request.config.getoption("--noise-update"))
+    return StoredTolerance(
+        request.path, test, request.config.getoption("--noise-update")
+    )

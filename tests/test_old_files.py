@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from prednet_jax import noise, records
-from prednet_jax.noise.questions.kept import Keeper
+from prednet_jax.noise.questions.kept import StoredTolerance
 from prednet_jax.runs import store
 from prednet_jax.runs.jobs import FILES
 from tests.processes import ROOT, SCRIPTS, python
@@ -77,7 +77,10 @@ def test_a_recording_is_compared_with_the_function(old):
 def test_kept_tolerances_are_used(old, test, text):
     """The specs are compared as noises, not as texts."""
     file = old / "test_kernel.noise.json"
-    keeper, before = Keeper(old / "test_kernel.py", test, False), file.read_text()
+    keeper, before = (
+        StoredTolerance(old / "test_kernel.py", test, False),
+        file.read_text(),
+    )
     x = np.linspace(0, 1, 999, dtype=np.float32)
     kept = keeper(jnp.sum, x, spec=noise.parse(text), draws=4)
     (leaf,) = json.loads(before)[test][0]["leaves"].values()

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 #: The public names, which are imported together when the first of them is used. So the
 #: project can import `prednet_jax.noise.errors` without JAX.
 _NAMES = (  # noqa: SIM905 (fifteen lines, not eighty)
-    "Band BitFlip Cancellation Cancellations Comparison Composition Culprit "
-    "CurvesComparison Decision Decisions Difference Differences Entry Findings "
-    "FirstOrder Gaussian GpuOrder GradientGaussian HigherOrder Identity Invariance "
-    "Layer Layers Logits MonteCarlo NanRate NoiseError NoiseSpec NotFinite "
-    "Recording ReducedPrecision ReductionOrder Report StochasticRounding Tolerance "
-    "Trees UlpPerturbation UnsupportedPrimitiveError Variant assert_close at audit "
-    "cancellations compare_layers compare_logits compare_trees compose coverage "
-    "curves decisions devices devices_table digits digits_table explain "
-    "first_difference first_nan format inject invariance load_recording localize "
-    "loop_limit nan_rate noise_reference parse perturb_tree record register_rule "
-    "tolerance tolerance_table training "
+    "Band BitFlip Cancellation Cancellations Comparison Composition CoverageEntry "
+    "CoverageReport Culprit CurvesComparison Decision Decisions Difference "
+    "Differences Findings FirstOrder Gaussian GpuOrder GradientGaussian HigherOrder "
+    "Identity Invariance Layer Layers Logits MonteCarlo NanRate NoiseError "
+    "NoiseSpec NotFinite Recording ReducedPrecision ReductionOrder "
+    "StochasticRounding Tolerance Trees UlpPerturbation UnsupportedPrimitiveError "
+    "Variant assert_close at audit cancellations compare_layers compare_logits "
+    "compare_trees compose coverage curves decisions devices devices_table digits "
+    "digits_table explain first_difference first_nan format inject invariance "
+    "load_recording localize loop_limit nan_rate noise_reference parse perturb_tree "
+    "record register_rule tolerance tolerance_table training "
 ).split()
 
 

@@ -5,7 +5,7 @@ Equations are listed with the paths that `inject(only=...)` and `localize` take.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -15,13 +15,15 @@ from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.order.permutations import narrow_type
 from prednet_jax.noise.order.products import CONVOLUTION_PIECES
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
+from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to
 from prednet_jax.noise.specs import Elementwise, NoiseSpec, ReductionOrder, parts
+from prednet_jax.noise.types import Atom, PyTree
 
 
-class Entry(NamedTuple):
+class CoverageEntry(NamedTuple):
     """What happens to one equation.
 
     Attributes:
@@ -40,7 +42,7 @@ class Entry(NamedTuple):
     partials: int | None = None
 
 
-class Report(NamedTuple):
+class CoverageReport(NamedTuple):
     """What happens to all equations of a function that do floating-point arithmetic.
 
     Attributes:
@@ -50,9 +52,9 @@ class Report(NamedTuple):
             sums and so cannot affect them.
     """
 
-    perturbed: tuple[Entry, ...]
-    untouched: tuple[Entry, ...]
-    single: tuple[Entry, ...] = ()
+    perturbed: tuple[CoverageEntry, ...]
+    untouched: tuple[CoverageEntry, ...]
+    single: tuple[CoverageEntry, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"perturbed: {len(self.perturbed)}"]
@@ -67,7 +69,7 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
 
-def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
+def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., CoverageReport]:
     """Reports on the equations of `fn` under `spec`.
 
     Returns:
@@ -85,7 +87,7 @@ def coverage(fn: Callable, spec: NoiseSpec) -> Callable[..., Report]:
     """
     parts(spec)
 
-    def report(*args: Any, **kwargs: Any) -> Report:
+    def report(*args: PyTree, **kwargs: PyTree) -> CoverageReport:
         function, arrays = pure(fn, args, kwargs)
         return report_of(plan(jax.make_jaxpr(function)(*arrays), spec))
 
@@ -102,8 +104,8 @@ class Reach(NamedTuple):
     """
 
     reached: bool = False
-    missed: frozenset[Entry] = frozenset()
-    routines: frozenset[Entry] = frozenset()
+    missed: frozenset[CoverageEntry] = frozenset()
+    routines: frozenset[CoverageEntry] = frozenset()
 
 
 def reach(planned: Plan) -> list[Reach]:
@@ -113,7 +115,7 @@ def reach(planned: Plan) -> list[Reach]:
     operands. A call is entered.
     """
     report = report_of(planned)
-    none: frozenset[Entry] = frozenset()
+    none: frozenset[CoverageEntry] = frozenset()
     acting = {x.path: frozenset([x]) for x in report.perturbed}
     missed = {x.path: frozenset([x]) for x in (*report.untouched, *report.single)}
 
@@ -131,7 +133,7 @@ def reach(planned: Plan) -> list[Reach]:
     def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
         known = dict(zip(program.jaxpr.invars, operands, strict=True))
 
-        def of(atom: Any) -> Reach:
+        def of(atom: Atom) -> Reach:
             return Reach() if compat.is_literal(atom) else known.get(atom, Reach())
 
         for step in program.steps:
@@ -148,11 +150,11 @@ def reach(planned: Plan) -> list[Reach]:
     return through(planned, [Reach()] * len(planned.jaxpr.invars))
 
 
-def report_of(planned: Plan) -> Report:
+def report_of(planned: Plan) -> CoverageReport:
     """Returns a report of the noise that a plan adds to each equation."""
-    perturbed: list[Entry] = []
-    untouched: list[Entry] = []
-    single: list[Entry] = []
+    perturbed: list[CoverageEntry] = []
+    untouched: list[CoverageEntry] = []
+    single: list[CoverageEntry] = []
     for program in planned.programs():
         for step in program.steps:
             if step.bodies:
@@ -165,19 +167,18 @@ def report_of(planned: Plan) -> Report:
                 (untouched if planned.noise.results else single).append(
                     _entry(step, reason, has_order=False)
                 )
-    return Report(tuple(perturbed), tuple(untouched), tuple(single))
+    return CoverageReport(tuple(perturbed), tuple(untouched), tuple(single))
 
 
-def _entry(step: Step, reason: str, has_order: bool = True) -> Entry:
-    return Entry(step.name, step.path, reason, has_order, step.source)
+def _entry(step: Step, reason: str, has_order: bool = True) -> CoverageEntry:
+    return CoverageEntry(step.name, step.path, reason, has_order, step.source)
 
 
-def _line(entry: Entry) -> str:
-    where = f"  [{entry.source}]" if entry.source else ""
-    return f"  {entry.path}  {entry.reason}{where}"
+def _line(entry: CoverageEntry) -> str:
+    return f"  {entry.path}  {entry.reason}{bracketed(entry.source)}"
 
 
-def _perturbed(step: Step) -> Entry:
+def _perturbed(step: Step) -> CoverageEntry:
     action, reasons = step.action, []
     pieces = None
     if action.operands is not None:

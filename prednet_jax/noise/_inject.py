@@ -10,8 +10,8 @@ checkpoint, `grad(inject(checkpoint(f)))` recomputes with the same noise, and
 """
 
 import functools
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import jax
 from jax import Array
@@ -23,6 +23,7 @@ from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import known
 from prednet_jax.noise.run import Evaluation, run
 from prednet_jax.noise.specs import Elementwise, Identity, NoiseSpec, parts
+from prednet_jax.noise.types import PyTree, Values
 
 
 def inject(
@@ -82,11 +83,11 @@ def inject(
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
     program = _compiled(fn, spec, None if only is None else frozenset(only))
 
-    def noisy(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+    def noisy(key: Array, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         random_bits.check(key)
         static, arrays, objects = split((args, kwargs))
         outcome = program(static.checked(), key, run_key, *arrays)
-        outcome.put(objects)
+        outcome.write_back(objects)
         return outcome.result(objects)
 
     return _named(noisy, fn, spec)
@@ -100,10 +101,10 @@ def _compiled(
     The program donates the arrays that `fn` donates when called with such arrays.
     """
     # Which arguments are donated may depend on shapes and types.
-    donated: dict[Any, tuple[int, ...]] = {}
+    donated: dict[tuple, tuple[int, ...]] = {}
 
     # Which programs stop loops, and so may fail while they run.
-    fails: set[Any] = set()
+    fails: set[tuple] = set()
 
     def of_arrays(
         static: Static, limit: int, key: Array, run_key: Array | None, *arrays: Array
@@ -116,10 +117,10 @@ def _compiled(
             return evaluate(spec, key, program, arrays, only=chosen, run_key=run_key)
 
     @functools.cache
-    def compiled(places: tuple[int, ...] = ()) -> Any:
+    def compiled(places: tuple[int, ...] = ()) -> jax.stages.Wrapped:
         return jax.jit(of_arrays, static_argnums=(0, 1), donate_argnums=places)
 
-    def program(static: Static, *given: Any) -> Outcome:
+    def program(static: Static, *given: Array) -> Outcome:
         key, _, *arrays = given
         limit = loops.current_limit()
         if any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
@@ -141,11 +142,11 @@ def _compiled(
 class Traced(NamedTuple):
     """A program, and the structure, shapes and types of its results."""
 
-    jaxpr: Any
-    shapes: Any
+    jaxpr: compat.Jaxpr
+    shapes: PyTree
 
 
-def traced(fn: Callable, arrays: Sequence[Any]) -> Traced:
+def traced(fn: Callable, arrays: Values) -> Traced:
     """Returns the program of a function of arrays."""
     for x in arrays:
         if not all(isinstance(size, int) for size in getattr(x, "shape", ())):
@@ -160,12 +161,12 @@ def evaluate(
     spec: NoiseSpec,
     key: Array,
     program: Traced,
-    arrays: Sequence[Any],
+    arrays: Values,
     *,
     only: frozenset[str] | None = None,
     run_key: Array | None = None,
     hooks: Evaluation | None = None,
-) -> Any:
+) -> PyTree:
     """Plans a program and runs it at `arrays`. It raises the errors of `inject`."""
     closed, shapes = program
     planned = plan(closed, spec, only)

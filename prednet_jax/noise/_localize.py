@@ -14,10 +14,9 @@ no longer explains the change.
 
 import functools
 import itertools
-import numbers
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,14 +24,10 @@ from jax import Array
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise._inject import evaluate, traced
-from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.errors import NoiseError, check_int, expect, number
 from prednet_jax.noise.loops import naming_loops
-from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    computation_part,
-)
+from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
+from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.variability import l2_distance
@@ -92,8 +87,7 @@ class Findings(NamedTuple):
             f"of those not listed: {self.rest:.3g}"
         ]
         lines += [
-            f"  {c.effect:.3g}  {c.path}" + (f"  [{c.source}]" if c.source else "")
-            for c in self.culprits
+            f"  {c.effect:.3g}  {c.path}{bracketed(c.source)}" for c in self.culprits
         ]
         if not self.settled:
             lines.append(_INCONCLUSIVE)
@@ -128,14 +122,12 @@ def localize(
             On a call: as for `inject`, or no noise acts in one of the parts.
     """
     expect(not isinstance(parts, str), "parts", parts, "a sequence of texts")
-    is_share = isinstance(share, numbers.Real) and 0 < share <= 1
-    expect(is_share, "share", share, "a number in (0, 1]")
+    number("share", share, lambda x: 0 < x <= 1, "a number in (0, 1]")
     check_int("samples", samples, 1)
     acting = computation_part(spec)
 
-    def search(key: Array, /, *args: Any, **kwargs: Any) -> Findings:
-        call = BoundCall(fn, args, kwargs)
-        entries = coverage(fn, acting)(*args, **kwargs).perturbed
+    def search(call: BoundCall, key: Array) -> Findings:
+        entries = coverage(fn, acting)(*call.args, **call.kwargs).perturbed
         *_, other = keys = random_bits.split(key, samples + 1)
         paths = [entry.path for entry in entries]
         measure = effect_of(call, acting, paths)
@@ -162,7 +154,7 @@ def localize(
         ordered = tuple(tuple(sorted(each, key=lambda c: -c.effect)) for each in sets)
         return Findings(ordered, effect(every), effect(rest), len(entries), settled)
 
-    return search
+    return keyed(fn, search)
 
 
 def _minimal_sets(
@@ -191,21 +183,18 @@ def effect_of(
 
     `paths` are the paths of the equations on which `spec` acts.
     """
-    function, arrays = call.pure()
 
-    @jax.jit
-    def run(key: Array, active: Array, *arrays: Array) -> Any:
-        switches = {path: active[i] for i, path in enumerate(paths)}
-        program, hooks = traced(function, arrays), Evaluation(switches.get)
-        return evaluate(spec, key, program, arrays, hooks=hooks)
+    def switched(active: Array) -> Evaluation:
+        return Evaluation(dict(zip(paths, active, strict=True)).get)
 
+    run = call.hooked(spec, switched)
     nothing = np.zeros(len(paths), bool)
-    clean = jax.device_get(run(jax.random.key(0), nothing, *arrays)).result()
+    clean = jax.device_get(run(jax.random.key(0), nothing)).result()
 
     def effect(keys: Array, members: Collection[int]) -> float:
         active = nothing.copy()
         active[list(members)] = True
-        noisy = (run(key, active, *arrays).result() for key in keys)
+        noisy = (run(key, active).result() for key in keys)
         with naming_loops():
             far = np.array([l2_distance(result, clean) for result in noisy])
         far[np.isnan(far)] = np.inf
@@ -239,8 +228,7 @@ def _members(
     parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> dict[str, frozenset[int]]:
     """Returns, for each part, the positions in `paths` of the part's equations."""
-    steps = plan(call.program().jaxpr, spec).walk()
-    scopes = {step.path: step.scope for step in steps}
+    scopes = {step.path: step.scope for step in call.steps(spec)}
     members = {}
     for part in parts:
         here = [_belongs(path, scopes[path], part) for path in paths]

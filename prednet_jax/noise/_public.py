@@ -1,7 +1,7 @@
 """Imports every public name of `prednet_jax.noise`, which loads JAX."""
 
 # ruff: noqa: F401
-from prednet_jax.noise._coverage import Entry, Report, coverage
+from prednet_jax.noise._coverage import CoverageEntry, CoverageReport, coverage
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise._localize import Culprit, Findings, localize
 from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError

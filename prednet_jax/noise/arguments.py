@@ -1,12 +1,12 @@
 """Splits the arguments and results of a transformed function into arrays and the rest.
 
-Arrays are traced. Any other argument is part of the identity of the compiled program,
+Arrays are traced. Each other argument is part of the identity of the compiled program,
 and any other leaf of a result is returned unchanged.
 
 Flax NNX objects are mutable. The objects of a call are split together, so that shared
 parts stay shared, into a hashable definition and arrays. The function runs on new
-objects, and `Outcome.put` copies their final state to the caller's objects. Flax is not
-imported here, because its objects can only be passed where it is already loaded.
+objects, and `Outcome.write_back` copies their final state to the caller's objects. Flax
+is not imported here, because its objects can only be passed where it is already loaded.
 """
 
 import functools
@@ -14,13 +14,13 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
 
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.types import PyTree, Values
 
 # JAX has no such types.
 TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
@@ -40,10 +40,10 @@ class Static:
         definition: the definition of all mutable objects, whose arrays come last.
     """
 
-    tree: Any
-    values: tuple[Any, ...]
-    kinds: tuple[Any, ...]
-    definition: Any = None
+    tree: PyTree
+    values: tuple[object, ...]
+    kinds: tuple[object, ...]
+    definition: PyTree = None
 
     def checked(self) -> "Static":
         """Returns itself, or raises an error for a value that cannot be hashed.
@@ -61,11 +61,11 @@ class Static:
                 ) from None
         return self
 
-    def filled(self, arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
+    def filled(self, arrays: Values) -> tuple[PyTree, list]:
         """Returns the arguments with these arrays, and new mutable objects."""
         remaining = iter(arrays)
         leaves = [next(remaining) if v is _ARRAY else v for v in self.values]
-        objects = joined(self.definition, list(remaining))
+        objects = merge_objects(self.definition, list(remaining))
         unused = iter(objects)
         leaves = [next(unused) if v is _OBJECT else v for v in leaves]
         return jax.tree.unflatten(self.tree, leaves), objects
@@ -103,54 +103,54 @@ class Outcome:
     structure and the other leaves of the result.
     """
 
-    arrays: Sequence[Any]
-    states: Sequence[Any]
+    arrays: Values
+    states: Values
     rest: Static
 
-    def result(self, given: Sequence[Any] = ()) -> Any:
+    def result(self, given: Sequence[PyTree] = ()) -> PyTree:
         """Returns the result; `given` are the caller's mutable objects in it."""
         remaining = iter(self.arrays)
-        leaves: list[Any] = []
+        leaves: list[object] = []
         for value in self.rest.values:
             if value is _ARRAY:
                 leaves.append(next(remaining))
-            elif isinstance(value, _Given):
+            elif isinstance(value, _InputObject):
                 leaves.append(given[value.position] if given else None)
-            elif isinstance(value, _Made):
+            elif isinstance(value, _NewObject):
                 arrays = [next(remaining) for _ in range(value.arrays)]
-                leaves += joined(value.definition, arrays)
+                leaves += merge_objects(value.definition, arrays)
             else:
                 leaves.append(value)
         return jax.tree.unflatten(self.rest.tree, leaves)
 
-    def put(self, given: Sequence[Any]) -> None:
+    def write_back(self, given: Sequence[PyTree]) -> None:
         """Copies the state after the call to the caller's mutable objects."""
         if given:
-            (_, tree), _ = taken_apart(given)
+            (_, tree), _ = split_objects(given)
             state = jax.tree.unflatten(tree, self.states)
             sys.modules["flax.nnx"].update(list(given), state)
 
 
 @dataclass(frozen=True)
-class _Given:
+class _InputObject:
     """Stands in a result for the mutable argument at this position."""
 
     position: int
 
 
 @dataclass(frozen=True)
-class _Made:
+class _NewObject:
     """Stands in a result for a new mutable object with this number of arrays."""
 
-    definition: Any
+    definition: PyTree
     arrays: int
 
 
-def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
+def _outcome(result: PyTree, given: Sequence[PyTree], definition: PyTree) -> Outcome:
     """Splits the mutable objects of a result, and adds the states of the given ones."""
     leaves, tree = jax.tree.flatten(result, is_leaf=is_mutable)
-    arrays: list[Any] = []
-    values: list[Any] = []
+    arrays: list[Array] = []
+    values: list[object] = []
     for leaf in leaves:
         known = [i for i, x in enumerate(given) if x is leaf]
         if _is_array(leaf):
@@ -164,12 +164,12 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
         elif not is_mutable(leaf):
             values.append(leaf)
         elif known:
-            values.append(_Given(known[0]))
+            values.append(_InputObject(known[0]))
         else:
-            own, inside = taken_apart([leaf])
-            values.append(_Made(own, len(inside)))
+            own, inside = split_objects([leaf])
+            values.append(_NewObject(own, len(inside)))
             arrays += inside
-    after, states = taken_apart(given)
+    after, states = split_objects(given)
     if after != definition:
         raise NoiseError(
             "the function changes what a Flax NNX object consists of (a new or lost "
@@ -179,7 +179,7 @@ def _outcome(result: Any, given: Sequence[Any], definition: Any) -> Outcome:
     return Outcome(arrays, states, Static(tree, tuple(values), ()))
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: object) -> object:
     """Returns a key that distinguishes a value from equal values of other types."""
     if isinstance(value, complex):
         return type(value), _kind(value.real), _kind(value.imag)
@@ -192,7 +192,7 @@ _ARRAY = type("_Array", (), {"__repr__": lambda self: "<array>"})()
 _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
 
-def holds_numbers(value: Any) -> bool:
+def holds_numbers(value: np.ndarray | np.generic) -> bool:
     """Returns whether NumPy holds numbers here: no texts, records or masked elements.
 
     `float0`, the type of derivatives by integers, counts as a number.
@@ -212,14 +212,14 @@ def holds_numbers(value: Any) -> bool:
     )
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     """Returns whether a leaf is an array; NumPy texts and objects do not count."""
     if isinstance(value, np.ndarray | np.generic):
         return holds_numbers(value)
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
-def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
+def split(arguments: PyTree) -> tuple[Static, list[Array], list]:
     """Returns the static part, the arrays (mutable objects' last) and the objects."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
     values = tuple(
@@ -228,12 +228,12 @@ def split(arguments: Any) -> tuple[Static, list[Any], list[Any]]:
     )
     arrays = [x for x, value in zip(leaves, values, strict=True) if value is _ARRAY]
     objects = [leaf for leaf in leaves if is_mutable(leaf)]
-    definition, states = taken_apart(objects)
+    definition, states = split_objects(objects)
     kinds = tuple(map(_kind, values))
     return Static(tree, values, kinds, definition), arrays + states, objects
 
 
-def array_paths(arguments: Any) -> tuple[list[str], list[str]]:
+def array_paths(arguments: PyTree) -> tuple[list[str], list[str]]:
     """Returns the paths of the arrays of `split`: direct, then inside objects."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_mutable)
     named = [(jax.tree_util.keystr(path), x) for path, x in leaves]
@@ -250,20 +250,20 @@ def array_paths(arguments: Any) -> tuple[list[str], list[str]]:
 
 
 def pure(
-    fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[Callable[..., Outcome], list[Any]]:
+    fn: Callable, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]
+) -> tuple[Callable[..., Outcome], list[Array]]:
     """Returns a call as a function of its arrays alone, and the arrays."""
     static, arrays, _ = split((args, kwargs))
     return static.call(fn), arrays
 
 
-def is_mutable(value: Any) -> bool:
+def is_mutable(value: object) -> bool:
     """Returns whether a value is a Flax NNX object: module, optimiser or variable."""
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(value, (nnx.Pytree, nnx.Variable))
 
 
-def taken_apart(objects: Sequence[Any]) -> tuple[Any, list[Any]]:
+def split_objects(objects: Sequence[PyTree]) -> tuple[PyTree, list]:
     """Splits objects, together, into a definition and arrays; None without objects.
 
     A definition is the graph and the tree of arrays, as Flax defines them.
@@ -275,7 +275,7 @@ def taken_apart(objects: Sequence[Any]) -> tuple[Any, list[Any]]:
     return (graph, tree), arrays
 
 
-def joined(definition: Any, arrays: Sequence[Any]) -> list[Any]:
+def merge_objects(definition: PyTree, arrays: Values) -> list:
     """Returns new objects built from a definition and arrays."""
     if definition is None:
         return []

@@ -10,9 +10,10 @@ import functools
 import os
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
+from jax import Array
 from jax._src import source_info_util
 from jax._src.core import AbstractValue, extend_axis_env_nd
 from jax._src.core import ShardingTypeError as ShardingTypeError
@@ -26,31 +27,34 @@ from jax.extend.core import primitives
 from jax.extend.core.primitives import get_p as get_p
 from jax.extend.core.primitives import swap_p as swap_p
 
+from prednet_jax.noise.types import Atom, Params, PyTree, Values
+
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
+Jaxpr: TypeAlias = core.Jaxpr | core.ClosedJaxpr
 
 
-def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+def open_jaxpr(jaxpr: Jaxpr) -> tuple[core.Jaxpr, Sequence[Array]]:
     """Returns a jaxpr and its constants; since 0.11 closed and open are one class."""
     consts = tuple(getattr(jaxpr, "consts", ()))
     return getattr(jaxpr, "jaxpr", jaxpr), consts
 
 
-def is_jaxpr(value: Any) -> bool:
+def is_jaxpr(value: object) -> bool:
     """Returns whether a value is a jaxpr, open or closed."""
     return isinstance(value, core.Jaxpr | core.ClosedJaxpr)
 
 
-def is_literal(atom: Any) -> bool:
+def is_literal(atom: object) -> bool:
     """Returns whether an atom is a literal number, not a variable."""
     return isinstance(atom, core.Literal)
 
 
-def as_function(jaxpr: Any) -> Callable[..., list[Any]]:
+def as_function(jaxpr: Jaxpr) -> Callable[..., list[Array]]:
     """Returns a function of arrays that evaluates a closed jaxpr."""
     return core.jaxpr_as_fun(jaxpr)
 
 
-def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
+def sub_jaxprs(params: Params) -> list[Jaxpr]:
     """Returns every jaxpr among the parameters of an equation, open or closed."""
     return [
         item
@@ -60,7 +64,7 @@ def sub_jaxprs(params: dict[str, Any]) -> list[Any]:
     ]
 
 
-def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+def scan_counts(params: Params) -> tuple[int, int]:
     """Returns the numbers of constants and of carried values of a scan equation."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
@@ -69,8 +73,8 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def branch(
-    params: Mapping[str, Any], index: Any, branches: Sequence[Callable], *args: Any
-) -> Any:
+    params: Params, index: Array, branches: Sequence[Callable], *args: PyTree
+) -> PyTree:
     """Rebuilds a cond equation, platform-dependent or not, with other branches."""
     platforms = params.get("branches_platforms")
     if platforms is None:
@@ -83,14 +87,14 @@ def branch(
     return jax.lax.platform_dependent(*args, **named)
 
 
-def bind(equation: Equation, *operands: Any) -> list[Any]:
+def bind(equation: Equation, *operands: Array) -> list[Array]:
     """Evaluates one equation without change, including its custom derivative rules."""
     params = equation.primitive.get_bind_params(equation.params)
     out = equation.primitive.bind(*operands, **params)
     return list(out) if equation.primitive.multiple_results else [out]
 
 
-def evaluate(jaxpr: Any, arrays: Sequence[Any]) -> list[Any]:
+def evaluate(jaxpr: Jaxpr, arrays: Values) -> list[Array]:
     """Evaluates a closed jaxpr, keeping the lines and scopes of its equations."""
     return list(core.jaxpr_as_fun(jaxpr)(*arrays))
 
@@ -98,7 +102,7 @@ def evaluate(jaxpr: Any, arrays: Sequence[Any]) -> list[Any]:
 _HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
 
 
-def is_highest(precision: Any) -> bool:
+def is_highest(precision: object) -> bool:
     """Returns whether a product's precision is the highest for both operands."""
     return precision in (jax.lax.Precision.HIGHEST, _HIGHEST)
 
@@ -106,7 +110,7 @@ def is_highest(precision: Any) -> bool:
 def highest_of(equation: Equation) -> Equation:
     """Returns an equation with the highest precision, also in its inner programs."""
 
-    def rewritten(value: Any) -> Any:
+    def rewritten(value: PyTree) -> PyTree:
         return with_highest_precision(value) if is_jaxpr(value) else value
 
     params = {
@@ -120,17 +124,17 @@ def highest_of(equation: Equation) -> Equation:
     return equation.replace(params=params)
 
 
-def with_highest_precision(jaxpr: Any) -> Any:
+def with_highest_precision(jaxpr: PyTree) -> PyTree:
     """Returns a jaxpr, open or closed, whose products have the highest precision."""
     if getattr(jaxpr, "jaxpr", jaxpr) is not jaxpr:
         return jaxpr.replace(jaxpr=with_highest_precision(jaxpr.jaxpr))
     return jaxpr.replace(eqns=list(map(highest_of, jaxpr.eqns)))
 
 
-def donated(jaxpr: Any) -> tuple[int, ...]:
+def donated(jaxpr: Jaxpr) -> tuple[int, ...]:
     """Returns the positions of the arguments that a program's compiled call donates."""
     opened, _ = open_jaxpr(jaxpr)
-    given: set[Any] = set()
+    given: set[Atom] = set()
     for equation in opened.eqns:
         donates = equation.params.get("donated_invars", ())
         pairs = zip(equation.invars, donates, strict=False)
@@ -165,7 +169,7 @@ def context(equation: Equation) -> Iterator[None]:
         yield
 
 
-def varying_axes(*operands: Any) -> tuple[str, ...]:
+def varying_axes(*operands: Array) -> tuple[str, ...]:
     """Returns the mesh axes over which operands vary, in shard_map with check_vma."""
     axes: set[str] = set()
     for operand in operands:
@@ -191,7 +195,7 @@ def automatic(function: Callable, equation: Equation) -> Callable:
     if not explicit:
         return function
 
-    def wrapped(*args: Any) -> Any:
+    def wrapped(*args: PyTree) -> PyTree:
         placed = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args))
         if jax.sharding.get_abstract_mesh().empty and all(m.empty for m in placed):
             return function(
@@ -204,12 +208,12 @@ def automatic(function: Callable, equation: Equation) -> Callable:
     return wrapped
 
 
-def weakly_typed(x: Any) -> Any:
+def weakly_typed(x: Array) -> Array:
     """Returns `x` with a weak type, as Python's numbers have."""
     return _convert_element_type(x, x.dtype, weak_type=True)
 
 
-def manual_axis_sizes(params: Mapping[str, Any]) -> dict[str, int]:
+def manual_axis_sizes(params: Params) -> dict[str, int]:
     """Returns the sizes of the mesh axes that a shard_map equation makes manual."""
     manual = params["newly_manual_axes"]
     return {k: v for k, v in params["mesh"].shape.items() if k in manual}
@@ -220,7 +224,7 @@ def axes_in_scope(sizes: Mapping[str, int]) -> contextlib.AbstractContextManager
     return extend_axis_env_nd(list(sizes.items()))
 
 
-def source(equation: Equation, jaxpr: Any) -> str:
+def source(equation: Equation, jaxpr: Jaxpr) -> str:
     """Returns the user's line of an equation, as "file.py:12 in function", or "".
 
     See `sources`.
@@ -228,7 +232,7 @@ def source(equation: Equation, jaxpr: Any) -> str:
     return next(sources(equation, jaxpr), "")
 
 
-def sources(equation: Equation, jaxpr: Any) -> Iterator[str]:
+def sources(equation: Equation, jaxpr: Jaxpr) -> Iterator[str]:
     """Yields the user's lines that were running when an equation was made, last first.
 
     Frames outside of the function from which the open `jaxpr` was traced are skipped.

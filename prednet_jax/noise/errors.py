@@ -53,26 +53,29 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 def positive(name: str, value: Any) -> None:
     """Refuses a value that is not a finite number above 0."""
-    _check(name, value, lambda x: 0 < x < math.inf, "a finite number above 0")
+    number(name, value, lambda x: 0 < x < math.inf, "a finite number above 0")
 
 
 def not_negative(name: str, value: Any) -> None:
     """Refuses a value that is not a finite number of at least 0."""
-    _check(name, value, lambda x: 0 <= x < math.inf, "a finite number, 0 or more")
+    number(name, value, lambda x: 0 <= x < math.inf, "a finite number, 0 or more")
 
 
 def open_unit(name: str, value: Any) -> None:
     """Refuses a value that is not a number between 0 and 1, both excluded."""
-    _check(name, value, lambda x: 0 < x < 1, "a number between 0 and 1")
+    number(name, value, lambda x: 0 < x < 1, "a number between 0 and 1")
 
 
 def decay(name: str, value: Any) -> None:
     """Refuses a value that is not in [0, 1), the range of a decay rate or momentum."""
-    _check(name, value, lambda x: 0 <= x < 1, "a number in [0, 1)")
+    number(name, value, lambda x: 0 <= x < 1, "a number in [0, 1)")
 
 
-def _check(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
-    # NumPy's scalars count, booleans do not.
+def number(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
+    """Refuses a value that is not a real number for which `holds` is true.
+
+    NumPy's scalars count, booleans do not.
+    """
     real = isinstance(value, Real) and not isinstance(value, bool)
     expect(real and holds(value), name, value, wanted)
 

@@ -11,7 +11,6 @@ argument: it computes, compiles and copies nothing.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import jax
 from jax import Array
@@ -19,6 +18,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.rules import registry
+from prednet_jax.noise.types import Atom
 
 # Primitives without rounding that XLA computes anew in each reader.
 PASSED_ON = frozenset(
@@ -48,7 +48,7 @@ def _computed_once(x: Array) -> Array:
 
 
 def held(
-    steps: Iterable[tuple[compat.Equation, Sequence[Any], bool]], reads: Counter[Any]
+    steps: Iterable[tuple[compat.Equation, Sequence[Atom], bool]], reads: Counter[Atom]
 ) -> list[tuple[bool, ...]]:
     """Returns which results of each step to compute once, one boolean per result.
 
@@ -56,7 +56,7 @@ def held(
     """
     holds = []
     # Variables that XLA would compute together with a noisy result.
-    noisy: set[Any] = set()
+    noisy: set[Atom] = set()
     for equation, atoms, acts in steps:
         name, outvars = equation.primitive.name, equation.outvars
         counts = [reads[var] for var in outvars]
@@ -71,16 +71,18 @@ def held(
     return holds
 
 
-def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]:
+def readers(
+    jaxpr: compat.Jaxpr, of_results: Sequence[int] | None = None
+) -> Counter[Atom]:
     """Counts how often each variable of an open jaxpr is computed without barriers.
 
     A computation that XLA fuses into its readers counts as they do: an equation of
     `PASSED_ON`, or the body of a call. `of_results` counts the readers of each result.
     It defaults to one each.
     """
-    reads: Counter[Any] = Counter()
+    reads: Counter[Atom] = Counter()
 
-    def add(atoms: Sequence[Any], counts: Sequence[int]) -> None:
+    def add(atoms: Sequence[Atom], counts: Sequence[int]) -> None:
         for atom, count in zip(atoms, counts, strict=True):
             if not compat.is_literal(atom):
                 reads[atom] += count
@@ -107,7 +109,7 @@ def readers(jaxpr: Any, of_results: Sequence[int] | None = None) -> Counter[Any]
     return reads
 
 
-def _joined_body(equation: compat.Equation) -> Any:
+def _joined_body(equation: compat.Equation) -> compat.Jaxpr | None:
     """Returns the body of an equation that is inlined into its program, or None."""
     rule = registry.higher_order(equation.primitive.name)
     if rule is None or not rule.joins:

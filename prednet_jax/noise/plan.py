@@ -28,6 +28,7 @@ from prednet_jax.noise.rounding.steps import is_wider
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINES
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
+from prednet_jax.noise.types import Atom, Aval, Values
 
 
 class Noise(NamedTuple):
@@ -80,11 +81,11 @@ class Step:
     """
 
     equation: compat.Equation
-    atoms: Sequence[Any]
+    atoms: Sequence[Atom]
     path: str
     scope: str
     action: Action
-    within: "tuple[Any, Step | None]"
+    within: "tuple[compat.Jaxpr, Step | None]"
     held: tuple[bool, ...] = ()
     bodies: "dict[str, Plan]" = field(default_factory=dict)
 
@@ -133,8 +134,8 @@ class Plan:
     program and in bodies inlined in it, whose orders are drawn together.
     """
 
-    jaxpr: Any
-    consts: Sequence[Any]
+    jaxpr: compat.Jaxpr
+    consts: Values
     path: str
     noise: Noise
     steps: Sequence[Step]
@@ -166,7 +167,7 @@ class Plan:
 
 
 def plan(
-    jaxpr: Any, spec: specs.NoiseSpec, only: Collection[str] | None = None
+    jaxpr: compat.Jaxpr, spec: specs.NoiseSpec, only: Collection[str] | None = None
 ) -> Plan:
     """Returns the noise of `spec` in a program, closed or open without constants.
 
@@ -193,7 +194,7 @@ def plan(
 
 def _plan(
     noise: Noise,
-    jaxpr: Any,
+    jaxpr: compat.Jaxpr,
     path: str = "",
     around: Step | None = None,
     readers: Sequence[int] | None = None,
@@ -221,7 +222,7 @@ def _plan(
 
 
 def _steps(
-    noise: Noise, jaxpr: Any, path: str, around: Step | None
+    noise: Noise, jaxpr: compat.Jaxpr, path: str, around: Step | None
 ) -> tuple[list[Step], list[Step]]:
     """Returns the steps of a jaxpr, without bodies, with chains of sums merged."""
     paths = _paths(path, jaxpr)
@@ -234,7 +235,7 @@ def _steps(
         and not equation.params.get("tiled", True)
     }
 
-    def step_of(i: int, atoms: Sequence[Any]) -> Step:
+    def step_of(i: int, atoms: Sequence[Atom]) -> Step:
         equation = jaxpr.eqns[i]
         scope = f"{outer}/{compat.scope(equation)}"
         action = _action(noise, equation, atoms, scope, gathers)
@@ -260,7 +261,7 @@ def _steps(
     return steps, chains
 
 
-def _paths(prefix: str, jaxpr: Any) -> list[str]:
+def _paths(prefix: str, jaxpr: compat.Jaxpr) -> list[str]:
     return [f"{prefix}{i}:{e.primitive.name}" for i, e in enumerate(jaxpr.eqns)]
 
 
@@ -279,9 +280,9 @@ def _higher_order_rule(step: Step) -> HigherOrder | None:
 def _action(
     noise: Noise,
     equation: compat.Equation,
-    atoms: Sequence[Any],
+    atoms: Sequence[Atom],
     scope: str,
-    gathers: Mapping[Any, int],
+    gathers: Mapping[Atom, int],
 ) -> Action:
     """Returns the noise that acts on a first-order equation.
 
@@ -330,7 +331,7 @@ def _action(
 
 
 def _on_results(
-    noise: Noise, name: str, avals: Sequence[Any], rule: FirstOrder
+    noise: Noise, name: str, avals: Sequence[Aval], rule: FirstOrder
 ) -> specs.NoiseSpec | None:
     """Returns the elementwise noises that act on the results of an equation."""
     types = [getattr(aval, "dtype", jnp.dtype(bool)) for aval in avals]
@@ -345,20 +346,20 @@ def _on_results(
     return specs.compose(*acting) if acting else None
 
 
-def result_avals(equation: compat.Equation) -> list[Any]:
+def result_avals(equation: compat.Equation) -> list[Aval]:
     """Returns the results' shapes and types, or those a mutable array holds."""
     if equation.primitive.name == "addupdate":
         return [equation.invars[1].aval]
     return [var.aval for var in equation.outvars]
 
 
-def has_floats(avals: Sequence[Any]) -> bool:
+def has_floats(avals: Sequence[Aval]) -> bool:
     """Returns whether any of these abstract values is floating-point."""
     types = (getattr(aval, "dtype", bool) for aval in avals)
     return any(jnp.issubdtype(dtype, jnp.inexact) for dtype in types)
 
 
-def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
+def _add_any_chains(jaxpr: compat.Jaxpr) -> dict[int, tuple[list[Atom], set[int]]]:
     """Returns sums of several cotangents, which JAX writes as chains of `add_any`.
 
     Only partial sums with a single reader are merged. The keys are the positions of the
@@ -367,12 +368,12 @@ def _add_any_chains(jaxpr: Any) -> dict[int, tuple[list[Any], set[int]]]:
     """
     atoms = [a for e in jaxpr.eqns for a in e.invars] + list(jaxpr.outvars)
     uses = Counter(a for a in atoms if not compat.is_literal(a))
-    position: dict[Any, int] = {}
-    chains: dict[int, tuple[list[Any], set[int]]] = {}
+    position: dict[Atom, int] = {}
+    chains: dict[int, tuple[list[Atom], set[int]]] = {}
     for i, equation in enumerate(jaxpr.eqns):
         if equation.primitive.name != "add_any":
             continue
-        terms: list[Any] = []
+        terms: list[Atom] = []
         before: set[int] = set()
         for atom in equation.invars:
             inner = None

@@ -27,7 +27,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +37,7 @@ from jax.typing import ArrayLike
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.types import Values
 
 _GOLDEN = 0x9E3779B9
 _A = 0x7FEB352D
@@ -61,7 +62,7 @@ def words(key: Array) -> Array:
     return fold(start, *(key[i] for i in range(key.size)))
 
 
-def check(key: Any) -> None:
+def check(key: object) -> None:
     """Raises a NoiseError unless `key` is one typed PRNG key or raw key data."""
     kind = getattr(key, "dtype", None)
     given = f"key of type {type(key).__name__}"
@@ -269,7 +270,7 @@ def path_salt(path: str) -> tuple[int, int]:
 
 
 def on_device(
-    words: Words, operands: Sequence[Any], shared_over: Collection[str] = ()
+    words: Words, operands: Values, shared_over: Collection[str] = ()
 ) -> Words:
     """Returns the words of this device, where the operands vary over a mesh.
 

@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from prednet_jax.noise.random_bits import Words, first_words, on_device, path_sa
 from prednet_jax.noise.rounding import elementwise, error_free
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
+from prednet_jax.noise.types import Atom, Params, Values
 
 # By the path of an equation, its drawn orders: arrays over its grid of tiles.
 Drawn = Mapping[str, tuple[Array, ...]]
@@ -43,7 +44,7 @@ class Evaluation:
     def __init__(self, switch: Callable[[str], Array | None] = lambda path: None):
         self.switch = switch
 
-    def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
+    def read(self, values: Mapping[Atom, Array], atom: Atom) -> Array:
         """Returns the value of an atom, given the values by variable."""
         return atom.val if compat.is_literal(atom) else values[atom]
 
@@ -68,13 +69,13 @@ class Evaluation:
         return list(call.rule.run(call, words, operands))
 
     def body(
-        self, call: "Call", words: Words, operands: Sequence[Any], label: str
-    ) -> list[Any]:
+        self, call: "Call", words: Words, operands: Values, label: str
+    ) -> list[Array]:
         """Evaluates one of the programs of an equation."""
         drawn = call.drawn if call.rule.inlined else None
         return at_words(call.step.bodies[label], words, operands, self, drawn)
 
-    def decided(self, step: Step, words: Words, number: Any) -> None:
+    def decided(self, step: Step, words: Words, number: Array) -> None:
         """Records the number of steps of a while loop, or the index of a branch."""
 
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
@@ -115,19 +116,19 @@ class Call(NamedTuple):
         return rule
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Params:
         """Returns the equation's parameters."""
         return self.step.equation.params
 
-    def bind(self, *operands: Any) -> list[Any]:
+    def bind(self, *operands: Array) -> list[Array]:
         """Evaluates the equation without noise."""
         return compat.bind(self.step.equation, *operands)
 
-    def body(self, words: Words, operands: Sequence[Any], label: str = "") -> list[Any]:
+    def body(self, words: Words, operands: Values, label: str = "") -> list[Array]:
         """Evaluates one of the equation's bodies under noise."""
         return self.evaluation.body(self, words, operands, label)
 
-    def decided(self, words: Words, number: Any) -> None:
+    def decided(self, words: Words, number: Array) -> None:
         """Records the decision of the equation itself."""
         self.evaluation.decided(self.step, words, number)
 
@@ -135,11 +136,11 @@ class Call(NamedTuple):
 def run(
     plan: Plan,
     key: Array,
-    args: Sequence[Any],
+    args: Values,
     *,
     run_key: Array | None = None,
     evaluation: Evaluation | None = None,
-) -> list[Any]:
+) -> list[Array]:
     """Returns the values of a plan's results at the values `args` of its arguments.
 
     The plan was made in the same trace. `key`, typed or raw, must not be used again.
@@ -155,12 +156,12 @@ def run(
 def at_words(
     plan: Plan,
     words: Words,
-    args: Sequence[Any],
+    args: Values,
     evaluation: Evaluation,
     drawn: Drawn | None = None,
-) -> list[Any]:
+) -> list[Array]:
     """Evaluates a plan as `run` does; `drawn` are orders drawn by an outer plan."""
-    values: dict[Any, Any] = {}
+    values: dict[Atom, Array] = {}
     values.update(zip(plan.jaxpr.constvars, plan.consts, strict=True))
     values.update(zip(plan.jaxpr.invars, args, strict=True))
     if drawn is None:
@@ -204,8 +205,8 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
 
 
 def perturbed(
-    step: Step, words: Words, operands: list[Any], drawn: tuple[Array, ...] | None
-) -> list[Any]:
+    step: Step, words: Words, operands: list[Array], drawn: tuple[Array, ...] | None
+) -> list[Array]:
     """Returns the results of a step under noise; `drawn` are orders drawn ahead."""
     equation, action = step.equation, step.action
     if not action.any:
@@ -246,7 +247,7 @@ def perturbed(
     return noisy
 
 
-def typed(step: Step, operands: Sequence[Any]) -> list[Any]:
+def typed(step: Step, operands: Values) -> list[Array]:
     """Returns operands as arrays; a literal gets its type from the equation."""
     return [
         x if hasattr(x, "aval") else np.asarray(x, atom.aval.dtype)
@@ -254,7 +255,7 @@ def typed(step: Step, operands: Sequence[Any]) -> list[Any]:
     ]
 
 
-def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
+def plain(step: Step, operands: Values) -> list[Array]:
     """Evaluates a step without noise; the add_any of a merged chain has many terms."""
     if step.name == "add_any":
         return [functools.reduce(lax.add, operands)]
@@ -262,8 +263,8 @@ def plain(step: Step, operands: Sequence[Any]) -> list[Any]:
 
 
 def _accumulated(
-    step: Step, words: Words, operands: Sequence[Any], switch: Array | None = None
-) -> list[Any]:
+    step: Step, words: Words, operands: Values, switch: Array | None = None
+) -> list[Array]:
     """Adds to a mutable array, then perturbs the array's new elements."""
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
@@ -284,7 +285,7 @@ def _accumulated(
 
 
 def _ordered(
-    step: Step, words: Words, operands: Sequence[Any], drawn: tuple[Array, ...] | None
+    step: Step, words: Words, operands: Values, drawn: tuple[Array, ...] | None
 ) -> Array:
     spec, cut = step.action.order, step.action.cut
     assert spec is not None
@@ -294,7 +295,7 @@ def _ordered(
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
     # The function outlives the trace, so values of the trace are its arguments.
-    def added(source: Any, *operands: Array) -> Array:
+    def added(source: Array, *operands: Array) -> Array:
         state, drawn = source
         if cut.total is not None:
             total = cut.total(state, salt, *operands)
@@ -329,12 +330,12 @@ def _ordered(
 
 
 def _replaced(
-    step: Step, evaluate: Callable[..., Array], source: Any, operands: Sequence[Any]
+    step: Step, evaluate: Callable[..., Array], source: Array, operands: Values
 ) -> Array:
     """Returns `evaluate(source, *operands)`, with the derivative of the plain sum."""
 
     @jax.custom_jvp
-    def ordered(source: Any, *operands: Array) -> Array:
+    def ordered(source: Array, *operands: Array) -> Array:
         return compat.automatic(evaluate, step.equation)(source, *operands)
 
     @ordered.defjvp

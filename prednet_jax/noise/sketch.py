@@ -7,8 +7,6 @@ machines is |s(x) - s(y)|, to within 9 % (standard deviation), and a difference 
 single element always shows.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax import Array, lax
@@ -21,7 +19,7 @@ COLUMNS = 64
 HUGE = 1e18
 
 
-def numbers(x: Any) -> Array:
+def numbers(x: Array) -> Array:
     """Converts a value to an array of real numbers of a type that NumPy has too."""
     x = jnp.asarray(x)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -40,7 +38,7 @@ def _as_words(x: Array) -> Array:
     return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
 
 
-def classes(x: Any) -> Any:
+def classes(x: Array) -> Array:
     """Returns 0 for a bounded number, 1 below -`HUGE`, 2^10 for NaN, 2^20 above `HUGE`.
 
     So a sum counts the three kinds, up to 1023 of each.

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from prednet_jax.noise import errors
+from prednet_jax.noise import compat, errors
 from prednet_jax.noise.errors import NoiseError
 
 SITES = ("computation", "gradient", "weights")
@@ -127,10 +127,10 @@ class FixedOrder(NoiseSpec):
 
     alone: ClassVar[bool] = True
 
-    def prepare(self, jaxpr: Any) -> None:
+    def prepare(self, jaxpr: compat.Jaxpr) -> None:
         """Collects the information that the sums of a program need, all at once."""
 
-    def replay(self, equation: Any) -> Any:
+    def replay(self, equation: compat.Equation) -> Any:
         """Returns how to evaluate a first-order equation, or why it is not replayed."""
         raise NotImplementedError
 
@@ -187,7 +187,7 @@ class MonteCarlo(Elementwise):
     mode: str = choice("rr", "rr", "pb", "mca")
     virtual_precision: int | None = integer(None, 2, 53)
 
-    def precision(self, dtype: Any) -> int:
+    def precision(self, dtype: object) -> int:
         """Returns the virtual precision for numbers of a type."""
         if self.virtual_precision is not None:
             return self.virtual_precision

@@ -13,7 +13,6 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from prednet_jax.noise import specs
 from prednet_jax.noise.errors import NoiseError, expect
@@ -33,7 +32,7 @@ KINDS: dict[str, type[NoiseSpec]] = {
 }
 
 # Other names of a kind, some with an option already chosen.
-ALIASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+ALIASES: Mapping[str, tuple[str, dict[str, str]]] = {
     "none": ("identity", {}),
     **{name: ("reduced_precision", {"format": name}) for name in specs.FORMATS},
 }
@@ -110,13 +109,13 @@ def _order(kind: type[NoiseSpec]) -> list[str]:
     return [*(n for n in own if n not in last), *(n for n in last if hasattr(kind, n))]
 
 
-def _value(name: str, kind: str, text: str) -> Any:
+def _value(name: str, kind: str, text: str) -> object:
     """Returns a value of the type that an attribute is annotated with."""
     if "None" in kind and text.lower() == "none":
         return None
     if kind.startswith("tuple"):
         return _primitives(name, tuple(part.strip() for part in text.split("|")))
-    readers: dict[str, tuple[Callable[[str], Any], str]] = {
+    readers: dict[str, tuple[Callable[[str], object], str]] = {
         "bool": (lambda x: {"true": True, "false": False}[x.lower()], "true or false"),
         "int": (int, "a whole number"),
         "float": (float, "a number"),
@@ -153,7 +152,7 @@ def _text(spec: NoiseSpec, defaults: bool) -> str:
     return name + (":" + ",".join(options) if options else "")
 
 
-def _value_text(value: Any) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return "|".join(_writable(item, "+,|") for item in value)
     if isinstance(value, str):

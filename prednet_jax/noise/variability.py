@@ -10,8 +10,6 @@ workshops 2024, arXiv 2408.05148, eqs. 2, 3). Trees of different structures or s
 raise a NoiseError.
 """
 
-from typing import Any
-
 import numpy as np
 
 from prednet_jax.noise.questions.leaves import (
@@ -20,9 +18,10 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.types import PyTree
 
 
-def v_ermv(a: Any, b: Any) -> float:
+def v_ermv(a: PyTree, b: PyTree) -> float:
     """Returns the mean of |A - B| / |A|; it is not symmetric, `a` is the reference.
 
     An element that is zero in both adds nothing; one that is zero in `a` alone adds 1.
@@ -35,17 +34,17 @@ def v_ermv(a: Any, b: Any) -> float:
     return float(np.divide(far, scale, out=np.zeros_like(far), where=far != 0).mean())
 
 
-def v_c(a: Any, b: Any) -> float:
+def v_c(a: PyTree, b: PyTree) -> float:
     """Returns the fraction of elements that differ in value (`equal_elements`)."""
     return float(np.mean(~equal_elements(*_pooled(a, b))))
 
 
-def l2_distance(a: Any, b: Any) -> float:
+def l2_distance(a: PyTree, b: PyTree) -> float:
     """Returns the root of the sum of (A - B)^2."""
     return float(np.sqrt(np.sum(np.square(subtract(*_pooled(a, b))))))
 
 
-def _pooled(a: Any, b: Any) -> list[np.ndarray]:
+def _pooled(a: PyTree, b: PyTree) -> list[np.ndarray]:
     """Returns all elements of each tree, after checks, as two arrays of [n]."""
     check_same_structure("one", a, "the other", b)
     return [

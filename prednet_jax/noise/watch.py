@@ -7,7 +7,7 @@ device.
 import functools
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -23,6 +23,9 @@ from prednet_jax.noise.run import Call, Evaluation
 # A callback gets copies of its operands. On a machine with one processor a large
 # copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
 _PART = 8192
+
+
+Result = TypeVar("Result")
 
 
 class Place(NamedTuple):
@@ -134,13 +137,14 @@ class Watched(Evaluation):
         else:
             whole()
 
-    def seen(self, run: Callable[[], Any]) -> Seen:
-        """Returns the values that are sent during a run."""
+    def seen(self, run: Callable[[], Result]) -> tuple[Seen, Result]:
+        """Returns the values that are sent during a run, and the run's result."""
         self._parts.clear()
         with naming_loops():
-            jax.block_until_ready(run())
+            result = jax.block_until_ready(run())
             jax.effects_barrier()
-        return {
+        values = {
             key: np.concatenate([parts[row] for row in sorted(parts)])
             for key, parts in self._parts.items()
         }
+        return values, result

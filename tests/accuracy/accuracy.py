@@ -18,7 +18,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.questions.exact import exact
-from prednet_jax.noise.questions.explain import CLOSER_FACTOR, ladder, place
+from prednet_jax.noise.questions.explain import CLOSER_FACTOR, NoiseReference, classify
 from prednet_jax.noise.questions.first_difference import NOISE, against
 from prednet_jax.noise.questions.leaves import rms
 from prednet_jax.noise.questions.recording import Recording, Watch
@@ -168,9 +168,9 @@ def explained(names: Iterable[str]) -> Score:
     score = Score()
     for name in names:
         fn, args = (SEEN | HELD_OUT)[name]()
-        measured = ladder(BoundCall(fn, args, {}), jax.random.key(4), draws=8)
+        measured = NoiseReference(BoundCall(fn, args, {}), jax.random.key(4), draws=8)
         for rung, a, b in cases(name, fn, args):
-            leaves = place(measured, a, b).leaves
+            leaves = classify(measured, a, b).leaves
             named = [{x.rung, *x.plausible} & {rung, "identical"} for x in leaves]
             score.add(all(named), name, rung, " ".join(x.rung for x in leaves))
     return score
@@ -194,7 +194,7 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
     for name in names:
         fn, args = LATER[name]()
         call, drawn = BoundCall(fn, args, {}), partial(noisy, fn, args)
-        rungs, reference = ladder(call, key, draws=2), exact(call, key)
+        rungs, reference = NoiseReference(call, key, draws=2), exact(call, key)
         plain, truth = jax.jit(fn)(*args), in_float64(fn, args)
         for a, b in (
             (plain, drawn("bf16", 1)),
@@ -207,7 +207,7 @@ def nearer(names: Iterable[str] = tuple(LATER)) -> Score:
             expected = "a" if far[0] < far[1] else "b"
             if max(far) < CLOSER_FACTOR * min(far):
                 expected = "neither"
-            closer = place(rungs, a, b, reference).closer
+            closer = classify(rungs, a, b, reference).closer
             score.add(closer == expected, name, expected, str(closer))
     return score
 

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from prednet_jax import noise
-from prednet_jax.noise.questions.explain import ladder, place
+from prednet_jax.noise.questions.explain import NoiseReference, classify
 from prednet_jax.noise.questions.recording import Recording
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
@@ -74,10 +74,10 @@ def judged(
     first product that the device rounded by default, by its own recordings.
     """
     here, key = jax.device_get(jax.jit(fn)(*args)), jax.random.key(4)
-    reference = ladder(BoundCall(fn, args, {}), key, draws=8)
+    reference = NoiseReference(BoundCall(fn, args, {}), key, draws=8)
     row: dict[str, Any] = {}
     for precision in PRECISIONS:
-        leaves = place(reference, results[precision], here).leaves
+        leaves = classify(reference, results[precision], here).leaves
         row[precision] = sorted({leaf.rung for leaf in leaves})
         found = noise.first_difference(fn, recordings[precision])(key, *args)
         row[f"first_{precision}"] = found[0].path if found else ""

@@ -18,13 +18,12 @@ from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.errors import NoiseError, check_int, expect, flag, positive
 from prednet_jax.noise.gpu import compilation
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled
-from prednet_jax.noise.gpu.entries import VARIES, Entry, entries_of, is_call
+from prednet_jax.noise.gpu.entries import VARIES, AuditEntry, entries_of, is_call
 from prednet_jax.noise.gpu.targets import CARDS, described
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.tables import (
-    format_table,
-)
+from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import Identity
+from prednet_jax.noise.types import PyTree, Values
 
 
 class Memory(NamedTuple):
@@ -39,10 +38,10 @@ class Advice(NamedTuple):
     """A change, and the entries left after compiling with it (None: not tried)."""
 
     change: str
-    left: tuple[Entry, ...] | None
+    left: tuple[AuditEntry, ...] | None
 
 
-class Report(NamedTuple):
+class AuditReport(NamedTuple):
     """The operations of a function that will vary on a GPU.
 
     Attributes:
@@ -54,7 +53,7 @@ class Report(NamedTuple):
         deterministic: whether compiled under `--xla_gpu_deterministic_ops=true`.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[AuditEntry, ...]
     kernels: int
     memory: Memory
     gpu: str
@@ -68,7 +67,7 @@ class Report(NamedTuple):
         """Returns the worst of all entries."""
         return min((e.varies for e in self.entries), key=VARIES.index, default="no")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns everything except the compiled program."""
         fields = self._asdict()
         del fields["compiled"]
@@ -144,7 +143,7 @@ def audit(
     deterministic: bool = False,
     advise: bool = True,
     time_limit: float = TIME_LIMIT,
-) -> Callable[..., Report]:
+) -> Callable[..., AuditReport]:
     """Predicts what will vary on a GPU, from the program compiled for that GPU.
 
     Args:
@@ -159,8 +158,8 @@ def audit(
         time_limit: seconds that each compilation may take.
 
     Returns:
-        `report(*args, **kwargs)`, which returns a `Report`; arguments are arrays or
-        `jax.ShapeDtypeStruct`, and only shapes, types and shardings matter.
+        `report(*args, **kwargs)`, which returns an `AuditReport`; arguments are
+        arrays or `jax.ShapeDtypeStruct`, and only shapes, types and shardings matter.
 
     Raises:
         NoiseError: bad options. On a call: XLA's CUDA compiler is not installed, or
@@ -172,7 +171,7 @@ def audit(
     flag("advise", advise)
     positive("time_limit", time_limit)
 
-    def report(*args: Any, **kwargs: Any) -> Report:
+    def report(*args: PyTree, **kwargs: PyTree) -> AuditReport:
         program, arrays = pure(fn, args, kwargs)
         mesh = _mesh(arrays, devices)
         shapes = [_shape(x, mesh) for x in arrays]
@@ -183,7 +182,7 @@ def audit(
         donated = compat.donated(closed)
         limits: dict[str, Any] = {"devices": devices, "time_limit": time_limit}
 
-        def build(deterministic: bool) -> tuple[Compiled, tuple[Entry, ...]]:
+        def build(deterministic: bool) -> tuple[Compiled, tuple[AuditEntry, ...]]:
             with _refusing(steps):
                 with _spread(mesh):
                     module = compilation.lower(program, *shapes, donate=donated)
@@ -199,13 +198,13 @@ def audit(
         memory = used["argument"], used["output"] - used["alias"], used["temp"]
         name = gpu if gpu in CARDS else "described"
         about = kernels, Memory(*memory), name, devices, deterministic
-        return Report(entries, *about, advice, compiled)
+        return AuditReport(entries, *about, advice, compiled)
 
     return report
 
 
 def _advice(
-    build: Callable, entries: Sequence[Entry], deterministic: bool
+    build: Callable, entries: Sequence[AuditEntry], deterministic: bool
 ) -> tuple[Advice, ...]:
     """Returns the changes that help, each tried by compiling again."""
     advice = []
@@ -253,7 +252,7 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
         ) from error
 
 
-def _mesh(arrays: Sequence[Any], devices: int) -> AbstractMesh:
+def _mesh(arrays: Values, devices: int) -> AbstractMesh:
     """Returns the mesh of the arguments, else the current one, else one named `x`."""
     shardings = [getattr(x, "sharding", None) for x in arrays]
     meshes = [s.mesh for s in shardings if isinstance(s, NamedSharding)]
@@ -272,7 +271,7 @@ def _spread(mesh: AbstractMesh) -> contextlib.AbstractContextManager:
     return jax.sharding.use_abstract_mesh(mesh)
 
 
-def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
+def _shape(x: jax.Array, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
     """Returns shape, type and sharding over the mesh; the default is replicated."""
     sharding = getattr(x, "sharding", None)
     spec = sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
@@ -284,7 +283,7 @@ def _shape(x: Any, mesh: AbstractMesh) -> jax.ShapeDtypeStruct:
     )
 
 
-def _steps(closed: Any) -> list[Step]:
+def _steps(closed: compat.Jaxpr) -> list[Step]:
     """Returns a program's equations; none if noise does not accept a primitive."""
     try:
         return list(plan(closed, Identity()).walk())

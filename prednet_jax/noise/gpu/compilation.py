@@ -20,12 +20,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu.targets import described
+from prednet_jax.noise.types import PyTree
 
 # The plugin and XLA itself, of JAX's version, and NVIDIA's assembler. CUDA 12 compiles
 # for all cards from Maxwell to Blackwell, CUDA 13 no longer for Maxwell, Pascal, Volta.
@@ -38,7 +39,7 @@ WHEELS = {
 TIME_LIMIT = 600.0
 
 
-class Launch(NamedTuple):
+class KernelLaunch(NamedTuple):
     """One operation that the GPU executes.
 
     Attributes:
@@ -72,12 +73,12 @@ class Compiled(NamedTuple):
 
     hlo: str
     ptx: dict[str, str]
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     memory: dict[str, int]
     cost: dict[str, float]
 
 
-def lower(fn: Callable, *args: Any, donate: Sequence[int] = ()) -> bytes:
+def lower(fn: Callable, *args: PyTree, donate: Sequence[int] = ()) -> bytes:
     """Returns a program for CUDA, as bytecode of StableHLO with source lines.
 
     `args` are arrays or `jax.ShapeDtypeStruct`s. Results may reuse the memory of the
@@ -179,7 +180,7 @@ def _compiled(folder: Path) -> Compiled:
     return Compiled(ptx=ptx, launches=launches, **answer)
 
 
-def _launches(folder: Path) -> Iterator[Launch]:
+def _launches(folder: Path) -> Iterator[KernelLaunch]:
     """Yields the kernels and calls listed in XLA's dump, in sequence."""
     (sequence,) = folder.glob("*.thunk_sequence.txt")
     (metadata,) = folder.glob("*.thunk_metadata.txt")
@@ -193,7 +194,7 @@ def _launches(folder: Path) -> Iterator[Launch]:
         shape = _SHAPE.search(rest)
         kernel, *sizes = shape.groups() if shape else ("", "", "")
         grid, threads = (tuple(int(x) for x in s.split(",") if x) for s in sizes)
-        yield Launch(kind, names.get(number, ""), kernel, grid, threads)
+        yield KernelLaunch(kind, names.get(number, ""), kernel, grid, threads)
 
 
 # "004: kCustomKernel [prev=... | next=...] name grid: [4, 1, 1] threads: [64, 1, 1]"
@@ -208,7 +209,7 @@ def found_wheels() -> list[str]:
     """
     folder = Path(sys.prefix) / "gpu-audit"
     beside = [str(folder)] if folder.is_dir() else []
-    path: dict[str, Any] = {"path": beside} if beside else {}
+    path: dict[str, list[str]] = {"path": beside} if beside else {}
     for name, wanted in WHEELS.items():
         wheel = next(iter(importlib.metadata.distributions(name=name, **path)), None)
         if wheel is None or wheel.version != wanted:

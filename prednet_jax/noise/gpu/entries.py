@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from prednet_jax.noise.gpu import hlo, ptx, replay
-from prednet_jax.noise.gpu.compilation import Compiled, Launch
+from prednet_jax.noise.gpu.compilation import Compiled, KernelLaunch
 from prednet_jax.noise.plan import Step
 
 # From the worst to the best.
@@ -21,7 +21,7 @@ KINDS = (
 )
 
 
-class Entry(NamedTuple):
+class AuditEntry(NamedTuple):
     """One property of a program that affects the bits of a result.
 
     Attributes:
@@ -47,7 +47,7 @@ def entries_of(
     steps: Sequence[Step],
     capability: tuple[int, int],
     deterministic: bool,
-) -> tuple[Entry, ...]:
+) -> tuple[AuditEntry, ...]:
     """Returns the entries of a program compiled from `steps`, the worst first."""
     program = hlo.read(compiled.hlo)
     # From this capability on, operands may be rounded to TF32, and kernels be Triton's.
@@ -57,8 +57,8 @@ def entries_of(
     # XLA launches some collectives under a name that its program does not have.
     for x in program.instructions.values():
         if _opcode(x) in _COLLECTIVES:
-            launched.setdefault(x.name, Launch("", x.name, "", (), ()))
-    entries: list[Entry] = []
+            launched.setdefault(x.name, KernelLaunch("", x.name, "", (), ()))
+    entries: list[AuditEntry] = []
     unseen = dict(compiled.ptx)
     for name, launch in launched.items():
         instruction, kernel = program.instructions.get(name), launch.kernel
@@ -74,7 +74,9 @@ def entries_of(
         for each in inside:
             place = _where(program, each, instruction, steps)
             if detail := _arithmetic(each, opcodes, text):
-                entries.append(Entry("arithmetic", *place, "device", detail, kernel))
+                entries.append(
+                    AuditEntry("arithmetic", *place, "device", detail, kernel)
+                )
             if each.opcode == "scatter" and atomics:
                 explained = True
                 combines = _combines(program, each)
@@ -84,7 +86,7 @@ def entries_of(
                 *_called(each, deterministic),
                 *_reduced(program, each, text, ampere),
             ):
-                entries.append(Entry(kind, *place, varies, detail, kernel or name))
+                entries.append(AuditEntry(kind, *place, varies, detail, kernel or name))
             if _opcode(each) in _COLLECTIVES:
                 places = [] if place[1] else _joined(program, each, steps)
                 entries += [_collective(program, each, x) for x in places or [place]]
@@ -209,24 +211,24 @@ _FLOAT_ATOMIC = re.compile(r"\.add(?:\.noftz)?\.(?:f16|bf16|f32|f64)")
 
 def _atomic(
     operations: Sequence[str], combines: bool | None, place: Place, kernel: str
-) -> Entry:
+) -> AuditEntry:
     """Returns atomic operations of threads, which run in order of arrival.
 
     `combines` is whether they combine floats. It defaults to None: unknown.
     """
-    first, loops = operations[0], [x for x in operations if ".cas" in x]
-    unknown = [x for x in operations if ".cas" in x or ".exch" in x]
+    unknown = next((x for x in operations if ".cas" in x or ".exch" in x), "")
     if combines is None:
         combines = any(_FLOAT_ATOMIC.search(x) for x in operations)
         if unknown and not combines:
-            detail = f"{unknown[0]}: what it combines could not be read"
-            return Entry("atomic", *place, "call", detail, kernel)
+            detail = f"{unknown}: what it combines could not be read"
+            return AuditEntry("atomic", *place, "call", detail, kernel)
     if not combines:
-        detail = f"{first}: the same bits in every order"
-        return Entry("atomic", *place, "no", detail, kernel)
-    how = "compare-and-swap loop" if loops else first
+        detail = f"{operations[0]}: the same bits in every order"
+        return AuditEntry("atomic", *place, "no", detail, kernel)
+    loops = any(".cas" in x for x in operations)
+    how = "compare-and-swap loop" if loops else operations[0]
     detail = f"floats are combined in the order of arrival ({how})"
-    return Entry("atomic", *place, "call", detail, kernel)
+    return AuditEntry("atomic", *place, "call", detail, kernel)
 
 
 # Kind, what varies, and a description.
@@ -238,7 +240,7 @@ _READABLE = 1 << 28
 
 
 def _trees(
-    program: hlo.Program, instruction: hlo.Instruction, launch: Launch, text: str
+    program: hlo.Program, instruction: hlo.Instruction, launch: KernelLaunch, text: str
 ) -> Mapping[int, replay.Schedule]:
     """Returns the trees of sums in a fusion's kernel that `replay.trees` can read."""
     operands = [program.instructions[name] for name in instruction.operands]
@@ -248,7 +250,7 @@ def _trees(
     try:
         kernel = ptx.parse(text)[launch.kernel]
         arguments = tuple(range(len(variables)))
-        started = ptx.Launch(kernel, launch.grid, launch.threads, arguments)
+        started = ptx.InterpreterLaunch(kernel, launch.grid, launch.threads, arguments)
         return replay.trees(started, variables)
     # Any kernel may use instructions that the interpreter does not support.
     except Exception:
@@ -401,7 +403,9 @@ _GROUPS = re.compile(
 )
 
 
-def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> Entry:
+def _collective(
+    program: hlo.Program, each: hlo.Instruction, place: Place
+) -> AuditEntry:
     groups = _GROUPS.search(each.attributes)
     written = not place[0] or place[0].startswith(_WRITTEN)
     by = "" if written else ", inserted by the partitioner"
@@ -410,7 +414,9 @@ def _collective(program: hlo.Program, each: hlo.Instruction, place: Place) -> En
     sums = name in ("all-reduce", "reduce-scatter") and _combines(program, each)
     if sums:
         detail += "; NCCL's algorithm fixes the order, by devices and message size"
-    return Entry("collective", *place, "device" if sums else "no", detail, each.name)
+    return AuditEntry(
+        "collective", *place, "device" if sums else "no", detail, each.name
+    )
 
 
 # Functions that differ between platforms in the last bits.
@@ -449,7 +455,7 @@ def _arithmetic(
 
 def _denormals(
     program: hlo.Program, compiled: Compiled, steps: Sequence[Step]
-) -> Iterator[Entry]:
+) -> Iterator[AuditEntry]:
     """Yields the first operation on floats, because denormal results may be flushed."""
     for launch in compiled.launches:
         around = program.instructions.get(launch.instruction)
@@ -462,7 +468,7 @@ def _denormals(
                     "numbers below the smallest normal one (1.2e-38 in float32) are "
                     "kept on a GPU; XLA on a CPU makes them 0"
                 )
-                yield Entry("arithmetic", *place, "device", detail, launch.kernel)
+                yield AuditEntry("arithmetic", *place, "device", detail, launch.kernel)
                 return
 
 

@@ -8,16 +8,16 @@ Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise.errors import NoiseError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
-TYPES: Mapping[str, Any] = {
+TYPES: Mapping[str, np.dtype] = {
     "pred": np.dtype(bool),
     **{f"{k}{n}": np.dtype(f"uint{n}") for k in "bu" for n in (8, 16, 32, 64)},
     **{f"s{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
@@ -34,7 +34,7 @@ class Instruction(NamedTuple):
     """One instruction: `@guard opcode operands`."""
 
     opcode: str
-    operands: tuple[Any, ...]
+    operands: tuple[object, ...]
     guard: str
     text: str
 
@@ -49,7 +49,7 @@ def unknown(instruction: Instruction) -> PtxError:
 
 # The effect of an instruction: a function of its operands, and their types. The last
 # type holds for all further operands.
-Operation = tuple[Callable[..., Any], tuple[str, ...]]
+Operation = tuple[Callable[..., Array], tuple[str, ...]]
 
 
 def _shift(function: Callable[..., Array], x: Array, by: Array) -> Array:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from prednet_jax.noise.gpu.ptx import PtxError
 from prednet_jax.noise.gpu.replay import Schedule
 from prednet_jax.noise.order.partials import LeftAlone, too_few
 from prednet_jax.noise.specs import FixedOrder, Replay, choice
+from prednet_jax.noise.types import Params
 
 # Types whose sums are kept in float32.
 TYPES = ("float32", "bfloat16", "float16")
@@ -34,7 +35,7 @@ TYPES = ("float32", "bfloat16", "float16")
 COMMITTED = Path(__file__).with_name("schedules.npz")
 
 
-class Sum(NamedTuple):
+class SumSignature(NamedTuple):
     """A sum, as compiled alone."""
 
     gpu: str
@@ -67,11 +68,11 @@ class GpuOrder(FixedOrder):
     gpu: str = choice(dataclasses.MISSING, *targets.CARDS)
     products: str = choice("fused", "fused", "plain")
 
-    def prepare(self, jaxpr: Any) -> None:
+    def prepare(self, jaxpr: compat.Jaxpr) -> None:
         """Reads the orders of all sums of a program, all at once."""
         _read_orders([key for key in _sums(self, jaxpr) if key.terms > 2])
 
-    def replay(self, equation: Any) -> Replay | LeftAlone:
+    def replay(self, equation: compat.Equation) -> Replay | LeftAlone:
         """Returns how a first-order equation is replayed, or why it is not."""
         name, params = equation.primitive.name, equation.params
         types = [atom.aval.dtype for atom in (*equation.invars, *equation.outvars)]
@@ -81,7 +82,7 @@ class GpuOrder(FixedOrder):
             key = _sum(self, equation)
             if key.terms < 3:
                 return too_few(key.terms)
-            order = order_of(key)
+            order = schedule_for(key)
             if isinstance(order, str):
                 return LeftAlone(f"not replayed: {order}")
             evaluate = functools.partial(in_order, order, key.axes)
@@ -101,12 +102,12 @@ class GpuOrder(FixedOrder):
 text.KINDS["gpu_order"] = GpuOrder
 
 
-def _sum(spec: GpuOrder, equation: Any) -> Sum:
+def _sum(spec: GpuOrder, equation: compat.Equation) -> SumSignature:
     x, axes = equation.invars[0].aval, tuple(sorted(equation.params["axes"]))
-    return Sum(spec.gpu, x.dtype.name, x.shape, axes)
+    return SumSignature(spec.gpu, x.dtype.name, x.shape, axes)
 
 
-def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
+def _sums(spec: GpuOrder, jaxpr: compat.Jaxpr) -> Iterator[SumSignature]:
     for equation in compat.open_jaxpr(jaxpr)[0].eqns:
         if equation.primitive.name == "reduce_sum":
             x = equation.invars[0].aval
@@ -116,21 +117,21 @@ def _sums(spec: GpuOrder, jaxpr: Any) -> Iterator[Sum]:
             yield from _sums(spec, body)
 
 
-def order_of(key: Sum) -> Schedule | str:
+def schedule_for(key: SumSignature) -> Schedule | str:
     """Returns a sum's order, from memory or its kernel, or why it cannot be read."""
     _read_orders([key])
-    return known[str(key)]
+    return _SCHEDULES[str(key)]
 
 
 # By name of the sum, all orders that this process has requested.
-known: dict[str, Schedule | str] = {}
+_SCHEDULES: dict[str, Schedule | str] = {}
 
 
-def _read_orders(keys: Sequence[Sum]) -> None:
+def _read_orders(keys: Sequence[SumSignature]) -> None:
     """Compiles each unknown sum alone, and reads its order from the kernel."""
-    if not known:
-        known.update(committed())
-    missing = [key for key in dict.fromkeys(keys) if str(key) not in known]
+    if not _SCHEDULES:
+        _SCHEDULES.update(committed())
+    missing = [key for key in dict.fromkeys(keys) if str(key) not in _SCHEDULES]
     if not missing:
         return
     modules = []
@@ -142,14 +143,14 @@ def _read_orders(keys: Sequence[Sum]) -> None:
     for key, compiled in zip(missing, programs, strict=True):
         try:
             program = replay.assemble(compiled)
-            known[str(key)] = replay.read(program, key.shape, key.axes)
+            _SCHEDULES[str(key)] = replay.read(program, key.shape, key.axes)
         except PtxError as error:
-            known[str(key)] = str(error)
+            _SCHEDULES[str(key)] = str(error)
 
 
 def committed() -> dict[str, Schedule]:
     """Returns the orders that come with the package, by the name of the sum."""
-    rounds: dict[str, list[Any]] = {}
+    rounds: dict[str, list[np.ndarray]] = {}
     with np.load(COMMITTED) as file:
         for name, table in file.items():
             rounds.setdefault(name.rpartition("#")[0], []).append(table)
@@ -175,7 +176,7 @@ def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:
 def _chains(columns: Array, table: np.ndarray) -> Array:
     """Adds columns[table[0]] + columns[table[1]] + ..., from left to right."""
 
-    def column(indices: Any) -> Array:
+    def column(indices: Array) -> Array:
         return columns.at[indices].get(mode="promise_in_bounds")
 
     def step(total: Array, indices: Array) -> tuple[Array, None]:
@@ -186,7 +187,7 @@ def _chains(columns: Array, table: np.ndarray) -> Array:
 
 
 def _replayed_product(
-    spec: GpuOrder, name: str, params: Any, types: Sequence[Any]
+    spec: GpuOrder, name: str, params: Params, types: Sequence[np.dtype]
 ) -> Replay | LeftAlone:
     out = types[-1]
     if not all(x.name in TYPES for x in types):
@@ -214,10 +215,12 @@ def _tf32(x: Array) -> Array:
     return jnp.where(jnp.isfinite(x), number, x)
 
 
-def _dot(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> Array:
+def _dot(params: Params, tf32: bool, dtype: np.dtype, a: Array, b: Array) -> Array:
     (lc, rc), (lb, rb) = params["dimension_numbers"]
 
-    def arranged(x: Array, contracted: Any, batch: Any) -> tuple[Array, tuple]:
+    def arranged(
+        x: Array, contracted: Sequence[int], batch: Sequence[int]
+    ) -> tuple[Array, tuple]:
         """Reshapes to [k, batch, rest]; also returns the shape of the rest."""
         rest = [d for d in range(x.ndim) if d not in (*contracted, *batch)]
         shape = tuple(x.shape[d] for d in rest)
@@ -250,7 +253,7 @@ def _product(a: Array, b: Array, tf32: bool) -> Array:
     return lax.scan(step, start, (a, b), unroll=8 if len(a) >= 16 else 1)[0]
 
 
-def _conv(params: dict[str, Any], tf32: bool, dtype: Any, a: Array, b: Array) -> Array:
+def _conv(params: Params, tf32: bool, dtype: np.dtype, a: Array, b: Array) -> Array:
     numbers = params["dimension_numbers"]
     window = [b.shape[d] for d in numbers.rhs_spec[2:]]
     patches = lax.conv_general_dilated_patches(

@@ -134,12 +134,12 @@ class Memory:
         self.data: Array = np.zeros(end, np.uint8)
         self.tags: Array | None = np.zeros(end // 2, np.int32) if tagged else None
 
-    def view(self, position: int, dtype: Any) -> Array:
+    def view(self, position: int, dtype: np.dtype) -> Array:
         """Returns the variable at that position, to be read and written."""
         start, stop = int(self.starts[position]), int(self.stops[position])
         return self.data[start:stop].view(dtype)
 
-    def tags_of(self, position: int, dtype: np.dtype[Any]) -> Array:
+    def tags_of(self, position: int, dtype: np.dtype) -> Array:
         """Returns the tags of a variable's numbers, of two bytes or more."""
         assert self.tags is not None
         start, stop = int(self.starts[position]), int(self.stops[position])
@@ -152,7 +152,7 @@ class Memory:
             raise PtxError(f"ptx={text!r}: an address outside of memory or not aligned")
         return address // size
 
-    def load(self, address: Array, dtype: np.dtype[Any], text: str) -> "Register":
+    def load(self, address: Array, dtype: np.dtype, text: str) -> "Register":
         """Returns bits at addresses, and their tags."""
         index, size = self._index(address, dtype.itemsize, text), dtype.itemsize
         tags = _UNTAGGED
@@ -182,7 +182,7 @@ class Register(NamedTuple):
 _UNTAGGED: Array = np.zeros((), np.int32)
 
 
-class Launch(NamedTuple):
+class InterpreterLaunch(NamedTuple):
     """A kernel's launch: blocks and threads in x, y, z, and variables of `Memory`."""
 
     kernel: Kernel
@@ -192,7 +192,7 @@ class Launch(NamedTuple):
 
 
 def run(
-    launch: Launch,
+    launch: InterpreterLaunch,
     memory: Memory,
     combine: Combine | None = None,
     *,
@@ -216,7 +216,7 @@ def run(
 class _Threads:
     """Threads of some blocks in execution; arrays are over all of them, [n]."""
 
-    launch: Launch
+    launch: InterpreterLaunch
     memory: Memory
     combine: Combine | None
     sample: bool
@@ -276,7 +276,7 @@ class _Threads:
             for position, some in goes:
                 ready[position] = ready.get(position, False) | some
 
-    def read(self, operand: Any, kind: str) -> Register:
+    def read(self, operand: Array, kind: str) -> Register:
         dtype = TYPES[kind]
         if isinstance(operand, int):
             bits = np.array(operand % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}")
@@ -296,7 +296,7 @@ class _Threads:
             tags = np.where(mask, tags, old)
         self.registers[name] = Register(np.where(mask, bits, before), tags)
 
-    def _acting(self, operand: Any, kind: str, mask: Array) -> Register:
+    def _acting(self, operand: Array, kind: str, mask: Array) -> Register:
         value = self.read(operand, kind)
         return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 

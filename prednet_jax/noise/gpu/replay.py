@@ -16,7 +16,7 @@ magnitudes: all outputs must have the bits that the kernel wrote.
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
@@ -33,10 +33,10 @@ class Program(NamedTuple):
     with types.
     """
 
-    launches: tuple[ptx.Launch, ...]
+    launches: tuple[ptx.InterpreterLaunch, ...]
     sizes: tuple[int, ...]
-    parameters: tuple[tuple[int, np.dtype[Any]], ...]
-    result: tuple[int, np.dtype[Any]]
+    parameters: tuple[tuple[int, np.dtype], ...]
+    result: tuple[int, np.dtype]
 
     def run(self, memory: ptx.Memory, combine: ptx.Combine | None = None) -> Array:
         """Returns the result, flat, computed from the arguments in a memory."""
@@ -44,7 +44,7 @@ class Program(NamedTuple):
             ptx.run(launch, memory, combine)
         return memory.view(*self.result)
 
-    def memory(self, arguments: Sequence[Any], *, tagged: bool = False) -> ptx.Memory:
+    def memory(self, arguments: Sequence[Array], *, tagged: bool = False) -> ptx.Memory:
         """Returns memory that holds the arguments."""
         memory = ptx.Memory(self.sizes, tagged=tagged)
         for parameter, value in zip(self.parameters, arguments, strict=True):
@@ -63,7 +63,7 @@ def assemble(compiled: Compiled) -> Program:
         kernels |= ptx.parse(text)
     *_, entry = hlo.read(compiled.hlo).computations.values()
     # The variable of each value, with its type.
-    variables: dict[str, tuple[int, np.dtype[Any]]] = {}
+    variables: dict[str, tuple[int, np.dtype]] = {}
     sizes: list[int] = []
     parameters, launches = {}, []
     for each in entry:
@@ -84,13 +84,15 @@ def assemble(compiled: Compiled) -> Program:
                 f"program: {kind} {name!r}: expected kernels of XLA's own alone"
             )
         arguments = [variables[x][0] for x in (*instructions[name].operands, name)]
-        launches.append(ptx.Launch(kernels[kernel], grid, threads, tuple(arguments)))
+        launches.append(
+            ptx.InterpreterLaunch(kernels[kernel], grid, threads, tuple(arguments))
+        )
     ordered = tuple(parameters[i] for i in sorted(parameters))
     return Program(tuple(launches), tuple(sizes), ordered, variables[entry[-1].name])
 
 
 # Types of terms, by XLA's names.
-_FLOATS: dict[str, np.dtype[Any]] = {
+_FLOATS: dict[str, np.dtype] = {
     "f32": jnp.dtype("float32"),
     "f16": jnp.dtype("float16"),
     "bf16": jnp.dtype("bfloat16"),
@@ -262,7 +264,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
 
 
 def trees(
-    launch: ptx.Launch, variables: Sequence[tuple[str, int]]
+    launch: ptx.InterpreterLaunch, variables: Sequence[tuple[str, int]]
 ) -> dict[int, Schedule]:
     """Returns the trees of sums inside any kernel, by the number of their terms.
 

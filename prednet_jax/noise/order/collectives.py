@@ -16,7 +16,6 @@ docs/noise/devices.md describes the orders, the rounding, and differences from N
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -35,9 +34,10 @@ from prednet_jax.noise.order.partials import (
     widen,
 )
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
+from prednet_jax.noise.types import Aval
 
 
-def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
+def cut_collective(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:
     """Cuts a psum or reduce_scatter into one piece for each device of a group."""
     axes, groups = axes_of(params), params.get("axis_index_groups")
     scattered = params.get("scatter_dimension")
@@ -81,7 +81,7 @@ def cut_collective(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAl
 
 
 def cut_gathered(
-    spec: ReductionOrder, axis: int, axes: Sequence[int], x: Any
+    spec: ReductionOrder, axis: int, axes: Sequence[int], x: Aval
 ) -> Cut | LeftAlone:
     """Cuts a reduce_sum over the axis of an all_gather: one piece per device."""
     n = x.shape[axis]
@@ -97,7 +97,7 @@ def cut_gathered(
     return Cut(n, lambda x: (None, []), n, total)
 
 
-def axes_of(params: Params) -> tuple[Any, ...]:
+def axes_of(params: Params) -> tuple[object, ...]:
     """Returns the mesh axes that a collective names."""
     names = params.get("axes", params.get("axis_name", ()))
     return tuple(names) if isinstance(names, tuple | list) else (names,)

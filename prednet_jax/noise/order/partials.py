@@ -22,6 +22,7 @@ from jax import numpy as jnp
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
+from prednet_jax.noise.types import Aval
 
 Params = dict[str, Any]
 # The result of `Cut.split`: the start of the sum, if any, and the partial sums.
@@ -132,7 +133,7 @@ def unstack(x: Array, axis: int = 0) -> list[Array]:
     return [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]
 
 
-def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
+def cut_sum(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:
     """Cuts a reduce_sum into pieces of the longest reduced axis."""
     axes = tuple(params["axes"])
     sizes = [x.shape[d] for d in axes]
@@ -166,7 +167,7 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     return Cut(n, split, terms, lost=lost)
 
 
-def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
+def cut_window(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:
     """Cuts a reduce_window_sum into pieces of the window."""
     window = params["window_dimensions"]
     terms = math.prod(window)
@@ -203,7 +204,7 @@ def cut_window(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
     return Cut(len(pieces), split, terms)
 
 
-def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
+def cut_cumsum(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:
     """Cuts a cumsum: totals of the pieces before, and a cumulative sum within."""
     axis, reverse = params["axis"], params["reverse"]
     size = x.shape[axis]
@@ -240,7 +241,7 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Any) -> Cut | LeftAlone:
 
 
 def cut_scatter_add(
-    spec: ReductionOrder, params: Params, operand: Any, indices: Any, updates: Any
+    spec: ReductionOrder, params: Params, operand: Aval, indices: Aval, updates: Aval
 ) -> Cut | LeftAlone:
     """Cuts a scatter-add into pieces of the updates, each added up from zero."""
     numbers = params["dimension_numbers"]
@@ -281,7 +282,7 @@ def cut_scatter_add(
 
 
 def cut_select_and_scatter_add(
-    spec: ReductionOrder, params: Params, source: Any, operand: Any
+    spec: ReductionOrder, params: Params, source: Aval, operand: Aval
 ) -> Cut | LeftAlone:
     """Cuts a select_and_scatter_add into classes of windows that do not overlap."""
     window, strides = params["window_dimensions"], params["window_strides"]
@@ -311,7 +312,7 @@ def cut_select_and_scatter_add(
     return Cut(n, split, classes)
 
 
-def cut_add_any(terms: Sequence[Any]) -> Cut | LeftAlone:
+def cut_add_any(terms: Sequence[Aval]) -> Cut | LeftAlone:
     """Cuts a chain of cotangent sums; each term is a piece."""
     n = len(terms)
     if n < 3:
@@ -330,7 +331,7 @@ def widen(x: Array) -> Array:
     return lax.convert_element_type(x, widened(x.dtype))
 
 
-def _select_and_scatter_add(source: Array, operand: Array, params: Params) -> Array:
+def _select_and_scatter_add(source: Aval, operand: Aval, params: Params) -> Array:
     """Returns max-pooling's backward pass: the derivative of a window's extremum."""
     greatest = params["select_prim"].name in ("ge", "gt")
     start = -np.inf if greatest else np.inf

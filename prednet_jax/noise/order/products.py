@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -26,6 +25,7 @@ from prednet_jax.noise.order.partials import (
 )
 from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import ReductionOrder
+from prednet_jax.noise.types import Aval
 
 # Matrix products with at most as many outputs always have all their pieces. Libraries
 # split the contraction where there are too few outputs for all threads.
@@ -46,13 +46,13 @@ def _pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
     return piece_count(spec, terms)
 
 
-def _kept_type(params: Params, lhs: Any, rhs: Any) -> np.dtype:
+def _kept_type(params: Params, lhs: Aval, rhs: Aval) -> np.dtype:
     """Returns the type in which the pieces of a product are kept."""
     return widened(params["preferred_element_type"] or jnp.result_type(lhs, rhs))
 
 
 def cut_dot(
-    spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
+    spec: ReductionOrder, params: Params, lhs: Aval, rhs: Aval
 ) -> Cut | LeftAlone:
     """Cuts a dot_general: pieces of one contracted axis become a batch axis.
 
@@ -145,7 +145,7 @@ def _rows_of(x: Array, contracted: Sequence[int], shared: Sequence[int]) -> Arra
 
 
 def cut_conv(
-    spec: ReductionOrder, params: Params, lhs: Any, rhs: Any
+    spec: ReductionOrder, params: Params, lhs: Aval, rhs: Aval
 ) -> Cut | LeftAlone:
     """Cuts a conv_general_dilated into pieces of the kernel, each with its padding."""
     numbers = params["dimension_numbers"]
@@ -241,7 +241,7 @@ _OPTIONS = (
 )
 
 
-def _row_axis(params: Params, lhs: Any, rhs: Any, out: Sequence[int]) -> int | None:
+def _row_axis(params: Params, lhs: Aval, rhs: Aval, out: Sequence[int]) -> int | None:
     """Returns the axis of the window along which `_rows` cuts, or None."""
     numbers = params["dimension_numbers"]
     groups = params["feature_group_count"] * params["batch_group_count"]
@@ -259,7 +259,7 @@ def _row_axis(params: Params, lhs: Any, rhs: Any, out: Sequence[int]) -> int | N
 
 
 def _meets(
-    params: Params, lhs: Any, rhs: Any, out: Sequence[int], k: int, n: int
+    params: Params, lhs: Aval, rhs: Aval, out: Sequence[int], k: int, n: int
 ) -> np.ndarray:
     """Returns where pieces of window axis k have terms, bool [n, outputs], if known."""
     numbers = params["dimension_numbers"]
@@ -323,7 +323,7 @@ def _slice_axes(x: Array, axes: Sequence[int], piece: Piece) -> Array:
     return x
 
 
-def _slice_groups(params: Params, x: Array, start: int, stop: int) -> Array:
+def _slice_groups(params: Params, x: Aval, start: int, stop: int) -> Array:
     """Returns the features [start, stop) of each group of features."""
     axis = params["dimension_numbers"].lhs_spec[1]
     groups = params["feature_group_count"]

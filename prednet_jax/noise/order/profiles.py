@@ -17,8 +17,8 @@ cuBLAS on one stream repeat bitwise. `ReductionOrder` lists the scopes that it r
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
+
+from prednet_jax.noise.types import Params
 
 SUMS_OVER_DEVICES = frozenset({"psum", "psum_invariant", "reduce_scatter"})
 _XLA_GPU = frozenset(
@@ -26,9 +26,7 @@ _XLA_GPU = frozenset(
 )
 
 
-def excluded(
-    profile: str, name: str, params: Mapping[str, Any], scope: str
-) -> str | None:
+def excluded(profile: str, name: str, params: Params, scope: str) -> str | None:
     """Returns why a profile ignores a sum, or None; `scope` joins scopes by `/`."""
     reason = None
     if profile == "xla_gpu" and name not in _XLA_GPU:
@@ -40,7 +38,7 @@ def excluded(
     return None if reason is None else f"profile {profile}: {reason}"
 
 
-def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | None:
+def _chainer_cudnn(name: str, params: Params, scope: str) -> str | None:
     if name in ("select_and_scatter_add", "scatter-add"):
         return None
     convolution = name == "conv_general_dilated"
@@ -58,7 +56,7 @@ def _chainer_cudnn(name: str, params: Mapping[str, Any], scope: str) -> str | No
     return "deterministic in Chainer with cuDNN"
 
 
-def _gradient_layout(params: Mapping[str, Any]) -> bool:
+def _gradient_layout(params: Params) -> bool:
     """Returns whether the dimension numbers are those a convolution's gradient has."""
     # The batch is the first axis (NCHW, NHWC), and kernels are OIHW or HWIO. JAX's
     # filter gradient exchanges batch and features of the left operand; its input

@@ -9,7 +9,6 @@ all elements lose d digits, d, and nearly nothing where a few are small by chanc
 fraction of random sums that lose d digits is about 10^-d). An element that is 0 has
 lost all digits if noise changes it, and none if not: x - max(x) is exact.
 
-A run and the same one under noise are computed together, as the two rows of a batch.
 A run without noise and one with noise are computed together, as two rows of a batch.
 The share of an equation is the reduction of the result's error, RMS over the draws,
 when the equation's value under noise is replaced by its value without noise. Shares of
@@ -18,22 +17,23 @@ consecutive equations overlap.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, random_bits, specs
-from prednet_jax.noise._inject import evaluate, traced
+from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import check_int
-from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.types import Function, PyTree
 from prednet_jax.noise.watch import Watched
 
 # Digits lost from which an equation is listed, and how many are.
@@ -86,12 +86,12 @@ class Cancellations(tuple[Cancellation, ...]):
     error: float
 
     def __str__(self) -> str:
-        rows: list[list[Any]] = []
+        rows = []
         for c in self:
             step = f"step {', '.join(map(str, c.step))}" if c.step else ""
             share = None if c.share is None else f"{c.share:.0%}"
-            numbers = f"{c.digits_lost:.1f}", f"{c.worst:.1f}", share
-            rows.append([*numbers, f"{c.path} {step}".strip(), c.source])
+            digits = f"{c.digits_lost:.1f}", f"{c.worst:.1f}"
+            rows.append([*digits, share, f"{c.path} {step}".strip(), c.source])
         head = ["digits lost", "worst", "of the error", "", ""]
         last = (
             f"{self.equations} sums; error of the result under noise {self.error:.2g} "
@@ -99,13 +99,13 @@ class Cancellations(tuple[Cancellation, ...]):
         )
         return "\n".join([*format_table(head, rows, ">>><<"), last])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns all numbers and texts."""
         return {"cancellations": list(self), **vars(self)}
 
 
 def cancellations(
-    fn: Callable,
+    fn: Function,
     *,
     spec: NoiseSpec | None = None,
     draws: int = 4,
@@ -126,12 +126,12 @@ def cancellations(
         NoiseError: as for `inject`.
     """
     check_int("draws", draws, 1)
-    spec = with_routines(specs.default() if spec is None else spec)
+    noise = with_routines(spec)
 
-    def measure(*args: Any, **kwargs: Any) -> Cancellations:
+    def measure(*args: PyTree, **kwargs: PyTree) -> Cancellations:
         first = jax.random.key(0) if key is None else key
         keys = random_bits.split(first, draws)
-        pair = _Pair(BoundCall(fn, args, kwargs), spec)
+        pair = _Pair(BoundCall(fn, args, kwargs), noise)
         found = pair.cancelling(keys[0])[:SHOWN]
         total = pair.error(keys)
         entries = []
@@ -157,31 +157,23 @@ class _Pair(Watched):
 
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
         super().__init__(EXECUTIONS)
-        function, self.arrays = call.pure()
-        program = traced(function, self.arrays)
-        steps = [s for s in plan(program.jaxpr, spec).walk() if _is_sum(s)]
-        self.number = {step.path: i for i, step in enumerate(steps)}
-        self.steps = {step.path: step for step in steps}
-        self.chosen: Array | None = None
+        self.steps = {step.path: step for step in call.steps(spec) if _is_sum(step)}
+        self.number = {path: i for i, path in enumerate(self.steps)}
+        self.chosen = jnp.zeros(0, bool)
 
-        def run(key: Array, chosen: Array, *arrays: Array) -> Any:
-            self.chosen = chosen
+        def hooks(noisy: Array, chosen: Array) -> Watched:
+            self.switch, self.chosen = lambda path: noisy, chosen
+            return self
 
-            def row(noisy: Array) -> Any:
-                self.switch = lambda path: noisy
-                program = traced(function, arrays)
-                return evaluate(spec, key, program, arrays, hooks=self)
+        rows = jax.vmap(call.hooked(spec, hooks), (None, 0, None), axis_name=_AXIS)
+        self.compiled = jax.jit(rows)
 
-            return jax.vmap(row, axis_name=_AXIS)(jnp.array([False, True]))
-
-        self.compiled = jax.jit(run)
-
-    def run(self, key: Array, path: str = "") -> Any:
+    def run(self, key: Array, path: str = "") -> Outcome:
         """Returns the outcome of both rows; the sum at `path` has no noise."""
         chosen = np.zeros(max(1, len(self.number)), bool)
         if path:
             chosen[self.number[path]] = True
-        return self.compiled(key, chosen, *self.arrays)
+        return self.compiled(key, np.array([False, True]), chosen)
 
     def error(self, keys: Array, path: str = "") -> float:
         """Returns the result's relative RMS error if the sum at `path` has no noise."""
@@ -194,7 +186,7 @@ class _Pair(Watched):
     def cancelling(self, key: Array) -> list[Cancellation]:
         """Returns the sums that lose digits, the worst first."""
         worst: dict[str, Cancellation] = {}
-        for (path, *at), numbers in self.seen(lambda: self.run(key)).items():
+        for (path, *at), numbers in self.seen(lambda: self.run(key))[0].items():
             digits, most = map(float, numbers)
             if digits >= max(LEAST, worst[path].digits_lost if path in worst else 0):
                 step = self.steps[path]
@@ -213,7 +205,6 @@ class _Pair(Watched):
         size, _ = lax.all_gather(terms, _AXIS)
         digits = _digits_lost(clean, noisy, size)
         self.send(step.path, digits, self.place(words))
-        assert self.chosen is not None
         return [jnp.where(self.chosen[self.number[step.path]], clean, x)]
 
 

@@ -18,12 +18,12 @@ found: if the 90 % interval of the difference in the last fifth lies inside the 
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from prednet_jax.noise import quantiles
-from prednet_jax.noise.errors import NoiseError, expect, flag
+from prednet_jax.noise.errors import NoiseError, flag, open_unit
 from prednet_jax.noise.questions.leaves import real_numbers
 
 LEVEL = 0.01
@@ -75,7 +75,7 @@ class CurvesComparison(NamedTuple):
 
 
 def curves(
-    a: Any, b: Any, *, paired: bool = False, margin: float = 0.02
+    a: object, b: object, *, paired: bool = False, margin: float = 0.02
 ) -> CurvesComparison:
     """Compares two sets of recorded curves alone.
 
@@ -104,8 +104,7 @@ def curves(
         'beyond'
     """
     flag("paired", paired)
-    is_share = isinstance(margin, int | float) and 0 < margin < 1
-    expect(is_share, "margin", margin, "a number between 0 and 1")
+    open_unit("margin", margin)
     x, y = (np.log(_checked(name, c)) for name, c in (("a", a), ("b", b)))
     if x.shape[1] != y.shape[1] or (paired and len(x) != len(y)):
         what = "as many curves, one pair a seed" if paired else "curves"
@@ -124,38 +123,43 @@ def curves(
         change = math.expm1(last)
         return CurvesComparison("cannot tell", None, change, None, None, None, note)
     if paired:
-        statistics = _of_signs(y - x)
-        deviation, free = float((y - x)[:, -1].std(ddof=1)), n - 1
+        statistics, deviation, free = (
+            _of_signs(y - x),
+            (y - x)[:, -1].std(ddof=1),
+            n - 1,
+        )
         error, enough = deviation / math.sqrt(n), n >= LEAST_PAIRS
     else:
-        statistics = _of_labels(x, y)
-        squares = (n - 1) * x[:, -1].var(ddof=n > 1) + (m - 1) * y[:, -1].var(
-            ddof=m > 1
-        )
-        free = n + m - 2
-        deviation = math.sqrt(squares / free)
+        statistics, free = _of_labels(x, y), n + m - 2
+        last_of = [z[:, -1] - z[:, -1].mean() for z in (x, y)]
+        deviation = math.sqrt(sum(float(z @ z) for z in last_of) / free)
         error, enough = deviation * math.sqrt(1 / n + 1 / m), min(n, m) >= LEAST
     p = float(np.mean(statistics >= statistics[0] * (1 - 1e-9)))
     reach = quantiles.student(EQUIVALENCE, free) * error
     low, high = math.expm1(last - reach), math.expm1(last + reach)
-    can = 2 / len(statistics) < LEVEL
-    seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
-    detectable = math.expm1(seen * error) if can else None
-    answer, note = "cannot tell", ""
-    if p < LEVEL:
-        answer = "beyond"
-    elif enough and -margin < low and high < margin:
-        answer = "noise"
-    elif not enough:
+    detectable = None
+    if 2 / len(statistics) < LEVEL:
+        seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
+        detectable = math.expm1(seen * error)
+    answer, note = _answer(p, low, high, margin), ""
+    if answer != "beyond" and not enough:
+        answer = "cannot tell"
         note = f"{n} against {m} curves are too few: record five a side, or eight pairs"
-    else:
-        need = _curves_needed(deviation, margin, paired)
+    elif answer == "cannot tell":
+        need = _curves_needed(float(deviation), margin, paired)
         what = "pairs" if paired else "curves a side"
         note = f"a change of {margin:.0%} needs about {need} {what}"
     return CurvesComparison(answer, p, math.expm1(last), low, high, detectable, note)
 
 
-def _checked(name: str, x: Any) -> np.ndarray:
+def _answer(p: float, low: float, high: float, margin: float) -> str:
+    """Returns the answer for a p-value and an interval of the change."""
+    if p < LEVEL:
+        return "beyond"
+    return "noise" if -margin < low and high < margin else "cannot tell"
+
+
+def _checked(name: str, x: object) -> np.ndarray:
     """Returns curves as an array [n, T], or raises an error."""
     try:
         array = np.asanyarray(x)

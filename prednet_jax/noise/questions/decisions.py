@@ -190,11 +190,10 @@ def decisions(
         answers: list[np.ndarray] = []
 
         def once(key: Array, noise: bool) -> Seen:
-            outcomes: list[Any] = []
             program = run if noise else clean
-            seen = watched.seen(lambda: outcomes.append(program(key, noise, *arrays)))
+            seen, outcome = watched.seen(lambda: program(key, noise, *arrays))
             if wanted is not None:
-                answers.append(_answers(outcomes[0].result(), wanted))
+                answers.append(_answers(outcome.result(), wanted))
             return seen
 
         drawn = draw_keys(key, draws)

@@ -20,7 +20,7 @@ from prednet_jax.noise._inject import Traced, evaluate
 from prednet_jax.noise.arguments import Outcome, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions import logical_mesh
-from prednet_jax.noise.questions.explain import changed, ladder
+from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.leaves import (
     as_array,
     wide_leaves,
@@ -98,7 +98,7 @@ def devices(
                 "axis_index_groups of a collective that is no sum of floats: expected "
                 "groups in psum and psum_scatter of floats alone"
             ) from error
-        outcome.put(objects)
+        outcome.write_back(objects)
         return outcome.result(objects)
 
     return run
@@ -154,7 +154,7 @@ def devices_table(
             return functools.partial(devices(fn, mesh=sizes, **options), key)
 
         alone = BoundCall(over(dict.fromkeys(mesh, 1)), args, kwargs)
-        rungs = ladder(alone, key, draws=draws)
+        rungs = NoiseReference(alone, key, draws=draws)
         expected = jax.tree.map(as_array, alone.result())
         rows = []
         for size in mesh[several[0]]:
@@ -169,7 +169,7 @@ def devices_table(
                 else:
                     floats.append(float(np.linalg.norm(wide_leaves([x])[0])))
             norm = float(np.linalg.norm(floats))
-            change = changed(rungs, result, expected)
+            change = summarize_change(rungs, result, expected)
             count = math.prod(sizes.values())
             rows.append(OverDevices(count, loss, norm, *change, flipped))
         return DevicesTable(tuple(rows))

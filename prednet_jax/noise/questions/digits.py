@@ -13,21 +13,20 @@ sqrt((z s)^2 + d^2). An element that is infinite in only some of the runs has no
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
 
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import check_int, expect
-from prednet_jax.noise.questions.leaves import describe_leaves, rms
+from prednet_jax.noise.questions.leaves import describe_leaves, rebuilt, rms
 from prednet_jax.noise.questions.own_rounding import own_rounding
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
-    FiniteRuns,
     computation_part,
+    keyed,
     reach_notes,
     sample_moments,
     unreached_leaves,
@@ -43,6 +42,7 @@ from prednet_jax.noise.specs import (
     parts,
 )
 from prednet_jax.noise.text import format
+from prednet_jax.noise.types import Function, PyTree
 
 
 class DigitsRow(NamedTuple):
@@ -82,7 +82,7 @@ class DigitsTable(NamedTuple):
 
     rows: tuple[DigitsRow, ...]
     draws: int
-    elements: Any
+    elements: PyTree
     noise: str = ""
     notes: tuple[str, ...] = ()
 
@@ -90,8 +90,7 @@ class DigitsTable(NamedTuple):
         head = ("significant digits", "worst", "median", "whole", "assured", "of")
         rows = []
         for r in self.rows:
-            numbers = r.worst, r.median, r.whole, r.assured
-            known = [f"{number:.1f}" if r.reached else "-" for number in numbers]
+            known = [f"{number:.1f}" if r.reached else "-" for number in r[3:7]]
             leaf = f"{r.path} {r.dtype}{list(r.shape)}"
             rows.append((leaf, *known, f"{r.precision:.1f}"))
         last = (
@@ -102,7 +101,7 @@ class DigitsTable(NamedTuple):
         lines = *format_table(head, rows, "<>>>><"), *last, *self.notes
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the numbers and texts, without `elements`."""
         rest = {name: x for name, x in self._asdict().items() if name != "elements"}
         return rest | {"assured": ASSURED}
@@ -113,8 +112,8 @@ ASSURED = 0.95
 
 
 def digits(
-    fn: Callable, spec: NoiseSpec | None = None, *, draws: int = 16
-) -> Callable[..., Any]:
+    fn: Function, spec: NoiseSpec | None = None, *, draws: int = 16
+) -> Callable[..., PyTree]:
     """Returns a function that counts the significant decimal digits of `fn`: D(0.5).
 
     Args:
@@ -146,14 +145,14 @@ def digits(
 
 
 def digits_table(
-    fn: Callable, spec: NoiseSpec | None = None, *, draws: int = 16
+    fn: Function, spec: NoiseSpec | None = None, *, draws: int = 16
 ) -> Callable[..., DigitsTable]:
     """Returns a function that makes a table with a row for each leaf of the result.
 
     The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
     check_int("draws", draws, 2)
-    spec = default() if spec is None else spec
+    spec = spec or default()
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
         not isinstance(part, ReducedPrecision | FixedOrder)
@@ -167,24 +166,22 @@ def digits_table(
     z, cautious = quantiles.two_sided(0.5), quantiles.two_sided(1 - ASSURED)
     caution = cautious / z * quantiles.spread_bound(draws, ASSURED)
 
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> DigitsTable:
-        own = own_rounding(BoundCall(fn, args, kwargs))
+    def measure(call: BoundCall, key: Array) -> DigitsTable:
+        own = own_rounding(call)
         free = signs(own.call)
         if any(free.is_free):
-            own = own_rounding(BoundCall(fn, args, kwargs), free.settled)
-        call = own.call
-        seen = FiniteRuns()
-        drawn: Iterator[Any]
+            own = own_rounding(call, free.settled)
+        drawn: Iterator[PyTree]
         if own.uncast is not None:
             runs = (own.uncast(k, spec) for k in random_bits.split(key, draws))
             drawn = map(free.settled, runs) if any(free.is_free) else runs
         else:
-            inner = noisy if call.fn is fn else inject(call.fn, spec)
-            drawn = map(free.align, call.draw(inner, key, draws))
-        tree, means, spreads = sample_moments(seen.counted(drawn))
-        if own.uncast is not None:
-            tree = call.result()
-        reaches = call.reaches(spec)
+            highest = noisy if own.call is call else inject(own.call.fn, spec)
+            drawn = map(free.align, own.call.draw(highest, key, draws))
+        moments = sample_moments(drawn)
+        tree, means, spreads, *_ = moments
+        tree = tree if own.uncast is None else own.call.result()
+        reaches = own.call.reaches(spec)
         described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
         effects = own.total() or [np.zeros(x.shape) for x in means]
         columns = described, means, spreads, effects, blind
@@ -202,22 +199,24 @@ def digits_table(
                 for factor in (1.0, caution)
                 for error in [math.hypot(factor * z * rms(spread), rms(effect))]
             )
-            median = float(np.median(elements))
-            numbers = float(elements.min()), median, whole, assured
+            numbers = float(elements.min()), float(np.median(elements)), whole, assured
             rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not unknown))
-        elements = jax.tree.unflatten(jax.tree.structure(tree), every)
-        notes = (*own.notes, *seen.notes(described), *reach_notes(reaches))
-        notes += tuple(
-            f"{leaf.path}: {NOTE}"
-            for leaf, is_free in zip(described, free.is_free, strict=False)
+        # Without free signs, `is_free` is empty.
+        chosen = [
+            x.path
+            for x, is_free in zip(described, free.is_free, strict=False)
             if is_free
-        )
-        return DigitsTable(tuple(rows), draws, elements, text, notes)
+        ]
+        notes = (*own.notes, *moments.notes(described), *reach_notes(reaches))
+        notes += tuple(f"{path}: {NOTE}" for path in chosen)
+        return DigitsTable(tuple(rows), draws, rebuilt(tree, every), text, notes)
 
-    return measure
+    return keyed(fn, measure)
 
 
-def _digits(mean: Any, error: Any, precision: float, blind: bool) -> np.ndarray:
+def _digits(
+    mean: np.ndarray | float, error: np.ndarray | float, precision: float, blind: bool
+) -> np.ndarray:
     """Returns -log10(error / |mean|), from 0 to the type's precision; 0 if unknown."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         digits = -np.log10(np.divide(error, np.abs(mean)))

@@ -13,8 +13,8 @@ and of two noisy runs otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from prednet_jax.noise.questions.leaves import (
     Leaf,
     check_same_structure,
     equal_elements,
+    rebuilt,
     rms,
     subtract,
     wide_leaves,
@@ -37,14 +38,14 @@ from prednet_jax.noise.questions.reference import (
     RANDOM,
     RATIO_LIMIT,
     RUNGS,
-    Cloud,
     NoiseReference,
-    ladder,
+    NoiseSamples,
     sample,
 )
-from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.sampling import BoundCall, keyed
 from prednet_jax.noise.questions.signs import NOTE
-from prednet_jax.noise.questions.tables import format_cell, format_table
+from prednet_jax.noise.questions.tables import format_cell, format_table, joined
+from prednet_jax.noise.types import Function, PyTree
 
 NOT_MODELLED = (
     "not modelled: algebraic rewrites by the compiler, collectives that the "
@@ -107,26 +108,25 @@ class Explanation(NamedTuple):
         notes: leaves that no noise reached, and library routines.
     """
 
-    rung: Any
+    rung: PyTree
     leaves: tuple[ExplainedLeaf, ...]
     draws: int
     notes: tuple[str, ...] = ()
-    closer: Any = None
-    error_a: Any = None
-    error_b: Any = None
+    closer: PyTree = None
+    error_a: PyTree = None
+    error_b: PyTree = None
 
     def __str__(self) -> str:
         casts = any(leaf.ratios[CASTS] for leaf in self.leaves)
         columns = [*RANDOM, *FORMATS, *[CASTS] * casts]
         head = ["", "rung", "relative", *columns, "ulps of a", "of b", "closer", ""]
-        rows: list[list[Any]] = []
+        rows = []
         for one in self.leaves:
+            numbers = one.relative, *map(one.ratios.get, columns)
+            others = ", ".join(name for name in one.plausible if name != one.rung)
+            words = joined(f"or {others}" * bool(others), one.reason)
             ulps = one.ulps or (None, None)
-            numbers = one.relative, *map(one.ratios.get, columns), *ulps
-            others = [name for name in one.plausible if name != one.rung]
-            notes = [f"or {', '.join(others)}"] * bool(others) + [one.reason]
-            words = "; ".join(filter(None, notes))
-            rows.append([one.path, one.rung, *numbers, one.closer, words])
+            rows.append([one.path, one.rung, *numbers, *ulps, one.closer, words])
         lines = [
             *format_table(head, rows, "<<" + ">" * (len(head) - 4) + "<<"),
             "columns: the difference over the one that a rung makes; the distances of",
@@ -134,14 +134,14 @@ class Explanation(NamedTuple):
         ]
         return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the numbers and texts, leaf by leaf."""
-        told = {"leaves": self.leaves, "draws": self.draws, "notes": self.notes}
-        return told | {"not_modelled": NOT_MODELLED}
+        about = {"draws": self.draws, "notes": self.notes}
+        return {"leaves": self.leaves, **about, "not_modelled": NOT_MODELLED}
 
 
 def explain(
-    fn: Callable, a: Any, b: Any, *, draws: int = 8
+    fn: Function, a: PyTree, b: PyTree, *, draws: int = 8
 ) -> Callable[..., Explanation]:
     """Returns a function that names the cause of the difference of two results.
 
@@ -170,44 +170,46 @@ def explain(
     check_int("draws", draws, 2)
     check_same_structure("a", a, "b", b)
 
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Explanation:
-        call = BoundCall(fn, args, kwargs)
-        rungs = ladder(call, key, draws=draws)
+    def measure(call: BoundCall, key: Array) -> Explanation:
+        reference = NoiseReference(call, key, draws=draws)
         try:
-            truth = exact(call, key, rungs.signs.settled)
+            truth = exact(call, key, reference.signs.settled)
         except Exception as error:
             # A primitive that JAX has only in narrow types must not stop the other
             # causes.
             why = str(error).partition("\n")[0]
-            return place(rungs, a, b, note=f"not computed in float64: {why}")
-        return place(rungs, a, b, truth)
+            note = f"not computed in float64: {why}"
+            return classify(reference, a, b, note=note)
+        return classify(reference, a, b, truth)
 
-    return measure
+    return keyed(fn, measure)
 
 
-def place(
-    rungs: NoiseReference, a: Any, b: Any, truth: Exact | None = None, note: str = ""
+def classify(
+    reference: NoiseReference,
+    a: PyTree,
+    b: PyTree,
+    truth: Exact | None = None,
+    note: str = "",
 ) -> Explanation:
     """Explains the difference of two results; raises the errors of `explain`."""
     check_same_structure("a", a, "b", b)
-    described = check_same_structure("b", b, "the result", rungs.tree)
+    described = check_same_structure("b", b, "the result", reference.tree)
     leaves = []
-    pair = (rungs.signs.settled(wide_leaves(x)) for x in (a, b))
+    pair = (reference.signs.settled(wide_leaves(x)) for x in (a, b))
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        placed = _classify_leaf(leaf, x, y, rungs, i)
+        one = _classify_leaf(leaf, x, y, reference, i)
         if truth is not None:
-            placed = _judged(placed, leaf, (x, y), truth.values[i], truth.errors[i])
-        if rungs.signs.is_free[i]:
-            reason = "; ".join(filter(None, [placed.reason, NOTE]))
-            placed = placed._replace(reason=reason)
-        leaves.append(placed)
-    structure = jax.tree.structure(rungs.tree)
-    notes = (*rungs.notes, *[note] * bool(note))
+            one = _add_float64_errors(one, leaf, (x, y), truth, i)
+        if reference.signs.is_free[i]:
+            one = one._replace(reason=joined(one.reason, NOTE))
+        leaves.append(one)
     rung, *columns = (
-        jax.tree.unflatten(structure, [getattr(leaf, name) for leaf in leaves])
+        rebuilt(reference.tree, [getattr(leaf, name) for leaf in leaves])
         for name in ("rung", "closer", "error_a", "error_b")
     )
-    return Explanation(rung, tuple(leaves), rungs.draws, notes, *columns)
+    notes = (*reference.notes, *[note] * bool(note))
+    return Explanation(rung, tuple(leaves), reference.draws, notes, *columns)
 
 
 class Change(NamedTuple):
@@ -223,158 +225,153 @@ class Change(NamedTuple):
     rung: str
 
 
-def changed(rungs: NoiseReference, a: Any, b: Any) -> Change:
+def summarize_change(reference: NoiseReference, a: PyTree, b: PyTree) -> Change:
     """Compares a result with another; `identical` if every bit is the same."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     if all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs):
         return Change(True, 0.0, "identical")
-    leaves = place(rungs, a, b).leaves
+    leaves = classify(reference, a, b).leaves
     sizes = [math.inf if one.relative is None else one.relative for one in leaves]
     difference = max(sizes) if math.isfinite(max(sizes)) else None
     return Change(False, difference, max((x.rung for x in leaves), key=RUNGS.index))
 
 
-def _judged(
-    one: ExplainedLeaf,
-    leaf: Leaf,
-    pair: tuple[np.ndarray, np.ndarray],
-    truth: np.ndarray,
-    error: float,
+def _add_float64_errors(
+    one: ExplainedLeaf, leaf: Leaf, pair: Sequence[np.ndarray], exact: Exact, i: int
 ) -> ExplainedLeaf:
     """Adds the distances of a leaf's two values from the value in float64."""
+    truth, error = exact.values[i], exact.errors[i]
     far = [rms(subtract(value, truth)) for value in pair]
     far = [d if math.isfinite(d) else math.inf for d in far]
     size = rms(truth[np.isfinite(truth)]) or 1.0
     # JSON has no infinite numbers.
     first, second = (d / size if math.isfinite(d) else None for d in far)
-    closer, reason = "neither", one.reason
+    closer, more = "neither", ""
     if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
         if one.rung != "identical":
-            more = (
-                f"float64 is no better, it errs by {format_cell(error / size)} itself"
-            )
-            reason = "; ".join(filter(None, [reason, more]))
+            own = format_cell(error / size)
+            more = f"float64 is no better, it errs by {own} itself"
     elif max(far) >= CLOSER_FACTOR * min(far) < math.inf and max(far) > 0:
         closer = "a" if far[0] < far[1] else "b"
     ulps = None
     if leaf.epsilon and first is not None and second is not None:
         ulps = first / leaf.epsilon, second / leaf.epsilon
     return one._replace(
-        closer=closer, error_a=first, error_b=second, ulps=ulps, reason=reason
+        closer=closer,
+        error_a=first,
+        error_b=second,
+        ulps=ulps,
+        reason=joined(one.reason, more),
     )
 
 
 def _classify_leaf(
-    leaf: Leaf,
-    x: np.ndarray,
-    y: np.ndarray,
-    reference: NoiseReference,
-    i: int,
+    leaf: Leaf, x: np.ndarray, y: np.ndarray, reference: NoiseReference, i: int
 ) -> ExplainedLeaf:
     """Returns the cause of the difference of leaf number `i` of two results."""
-    noise, clouds = reference.elements[i], reference.clouds[i]
-    is_plain = any(
-        equal_elements(v, p[i]).all() for v in (x, y) for p in reference.plain
-    )
+    effects = {name: effect[i] for name, effect in reference.effects.items()}
     difference = subtract(x, y)
     broken = ~np.isfinite(difference)
-    effects = {name: effect[i] for name, effect in reference.effects.items()}
-    reasons: list[str] = []
-    least = "identical"
+    least, note = "identical", ""
     if broken.any():
-        least = _cause_of_broken(broken, noise, effects)
-        share = f"NaN or infinite in one of the two alone: {_count(broken)}"
-        if least != "beyond":
-            share += f"; {least} alone does that in runs here"
-        reasons.append(share)
+        least = _cause_of_broken(broken, reference.elements[i], effects)
+        count = f"{np.count_nonzero(broken)} of {broken.size} elements"
+        alone = f"{least} alone does that in runs here" if least != "beyond" else ""
+        note = joined(f"NaN or infinite in one of the two alone: {count}", alone)
         difference = np.where(broken, 0, difference)
-    now = sample(difference)
-    far = float(now[0])
-    seen = {
-        rung: [v for c in clouds if c.rung == rung for v in c.samples[:, 0]]
-        for rung in RANDOM
-    }
-    scales = {rung: float(np.median(v)) for rung, v in seen.items() if v}
+    far = rms(difference)
+    scales = {rung: float(np.median(v)) for rung, v in reference.sizes(i).items() if v}
     scales |= {name: rms(effect) for name, effect in effects.items()}
-    # A format that overflows here makes no difference to compare with.
-    scales = {name: scale for name, scale in scales.items() if 0 < scale < math.inf}
     ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, CASTS, *FORMATS))
+    # A format that overflows here makes no difference to compare with.
+    ratios |= {name: far / x for name, x in scales.items() if 0 < x < math.inf}
+    causes, reason = [least], ""
+    if far and least != "beyond":
+        is_plain = any(
+            equal_elements(v, p[i]).all() for v in (x, y) for p in reference.plain
+        )
+        causes, reason = _causes(difference, is_plain, reference, i, effects, ratios)
+    first = max(causes[0], least, key=RUNGS.index)
+    plausible = tuple(dict.fromkeys((first, *causes[1:])))
     size = rms(np.where(np.isfinite(y), y, 0))
-    relative = far / size if size else 0.0
+    numbers = (far, far / size if size else 0.0) if not broken.any() else (None, None)
+    words = joined(note, reason)
+    return ExplainedLeaf(leaf.path, first, *numbers, ratios, plausible, words)
 
-    def placed(rung: str, *others: str, reason: str = "") -> ExplainedLeaf:
-        rung = max(rung, least, key=RUNGS.index)
-        plausible = tuple(dict.fromkeys((rung, *others)))
-        words = "; ".join(filter(None, [*reasons, reason]))
-        found = ExplainedLeaf(leaf.path, rung, far, relative, ratios, plausible, words)
-        if broken.any():
-            found = found._replace(difference=None, relative=None)
-        return found
 
-    ratios |= {name: far / scale for name, scale in scales.items()}
-    if far == 0 or least == "beyond":
-        return placed(least)
-    outside, unknown = noise.outside(difference, RATIO_LIMIT, reference.flips)
-    if unknown:
-        reasons.append(f"{unknown} elements that are zero in all runs: not resolved")
-    near = [c for c in clouds if c.holds(now)]
+def _causes(
+    difference: np.ndarray,
+    is_plain: bool,
+    reference: NoiseReference,
+    i: int,
+    effects: Mapping[str, np.ndarray],
+    ratios: Mapping[str, float | None],
+) -> tuple[list[str], str]:
+    """Returns the causes of a finite difference of a leaf, and a remark.
+
+    The first one is the cause. The others have made a smaller and a larger difference.
+
+    Args:
+        difference: the difference, not all zero.
+        is_plain: whether one of the results is the plain one.
+        reference: the effects of all causes.
+        i: number of the leaf.
+        effects: the differences that formats and casts make in the leaf.
+        ratios: the difference in units of the typical difference of each cause.
+    """
+    noise, now = reference.elements[i], sample(difference)
+
+    def outside(noise: ElementNoise) -> tuple[int, int]:
+        return noise.outside(difference, RATIO_LIMIT, reference.flips)
+
+    count, unknown = outside(noise)
+    zeros = f"{unknown} elements that are zero in all runs: not resolved"
+    note = zeros if unknown else ""
+    near = [c for c in reference.noises[i] if c.holds(now)]
     overlap: list[str] = []
-    if near and not outside:
-        overlap = [rung for rung, v in seen.items() if v and min(v) <= far <= max(v)]
+    if near and not count:
+        seen = reference.sizes(i)
+        overlap = [r for r, v in seen.items() if v and min(v) <= now[0] <= max(v)]
     if (
-        CASTS in scales
+        ratios[CASTS]
         and difference.size > CHANCE**2
         and _repeats(difference, effects[CASTS])
         and noise.within_effect(difference, effects[CASTS], ELEMENT_RATIO)
     ):
-        return placed(CASTS, *overlap)
-    if near and not outside:
-        return placed(_nearest(now, near, is_plain), *overlap)
-    for name, cloud, elements in reference.wider(i):
-        if (
-            cloud.holds(now)
-            and not elements.outside(difference, RATIO_LIMIT, reference.flips)[0]
-        ):
-            return placed(cloud.rung, reason=name)
+        return [CASTS, *overlap], note
+    if near and not count:
+        return [_nearest(now, near, is_plain), *overlap], note
+    for name, samples, elements in reference.wider(i):
+        if samples.holds(now) and not outside(elements)[0]:
+            return [samples.rung], joined(note, name)
     low, high = FORMAT_RATIO_RANGE
-    sized = [n for n in effects if low <= (ratios[n] or 0.0) <= high]
-    count = min(difference.size, reference.weights)
-    alike = [
-        name
-        for name in sized
-        if _same_pattern(difference, effects[name], count)
+    sized = {n: r for n in effects if low <= (r := ratios[n] or 0.0) <= high}
+    weights = min(difference.size, reference.weights)
+    away = {
+        name: abs(math.log(ratio))
+        for name, ratio in sized.items()
+        if _same_pattern(difference, effects[name], weights)
         and noise.within_effect(difference, effects[name], ELEMENT_RATIO)
-    ]
-    if alike:
-        away = {name: abs(math.log(far / scales[name])) for name in alike}
+    }
+    if away:
         best = min(away.values())
-        return placed(*(n for n in alike if away[n] <= best + SAME_EFFECT))
+        return [n for n, size in away.items() if size <= best + SAME_EFFECT], note
     if near:
-        more = f"{outside} of {leaf_size(leaf)} elements differ by more than their own"
-        return placed("beyond", reason=f"{more} noise")
-    if not sized:
-        return placed("beyond", reason=_between(ratios))
-    other = f"of the size of {' and '.join(sized)}, "
-    if count <= CHANCE**2:
-        few = "one number has" if count == 1 else f"{count} numbers have"
-        return placed(
-            "beyond",
-            reason=f"{other}{few} no pattern: ask with the outputs before the mean",
-        )
-    return placed("beyond", reason=f"{other}in another pattern")
-
-
-def leaf_size(leaf: Leaf) -> int:
-    """Returns the number of elements of a leaf."""
-    return math.prod(leaf.shape)
-
-
-def _count(where: np.ndarray) -> str:
-    return f"{np.count_nonzero(where)} of {where.size} elements"
+        more = f"{count} of {difference.size} elements differ by more than their own"
+        reason = f"{more} noise"
+    elif not sized:
+        reason = _between(ratios)
+    else:
+        reason = f"of the size of {' and '.join(sized)}, in another pattern"
+        if weights <= CHANCE**2:
+            few = "one number has" if weights == 1 else f"{weights} numbers have"
+            more = "no pattern: ask with the outputs before the mean"
+            reason = f"of the size of {' and '.join(sized)}, {few} {more}"
+    return ["beyond"], joined(note, reason)
 
 
 def _cause_of_broken(
-    broken: np.ndarray, noise: ElementNoise, effects: dict[str, np.ndarray]
+    broken: np.ndarray, noise: ElementNoise, effects: Mapping[str, np.ndarray]
 ) -> str:
     """Returns which rung makes NaN and infinities where two results have them."""
     share = float(np.mean(broken))
@@ -386,7 +383,7 @@ def _cause_of_broken(
     return "beyond"
 
 
-def _between(ratios: dict[str, float | None]) -> str:
+def _between(ratios: Mapping[str, float | None]) -> str:
     """Describes a difference that no rung explains by the rungs around it."""
     below = [name for name, r in ratios.items() if r is not None and r > 1]
     above = [name for name, r in ratios.items() if r is not None and r <= 1]
@@ -395,16 +392,16 @@ def _between(ratios: dict[str, float | None]) -> str:
     return f"between {below[-1]} and {above[0]}" if below else f"below {above[0]}"
 
 
-def _nearest(now: np.ndarray, clouds: list[Cloud], is_plain: bool) -> str:
-    chosen = [c.single if is_plain else c.pairs for c in clouds]
-    chosen = [x if len(x) else c.samples for x, c in zip(chosen, clouds, strict=True)]
+def _nearest(now: np.ndarray, noises: list[NoiseSamples], is_plain: bool) -> str:
+    chosen = [c.single if is_plain else c.pairs for c in noises]
+    chosen = [x if len(x) else c.samples for x, c in zip(chosen, noises, strict=True)]
     here, *points = (
         np.column_stack([np.log10(x[:, 0]), x[:, 2]]) for x in (now[None], *chosen)
     )
-    # One scale for all clouds, or the widest would draw everything to itself.
+    # One scale for all noises, or the widest would draw everything to itself.
     spread = np.sqrt(np.mean([p.var(0) for p in points], axis=0)) + 0.05
     far = [float(np.sum(((here[0] - p.mean(0)) / spread) ** 2)) for p in points]
-    return clouds[int(np.argmin(far))].rung
+    return noises[int(np.argmin(far))].rung
 
 
 def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:

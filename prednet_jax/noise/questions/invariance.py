@@ -8,35 +8,28 @@ Arrays that belong to no row are hashed.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise._inject import Traced, evaluate, traced
-from prednet_jax.noise.arguments import Outcome, split, taken_apart
+from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.explain import changed, ladder
-from prednet_jax.noise.questions.leaves import (
-    describe_leaves,
-    named_leaves,
-    rms,
-    wide_leaves,
-)
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-)
-from prednet_jax.noise.questions.tables import (
-    format_table,
-)
+from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
+from prednet_jax.noise.questions.leaves import as_array, named_leaves, rms, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.run import Call, Evaluation
 from prednet_jax.noise.sketch import digest, numbers
 from prednet_jax.noise.specs import Identity
+from prednet_jax.noise.types import Function, PyTree, Values
 
 
 class Variant(NamedTuple):
@@ -65,17 +58,17 @@ class Invariance(NamedTuple):
 
     def __str__(self) -> str:
         head = ("", "bits", "relative", "rung", "flipped", "first line")
+        bits = ("differ", "same")
         rows = [
-            (v.name, bits, v.difference, v.rung, len(v.flipped_rows), v.source)
+            (v.name, bits[v.same_bits], *v[2:4], len(v.flipped_rows), v.source)
             for v in self.variants
-            for bits in ["same" if v.same_bits else "differ"]
         ]
         last = f"compared with one compiled call of all {self.rows} rows"
         return "\n".join([*format_table(head, rows, "<<><><"), last])
 
 
 def invariance(
-    fn: Callable, *, batch: Sequence[int] = (0,), draws: int = 8, seed: int = 0
+    fn: Function, *, batch: Sequence[int] = (0,), draws: int = 8, seed: int = 0
 ) -> Callable[..., Invariance]:
     """Compares the ways to call a function of a batch of rows.
 
@@ -101,22 +94,25 @@ def invariance(
     for i in batch:
         check_int("batch", i, 0)
 
-    def measure(*args: Any, **kwargs: Any) -> Invariance:
+    def measure(*args: PyTree, **kwargs: PyTree) -> Invariance:
         call = BoundCall(fn, args, kwargs)
-        given = _given(call, batch)
-        shapes = given.program(given.rows).shapes
-        _check_rows(given, shapes)
-        expected = list(map(np.asarray, jax.jit(given.result)(*given.arrays)))
+        batched = _batched(call, batch)
+        shapes = batched.program(batched.rows).shapes
+        _check_rows(batched, shapes)
+        expected = list(map(np.asarray, jax.jit(batched.result)(*batched.arrays)))
         tree = _result(shapes, expected)
-        for leaf, x in zip(describe_leaves(tree), wide_leaves(tree), strict=True):
-            if np.isnan(x).any():
-                at = f"{leaf.path}{np.argwhere(np.isnan(x))[0].tolist()}"
+        for path, x in named_leaves(tree):
+            where = np.argwhere(np.isnan(as_array(x, path)))
+            if len(where):
+                at = f"{path}{where[0].tolist()}"
                 raise NoiseError(f"{at} is NaN: expected a result without NaN")
         # Neither is needed if all variants agree.
-        rungs = functools.cache(lambda: ladder(call, jax.random.key(seed), draws=draws))
-        lines = functools.cache(lambda: _followed(given))
+        reference = functools.cache(
+            lambda: NoiseReference(call, jax.random.key(seed), draws=draws)
+        )
+        first_line = functools.cache(lambda: _line_finder(batched))
         variants = []
-        for name, called in _ways(given, given.result).items():
+        for name, called in _ways(batched, batched.result).items():
             try:
                 values = list(map(np.asarray, called()))
             except NotImplementedError as error:
@@ -125,34 +121,35 @@ def invariance(
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
                 variants.append(Variant(name, True, 0.0, "identical", (), ""))
                 continue
-            change = changed(rungs(), _result(shapes, values), tree)
+            change = summarize_change(reference(), _result(shapes, values), tree)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
-            line = _first_line(given, name, lines())
-            variants.append(Variant(name, *change, rows, line))
-        return Invariance(tuple(variants), given.rows)
+            variants.append(Variant(name, *change, rows, first_line()(name)))
+        return Invariance(tuple(variants), batched.rows)
 
     return measure
 
 
-class _Given(NamedTuple):
-    """A call: a function of its batches and its other arrays, an `Outcome`; both."""
+class _BatchedCall(NamedTuple):
+    """A call as a function of its batches and its other arrays, an `Outcome`; both."""
 
-    outcome: Callable[[Sequence[Any], Sequence[Any]], Outcome]
-    arrays: tuple[list[Any], list[Any]]
+    outcome: Callable[[Values, Values], Outcome]
+    arrays: tuple[Values, Values]
 
     @property
     def rows(self) -> int:
         return len(self.arrays[0][0])
 
-    def result(self, batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    def result(self, batches: Values, others: Values) -> list[Array]:
         """Returns the arrays of the result, with PRNG keys as their data."""
-        arrays = self.outcome(batches, others).arrays
-        is_key = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in arrays]
-        pairs = zip(arrays, is_key, strict=True)
-        return [jax.random.key_data(x) if key else x for x, key in pairs]
+        return [
+            jax.random.key_data(x)
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+            else x
+            for x in self.outcome(batches, others).arrays
+        ]
 
-    def shaped(self, rows: int) -> tuple[list[Any], list[Any]]:
+    def shaped(self, rows: int) -> tuple[list[jax.ShapeDtypeStruct], Values]:
         """Returns the arrays for a number of rows."""
         batches, others = self.arrays
         shapes = [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in batches]
@@ -173,26 +170,25 @@ class _Given(NamedTuple):
             ) from error
 
 
-def _on_one_device(x: Any) -> Any:
+def _on_one_device(x: Array) -> Array:
     """Returns an array without the sharding that its type may have."""
     if not isinstance(x, jax.Array) or jax.typeof(x).sharding.mesh.empty:
         return x
     return jnp.asarray(np.asarray(x))
 
 
-def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
+def _batched(call: BoundCall, batch: Sequence[int]) -> _BatchedCall:
     """Returns the call, refusing batches without a common axis 0."""
-    for i in batch:
-        if i >= len(call.args):
-            raise NoiseError(
-                f"batch={tuple(batch)}: expected positions among the {len(call.args)} "
-                "positional arguments, from 0"
-            )
+    if max(batch) >= len(call.args):
+        raise NoiseError(
+            f"batch={tuple(batch)}: expected positions among the {len(call.args)} "
+            "positional arguments, from 0"
+        )
     is_batch: list[bool] = []
     for i, one in enumerate(call.args):
         # Arrays of mutable objects come after all others.
         _, inside, objects = split(((one,), {}))
-        is_batch += [i in batch] * (len(inside) - len(taken_apart(objects)[1]))
+        is_batch += [i in batch] * (len(inside) - len(split_objects(objects)[1]))
     args, kwargs = call.arguments()
     pure, arrays = BoundCall(call.fn, args, kwargs).pure()
     arrays = [_on_one_device(x) for x in arrays]
@@ -205,26 +201,26 @@ def _given(call: BoundCall, batch: Sequence[int]) -> _Given:
             "arrays with the batch as axis 0, of one size, 2 rows or more"
         )
 
-    def outcome(batches: Sequence[Any], others: Sequence[Any]) -> Outcome:
+    def outcome(batches: Values, others: Values) -> Outcome:
         arrays = {True: iter(batches), False: iter(others)}
         return pure(*(next(arrays[kind]) for kind in is_batch))
 
     pairs = [(jnp.asarray(x), kind) for x, kind in zip(arrays, is_batch, strict=True)]
     batches, others = ([x for x, kind in pairs if kind is k] for k in (True, False))
-    return _Given(outcome, (batches, others))
+    return _BatchedCall(outcome, (batches, others))
 
 
-def _result(shapes: Outcome, arrays: Sequence[Any]) -> Any:
+def _result(shapes: Outcome, arrays: Sequence[object]) -> PyTree:
     """Returns the result of `fn` with these arrays."""
     return dataclasses.replace(shapes, arrays=arrays).result()
 
 
-def _check_rows(given: _Given, shapes: Outcome) -> None:
+def _check_rows(batched: _BatchedCall, shapes: Outcome) -> None:
     """Refuses a result without a batch axis, whatever the number of rows."""
     named = named_leaves(_result(shapes, shapes.arrays))
     paths = [path for path, x in named if isinstance(x, jax.ShapeDtypeStruct)]
-    for rows in (given.rows, given.rows + 1, 1):
-        arrays = given.program(rows).shapes.arrays
+    for rows in (batched.rows, batched.rows + 1, 1):
+        arrays = batched.program(rows).shapes.arrays
         for path, x in zip(paths, arrays, strict=True):
             if x.shape[:1] != (rows,):
                 raise NoiseError(
@@ -243,24 +239,26 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x != y).reshape(len(x), -1).any(1)
 
 
-def _ways(given: _Given, f: Callable) -> dict[str, Callable[[], Any]]:
+def _ways(
+    batched: _BatchedCall, f: Callable[[Values, Values], list[Array]]
+) -> dict[str, Callable[[], Iterable[Array]]]:
     """Returns the ways to call `f` by name; each returns the arrays of all rows."""
-    rows, compiled, (batches, others) = given.rows, jax.jit(f), given.arrays
+    rows, compiled, (batches, others) = batched.rows, jax.jit(f), batched.arrays
 
-    def in_chunks(size: int) -> Any:
+    def in_chunks(size: int) -> Iterable[Array]:
         chunks = [[x[i : i + size] for x in batches] for i in range(0, rows, size)]
         results = [jax.device_get(compiled(chunk, others)) for chunk in chunks]
         return map(np.concatenate, zip(*results, strict=True))
 
-    def by_row(mapped: Callable) -> Any:
-        def of_row(row: list[Any]) -> Any:
+    def by_row(mapped: Callable) -> list[Array]:
+        def of_row(row: Values) -> list[Array]:
             return f([x[None] for x in row], others)
 
         return [x[:, 0] for x in jax.jit(lambda b: mapped(of_row, b))(batches)]
 
     # The function may donate what it is given.
-    ways: dict[str, Callable[[], Any]] = {
-        "not compiled": lambda: f(*jax.tree.map(jnp.copy, given.arrays)),
+    ways: dict[str, Callable[[], Iterable[Array]]] = {
+        "not compiled": lambda: f(*jax.tree.map(jnp.copy, batched.arrays)),
         "all arguments as constants": jax.jit(lambda: f(batches, others)),
     }
     if others:
@@ -287,14 +285,13 @@ class _Lines(Evaluation):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[Step, Any]] = []
+        self.seen: list[tuple[Step, Array]] = []
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         rule = registry.higher_order(step.name)
         if rule is None or not rule.joins:
-            kinds = (getattr(x, "dtype", None) for x in results)
-            pairs = zip(results, kinds, strict=True)
-            self.seen += [(step, x) for x, kind in pairs if isinstance(kind, np.dtype)]
+            typed = (x for x in results if isinstance(getattr(x, "dtype", 0), np.dtype))
+            self.seen += [(step, x) for x in typed]
         return results
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
@@ -304,38 +301,27 @@ class _Lines(Evaluation):
         return self.first_order(call, words, operands)
 
 
-class _Followed(NamedTuple):
-    """What lines compute of each row.
-
-    Attributes:
-        sources: the lines, one for each array.
-        folds: how many elements of an axis belong to one row.
-        values: from the arrays of the call to these arrays.
-        expected: what `values` gives of the whole batch.
-    """
-
-    sources: list[str]
-    folds: list[int]
-    values: Callable[..., list[Any]]
-    expected: list[np.ndarray]
-
-
-class _Otherwise(Exception):  # noqa: N818
+class _ProgramDependsOnBatchError(Exception):
     """The program has other equations for another number of rows."""
 
 
-def _followed(given: _Given) -> _Followed:
-    def lines(*arrays: Sequence[Any]) -> list[tuple[Step, Any]]:
-        hooks, program = _Lines(), traced(given.outcome, arrays)
+def _line_finder(batched: _BatchedCall) -> Callable[[str], str]:
+    """Returns the user's line that a way of calling changes first, by its name.
+
+    The line is "" if no line alone makes a difference.
+    """
+
+    def lines(*arrays: Values) -> list[tuple[Step, Array]]:
+        hooks, program = _Lines(), traced(batched.outcome, arrays)
         evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
         return hooks.seen
 
-    def of(rows: int) -> list[tuple[Step, Any]]:
-        seen: list[tuple[Step, Any]] = []
-        jax.eval_shape(lambda *xs: seen.extend(lines(*xs)), *given.shaped(rows))
+    def of(rows: int) -> list[tuple[Step, Array]]:
+        seen: list[tuple[Step, Array]] = []
+        jax.eval_shape(lambda *xs: seen.extend(lines(*xs)), *batched.shaped(rows))
         return seen
 
-    here, other = of(given.rows), of(given.rows + 1)
+    here, other = of(batched.rows), of(batched.rows + 1)
     paths = [step.path for step, _ in here]
     # Which arrays, the axis of their rows, and how many elements of it belong to one.
     followed: list[tuple[int, int | None, int]] = []
@@ -344,41 +330,38 @@ def _followed(given: _Given) -> _Followed:
         moved = [(axis, m, n - m) for axis, (m, n) in sizes if m != n]
         axis, size, fold = moved[0] if moved else (None, 0, 0)
         alike = step.path == same.path and x.ndim == y.ndim and len(moved) < 2
-        if alike and size == fold * given.rows:
+        if alike and size == fold * batched.rows:
             followed.append((i, axis, fold))
 
-    def values(batches: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    def values(batches: Values, others: Values) -> list[Array]:
         seen = lines(batches, others)
         if [step.path for step, _ in seen] != paths:
-            raise _Otherwise
+            raise _ProgramDependsOnBatchError
         rows = len(batches[0])
         return [_by_row(seen[i][1], rows, axis) for i, axis, _ in followed]
 
-    expected = list(map(np.asarray, jax.jit(values)(*given.arrays)))
-    sources = [here[i][0].source for i, *_ in followed]
-    return _Followed(sources, [fold for *_, fold in followed], values, expected)
+    expected = list(map(np.asarray, jax.jit(values)(*batched.arrays)))
+
+    def first_line(name: str) -> str:
+        try:
+            found = list(map(np.asarray, _ways(batched, values)[name]()))
+        except _ProgramDependsOnBatchError:
+            return ""
+        for (i, _, fold), x, y in zip(followed, found, expected, strict=True):
+            if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
+                return here[i][0].source
+        return ""
+
+    return first_line
 
 
-def _by_row(x: Any, rows: int, axis: int | None) -> Any:
+def _by_row(x: Array, rows: int, axis: int | None) -> Array:
     """Moves the rows, folded into an axis, to axis 0; without rows, returns a hash."""
     if axis is None:
         hashed, *_ = digest(numbers(x))
         return jnp.broadcast_to(hashed, (rows, *hashed.shape))
     shape = *x.shape[:axis], rows, x.shape[axis] // rows, *x.shape[axis + 1 :]
     return jnp.moveaxis(jnp.reshape(x, shape), axis, 0)
-
-
-def _first_line(given: _Given, name: str, lines: _Followed) -> str:
-    """Returns the line of the first equation that a way of calling changes, or ""."""
-    try:
-        values = list(map(np.asarray, _ways(given, lines.values)[name]()))
-    except _Otherwise:
-        return ""
-    columns = lines.sources, lines.folds, values, lines.expected
-    for source, fold, x, y in zip(*columns, strict=True):
-        if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
-            return source
-    return ""
 
 
 def _rearranged(x: np.ndarray, y: np.ndarray) -> bool:

@@ -11,23 +11,16 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
-import jax
 import numpy as np
 
 from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.questions.leaves import (
-    named_leaves,
-    rms,
-    wide_leaves,
-)
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-)
+from prednet_jax.noise.questions.leaves import named_leaves, rebuilt, rms, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.questions.tolerance import (
     Reference,
     Tolerance,
@@ -36,43 +29,49 @@ from prednet_jax.noise.questions.tolerance import (
 )
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import format
-
-# Entries of one test: for each call its noise, and its leaves by path.
-_Entries = list[dict[str, Any]]
+from prednet_jax.noise.types import Function, PyTree
 
 
-def file_beside(test: Path) -> Path:
+class _Entry(TypedDict):
+    """One call of the fixture; a leaf has the fields of `Tolerance` and its size."""
+
+    noise: str
+    failure: float
+    leaves: dict[str, dict[str, float]]
+
+
+def tolerance_file_for(test: Path) -> Path:
     """Returns the path of the file of tolerances of a test file."""
     return test.with_suffix(".noise.json")
 
 
-def read(file: Path) -> dict[str, _Entries]:
+def read(file: Path) -> dict[str, list[_Entry]]:
     """Returns the entries of a file, by test; none if there is no file."""
     if not file.exists():
         return {}
     try:
-        held = json.loads(file.read_text())
-        for leaf in _leaves(held.values()):
+        tests = json.loads(file.read_text())
+        for leaf in _leaves(tests.values()):
             _ratio(leaf["rtol"], _tolerance(leaf).atol, leaf)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise NoiseError(
             f"{file}: expected tolerances as pytest --noise-update writes them"
         ) from None
-    return held
+    return tests
 
 
-def _leaves(tests: Iterable[_Entries]) -> list[dict[str, Any]]:
+def _leaves(tests: Iterable[list[_Entry]]) -> list[dict[str, float]]:
     entries = itertools.chain.from_iterable(tests)
     return [leaf for entry in entries for leaf in entry["leaves"].values()]
 
 
-def _tolerance(leaf: Mapping[str, Any]) -> Tolerance:
+def _tolerance(leaf: Mapping[str, float]) -> Tolerance:
     # Files of earlier versions have fewer fields, and no file has the limits.
     fields = {f.name for f in dataclasses.fields(Tolerance)} & leaf.keys()
-    return Tolerance(**{name: leaf[name] for name in fields})
+    return Tolerance(**{name: leaf[name] for name in fields})  # type: ignore[arg-type]
 
 
-def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
+def _ratio(rtol: float, atol: float, leaf: Mapping[str, float]) -> float:
     """Returns a bound divided by the measured one, at the size of a leaf."""
     measured = leaf["atol"] + leaf["rtol"] * leaf["size"]
     given = atol + rtol * leaf["size"]
@@ -81,58 +80,60 @@ def _ratio(rtol: float, atol: float, leaf: Mapping[str, Any]) -> float:
     return given / measured
 
 
-class Keeper:
+class StoredTolerance:
     """The fixture `noise_tolerance` in one test of a file.
 
     `test` is the test's name, such as `TestModel::test_loss[3]`; `renew` measures anew.
     """
 
     def __init__(self, path: Path, test: str, renew: bool) -> None:
-        self.file, self.test, self.renew = file_beside(path), test, renew
+        self.file, self.test, self.renew = tolerance_file_for(path), test, renew
         self.calls = 0
 
     def __call__(
         self,
-        fn: Callable,
-        *args: Any,
+        fn: Function,
+        *args: PyTree,
         spec: NoiseSpec | None = None,
         failure: float = 1e-6,
-        **options: Any,
+        **options: int,
     ) -> Reference:
         """Returns `noise_reference`, with the kept tolerances if there are any."""
         position, self.calls = self.calls, self.calls + 1
-        how = {"noise": format(spec or default_noise()), "failure": failure}
+        noise = format(spec or default_noise())
         entries = read(self.file).get(self.test, [])
         if self.renew or position >= len(entries):
             reference = noise_reference(
                 fn, *args, spec=spec, failure=failure, **options
             )
-            self._write(position, how, reference)
+            self._write(position, noise, failure, reference)
             return reference
-        kept, expected = entries[position], BoundCall(fn, args, {}).result()
+        stored, expected = entries[position], BoundCall(fn, args, {}).result()
         paths = [path for path, _ in named_leaves(expected)]
-        if spec is None and kept.get("noise") == "default":
-            how["noise"] = "default"  # As earlier versions wrote it.
-        if {**kept, "leaves": list(kept["leaves"])} != {**how, "leaves": paths}:
+        if spec is None and stored.get("noise") == "default":
+            noise = "default"  # As earlier versions wrote it.
+        names = list(stored["leaves"])
+        known = stored.get("noise"), stored.get("failure"), names
+        if known != (noise, failure, paths):
             raise NoiseError(
-                f"{self.file}: {self.test} has tolerances of {list(kept['leaves'])} "
-                f"under {kept.get('noise')}, failure {kept.get('failure')}, and the "
-                f"result is {paths} under {how['noise']}, failure {failure}: renew "
-                "them by pytest --noise-update"
+                f"{self.file}: {self.test} has tolerances of {names} under {known[0]}, "
+                f"failure {known[1]}, and the result is {paths} under {noise}, failure "
+                f"{failure}: renew them by pytest --noise-update"
             )
-        tolerances = map(_tolerance, kept["leaves"].values())
-        structure = jax.tree.structure(expected)
-        return Reference(expected, jax.tree.unflatten(structure, tolerances))
+        tolerances = map(_tolerance, stored["leaves"].values())
+        return Reference(expected, rebuilt(expected, list(tolerances)))
 
-    def _write(self, position: int, how: dict[str, Any], reference: Reference) -> None:
+    def _write(
+        self, position: int, noise: str, failure: float, reference: Reference
+    ) -> None:
         """Writes an entry into the file and keeps the entries of other tests."""
         sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
         named = zip(named_leaves(reference.tolerances), sizes, strict=True)
         leaves = {path: {**one.to_json(), "size": size} for (path, one), size in named}
-        held = read(self.file)
-        entry = {**how, "leaves": leaves}
-        held[self.test] = [*held.get(self.test, [])[:position], entry]
-        text = json.dumps(dict(sorted(held.items())), indent=1) + "\n"
+        tests = read(self.file)
+        entry = _Entry(noise=noise, failure=failure, leaves=leaves)
+        tests[self.test] = [*tests.get(self.test, [])[:position], entry]
+        text = json.dumps(dict(sorted(tests.items())), indent=1) + "\n"
         # Workers of pytest-xdist read and write at the same time.
         files.write_whole(self.file, text.encode())
 
@@ -209,7 +210,7 @@ def compare(path: str) -> Comparison:
             module = ast.parse(file.read_text())
         except (SyntaxError, ValueError) as error:
             raise NoiseError(f"{file}: {error}: expected a Python file") from None
-        kept = read(file_beside(file))
+        kept = read(tolerance_file_for(file))
         for name, test in _tests(module):
             of_test = [es for key, es in kept.items() if key.partition("[")[0] == name]
             written += _written(file, name, test, _leaves(of_test))
@@ -226,7 +227,7 @@ def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.Functio
 
 
 def _written(
-    file: Path, name: str, test: ast.FunctionDef, leaves: Sequence[Mapping[str, Any]]
+    file: Path, name: str, test: ast.FunctionDef, leaves: Sequence[Mapping[str, float]]
 ) -> Iterator[Written]:
     def number(node: ast.expr) -> float | None:
         try:

@@ -4,8 +4,8 @@ Each layer is computed from the *reference's* values of the layers before it, so
 only its own lines can make it differ (`values`). docs/noise/ports.md shows the use.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -13,13 +13,13 @@ from jax import Array
 
 from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.questions import layouts
-from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name, match
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
 from prednet_jax.noise.questions.segments import Program
-from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.questions.tables import format_table, joined, unmatched_lines
 from prednet_jax.noise.questions.values import SubstitutedValues, judge
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
+from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
@@ -103,9 +103,7 @@ class Layers(NamedTuple):
             "in all: of the whole program",
             f"order of axes: {self.layout}",
         ]
-        for where, names in zip(("here", "there"), self.unmatched, strict=True):
-            text += [f"unmatched {where}: {', '.join(names)}"] * bool(names)
-        text += self.notes
+        text += [*unmatched_lines(self.unmatched), *self.notes]
         beyond = [layer for layer in self.layers if layer.is_beyond]
         if not beyond:
             text.append("no layer is beyond noise")
@@ -118,14 +116,14 @@ class Layers(NamedTuple):
             text += [f"  arguments read: {read}"] * bool(read)
         return "\n".join(text + _LEGEND * bool(beyond))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the content of the report."""
         return self._asdict() | {"first": self.first, "lines": self.lines}
 
 
 def compare_layers(
-    fn: Callable,
-    reference: Any,
+    fn: Function,
+    reference: object,
     *,
     names: Mapping[str, str] | None = None,
     spec: NoiseSpec | None = None,
@@ -152,11 +150,10 @@ def compare_layers(
     """
     check_int("draws", draws, 2)
     theirs = arrays_of("reference", reference)
-    noise = NOISE if spec is None else spec
-    with_routines(noise)
+    noise = with_routines(spec)
 
-    def compare(key: Array, /, *args: Any, **kwargs: Any) -> Layers:
-        program = Program(BoundCall(fn, args, kwargs))
+    def compare(call: BoundCall, key: Array) -> Layers:
+        program = Program(call)
         marked = _marked(program, theirs)
         if not marked:
             raise NoiseError(
@@ -165,55 +162,86 @@ def compare_layers(
             )
         pairs = match(list(marked), list(theirs), names or {})
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
-        there = {name: theirs[pairs[name]] for name in order}
-        numbers = [i for name in order for i in marked[name]]
-        plain = jax.jit(lambda x: program.values(numbers, x, {}))(program.arrays)
-        parts = {n: [np.asarray(plain[i]) for i in marked[n]] for n in order}
-        ours = {n: x[0] if len(x) == 1 else np.stack(x) for n, x in parts.items()}
-        there, layout = _arranged(ours, there, pairs)
-        known = {
-            i: part
-            for n, r in there.items()
-            for i, part in zip(marked[n], r if len(marked[n]) > 1 else [r], strict=True)
-        }
-        values = SubstitutedValues(program, known)
-        drawn, ordered = (values.drawn(each, key, draws) for each in (noise, ORDER))
-        judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in known.items()}
-        # For a loop, the first step beyond noise or the step nearest to it.
-        worst = {
-            n: max(marked[n], key=lambda i: min(judged[i].over, 1.001)) for n in order
-        }
-        rungs = values.rungs([i for i in worst.values() if judged[i].over > 1], key)
-
-        def layer(name: str, i: int) -> Layer:
-            alone = judge(values.plain[i], known[i], ordered[i]).over <= 1
-            hint, rung = "", "order" if alone else "rounding"
-            rung = "identical" if judged[i].difference == 0 else rung
-            rung = rungs.get(i, rung)
-            # A narrow format on one side may be no more than its own noise.
-            rung = values.too_narrow(i) or rung if rung in NOISY else rung
-            if rung == "beyond":
-                hint = values.hint(i, drawn[i])
-            elif rung not in NOISY:
-                hint = f"{rung} on one side alone"
-            if len(marked[name]) > 1 and judged[i].over > 1:
-                at = f"first at step {marked[name].index(i)}"
-                hint = f"{at}; {hint}" if hint else at
-            total = judge(ours[name], there[name], []).difference
-            found = *judged[i][:3], rung, hint, total
-            return Layer(name, pairs[name], *found, *values.where(i))
-
+        chosen = {name: marked[name] for name in order}
+        ours = _computed(program, chosen)
+        there, layout = _arranged(ours, {n: theirs[pairs[n]] for n in order}, pairs)
+        totals = {n: judge(ours[n], there[n], []).difference for n in order}
         rest = tuple(n for n in marked if n not in pairs)
         left = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
         notes = [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
-        layers = tuple(layer(name, i) for name, i in worst.items())
+        layers = tuple(
+            layer._replace(reference=pairs[layer.name], total=totals[layer.name])
+            for layer in _compared(program, chosen, there, noise, key, draws)
+        )
         return Layers(layers, layout, (rest, left), tuple(notes))
 
-    return compare
+    return keyed(fn, compare)
 
 
-def _marked(program: Program, theirs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _computed(
+    program: Program, marked: Mapping[str, Sequence[int]]
+) -> dict[str, np.ndarray]:
+    """Returns the layers as the program computes them, loop steps stacked."""
+    numbers = [i for several in marked.values() for i in several]
+    plain = jax.jit(lambda x: program.values(numbers, x, {}))(program.arrays)
+    parts = {n: [np.asarray(plain[i]) for i in marked[n]] for n in marked}
+    return {n: x[0] if len(x) == 1 else np.stack(x) for n, x in parts.items()}
+
+
+def _compared(
+    program: Program,
+    marked: Mapping[str, Sequence[int]],
+    there: Mapping[str, np.ndarray],
+    noise: NoiseSpec,
+    key: Array,
+    draws: int,
+) -> list[Layer]:
+    """Returns the layers, each computed from the reference's values before it.
+
+    Args:
+        program: the port.
+        marked: for each layer the numbers of its values, one for each loop step.
+        there: for each layer the reference, in the order of axes here.
+        noise: the noise that does not count as a difference.
+        key: from which the keys of the draws are split.
+        draws: number of noisy runs.
+    """
+    known = {
+        i: part
+        for n, r in there.items()
+        for i, part in zip(marked[n], r if len(marked[n]) > 1 else [r], strict=True)
+    }
+    values = SubstitutedValues(program, known)
+    drawn, ordered = (values.drawn(each, key, draws) for each in (noise, ORDER))
+    judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in known.items()}
+    # For a loop, the first step beyond noise or the step nearest to it.
+    worst = {
+        n: max(x, key=lambda i: min(judged[i].over, 1.001)) for n, x in marked.items()
+    }
+    rungs = values.rungs([i for i in worst.values() if judged[i].over > 1], key)
+
+    def layer(name: str, i: int) -> Layer:
+        alone = judge(values.plain[i], known[i], ordered[i]).over <= 1
+        rung = "order" if alone else "rounding"
+        rung = "identical" if judged[i].difference == 0 else rung
+        rung = rungs.get(i, rung)
+        # A narrow format on one side may be no more than its own noise.
+        rung = values.too_narrow(i) or rung if rung in NOISY else rung
+        hint = "" if rung in NOISY else f"{rung} on one side alone"
+        if rung == "beyond":
+            hint = values.hint(i, drawn[i])
+        if len(marked[name]) > 1 and judged[i].over > 1:
+            hint = joined(f"first at step {marked[name].index(i)}", hint)
+        found = *judged[i][:3], rung, hint, None
+        return Layer(name, "", *found, *values.where(i))
+
+    return [layer(name, i) for name, i in worst.items()]
+
+
+def _marked(
+    program: Program, theirs: Mapping[str, np.ndarray]
+) -> dict[str, tuple[int, ...]]:
     """Returns the numbers of the values of each layer, by name."""
     known = {"".join(canonical(name)) for name in theirs}
     marked: dict[str, tuple[int, ...]] = {}

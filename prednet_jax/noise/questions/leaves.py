@@ -9,7 +9,8 @@ numbers in float64 or complex128, which represent all narrower types exactly.
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import holds_numbers
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.types import PyTree
 
 # The leaves of one result in float64 or complex128, in the order of `jax.tree.leaves`.
 Result = list[np.ndarray]
@@ -40,13 +42,13 @@ class Leaf(NamedTuple):
     epsilon: float
 
 
-def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+def named_leaves(tree: PyTree) -> list[tuple[str, PyTree]]:
     """Returns pairs of the path and the value of each leaf, unchanged."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path) or "result", x) for path, x in leaves]
 
 
-def describe_leaves(tree: Any) -> list[Leaf]:
+def describe_leaves(tree: PyTree) -> list[Leaf]:
     """Returns the path, type and shape of each leaf of a result."""
     described = []
     for path, x in named_leaves(tree):
@@ -64,7 +66,7 @@ def describe_leaves(tree: Any) -> list[Leaf]:
     return described
 
 
-def wide_leaves(tree: Any) -> Result:
+def wide_leaves(tree: PyTree) -> Result:
     """Returns the leaves in float64 or complex128.
 
     Raises:
@@ -74,7 +76,12 @@ def wide_leaves(tree: Any) -> Result:
     return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
 
 
-def as_array(x: Any, path: str = "result") -> np.ndarray:
+def rebuilt(tree: PyTree, leaves: Sequence[object]) -> PyTree:
+    """Returns a pytree of the same structure with other leaves."""
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)
+
+
+def as_array(x: object, path: str = "result") -> np.ndarray:
     """Returns a leaf as a NumPy array of its own type.
 
     A PRNG key becomes its data.
@@ -89,7 +96,7 @@ def as_array(x: Any, path: str = "result") -> np.ndarray:
     """
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
-    if getattr(x, "dtype", None) == jax.dtypes.float0:
+    if isinstance(x, np.ndarray) and x.dtype == jax.dtypes.float0:
         x = np.zeros(x.shape)
     numbers = isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex)
     if not numbers or (hasattr(x, "dtype") and not holds_numbers(x)):
@@ -101,7 +108,7 @@ def as_array(x: Any, path: str = "result") -> np.ndarray:
     return np.asarray(x)
 
 
-def real_numbers(x: np.ndarray, path: str) -> np.ndarray:
+def real_numbers(x: object, path: str) -> np.ndarray:
     """Returns an array in float64, and refuses complex numbers too, as `as_array`."""
     array = as_array(x, path)
     if np.iscomplexobj(array):
@@ -112,7 +119,7 @@ def real_numbers(x: np.ndarray, path: str) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def check_same_structure(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
+def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Leaf]:
     """Returns the leaves of `b`, described.
 
     Args:
@@ -124,8 +131,7 @@ def check_same_structure(name: str, a: Any, other: str, b: Any) -> list[Leaf]:
     Raises:
         NoiseError: the pytrees differ in structure, or in the shape of a leaf.
     """
-    mine: Any = jax.tree.structure(a)
-    yours: Any = jax.tree.structure(b)
+    mine, yours = map(jax.tree.structure, (a, b))
     if mine != yours:
         raise NoiseError(f"{name} is {mine} and {other} {yours}: expected the same")
     described = describe_leaves(b)

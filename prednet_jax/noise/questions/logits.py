@@ -10,7 +10,7 @@ differs. The same measures of pairs of runs under noise show the expected values
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,11 +19,11 @@ from jax import Array
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import NOISE
 from prednet_jax.noise.questions.leaves import check_same_structure, wide_leaves
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.types import Function, PyTree
 
 # A measure is beyond noise above so many times its largest value under noise. KL grows
 # with the square of a difference.
@@ -68,14 +68,10 @@ class Logits(NamedTuple):
     worst: tuple[int, ...]
 
     def __str__(self) -> str:
-        named = {
-            "largest ratio of a token": self.ratio,
-            "KL (nats)": self.kl,
-            "most likely token flips": self.flips,
-            "most likely set flips": self.top,
-        }
+        names = ("largest ratio of a token", "KL (nats)")
+        names += ("most likely token flips", "most likely set flips")
         rows = []
-        for name, m in named.items():
+        for name, m in zip(names, self[:4], strict=True):
             less = m is self.ratio
             cells = [f"{'1 + ' * less}{x - less:.3g}" for x in m[:3]]
             rows.append([name, *cells, "beyond noise" if m.beyond else "noise"])
@@ -89,18 +85,14 @@ class Logits(NamedTuple):
             ]
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the content of the report."""
-        return self._asdict()
-
 
 def compare_logits(
-    fn: Callable,
-    a: Any,
-    b: Any,
+    fn: Function,
+    a: PyTree,
+    b: PyTree,
     *,
     axis: int | None = -1,
-    tokens: Any = None,
+    tokens: np.ndarray | Sequence | None = None,
     top: int = 5,
     spec: NoiseSpec | None = None,
     draws: int = 8,
@@ -132,18 +124,16 @@ def compare_logits(
     check_int("top", top, 1)
     check_same_structure("a", a, "b", b)
     pair = [_checked(name, x, axis) for name, x in (("a", a), ("b", b))]
-    noise = NOISE if spec is None else spec
+    noise = with_routines(spec)
 
-    def log_probabilities(*args: Any, **kwargs: Any) -> Any:
+    def log_probabilities(*args: PyTree, **kwargs: PyTree) -> Array:
         (x,) = jax.tree.leaves(fn(*args, **kwargs))
         return _log_softmax(x, axis)
 
-    def compare(key: Array, /, *args: Any, **kwargs: Any) -> Logits:
-        call = BoundCall(fn, args, kwargs)
+    def compare(call: BoundCall, key: Array) -> Logits:
         plain = call.result()
         check_same_structure("a", a, "the result", plain)
-        noisy = inject(fn, with_routines(noise))
-        runs = [plain, *call.draw(noisy, key, draws)]
+        runs = [plain, *call.draw(inject(fn, noise), key, draws)]
         logs = [_logs(wide_leaves(x)[0], axis) for x in (a, b, *runs)]
         chosen = _tokens(tokens, logs[1], axis)
         pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
@@ -152,23 +142,22 @@ def compare_logits(
         far = np.abs(np.log(ratios))
         dtype = jax.tree.leaves(plain)[0].dtype
         both = (_log_softmax(jax.numpy.asarray(x, dtype), axis) for x in pair)
-        explained = explain(log_probabilities, *both, draws=draws)(key, *args, **kwargs)
-        measured = {n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN}
+        explained = explain(log_probabilities, *both, draws=draws)
         return Logits(
-            **measured,
+            **{n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN},
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
-            rung=explained.leaves[0].rung,
+            rung=explained(key, *call.args, **call.kwargs).leaves[0].rung,
             worst=tuple(map(int, np.unravel_index(np.argmax(far), far.shape))),
         )
 
-    return compare
+    return keyed(fn, compare)
 
 
-def _log_softmax(x: Any, axis: int | None) -> Any:
+def _log_softmax(x: Array, axis: int | None) -> Array:
     return x if axis is None else jax.nn.log_softmax(x, axis)
 
 
-def _checked(name: str, result: Any, axis: int | None) -> np.ndarray:
+def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
     """Returns the one array of a result, or raises an error."""
     arrays = wide_leaves(result)
     one = "one array of logits or log-probabilities"
@@ -179,9 +168,9 @@ def _checked(name: str, result: Any, axis: int | None) -> np.ndarray:
             f"axis={axis}: {name} has {x.ndim} axes: expected one of these, or "
             "None for log-probabilities of chosen tokens"
         )
-    wrong = np.isnan(x) | (x == np.inf)
-    if wrong.any():
-        where = tuple(map(int, np.argwhere(wrong)[0]))
+    wrong = np.argwhere(np.isnan(x) | (x == np.inf))
+    if len(wrong):
+        where = tuple(wrong[0].tolist())
         raise NoiseError(
             f"{name} is {x[where]} at {where}: expected numbers, or -inf for what "
             "cannot be; noise.first_nan finds where a NaN comes from"
@@ -197,25 +186,29 @@ def _logs(x: np.ndarray, axis: int | None) -> np.ndarray:
     return x - np.log(np.exp(x).sum(axis, keepdims=True))
 
 
-def _tokens(tokens: Any, logs: np.ndarray, axis: int | None) -> Any:
+def _tokens(
+    tokens: np.ndarray | Sequence | None, logs: np.ndarray, axis: int | None
+) -> np.ndarray:
+    """Returns the tokens whose ratio is measured; unused without an axis."""
     if axis is None:
-        return None
-    shape = tuple(np.delete(logs.shape, axis))
+        return np.zeros(0, int)
     if tokens is None:
         return logs.argmax(axis)
-    tokens = np.asarray(tokens)
-    size = logs.shape[axis]
+    shape, tokens = tuple(np.delete(logs.shape, axis)), np.asarray(tokens)
     if tokens.shape != shape or tokens.dtype.kind not in "iu":
         raise NoiseError(
             f"tokens have the shape {tokens.shape} and type {tokens.dtype}: expected "
             f"whole numbers of the shape {shape}"
         )
+    size = logs.shape[axis]
     if ((tokens < 0) | (tokens >= size)).any():
         raise NoiseError(f"tokens outside of the vocabulary: expected 0 to {size - 1}")
     return tokens
 
 
-def _ratios(x: np.ndarray, y: np.ndarray, axis: int | None, tokens: Any) -> np.ndarray:
+def _ratios(
+    x: np.ndarray, y: np.ndarray, axis: int | None, tokens: np.ndarray
+) -> np.ndarray:
     if axis is not None:
         at = np.expand_dims(tokens, axis)
         x, y = (np.take_along_axis(z, at, axis).squeeze(axis) for z in (x, y))
@@ -224,7 +217,7 @@ def _ratios(x: np.ndarray, y: np.ndarray, axis: int | None, tokens: Any) -> np.n
 
 
 def _measures(
-    x: np.ndarray, y: np.ndarray, axis: int | None, tokens: Any, top: int
+    x: np.ndarray, y: np.ndarray, axis: int | None, tokens: np.ndarray, top: int
 ) -> dict[str, float]:
     """Returns the measures of two arrays of log-probabilities."""
     ratios = _ratios(x, y, axis, tokens)
@@ -246,11 +239,9 @@ def _measures(
 
 def _measure(name: str, found: float, noise: Sequence[float]) -> Measure:
     """Returns a measure together with its values under noise."""
-    start = 1.0 if name == "ratio" else 0.0
-    largest = max(noise)
     # Logarithms of ratios; nothing below the rounding of float64 sums counts.
     above, most = (
-        np.log(x) if name == "ratio" else x for x in (found, max(noise, default=start))
+        np.log((found, max(noise))) if name == "ratio" else (found, max(noise))
     )
     beyond = bool(above > MARGIN[name] * most + 1e-12)
-    return Measure(found, float(np.median(noise)), largest, beyond)
+    return Measure(found, float(np.median(noise)), max(noise), beyond)

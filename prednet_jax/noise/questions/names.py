@@ -4,16 +4,16 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.questions.leaves import as_array
 from prednet_jax.noise.questions.segments import key_text
+from prednet_jax.noise.questions.tables import shortened
 
 
-def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
+def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
     """Returns arrays by name, of a mapping or an .npz file."""
     if isinstance(given, str | os.PathLike):
         try:
@@ -32,15 +32,15 @@ def arrays_of(what: str, given: Any) -> dict[str, np.ndarray]:
         raise NoiseError(f"{what}: {kind}: expected arrays by name, or an .npz file")
     if not given:
         raise NoiseError(f"{what}: empty: expected arrays by name")
-    return {str(n): as_array(_listed(x), f"{what}: {n}") for n, x in given.items()}
+    return {
+        str(name): as_array(
+            np.asarray(x) if isinstance(x, list | tuple) else x, f"{what}: {name}"
+        )
+        for name, x in given.items()
+    }
 
 
-def _listed(x: Any) -> Any:
-    """Returns nested lists as an array, and anything else as it is."""
-    return np.asarray(x) if isinstance(x, list | tuple) else x
-
-
-def leaf_name(keys: Sequence[Any]) -> str:
+def leaf_name(keys: Sequence[object]) -> str:
     """Returns a leaf's name: its path without the parts that frameworks add."""
     # Flax NNX wraps an array in a variable with a value.
     parts = [key_text(key) for key in keys if getattr(key, "name", "") != "value"]
@@ -75,8 +75,8 @@ def match(
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1, 0)
                 raise NoiseError(
-                    f"names: {name!r} is not {side}: expected one of {_some(known)}; "
-                    f"the nearest is {near[0]!r}"
+                    f"names: {name!r} is not {side}: expected one of "
+                    f"{shortened(known, 8)}; the nearest is {near[0]!r}"
                 )
     pairs = dict(names)
     mine, yours = (
@@ -92,15 +92,17 @@ def match(
                 del mine[name], yours[several[0]]
     if not pairs:
         both = [(a, b) for a in here for b in there]
-        closest = max(both, key=lambda pair: _likeness(*pair))
+        closest = max(both, key=lambda pair: similarity(*pair))
         raise NoiseError(
-            f"no name in common: here {_some(here)}; in the reference {_some(there)}; "
-            f"expected some, or names={{here: there}}, such as names={dict([closest])}"
+            f"no name in common: here {shortened(here, 8)}; in the reference "
+            f"{shortened(there, 8)}; expected some, or names={{here: there}}, such as "
+            f"names={dict([closest])}"
         )
     return pairs
 
 
-def _likeness(a: str, b: str) -> float:
+def similarity(a: str, b: str) -> float:
+    """Returns how much two texts have in common, from 0 to 1."""
     return difflib.SequenceMatcher(None, a, b).ratio()
 
 
@@ -109,8 +111,3 @@ def _ends_with(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     long, short = sorted((a, b), key=len, reverse=True)
     end = "".join(short)
     return bool(end) and any("".join(long[i:]) == end for i in range(len(long)))
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(names[:8]) + more

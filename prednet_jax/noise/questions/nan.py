@@ -12,26 +12,28 @@ a time too, IEEE TSE 28, 2002).
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles, specs
-from prednet_jax.noise._inject import evaluate, traced
+from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import check_int
-from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.leaves import named_leaves, wide_leaves
+from prednet_jax.noise.plan import Step
+from prednet_jax.noise.questions.leaves import Result, named_leaves, wide_leaves
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
     draw_keys,
+    keyed,
     with_routines,
 )
+from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.types import Function, PyTree
 from prednet_jax.noise.watch import Watched
 
 
@@ -63,11 +65,11 @@ class NotFinite(NamedTuple):
 
     def __str__(self) -> str:
         step = f", step {', '.join(map(str, self.step))} of its loops" * bool(self.step)
-        where = f" [{self.source}]" if self.source else ""
         of = f" of {'; '.join(self.operands)}" if self.operands else ""
         unseen = "" if self.in_result else "; the result of the function is finite"
         return (
-            f"{self.kind} first made by {self.primitive} at {self.path}{step}{where}: "
+            f"{self.kind} first made by {self.primitive} at {self.path}{step}"
+            f"{bracketed(self.source, ' ')}: "
             f"{self.elements} element{'s' * (self.elements > 1)}{of}{unseen}"
         )
 
@@ -104,7 +106,7 @@ class NanRate(NamedTuple):
         return "\n".join(lines)
 
 
-def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
+def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
     """Finds the first equation of `fn` that makes a NaN or an infinity.
 
     Args:
@@ -126,7 +128,7 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
         'log'
     """
 
-    def find(*args: Any, **kwargs: Any) -> NotFinite | None:
+    def find(*args: PyTree, **kwargs: PyTree) -> NotFinite | None:
         search = _Search(BoundCall(fn, args, kwargs), Identity())
         key = jax.random.key(0)
         return search.first(key, *search.run(key))
@@ -135,7 +137,7 @@ def first_nan(fn: Callable) -> Callable[..., NotFinite | None]:
 
 
 def nan_rate(
-    fn: Callable, spec: NoiseSpec | None = None, draws: int = 16
+    fn: Function, spec: NoiseSpec | None = None, draws: int = 16
 ) -> Callable[..., NanRate]:
     """Counts the runs in which noise makes a NaN or an infinity, and finds where.
 
@@ -151,15 +153,14 @@ def nan_rate(
         NoiseError: as for `inject`.
     """
     check_int("draws", draws, 1)
-    spec = with_routines(specs.default() if spec is None else spec)
+    noise = with_routines(spec)
 
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> NanRate:
-        call = BoundCall(fn, args, kwargs)
+    def measure(call: BoundCall, key: Array) -> NanRate:
         plain = wide_leaves(jax.device_get(call.result()))
         clean = None
         if any(_is_worse(x, np.zeros_like(x)) for x in plain):
-            clean = first_nan(fn)(*args, **kwargs)
-        search = _Search(call, spec)
+            clean = first_nan(fn)(*call.args, **call.kwargs)
+        search = _Search(call, noise)
         firsts = []
         for one in draw_keys(key, draws):
             seen = search.run(one)
@@ -174,7 +175,7 @@ def nan_rate(
         interval = quantiles.interval(len(firsts), draws)
         return NanRate(len(firsts) / draws, *interval, entries, clean, draws)
 
-    return measure
+    return keyed(fn, measure)
 
 
 def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
@@ -209,20 +210,17 @@ class _Search(Watched):
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
         super().__init__()
         self.call = call
-        function, self.arrays = call.pure()
-        program = traced(function, self.arrays)
-        paths = [s.path for s in plan(program.jaxpr, Identity()).walk()]
-        self.number = {path: i for i, path in enumerate(paths)}
-        self.replaced: Array | None = None
+        self.number = {step.path: i for i, step in enumerate(call.steps())}
+        self.replaced = jnp.zeros(0, bool)
 
-        def run(key: Array, replaced: Array, *arrays: Array) -> Any:
+        def replacing(replaced: Array) -> Watched:
             self.replaced = replaced
-            return evaluate(spec, key, traced(function, arrays), arrays, hooks=self)
+            return self
 
-        self.compiled = jax.jit(run)
+        self.compiled = call.hooked(spec, replacing)
 
     def first(
-        self, key: Array, made: list[_Execution], result: list[np.ndarray]
+        self, key: Array, made: Sequence[_Execution], result: Result
     ) -> NotFinite | None:
         """Returns the cause in one run, for which `run` gave `made` and `result`."""
         if all(np.isfinite(x).all() for x in result):
@@ -232,7 +230,7 @@ class _Search(Watched):
         firsts = {m.entry.path: m.entry for m in reversed(made)}
         _, mended = self.run(key, makers) if makers else (made, result)
 
-        def is_worse(result: list[np.ndarray]) -> bool:
+        def is_worse(result: Result) -> bool:
             pairs = zip(result, mended, strict=True)
             return any((np.isfinite(y) & ~np.isfinite(x)).any() for x, y in pairs)
 
@@ -257,7 +255,7 @@ class _Search(Watched):
 
     def run(
         self, key: Array, replaced: Collection[str] = ()
-    ) -> tuple[list[_Execution], list[np.ndarray]]:
+    ) -> tuple[list[_Execution], Result]:
         """Returns the values that become NaN or infinite, in order, and the result.
 
         Args:
@@ -266,16 +264,13 @@ class _Search(Watched):
         """
         chosen = np.zeros(max(1, len(self.number)), bool)
         chosen[[self.number[path] for path in replaced]] = True
-        results: list[Any] = []
-        seen = self.seen(
-            lambda: results.append(self.compiled(key, chosen, *self.arrays))
-        )
+        seen, outcome = self.seen(lambda: self.compiled(key, chosen))
         made = [
             self._described(path, tuple(map(int, step)), numbers.tolist())
             for (path, *step), numbers in seen.items()
         ]
         made.sort(key=lambda m: m.order)
-        return made, wide_leaves(jax.device_get(results[0].result()))
+        return made, wide_leaves(jax.device_get(outcome.result()))
 
     def _described(self, path: str, steps: tuple, numbers: list[float]) -> _Execution:
         """Returns an execution from the numbers that it has sent."""
@@ -339,10 +334,8 @@ class _Search(Watched):
                 told += [jnp.min(o), jnp.max(o)]
             return jnp.stack([t.astype(jnp.float32) for t in told])
 
-        def show() -> None:
-            self.send(step.path, numbers(), place)
-
-        lax.cond(jnp.any(made), show, lambda: None)
-        assert self.replaced is not None
+        lax.cond(
+            jnp.any(made), lambda: self.send(step.path, numbers(), place), lambda: None
+        )
         heal = self.replaced[self.number[step.path]] & made & ~had_any
         return jnp.where(heal, jnp.ones((), x.dtype), x)

@@ -18,26 +18,30 @@ error is nearest. A device may round a product alone and not inside a loop, so t
 of the effect always comes from the program itself.
 """
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise._inject import traced
 from prednet_jax.noise.arguments import split
-from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.exact import widened_program
-from prednet_jax.noise.questions.leaves import Result, rms, subtract, wide_leaves
+from prednet_jax.noise.questions.leaves import (
+    Result,
+    rebuilt,
+    rms,
+    subtract,
+    wide_leaves,
+)
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS, rounds_to
-from prednet_jax.noise.specs import Identity
+from prednet_jax.noise.types import Aval, Function, PyTree
 
 # Relative error of a product of random operands, by explicit bits of mantissa.
 _ERROR = {name: 0.29 * 2.0**-bits for name, bits in (("tf32", 10), ("bf16", 7))}
@@ -98,8 +102,7 @@ def own_rounding(
         call: the function with its arguments.
         comparable: brings results into a comparable form, such as `Signs.settled`.
     """
-    program = call.program()
-    steps = list(plan(program.jaxpr, Identity()).walk())
+    steps = call.steps()
     products = rounded_products(steps)
     casts = [step for step in steps if not step.bodies and _is_narrow(step)]
     if not products and not casts:
@@ -133,7 +136,7 @@ def own_rounding(
     return OwnRounding(reference, products, effects, tuple(notes), uncast)
 
 
-def at_highest_precision(fn: Callable) -> Callable:
+def at_highest_precision(fn: Function) -> Function:
     """Returns `fn` with the highest precision in every product that it computes.
 
     The jaxpr is rewritten, loops and branches included, so that an explicit
@@ -141,12 +144,12 @@ def at_highest_precision(fn: Callable) -> Callable:
     """
 
     @functools.wraps(fn)
-    def in_full(*args: Any, **kwargs: Any) -> Any:
+    def in_full(*args: PyTree, **kwargs: PyTree) -> PyTree:
         static, arrays, objects = split((args, kwargs))
         closed, shapes = traced(static.call(fn), arrays)
         results = compat.evaluate(compat.with_highest_precision(closed), arrays)
-        outcome = jax.tree.unflatten(jax.tree.structure(shapes), results)
-        outcome.put(objects)
+        outcome = rebuilt(shapes, results)
+        outcome.write_back(objects)
         return outcome.result(objects)
 
     return in_full
@@ -162,25 +165,24 @@ def format_notes(products: Sequence[RoundedProduct]) -> tuple[str, ...]:
     if not products:
         return ()
     first = products[0].source or products[0].path
-    line = (
+    return (
         f"this device rounds float32 products to {_main_format(products)} by default "
-        f'(first: {first}); jax.default_matmul_precision("highest") computes in float32'
+        f'(first: {first}); jax.default_matmul_precision("highest") computes in '
+        "float32",
     )
-    return (line,)
 
 
 def rounded_products(steps: Sequence[Step]) -> tuple[RoundedProduct, ...]:
     """Returns the products among the steps of a plan that this device rounds."""
-    found = []
-    for step in steps:
-        if step.name in MATRIX_PRODUCTS and "precision" in step.equation.params:
-            name = _format_of(step.equation)
-            if name:
-                found.append(RoundedProduct(step.path, step.name, step.source, name))
-    return tuple(found)
+    return tuple(
+        RoundedProduct(step.path, step.name, step.source, name)
+        for step in steps
+        if step.name in MATRIX_PRODUCTS and "precision" in step.equation.params
+        if (name := _format_of(step.equation))
+    )
 
 
-_TRIED: dict[Any, str] = {}
+_TRIED: dict[Hashable, str] = {}
 
 
 def _format_of(equation: compat.Equation) -> str:
@@ -191,8 +193,7 @@ def _format_of(equation: compat.Equation) -> str:
     params = dict(equation.params)
     if compat.is_highest(params["precision"]) or not all(s.size for s in shapes):
         return ""
-    if params.get("out_sharding") is not None:
-        params["out_sharding"] = None
+    params |= {"out_sharding": None} if "out_sharding" in params else {}
     kinds = [(shape.shape, str(shape.dtype)) for shape in shapes]
     device = getattr(jax.config, "jax_default_device", None) or jax.devices()[0]
     kind = getattr(device, "device_kind", device)
@@ -202,28 +203,22 @@ def _format_of(equation: compat.Equation) -> str:
     return _TRIED[key]
 
 
-def _try_product(equation: compat.Equation, shapes: Sequence[Any]) -> str:
+def _try_product(equation: compat.Equation, shapes: Sequence[Aval]) -> str:
     drawn = np.random.default_rng(0)
     # Concrete arrays, also where a function is being traced around.
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.ensure_compile_time_eval())
+    with jax.ensure_compile_time_eval():
         operands = [
             jnp.asarray(drawn.standard_normal(s.shape), s.dtype) for s in shapes
         ]
-        highest = compat.highest_of(equation)
         here, there = (
-            np.asarray(jax.jit(functools.partial(_bound, e))(*operands))
-            for e in (equation, highest)
+            np.asarray(jax.jit(functools.partial(compat.bind, e))(*operands)[0])
+            for e in (equation, compat.highest_of(equation))
         )
     size = rms(there)
     error = rms(subtract(here, there)) / size if size else 0.0
     if not _LEAST < error < math.inf:
         return ""
     return min(_ERROR, key=lambda name: abs(math.log(error / _ERROR[name])))
-
-
-def _bound(equation: compat.Equation, *operands: Array) -> Any:
-    return compat.bind(equation, *operands)[0]
 
 
 def _is_narrow(step: Step) -> bool:

@@ -327,7 +327,7 @@ class Watch(Watched):
     def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
         """Returns all values of one run; at `arrays`, or those that were traced."""
         words = random_bits.words(key)
-        seen = self.seen(lambda: self._compiled(words, *(arrays or self._arrays)))
+        seen, _ = self.seen(lambda: self._compiled(words, *(arrays or self._arrays)))
         parts: dict[str, dict[int, dict[tuple, np.ndarray]]] = {}
         for ((path, i), *step), part in seen.items():
             parts.setdefault(path, {}).setdefault(i, {})[tuple(step)] = part

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -19,8 +19,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import specs
 from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise._inject import evaluate, inject, traced
-from prednet_jax.noise.plan import plan
+from prednet_jax.noise._inject import inject
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.leaves import (
     Result,
@@ -30,16 +29,13 @@ from prednet_jax.noise.questions.leaves import (
     wide_leaves,
 )
 from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    reach_notes,
-    with_routines,
-)
+from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
 from prednet_jax.noise.questions.signs import Signs, signs
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rounding import steps
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
 from prednet_jax.noise.run import Call, Evaluation, typed
+from prednet_jax.noise.types import PyTree
 
 # Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
 RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
@@ -55,7 +51,7 @@ RUNGS = ("identical", *RANDOM, CASTS, *FORMATS, "beyond")
 RATIO_LIMIT = 4.0
 
 
-class Cloud(NamedTuple):
+class NoiseSamples(NamedTuple):
     """Differences that one noise makes in one leaf, those that are not zero.
 
     rung: the cause of the differences.
@@ -84,7 +80,7 @@ class NoiseReference:
         tree: the result without noise, at the highest precision.
         plain: the same as arrays, compiled and not, and with this device's rounding.
         signs: the signs of vectors, which make results comparable.
-        clouds: differences under random noises, for each leaf.
+        noises: the differences under each random noise, for each leaf.
         elements: the noise of each element, for each leaf.
         effects: the difference that each format and the function's casts make, leaf by
             leaf.
@@ -104,10 +100,8 @@ class NoiseReference:
         if any(self.signs.is_free):
             own = own_rounding(call, self.signs.settled)
         self._call, self._own, self._clean = call, own, clean
-        program = call.program()
-        steps = list(plan(program.jaxpr, specs.Identity()).walk())
         self.flips = takes_decisions(call)
-        products = [s for s in steps if s.name in MATRIX_PRODUCTS]
+        products = [s for s in call.steps() if s.name in MATRIX_PRODUCTS]
         sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
         self.weights: int = min(sizes, default=1 << 62)
         self.effects: dict[str, Result] = {}
@@ -116,32 +110,39 @@ class NoiseReference:
         self.effects |= own.effects
         self.plain = [clean, self._values(call.result())]
         if own.products:
-            self.plain.append(
-                list(map(np.add, clean, own.total() or [np.zeros(())] * len(clean)))
-            )
-        self._wider: dict[str, list[tuple[Cloud | None, ElementNoise]]] = {}
-        self.clouds: list[list[Cloud]] = [[] for _ in clean]
+            total = own.total() or [np.zeros(())] * len(clean)
+            self.plain.append(list(map(np.add, clean, total)))
+        self._wider: dict[str, list[tuple[NoiseSamples | None, ElementNoise]]] = {}
+        self.noises: list[list[NoiseSamples]] = [[] for _ in clean]
         self.elements = self._element_noise()
         for rung, spec in [(r, s) for r, noises in RANDOM.items() for s in noises]:
             found = self._sampled(rung, spec, own.call, self.elements)
-            for clouds, cloud in zip(self.clouds, found, strict=True):
-                if cloud is not None:
-                    clouds.append(cloud)
-        every = specs.compose(*itertools.chain.from_iterable(RANDOM.values()))
+            for seen, samples in zip(self.noises, found, strict=True):
+                if samples is not None:
+                    seen.append(samples)
+        every = specs.compose(*itertools.chain(*RANDOM.values()))
         reached = call.reaches(with_routines(every))
         self.notes = (*own.notes, *reach_notes(reached))
 
-    def _values(self, result: Any) -> Result:
+    def _values(self, result: PyTree) -> Result:
         return self.signs.settled(wide_leaves(result))
 
     def _element_noise(self) -> list[ElementNoise]:
         described = zip(self._clean, describe_leaves(self.tree), strict=True)
         return [ElementNoise(x, leaf.epsilon) for x, leaf in described]
 
-    def wider(self, i: int) -> Iterator[tuple[str, Cloud, ElementNoise]]:
+    def sizes(self, i: int) -> dict[str, list[float]]:
+        """Returns the RMS of all differences of leaf `i`, by the cause."""
+        noises = self.noises[i]
+        return {
+            rung: [v for c in noises if c.rung == rung for v in c.samples[:, 0]]
+            for rung in RANDOM
+        }
+
+    def wider(self, i: int) -> Iterator[tuple[str, NoiseSamples, ElementNoise]]:
         """Yields causes that are tried where the others are too small for leaf `i`.
 
-        Each has the words for it, the cloud of the leaf and the noise of its elements.
+        Each has the words for it, the leaf's differences and the noise of its elements.
         """
         causes: list[tuple[str, specs.NoiseSpec, BoundCall, str]]
         causes = [("order", CHAIN, self._own.call, LONG_CHAIN)]
@@ -151,11 +152,11 @@ class NoiseReference:
         for rung, spec, call, words in causes:
             if words not in self._wider:
                 elements = self._element_noise()
-                clouds = self._sampled(rung, spec, call, elements)
-                self._wider[words] = list(zip(clouds, elements, strict=True))
-            cloud, noise = self._wider[words][i]
-            if cloud is not None:
-                yield words, cloud, noise
+                several = self._sampled(rung, spec, call, elements)
+                self._wider[words] = list(zip(several, elements, strict=True))
+            samples, noise = self._wider[words][i]
+            if samples is not None:
+                yield words, samples, noise
 
     def _sampled(
         self,
@@ -163,10 +164,10 @@ class NoiseReference:
         spec: specs.NoiseSpec,
         call: BoundCall,
         elements: list[ElementNoise],
-    ) -> list[Cloud | None]:
-        """Returns the cloud of every leaf under one noise; None where nothing moves."""
+    ) -> list[NoiseSamples | None]:
+        """Returns each leaf's differences under a noise, or None if none moves it."""
         spec = with_routines(spec)
-        empty: list[Cloud | None] = [None] * len(self._clean)
+        empty: list[NoiseSamples | None] = [None] * len(self._clean)
         if not coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed:
             return empty
         single: list[list[np.ndarray]] = [[] for _ in empty]
@@ -184,10 +185,10 @@ class NoiseReference:
                     of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
             before = now
         return [
-            Cloud(rung, *(np.reshape(x, (-1, 3)) for x in samples))
-            if any(samples)
+            NoiseSamples(rung, *(np.reshape(x, (-1, 3)) for x in of_leaf))
+            if any(of_leaf)
             else None
-            for samples in zip(single, pairs, strict=True)
+            for of_leaf in zip(single, pairs, strict=True)
         ]
 
 
@@ -204,11 +205,10 @@ class _RoundedOperands(Evaluation):
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         """Rounds the operands of products."""
         if call.step.name in MATRIX_PRODUCTS:
-            given = typed(call.step, operands)
-            operands = list(map(self._rounded, given))
+            operands = list(map(self._rounded, typed(call.step, operands)))
         return super().first_order(call, words, operands)
 
-    def _rounded(self, x: Any) -> Any:
+    def _rounded(self, x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             return x
         x = jnp.asarray(x)
@@ -216,29 +216,17 @@ class _RoundedOperands(Evaluation):
 
 
 def _format_effects(
-    call: BoundCall, values: Callable[[Any], Result], key: Array
+    call: BoundCall, values: Callable[[PyTree], Result], key: Array
 ) -> dict[str, Result]:
     """Returns the difference that each format of operands makes in each leaf."""
+    run = call.hooked(specs.Identity(), _RoundedOperands)
     pure, arrays = call.pure()
-
-    @jax.jit
-    def run(which: Array, *arrays: Array) -> Any:
-        hooks = _RoundedOperands(which)
-        return evaluate(
-            specs.Identity(), key, traced(pure, arrays), arrays, hooks=hooks
-        )
-
     plain = values(jax.jit(pure)(*arrays).result())
     effects = {}
     for i, name in enumerate(FORMATS):
-        given = values(jax.device_get(run(jnp.int32(i), *arrays)).result())
+        given = values(jax.device_get(run(key, jnp.int32(i))).result())
         effects[name] = list(map(subtract, given, plain))
     return {name: x for name, x in effects.items() if any(map(np.any, x))}
-
-
-def ladder(call: BoundCall, key: Array, *, draws: int) -> NoiseReference:
-    """Returns the effect of each cause on a call; `draws` as for `explain`."""
-    return NoiseReference(call, key, draws=draws)
 
 
 def sample(difference: np.ndarray) -> np.ndarray:

@@ -1,20 +1,20 @@
 """Runs a function under noise, in the same way for every question.
 
     call = BoundCall(fn, args, kwargs)
-    noisy = inject(fn, spec)
-    tree, means, deviations = sample_moments(call.draw(noisy, key, draws))
+    moments = sample_moments(call.draw(inject(fn, spec), key, draws))
 
 `call.result()` is the result without noise, and `call.draw` yields results under noise,
-one draw after another. `with_routines` adds noise on library routines, for questions
-that must not overlook them. `unreached_leaves` and `reach_notes` list the leaves and
-operations without noise.
+one draw after another. `call.hooked` compiles the call under an `Evaluation`. `keyed`
+makes a question of a key and arguments. `with_routines` adds noise on library routines,
+for questions that must not overlook them. `unreached_leaves` and `reach_notes` list the
+leaves and operations without noise.
 """
 
 import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,16 +22,28 @@ from jax import Array
 
 from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._coverage import Reach, reach
-from prednet_jax.noise._inject import Traced, traced
-from prednet_jax.noise.arguments import pure, split
+from prednet_jax.noise._inject import Traced, evaluate, traced
+from prednet_jax.noise.arguments import Outcome, pure, split
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions.leaves import Leaf, Result, subtract, wide_leaves
+from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions.leaves import (
+    Leaf,
+    Result,
+    rebuilt,
+    subtract,
+    wide_leaves,
+)
+from prednet_jax.noise.questions.tables import bracketed, shortened
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
+from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Elementwise, NoiseSpec, StochasticRounding
+from prednet_jax.noise.types import Function, PyTree
 
 # Seconds after which a tool reports how far it is.
 _SILENCE = 60.0
+_NOTHING = specs.Identity()
+
+Answer = TypeVar("Answer")
 
 
 def draw_keys(key: Array, draws: int) -> Iterator[Array]:
@@ -58,22 +70,22 @@ class BoundCall(NamedTuple):
         kwargs: its keyword arguments.
     """
 
-    fn: Callable
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
+    fn: Function
+    args: Sequence[PyTree]
+    kwargs: dict[str, PyTree]
 
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """Returns copies that a run may donate or change, Flax NNX objects included."""
         static, arrays, _ = split((self.args, self.kwargs))
         copies = [x.copy() if hasattr(x, "copy") else x for x in arrays]
         return static.filled(copies)[0]
 
-    def result(self, *first: Any) -> Any:
+    def result(self, *first: PyTree) -> PyTree:
         """Returns `fn(*first, *args, **kwargs)` of copies of the arguments."""
         args, kwargs = self.arguments()
         return self.fn(*first, *args, **kwargs)
 
-    def draw(self, noisy: Callable, key: Array, draws: int) -> Iterator[Any]:
+    def draw(self, noisy: Function, key: Array, draws: int) -> Iterator[PyTree]:
         """Yields results under noise, each a pytree of NumPy arrays.
 
         Args:
@@ -84,7 +96,7 @@ class BoundCall(NamedTuple):
         for one in draw_keys(key, draws):
             yield jax.device_get(self._replace(fn=noisy).result(one))
 
-    def pure(self) -> tuple[Callable, list[Any]]:
+    def pure(self) -> tuple[Callable[..., Outcome], list[Array]]:
         """Returns the call as a function of arrays alone, and these arrays.
 
         The function gives an `Outcome`, whose `result()` is the result.
@@ -99,12 +111,31 @@ class BoundCall(NamedTuple):
         """Returns the call of the program as it is traced now, a pure function."""
         program, arrays = self.program(), self.pure()[1]
 
-        def run(*arrays: Any) -> Any:
+        def run(*arrays: Array) -> PyTree:
             results = compat.evaluate(program.jaxpr, arrays)
-            structure = jax.tree.structure(program.shapes)
-            return jax.tree.unflatten(structure, results).result()
+            return rebuilt(program.shapes, results).result()
 
         return BoundCall(run, arrays, {})
+
+    def steps(self, spec: NoiseSpec = _NOTHING) -> list[Step]:
+        """Returns all equations of the program, each before those of its bodies."""
+        return list(plan(self.program().jaxpr, spec).walk())
+
+    def hooked(
+        self, spec: NoiseSpec, hooks: Callable[..., Evaluation]
+    ) -> Callable[..., Outcome]:
+        """Returns `run(key, *inputs)`, which evaluates the call by `hooks(*inputs)`.
+
+        It is compiled once; `inputs` are arrays that become known when it runs.
+        """
+        function, arrays = self.pure()
+
+        @jax.jit
+        def run(key: Array, inputs: PyTree, *arrays: Array) -> Outcome:
+            program = traced(function, arrays)
+            return evaluate(spec, key, program, arrays, hooks=hooks(*inputs))
+
+        return lambda key, *inputs: run(key, inputs, *arrays)
 
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
         """Returns the reach of noise for each array of the result, in order."""
@@ -112,13 +143,24 @@ class BoundCall(NamedTuple):
         return reach(plan(program.jaxpr, spec))[: len(program.shapes.arrays)]
 
 
-def computation_part(spec: NoiseSpec) -> NoiseSpec:
-    """Returns the part of a spec that acts on a computation.
+def keyed(
+    fn: Function, answer: Callable[[BoundCall, Array], Answer]
+) -> Callable[..., Answer]:
+    """Returns `ask(key, *args, **kwargs)`, which answers about `fn` at arguments."""
+
+    def ask(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Answer:
+        return answer(BoundCall(fn, args, kwargs), key)
+
+    return ask
+
+
+def computation_part(spec: NoiseSpec | None) -> NoiseSpec:
+    """Returns the part of a spec that acts on a computation; None is the default spec.
 
     Raises:
         NoiseError: no part does, such as noise on weights alone.
     """
-    on_computation = specs.at(spec, "computation")
+    on_computation = specs.at(spec or specs.default(), "computation")
     if on_computation is None:
         raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
     return on_computation
@@ -130,7 +172,7 @@ _ROUTINES = StochasticRounding(
 )
 
 
-def with_routines(spec: NoiseSpec) -> NoiseSpec:
+def with_routines(spec: NoiseSpec | None) -> NoiseSpec:
     """Returns the part on the computation, which rounds operands of routines as well.
 
     Otherwise a result would seem to have all digits, whatever a library routine loses.
@@ -146,7 +188,7 @@ def with_routines(spec: NoiseSpec) -> NoiseSpec:
     return specs.compose(*rounding)
 
 
-def unreached_leaves(tree: Any, reaches: Sequence[Reach]) -> list[bool]:
+def unreached_leaves(tree: PyTree, reaches: Sequence[Reach]) -> list[bool]:
     """Returns for each leaf of a result whether noise reaches none of its arithmetic.
 
     Args:
@@ -173,35 +215,32 @@ def reach_notes(reaches: Sequence[Reach]) -> tuple[str, ...]:
         ("not reached by this noise", missed),
         ("routines, perturbed by a rounding of their operands", routines),
     ):
-        named = [
-            f"{e.path} [{e.source}]" if e.source else e.path
-            for e in sorted(entries, key=lambda e: e.path)
-        ]
-        more = f", and {len(named) - 4} more" if len(named) > 4 else ""
-        lines += [f"{what}: {', '.join(named[:4])}{more}"] * bool(named)
+        named = [f"{e.path}{bracketed(e.source, ' ')}" for e in entries]
+        lines += [f"{what}: {shortened(sorted(named), 4)}"] * bool(named)
     return tuple(lines)
 
 
-class FiniteRuns:
-    """Counts in how many runs each element of a result is a finite number."""
+class Moments(NamedTuple):
+    """Mean and standard deviation of each element over several results.
 
-    def __init__(self) -> None:
-        self.runs = 0
-        self._finite: list[np.ndarray] = []
+    Attributes:
+        tree: the first result.
+        means: the means of each leaf; NaN or infinite if one of the numbers is.
+        deviations: the standard deviations of each leaf.
+        finite: the number of results in which each element is finite.
+        runs: the number of results.
+    """
 
-    def counted(self, results: Iterable[Any]) -> Iterator[Any]:
-        """Yields the results, and counts them."""
-        for result in results:
-            finite = [np.isfinite(x).astype(int) for x in wide_leaves(result)]
-            pairs = zip(self._finite or finite, finite, strict=True)
-            self._finite = [x + y for x, y in pairs] if self.runs else finite
-            self.runs += 1
-            yield result
+    tree: PyTree
+    means: Result
+    deviations: Result
+    finite: Result
+    runs: int
 
     def notes(self, described: Sequence[Leaf]) -> tuple[str, ...]:
         """Returns a line for each leaf that is finite in only some of the runs."""
         lines = []
-        for leaf, finite in zip(described, self._finite, strict=True):
+        for leaf, finite in zip(described, self.finite, strict=True):
             some = (finite > 0) & (finite < self.runs)
             if some.any():
                 runs = self.runs - int(finite[some].min())
@@ -213,27 +252,28 @@ class FiniteRuns:
         return tuple(lines)
 
 
-def sample_moments(results: Iterator[Any]) -> tuple[Any, Result, Result]:
-    """Returns the first result, and mean and standard deviation of each element.
+def sample_moments(results: Iterable[PyTree]) -> Moments:
+    """Returns the mean and the standard deviation of each element of two or more.
 
     Welford's recurrence (B. P. Welford, Technometrics 4, 1962) runs on differences from
-    the first result. An element is NaN or infinite if it is so in one of the results.
-
-    Args:
-        results: results as `BoundCall.draw` yields them, at least two.
+    the first result.
     """
+    results = iter(results)
     tree = next(results)
     first = wide_leaves(tree)
     shift = [np.zeros_like(x) for x in first]
     squares = [np.zeros(x.shape) for x in first]
+    finite = [np.isfinite(x).astype(int) for x in first]
     count = 1
     with np.errstate(invalid="ignore", over="ignore"):
         for result in results:
             count += 1
             for i, x in enumerate(wide_leaves(result)):
+                finite[i] += np.isfinite(x)
                 now = subtract(x, first[i])
                 old = now - shift[i]
                 shift[i] = shift[i] + old / count
                 squares[i] = squares[i] + (old * np.conj(now - shift[i])).real
         means = [x + d for x, d in zip(first, shift, strict=True)]
-        return tree, means, [np.sqrt(q / (count - 1)) for q in squares]
+        deviations = [np.sqrt(q / (count - 1)) for q in squares]
+    return Moments(tree, means, deviations, finite, count)

@@ -38,7 +38,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -46,7 +46,8 @@ from jax import Array
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.errors import NoiseError, check_int, expect, open_unit
+from prednet_jax.noise.questions import leaves, sampling
 from prednet_jax.noise.questions.elements import (
     ElementNoise,
     small_elements,
@@ -55,30 +56,16 @@ from prednet_jax.noise.questions.elements import (
 from prednet_jax.noise.questions.leaves import (
     Leaf,
     Result,
-    check_same_structure,
-    describe_leaves,
     equal_elements,
-    named_leaves,
     rms,
     subtract,
     wide_leaves,
 )
 from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    FiniteRuns,
-    sample_moments,
-    with_routines,
-)
-from prednet_jax.noise.specs import (
-    NoiseSpec,
-    ReductionOrder,
-    UlpPerturbation,
-    compose,
-    default,
-    parts,
-)
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
 from prednet_jax.noise.text import format
+from prednet_jax.noise.types import Function, PyTree
 
 # Smaller probabilities are below the resolution of the normal tail.
 LEAST_FAILURE = 1e-300
@@ -133,7 +120,7 @@ class Tolerance:
     def __iter__(self) -> Iterator[float]:
         return iter((self.rtol, self.atol))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the numbers and texts, without `limits`."""
         fields = (f.name for f in dataclasses.fields(self) if f.name != "limits")
         return {name: getattr(self, name) for name in fields}
@@ -155,17 +142,16 @@ def default_noise() -> NoiseSpec:
     A test has to pass a kernel that adds all terms of a sum one after another.
     """
     chained = ReductionOrder(granularity="element", chain="terms")
-    others = (p for p in parts(default()) if not isinstance(p, ReductionOrder))
-    return compose(chained, *others)
+    return compose(chained, UlpPerturbation())
 
 
 def tolerance(
-    fn: Callable,
+    fn: Function,
     spec: NoiseSpec | None = None,
     *,
     draws: int = 16,
     failure: float = 1e-6,
-) -> Callable[..., Any]:
+) -> Callable[..., PyTree]:
     """Returns a function that measures tolerances which almost all runs of `fn` meet.
 
     Args:
@@ -194,55 +180,45 @@ def tolerance(
         True
     """
     check_int("draws", draws, 2)
-    inside = isinstance(failure, int | float) and 0 < failure < 1
-    expect(inside, "failure", failure, "a number between 0 and 1")
+    open_unit("failure", failure)
     expect(failure >= LEAST_FAILURE, "failure", failure, f"{LEAST_FAILURE} or more")
-    spec = default_noise() if spec is None else spec
-    text, spec = format(spec), with_routines(spec)
+    spec = spec or default_noise()
+    text, noise = format(spec), with_routines(spec)
 
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> Any:
-        call = BoundCall(fn, args, kwargs)
+    def measure(call: BoundCall, key: Array) -> PyTree:
         own = own_rounding(call)
-        compiled = call._replace(fn=inject(fn, spec, only=())).result(key)
-        described = describe_leaves(compiled)
-        eager, there = wide_leaves(call.result()), wide_leaves(compiled)
-        references = [eager, there]
-        widened = ""
-        effects = {n: x for n, x in own.effects.items() if n != CASTS}
-        for name, effect in effects.items():
-            widened = name
-            references.append(list(map(np.subtract, there, effect)))
-        errors = [
-            _Errors(np.stack(xs), leaf)
-            for xs, leaf in zip(zip(*references, strict=True), described, strict=True)
-        ]
-        finite = FiniteRuns()
+        compiled = call._replace(fn=inject(fn, noise, only=())).result(key)
+        there = wide_leaves(compiled)
+        references = [wide_leaves(call.result()), there]
+        widened = [name for name in own.effects if name != CASTS]
+        for name in widened:
+            references.append(list(map(np.subtract, there, own.effects[name])))
+        described = leaves.describe_leaves(compiled)
+        columns = zip(described, zip(*references, strict=True), strict=True)
+        errors = [_Errors(np.stack(xs), leaf) for leaf, xs in columns]
 
-        def seen() -> Iterator[Any]:
-            for result in finite.counted(
-                own.call.draw(inject(own.call.fn, spec), key, draws)
-            ):
+        def seen() -> Iterator[PyTree]:
+            for result in own.call.draw(inject(own.call.fn, noise), key, draws):
                 for leaf, x in zip(errors, wide_leaves(result), strict=True):
                     leaf.see(x)
                 yield result
 
-        tree, means, spreads = sample_moments(seen())
-        if own.call is not call:
-            eager = wide_leaves(own.call.result())
-        casts = own.effects.get(CASTS, [])
-        _check_compilation(own.call, spec, key, errors, eager, references[-1], casts)
-        about: dict[str, Any] = {"widened": widened, "spec": text}
+        moments = sampling.sample_moments(seen())
+        eager = references[0] if own.call is call else wide_leaves(own.call.result())
+        decides, casts = takes_decisions(call), own.effects.get(CASTS, [])
+        pair = eager, references[-1]
+        _check_compilation(own.call, noise, key, errors, *pair, casts, decides)
+        about: dict = {"widened": "".join(widened[-1:]), "spec": text}
         about["casts"] = CASTS in own.effects
-        if takes_decisions(call):
-            about["limits"] = None
-        columns = zip(errors, means, spreads, strict=True)
+        about |= {"limits": None} if decides else {}
+        columns = errors, moments.means, moments.deviations
         tolerances = [
-            dataclasses.replace(e.tolerance(m, s, failure), **about)
-            for e, m, s in columns
+            dataclasses.replace(error.tolerance(mean, spread, failure), **about)
+            for error, mean, spread in zip(*columns, strict=True)
         ]
-        return jax.tree.unflatten(jax.tree.structure(tree), tolerances)
+        return leaves.rebuilt(moments.tree, tolerances)
 
-    return measure
+    return sampling.keyed(fn, measure)
 
 
 def _check_compilation(
@@ -253,34 +229,30 @@ def _check_compilation(
     eager: Result,
     compiled: Result,
     casts: Result,
+    decides: bool,
 ) -> None:
     """Refuses a function whose compiled result differs by more than rounding.
 
     A compiler may leave out casts, and add terms in a chain. A difference as large as
-    theirs is allowed.
+    theirs is allowed. `decides` is whether the function takes decisions, which rounding
+    may flip.
     """
-    flips = takes_decisions(call)
-    lost: list[Any] = [0.0] * len(errors)
-
-    def difference(i: int, x: np.ndarray) -> np.ndarray:
-        far = subtract(x, compiled[i])
-        far = np.where(np.isfinite(far), np.abs(far), 0)
-        return np.maximum(far - COMPILED_FACTOR * lost[i], 0)
+    lost: list = [0.0] * len(errors)
 
     def suspects(
-        noise: Sequence[ElementNoise], run: Sequence[np.ndarray | None]
-    ) -> list[tuple[int, np.ndarray]]:
-        return [
-            (i, x)
-            for i, one in enumerate(noise)
-            for x in (eager[i], run[i])
-            if x is not None
-            if one.outside(difference(i, x), COMPILED_FACTOR, flips)[0]
-            if not casts
-            or not one.within_effect(difference(i, x), casts[i], COMPILED_FACTOR)
-        ]
+        noises: Sequence[ElementNoise], run: Result
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        for i, noise in enumerate(noises):
+            for x in (eager[i], run[i]):
+                far = subtract(x, compiled[i])
+                far = np.where(np.isfinite(far), np.abs(far), 0)
+                far = np.maximum(far - COMPILED_FACTOR * lost[i], 0)
+                if not noise.outside(far, COMPILED_FACTOR, decides)[0]:
+                    continue
+                if not casts or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
+                    yield i, x, far
 
-    if not suspects([e.elements for e in errors], [e.first for e in errors]):
+    if not any(suspects([e.elements for e in errors], [e.first for e in errors])):
         return
     # The order of sums says nothing of rounding, and a long chain moves all runs alike.
     once = call.traced_once()
@@ -294,8 +266,7 @@ def _check_compilation(
     for result in later:
         for noise, x, y in zip(rounding, result, first, strict=True):
             noise.see(subtract(x, y))
-    for i, x in suspects(rounding, first):
-        far = difference(i, x)
+    for i, x, far in suspects(rounding, first):
         worst = np.unravel_index(int(np.argmax(far)), far.shape)
         raise NoiseError(
             f"{errors[i].leaf.path}{list(map(int, worst))}: the function gives "
@@ -305,12 +276,12 @@ def _check_compilation(
         )
 
 
-def tolerance_table(tolerances: Any) -> str:
+def tolerance_table(tolerances: PyTree) -> str:
     """Returns a line of text for each leaf, and one for the noise."""
-    leaves = named_leaves(tolerances)
-    width = max((len(name) for name, _ in leaves), default=0)
-    lines = [f"{name:{width}}  {one}" for name, one in leaves]
-    texts = dict.fromkeys(one.spec for _, one in leaves if one.spec)
+    named = leaves.named_leaves(tolerances)
+    width = max((len(name) for name, _ in named), default=0)
+    lines = [f"{name:{width}}  {one}" for name, one in named]
+    texts = dict.fromkeys(one.spec for _, one in named if one.spec)
     return "\n".join([*lines, *(f"under {text}" for text in texts)])
 
 
@@ -329,7 +300,7 @@ class _Errors:
         self.settled = (np.isfinite(references) & self.finite).all(0) | same.all(0)
         self.references = references[:, self.finite]
         self.elements = ElementNoise(references[0], leaf.epsilon)
-        self.first: np.ndarray | None = None
+        self.first = references[0]
         sizes = np.abs(self.references)
         self.size, self.largest = sizes.min(0), sizes.max(0)
         masked = self.size == self.size.max(initial=0)
@@ -344,7 +315,7 @@ class _Errors:
 
     def see(self, x: np.ndarray) -> None:
         """Adds a run under noise."""
-        self.first = x if self.first is None else self.first
+        self.first = self.first if self.elements.runs else x
         self.elements.see(subtract(x, self.first))
         self.settled &= self.finite | equal_elements(x, self.special)
         far = np.abs(x[self.finite] - self.references[0])
@@ -433,7 +404,7 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     return (low + high) / 2
 
 
-def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
+def assert_close(actual: PyTree, expected: PyTree, tolerances: PyTree) -> None:
     """Raises unless every element is within its tolerance of the expected one.
 
     Args:
@@ -447,10 +418,9 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
         NoiseError: structures or shapes differ.
     """
     allowed = jax.tree.leaves(tolerances)
-    described = check_same_structure("actual", actual, "expected", expected)
-    typed = all(isinstance(one, Tolerance) for one in allowed)
+    described = leaves.check_same_structure("actual", actual, "expected", expected)
+    fits = [type(one) for one in allowed] == [Tolerance] * len(described)
     wanted = f"one Tolerance for each of {len(described)} leaves"
-    fits = typed and len(allowed) == len(described)
     expect(fits, "tolerances", tolerances, wanted)
     values = map(wide_leaves, (actual, expected))
     lines = list(filter(None, map(_outside, described, allowed, *values)))
@@ -462,17 +432,17 @@ def assert_close(actual: Any, expected: Any, tolerances: Any) -> None:
 class Reference(NamedTuple):
     """A result, and how far others may be from it: a `Tolerance` for each leaf."""
 
-    expected: Any
-    tolerances: Any
+    expected: PyTree
+    tolerances: PyTree
 
-    def assert_close(self, actual: Any) -> None:
+    def assert_close(self, actual: PyTree) -> None:
         """Raises unless `assert_close(actual, expected, tolerances)` holds."""
         assert_close(actual, self.expected, self.tolerances)
 
 
 def noise_reference(
-    fn: Callable,
-    *args: Any,
+    fn: Function,
+    *args: PyTree,
     spec: NoiseSpec | None = None,
     draws: int = 16,
     failure: float = 1e-6,

@@ -29,22 +29,23 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles, random_bits, specs
+from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.arguments import Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions.leaves import as_array, real_numbers
 from prednet_jax.noise.questions.sampling import computation_part
-from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.questions.tables import format_table, joined
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.types import Function, PyTree
 
 #: Probability of `beyond` for a training that differs by noise alone.
 RATE = 0.01
@@ -90,7 +91,7 @@ class Comparison(NamedTuple):
             f"of the band off, {self.relative:.2g} relative; {self.draws} draws, at "
             f"most {RATE:.0%} of equal trainings are called beyond"
         )
-        return f"{text}; {self.note}" if self.note else text
+        return joined(text, self.note)
 
 
 @dataclasses.dataclass(eq=False)
@@ -111,7 +112,7 @@ class Band:
     _all: list[dict[str, Curves]] = dataclasses.field(repr=False)
     _draw: Callable[[int], dict[str, Curves]] = dataclasses.field(repr=False)
 
-    def compare(self, losses: Any, **metrics: Any) -> Comparison:
+    def compare(self, losses: object, **metrics: object) -> Comparison:
         """Compares the curves of another training with the band.
 
         Args:
@@ -142,12 +143,11 @@ class Band:
         comparisons = [comparison for comparison, _ in judged]
         outside = [c for c in comparisons if c.first is not None]
         first = min(outside, key=lambda c: c.first or 0, default=None)
-        told = first or max(comparisons, key=lambda c: c.ratio)
+        found = first or max(comparisons, key=lambda c: c.ratio)
         more = sum(len(x["loss"]) for x in self._all[before:])
         seconds = time.perf_counter() - begun
         cost = f"{more} more draws took {seconds:.2g} s" if more else ""
-        notes = "; ".join(filter(None, [told.note, cost]))
-        return told._replace(draws=draws, note=notes)
+        return found._replace(draws=draws, note=joined(found.note, cost))
 
     def _bounds(self, name: str, curve: Curve, draws: int, curves: int) -> "_Bounds":
         """Returns the band of one quantity, and runs the draws that are missing."""
@@ -160,15 +160,15 @@ class Band:
     def __str__(self) -> str:
         length = self.losses.shape[1]
         shown = sorted({*np.geomspace(1, length, 8).astype(int) - 1, length - 1})
-        rows: list[list[Any]] = []
+        rows = []
         for name, values in [("loss", self.losses), *self.metrics.items()]:
             bounds = _bounds(values, values[0], RATE / LOOKS)
             low, high = bounds.interval()
             for t in shown:
                 middle = float(bounds.values(bounds.center)[t])
                 half = float(high[t] - low[t]) / 2
-                of_size = half / abs(middle) if middle else None
-                rows.append([name, t, f"{middle:.6g}", half, of_size])
+                relative = half / abs(middle) if middle else None
+                rows.append([name, t, f"{middle:.6g}", half, relative])
         head = ["", "update", "middle", "half width", "relative"]
         last = (
             f"{len(self.losses)} draws in {self.seconds:.2g} s; compare(losses) runs "
@@ -176,10 +176,9 @@ class Band:
         )
         return "\n".join([*format_table(head, rows, "<>>>>"), last])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the curves of all draws, and the seconds they took."""
-        every = {"losses": self.losses, "metrics": self.metrics}
-        return every | {"seconds": self.seconds}
+        return {n: getattr(self, n) for n in ("losses", "metrics", "seconds")}
 
 
 class _Bounds(NamedTuple):
@@ -295,19 +294,17 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     if first is not None:
         return result._replace(answer="beyond", first=first), bool(near.any())
     # If only some draws become NaN, noise decides whether a training does.
-    mine = broken.size > 0
     if 0 < bounds.broken < bounds.draws:
         note = f"{bounds.broken} of {bounds.draws} draws become NaN or infinite too"
         return result._replace(note=note), bool(near.any())
-    if mine != (bounds.broken > 0):
-        at, who = (int(broken[0]), "the curve") if mine else (end, "every draw")
+    if bool(broken.size) != bool(bounds.broken):
+        at, who = (int(broken[0]), "the curve") if broken.size else (end, "every draw")
         note = f"{who} is NaN or infinite from update {at} on, and not the other"
-        result = result._replace(answer="beyond", first=at, ratio=math.inf, note=note)
-        return result, True
+        return Comparison("beyond", at, math.inf, relative, name, note=note), True
     return result, bool(near.any())
 
 
-def _curve(name: str, x: Any, length: int) -> Curve:
+def _curve(name: str, x: object, length: int) -> Curve:
     """Returns a curve as an array, and refuses one of another length."""
     array = real_numbers(np.asanyarray(x), name)
     if array.shape != (length,):
@@ -319,9 +316,9 @@ def _curve(name: str, x: Any, length: int) -> Curve:
 
 
 def training(
-    step: Callable,
-    state: Any,
-    batches: Any,
+    step: Function,
+    state: PyTree,
+    batches: Iterable[PyTree] | Callable[[int], PyTree],
     *,
     updates: int | None = None,
     spec: NoiseSpec | None = None,
@@ -353,7 +350,7 @@ def training(
     """
     check_int("draws", draws, 4)
     check_int("most", most, 4)
-    noise = computation_part(specs.default() if spec is None else spec)
+    noise = computation_part(spec)
     many = _batches(batches, updates)
 
     def run(key: Array) -> Band:
@@ -376,8 +373,8 @@ def training(
 
 
 def _batches(
-    batches: Any, updates: int | None
-) -> Callable[[], Iterator[tuple[int, Any]]]:
+    batches: Iterable[PyTree] | Callable[[int], PyTree], updates: int | None
+) -> Callable[[], Iterator[tuple[int, PyTree]]]:
     """Returns a function that gives the updates and their batches, from the first."""
     if updates is not None:
         check_int("updates", updates, 1)
@@ -397,8 +394,10 @@ class Program:
         arrays: arrays of the first state.
     """
 
-    def __init__(self, step: Callable, state: Any, batch: Any, spec: NoiseSpec) -> None:
-        def typed(x: Any) -> Any:
+    def __init__(
+        self, step: Function, state: PyTree, batch: PyTree, spec: NoiseSpec
+    ) -> None:
+        def typed(x: PyTree) -> PyTree:
             is_number = isinstance(x, bool | int | float | complex)
             return np.asarray(x, jnp.asarray(x).dtype) if is_number else x
 
@@ -406,7 +405,7 @@ class Program:
         static, self.arrays, _ = split((state,))
         self.names: list[str] = []
 
-        def advance(arrays: list[Any], batch: Any) -> tuple[list[Any], list[Array]]:
+        def advance(arrays: list[Array], batch: PyTree) -> tuple[list, list]:
             (before,), _ = static.filled(arrays)
             after, numbers = _checked(step(before, batch))
             static_after, arrays_after, _ = split((after,))
@@ -425,11 +424,11 @@ class Program:
         noisy = inject(advance, spec)
 
         def many(
-            keys: Array, update: Array, arrays: Any, given: Any, static: Static
-        ) -> Any:
+            keys: Array, update: Array, arrays: list, given: list, static: Static
+        ) -> tuple[list, list]:
             (batch,), _ = static.filled(given)
 
-            def one(key_and_arrays: Any) -> Any:
+            def one(key_and_arrays: tuple[Array, list]) -> tuple[list, list]:
                 key, arrays = key_and_arrays
                 return noisy(jax.random.fold_in(key, update), arrays, batch)
 
@@ -437,7 +436,7 @@ class Program:
 
         self.many = jax.jit(many, static_argnums=4)
 
-    def curves(self, keys: Array, batches: Iterator[tuple[int, Any]]) -> dict:
+    def curves(self, keys: Array, batches: Iterator[tuple[int, PyTree]]) -> dict:
         """Returns the curves [draws, T] by name, of one training for each key."""
         count = len(keys)
         arrays = [jnp.broadcast_to(x, (count, *jnp.shape(x))) for x in self.arrays]
@@ -451,7 +450,7 @@ class Program:
         return {n: np.stack(x, 1) for n, x in zip(self.names, columns, strict=True)}
 
 
-def _checked(result: Any) -> tuple[Any, dict[str, Array]]:
+def _checked(result: PyTree) -> tuple[PyTree, dict[str, Array]]:
     """Returns the state after a step, and the loss and the metrics that are numbers."""
     expected = "step: expected (state, loss), or (state, (loss, {name: number}))"
     if not isinstance(result, tuple) or len(result) != 2:
@@ -469,13 +468,13 @@ def _checked(result: Any) -> tuple[Any, dict[str, Array]]:
     return after, {"loss": loss} | numbers
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     """Returns whether an output of a step is one floating-point number."""
     kind = getattr(x, "dtype", np.dtype(bool))
-    return jnp.issubdtype(kind, jnp.floating) and x.shape == ()
+    return jnp.issubdtype(kind, jnp.floating) and np.shape(x) == ()
 
 
-def _check_pure(advance: Callable, arrays: list[Any], batch: Any) -> None:
+def _check_pure(advance: Callable, arrays: list[Array], batch: PyTree) -> None:
     """Refuses a step that gives another program when it is traced again."""
     hint = (
         "expected a pure function, whose counters, PRNG keys and running statistics "
@@ -484,11 +483,10 @@ def _check_pure(advance: Callable, arrays: list[Any], batch: Any) -> None:
     static, given, _ = split((batch,))
 
     def program() -> list[str]:
-        def function(arrays: list[Any], given: list[Any]) -> Any:
-            return advance(arrays, static.filled(given)[0][0])
-
         # JAX keeps traces by function; this one is new at each call.
-        traced = jax.make_jaxpr(function)(arrays, given)
+        traced = jax.make_jaxpr(lambda xs, ys: advance(xs, static.filled(ys)[0][0]))(
+            arrays, given
+        )
         text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))
         constants = (hash(as_array(x).tobytes()) for x in traced.consts)
         return [*text.splitlines(), *(f"a constant array {x:x}" for x in constants)]

@@ -6,13 +6,11 @@ another in several (gates, the projections of attention) are paired block by blo
 remaining weights are paired by shape, nearness and name, and differ.
 """
 
-import difflib
-import functools
 import itertools
 import os
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -21,8 +19,14 @@ from jax import numpy as jnp
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
 from prednet_jax.noise.questions.leaves import as_array, rms, subtract
-from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name
-from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.questions.names import (
+    arrays_of,
+    canonical,
+    leaf_name,
+    similarity,
+)
+from prednet_jax.noise.questions.tables import format_table, unmatched_lines
+from prednet_jax.noise.types import PyTree
 
 # The largest distance of sorted numbers of equal weights: bfloat16 keeps 8 bits.
 CONTENT = 2.0**-7
@@ -74,23 +78,18 @@ class Trees(NamedTuple):
 
     def __str__(self) -> str:
         head = ["here", "reference", "rung", "difference", "order of axes", ""]
-        rows = [
-            [p.name, p.reference, p.rung, p.difference, p.layout, p.hint]
-            for p in self.pairs
-        ]
-        text = format_table(head, rows, "<<<><<") if rows else []
-        for where, names in zip(("here", "there"), self.unmatched, strict=True):
-            text += [f"unmatched {where}: {', '.join(names)}"] * bool(names)
+        text = format_table(head, self.pairs, "<<<><<") if self.pairs else []
+        text += unmatched_lines(self.unmatched)
         equal = "all weights are equal up to the order of axes"
         text.append(equal if self.equal else "not all weights are equal")
         return "\n".join(text)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Returns the content of the report."""
         return self._asdict() | {"equal": self.equal, "first": self.first}
 
 
-def compare_trees(params: Any, reference: Any) -> Trees:
+def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     """Compares the weights of a port with the weights of its original.
 
     Args:
@@ -109,14 +108,14 @@ def compare_trees(params: Any, reference: Any) -> Trees:
         True
     """
     here, there = (
-        arrays_of(what, tree if _is_file(tree) else _flat(tree))
+        arrays_of(what, tree if isinstance(tree, str | os.PathLike) else _flat(tree))
         for what, tree in (("params", params), ("reference", reference))
     )
-    order = list(here)
+    place = {name: i for i, name in enumerate(here)}
     rest = (dict(here), dict(there))
-    pairs = _equal(*rest)
+    pairs = _pairs(*rest, lambda v, r: 0.0 if _same_content(v, r) else None)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
-    pairs += _near(*rest)
+    pairs += _pairs(*rest, _nearness)
     # The order of axes that other shapes leave no choice about, or that most have.
     fits = [_fits(v, r) for _, _, v, r in pairs]
     forced: Counter[layouts.Layout] = Counter()
@@ -129,7 +128,6 @@ def compare_trees(params: Any, reference: Any) -> Trees:
         if count > 1 or layout in forced:
             usual.setdefault((layout.theirs, layout.ours), layout)
     judged = [_judged(*pair, f, usual) for pair, f in zip(pairs, fits, strict=True)]
-    place = {name: i for i, name in enumerate(order)}
     judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
     return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])))
 
@@ -138,11 +136,7 @@ Weights = dict[str, np.ndarray]
 _Found = tuple[str, str, np.ndarray, np.ndarray]
 
 
-def _is_file(tree: Any) -> bool:
-    return isinstance(tree, str | os.PathLike)
-
-
-def _flat(tree: Any) -> dict[str, Any]:
+def _flat(tree: PyTree) -> dict[str, PyTree]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {leaf_name(keys): x for keys, x in leaves}
 
@@ -157,20 +151,25 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _similarity(a: str, b: str) -> float:
-    one, other = ("".join(canonical(name)) for name in (a, b))
-    return difflib.SequenceMatcher(None, one, other).ratio()
+    return similarity(*("".join(canonical(name)) for name in (a, b)))
 
 
-def _equal(here: Weights, there: Weights) -> list[_Found]:
-    """Takes the pairs with the same content, the pairs of similar names first."""
-    same = [
-        (_similarity(n, t), n, t)
+def _nearness(v: np.ndarray, r: np.ndarray) -> float:
+    return min(_distance(v, r, fit) for fit in _fits(v, r))
+
+
+def _pairs(
+    here: Weights, there: Weights, cost: Callable[..., float | None]
+) -> list[_Found]:
+    """Takes pairs whose shapes fit, by cost and similar names; a cost None is none."""
+    costs = [
+        (price - _similarity(n, t), n, t)
         for n, v in here.items()
         for t, r in there.items()
-        if _same_content(v, r) and _fits(v, r)
+        if _fits(v, r) and (price := cost(v, r)) is not None
     ]
     found = []
-    for _, n, t in sorted(same, key=lambda x: -x[0]):
+    for _, n, t in sorted(costs, key=lambda x: x[0]):
         if n in here and t in there:
             found.append((n, t, here.pop(n), there.pop(t)))
     return found
@@ -192,21 +191,6 @@ def _blocks(small: Weights, large: Weights) -> list[_Found]:
                     used.add(t)
     for t in used:
         del large[t]
-    return found
-
-
-def _near(here: Weights, there: Weights) -> list[_Found]:
-    """Takes pairs of other content, by shape, nearness and name."""
-    costs = [
-        (min(_distance(v, r, fit) for fit in fits) - _similarity(n, t), n, t)
-        for n, v in here.items()
-        for t, r in there.items()
-        if (fits := _fits(v, r))
-    ]
-    found = []
-    for _, n, t in sorted(costs):
-        if n in here and t in there:
-            found.append((n, t, here.pop(n), there.pop(t)))
     return found
 
 
@@ -250,10 +234,10 @@ def _judged(
     if known in fits and best != known:
         hint = "transposed: the others have another order of axes"
     elif rung == "beyond":
-        close = functools.partial(np.allclose, rtol=1e-5, atol=1e-6 * float(size.max()))
+        atol = 1e-6 * float(size.max())
 
         def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
-            return bool(close(x[part], other[part]))
+            return bool(np.allclose(x[part], other[part], 1e-5, atol))
 
         hint = array_hint(wide, other, explains)
         hint = hint or fitted_hint(wide, other, explains, [None, *range(wide.ndim)])

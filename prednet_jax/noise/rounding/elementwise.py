@@ -11,7 +11,6 @@ Derivatives pass straight through: the noise is a constant of the operation, so
 import functools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -133,7 +132,7 @@ def _inexact(
     return bounded(x, salt) if _is_float(x) else x
 
 
-def has_noise(dtype: Any) -> bool:
+def has_noise(dtype: np.dtype) -> bool:
     """Returns whether `apply` perturbs results of this type."""
     # By name, because NumPy does not know the types of PRNG keys.
     return dtype.name in (*FLOATS, "complex64", "complex128")

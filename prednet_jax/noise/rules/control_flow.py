@@ -24,6 +24,7 @@ from prednet_jax.noise import compat, loops
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.registry import HigherOrder
+from prednet_jax.noise.types import Params, PyTree, Values
 
 Call = Any  # `run.Call`, or what stands for it
 
@@ -43,7 +44,7 @@ def _jit(call: Call, words: Words, operands: list) -> list:
     return _constrain(results, call.params["out_shardings"])
 
 
-def _constrain(values: list, shardings: Sequence[Any]) -> list:
+def _constrain(values: list, shardings: Sequence[jax.sharding.Sharding]) -> list:
     return [
         lax.with_sharding_constraint(v, s) if isinstance(s, Sharding) else v
         for v, s in zip(values, shardings, strict=True)
@@ -141,7 +142,7 @@ def _remat(call: Call, words: Words, operands: list) -> list:
             operands = _barrier(operands)
         return call.body(words, operands)
 
-    def function(words: Words, *args: Any) -> list:
+    def function(words: Words, *args: PyTree) -> list:
         return call.body(words, args)
 
     checkpointed = jax.checkpoint(
@@ -163,12 +164,12 @@ def _barrier(values: list) -> list:
     return held
 
 
-def _jvp(function: Callable, args: Sequence[Any], dots: Sequence[Any]) -> Any:
+def _jvp(function: Callable, args: Values, dots: Values) -> tuple:
     """Returns the derivative along all `dots` that are not symbolic zeros."""
     # A custom_vjp function refuses derivatives by what it closes over, zeros too.
     moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
-    def of_moving(*some: Any) -> list:
+    def of_moving(*some: Array) -> list:
         given = dict(zip(moving, some, strict=True))
         return function(*(given.get(i, x) for i, x in enumerate(args)))
 
@@ -179,10 +180,10 @@ def _custom(call: Call, words: Words, operands: list) -> list:
     """Perturbs custom_jvp and custom_vjp inside, and keeps their rule for grad."""
 
     @jax.custom_jvp
-    def function(words: Words, *args: Any) -> list:
+    def function(words: Words, *args: PyTree) -> list:
         return call.body(words, args)
 
-    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
+    def rule(primals: Values, tangents: Values) -> tuple:
         tangent = _jvp(call.bind, primals[1:], tangents[1:])
         return function(*primals), tangent
 
@@ -193,10 +194,10 @@ def _custom(call: Call, words: Words, operands: list) -> list:
 def _shard_map(call: Call, words: Words, operands: list) -> list:
     params = call.params
 
-    def function(words: Words, *args: Any) -> tuple:
+    def function(words: Words, *args: PyTree) -> tuple:
         return tuple(call.body(words, args))
 
-    everywhere: Any = jax.tree.map(lambda _: PartitionSpec(), words)
+    everywhere: PyTree = jax.tree.map(lambda _: PartitionSpec(), words)
     over_mesh = jax.shard_map(
         function,
         mesh=params["mesh"],
@@ -208,7 +209,7 @@ def _shard_map(call: Call, words: Words, operands: list) -> list:
     return list(over_mesh(words, *operands))
 
 
-def _split(params: Mapping[str, Any], operands: Sequence[Any]) -> tuple:
+def _split(params: Params, operands: Values) -> tuple:
     """Returns the constants of `matvec` and of `solve`, all constants, and b."""
     lengths = params["const_lengths"]
     count, before = sum(lengths), lengths.matvec + lengths.vecmat
@@ -222,11 +223,11 @@ def _split(params: Mapping[str, Any], operands: Sequence[Any]) -> tuple:
 
 def _solve(call: Call, words: Words, operands: list) -> list:
     @jax.custom_jvp
-    def solved(words: Words, *operands: Any) -> list:
+    def solved(words: Words, *operands: Array) -> list:
         _, of_solve, _, b = _split(call.params, operands)
         return call.body(words, [*of_solve, *b], "[solve]")
 
-    def rule(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple:
+    def rule(primals: Values, tangents: Values) -> tuple:
         results = solved(*primals)
         of_matvec, _, constants, b = _split(call.params, primals[1:])
         moved, _, _, b_dots = _split(call.params, tangents[1:])
@@ -260,7 +261,7 @@ _SPARSE = {
 }
 
 
-def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
+def _sparse(module: str, equation: compat.Equation) -> dict[str, object]:
     """Returns the program that replaces an equation of sparse arrays."""
     loaded = sys.modules[f"jax.experimental.sparse.{module}"]
     function = getattr(loaded, f"_{equation.primitive.name}_impl")
@@ -270,11 +271,11 @@ def _sparse(module: str, equation: compat.Equation) -> dict[str, Any]:
     return {"": traced}
 
 
-def _implementation(equation: compat.Equation) -> dict[str, Any]:
+def _implementation(equation: compat.Equation) -> dict[str, object]:
     """Returns the program that evaluates a primitive of Equinox."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
 
-    def evaluate(*operands: Any) -> Any:
+    def evaluate(*operands: Array) -> PyTree:
         return equation.primitive.impl(*operands, **equation.params)
 
     with compat.settings(equation):

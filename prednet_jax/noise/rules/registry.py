@@ -5,16 +5,15 @@ without a rule is refused. A first-order one is evaluated without noise, and `co
 lists it unless it is known to be exact (`primitives.EXACT`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jax.extend import core
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import expect
 from prednet_jax.noise.order.partials import Cut, LeftAlone
-from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.types import Params, Values
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class FirstOrder:
     left_alone: str = ""
 
 
-def labelled(equation: compat.Equation) -> dict[str, Any]:
+def labelled(equation: compat.Equation) -> dict[str, object]:
     """Returns an equation's jaxprs by label: a parameter, a number, or "" for one."""
     jaxprs = {}
     for name, value in equation.params.items():
@@ -69,11 +68,11 @@ class HigherOrder:
             that the bodies use.
     """
 
-    run: Callable[[Any, Words, list[Any]], Sequence[Any]]
-    programs: Callable[[compat.Equation], Mapping[str, Any]] = labelled
+    run: Callable[..., Values]
+    programs: Callable[[compat.Equation], Mapping[str, compat.Jaxpr]] = labelled
     inlined: bool = False
     joins: bool = False
-    axes: Callable[[Mapping[str, Any]], Mapping[str, int]] = lambda params: {}
+    axes: Callable[[Params], Mapping[str, int]] = lambda params: {}
 
 
 Rule = FirstOrder | HigherOrder

@@ -172,7 +172,7 @@ def golden() -> dict[tuple[str, Case], compilation.Compiled]:
     for gpu, entries in json.loads(gzip.decompress(GOLDEN.read_bytes())).items():
         for name, entry in entries.items():
             entry["launches"] = tuple(
-                compilation.Launch(
+                compilation.KernelLaunch(
                     *(tuple(x) if isinstance(x, list) else x for x in each)
                 )
                 for each in entry["launches"]

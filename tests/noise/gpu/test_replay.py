@@ -188,10 +188,10 @@ def test_without_the_compiler_one_line_has_the_command(alone):
 
 
 def test_an_order_is_read_once(compiler, monkeypatch):
-    key = orders.Sum("gtx1080", "float32", (5, 70), (1,))
-    schedule = orders.order_of(key)
+    key = orders.SumSignature("gtx1080", "float32", (5, 70), (1,))
+    schedule = orders.schedule_for(key)
     monkeypatch.setattr(orders.compilation, "compiled_for", None)
-    assert orders.order_of(key) is schedule
+    assert orders.schedule_for(key) is schedule
 
 
 def test_nothing_is_random_and_the_derivative_is_that_of_the_sum():

@@ -62,7 +62,7 @@ X = np.linspace(0, 1, 300, dtype=np.float32)
 
 
 def keeper(tmp_path, renew=False):
-    return kept.Keeper(tmp_path / "test_a.py", "test_b", renew)
+    return kept.StoredTolerance(tmp_path / "test_a.py", "test_b", renew)
 
 
 def test_what_is_kept_is_not_measured_again(tmp_path):
@@ -96,7 +96,7 @@ def test_another_result_or_noise_asks_to_be_renewed(tmp_path):
 
 
 def test_a_broken_file_is_named(tmp_path):
-    file = kept.file_beside(tmp_path / "test_a.py")
+    file = kept.tolerance_file_for(tmp_path / "test_a.py")
     file.write_text('{"test_b": [{"leaves": {"result": {}}}]}')
     with pytest.raises(noise.NoiseError, match=r"test_a\.noise\.json: expected toler"):
         keeper(tmp_path)(jnp.sum, X)
@@ -136,7 +136,7 @@ def test_written_tolerances_against_the_measured(tmp_path, rtol, ratio, verdict)
     file.write_text(HAND.format(rtol=rtol).replace("b, )", "b)"))
     leaf = {"rtol": 1e-6, "atol": 0.0, "noise": 0.2, "extrapolated": True, "size": 4.0}
     entry = {"noise": "default", "failure": 1e-6, "leaves": {"result": leaf}}
-    kept.file_beside(file).write_text(json.dumps({"test_one[3]": [entry]}))
+    kept.tolerance_file_for(file).write_text(json.dumps({"test_one[3]": [entry]}))
     one, two, three, four = kept.compare(str(file)).written
     assert one.verdict == verdict
     assert one.ratio == pytest.approx(ratio)

@@ -1,0 +1,361 @@
+"""Defines the commands of `python -m prednet_jax.noise`, one for each question.
+
+A command is a function of a `CommandContext`; its docstring is its help. `READERS` turn
+the texts of flags into values.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+import prednet_jax.noise as noise
+from prednet_jax.noise.archives import read_arguments
+from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.gpu.compilation import install
+from prednet_jax.noise.questions import kept
+from prednet_jax.noise.questions.devices import SUMS_BY_RANK
+from prednet_jax.noise.questions.leaves import named_leaves, rebuilt
+from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
+from prednet_jax.noise.specs import default
+from prednet_jax.noise.types import Function, PyTree
+
+
+class CommandContext(NamedTuple):
+    """The inputs of a command: a call, the noise, and the command line."""
+
+    call: BoundCall
+    spec: noise.NoiseSpec
+    options: argparse.Namespace
+
+    @property
+    def key(self) -> jax.Array:
+        """The PRNG key that --seed gives."""
+        return jax.random.key(self.options.seed)
+
+    def value(self, flag: str) -> Any:
+        """Returns the value of a flag, of a file its content."""
+        given = getattr(self.options, flag)
+        read = READERS.get(flag)
+        return given if read is None or given is None else read(self, flag, given)
+
+    def tell(self, tool: Function, *first: jax.Array, **options: PyTree) -> Any:
+        """Returns the answer of a tool for the call, with the command's flags.
+
+        `first` come before the arguments of the call, as a PRNG key does.
+        """
+        command = COMMANDS[self.options.command]
+        flags = {flag: self.value(flag) for flag in command.flags.split()}
+        flags |= {"spec": self.spec} if command.noise else {}
+        flags |= {"draws": self.options.draws} if command.draws else {}
+        asked = self.call._replace(fn=tool(self.call.fn, **flags | options))
+        return asked.result(*first)
+
+
+class CommandResult(NamedTuple):
+    """The result of a command, where text and JSON do not come from one report."""
+
+    text: object
+    data: object
+
+
+Ask = Callable[[CommandContext], object]
+
+
+class Command(NamedTuple):
+    """A question: its function, its purpose and its own flags.
+
+    Commands whose `noise` and `draws` are not set take no such flags.
+    """
+
+    ask: Ask
+    about: str
+    noise: str
+    draws: int
+    flags: str
+
+
+COMMANDS: dict[str, Command] = {}
+
+
+def _command(noise: str = "", draws: int = 0, flags: str = "") -> Callable[[Ask], Ask]:
+    """Registers a function as a command; its docstring is the help.
+
+    Args:
+        noise: the default of --noise.
+        draws: the default of --draws.
+        flags: the command's own flags, separated by blanks.
+    """
+
+    def register(ask: Ask) -> Ask:
+        about = " ".join((ask.__doc__ or "").split())
+        name = ask.__name__.removeprefix("_")
+        COMMANDS[name] = Command(ask, about, noise, draws, flags)
+        return ask
+
+    return register
+
+
+_DEFAULT, _CHAINED = map(noise.format, (default(), kept.default_noise()))
+_BY_RANK = noise.format(SUMS_BY_RANK)
+
+
+@_command("reduction_order")
+def _coverage(context: CommandContext) -> object:
+    """Lists the equations that noise reaches and those that it does not."""
+    return context.tell(noise.coverage)
+
+
+@_command("reduction_order", 8, "parts")
+def _localize(context: CommandContext) -> object:
+    """Lists the lines whose noise moves the result most."""
+
+    def tool(fn: Function, draws: int, **options: Any) -> Function:
+        return noise.localize(fn, samples=draws, **options)
+
+    return context.tell(tool, context.key)
+
+
+@_command(_DEFAULT, 16)
+def _digits(context: CommandContext) -> object:
+    """Counts the significant decimal digits of each result."""
+    return context.tell(noise.digits_table, context.key)
+
+
+@_command(_CHAINED, 16, "failure")
+def _tolerance(context: CommandContext) -> CommandResult:
+    """Recommends the rtol and atol of a test."""
+    tolerances = context.tell(noise.tolerance, context.key)
+    notes = reach_notes(context.call.reaches(with_routines(context.spec)))
+    text = "\n".join([noise.tolerance_table(tolerances), *notes])
+    leaves = dict(named_leaves(tolerances))
+    return CommandResult(text, {"leaves": leaves, "notes": notes})
+
+
+@_command(draws=8, flags="a b")
+def _explain(context: CommandContext) -> object:
+    """Finds what makes two results differ."""
+    return context.tell(noise.explain, context.key)
+
+
+@_command(_DEFAULT, 16, "labels")
+def _decisions(context: CommandContext) -> object:
+    """Lists the decisions that noise flips."""
+    return context.tell(noise.decisions, context.key)
+
+
+@_command(flags="output")
+def _record(context: CommandContext) -> CommandResult:
+    """Writes the result of every equation to a file."""
+    recording = context.tell(lambda fn, output: noise.record(fn))
+    path, text = context.options.output, str(recording)
+    recording.save(path)
+    return CommandResult(f"{text}: {path}", {"recording": text, "output": path})
+
+
+@_command(_DEFAULT, 8, "recording")
+def _first_difference(context: CommandContext) -> object:
+    """Finds where a run here first differs from a recorded one."""
+    return context.tell(noise.first_difference, context.key)
+
+
+@_command(_DEFAULT, 8, "reference names")
+def _compare_layers(context: CommandContext) -> object:
+    """Finds the first layer of a port whose difference is more than noise."""
+    return context.tell(noise.compare_layers, context.key)
+
+
+@_command(flags="reference")
+def _compare_trees(context: CommandContext) -> object:
+    """Pairs the weights that the function returns with those of a reference."""
+    return noise.compare_trees(context.call.result(), context.options.reference)
+
+
+@_command(_DEFAULT, 8, "a b")
+def _compare_logits(context: CommandContext) -> object:
+    """Compares two results that are logits: ratios, KL divergence and flips."""
+    return context.tell(noise.compare_logits, context.key)
+
+
+@_command(draws=8, flags="batch seed")
+def _invariance(context: CommandContext) -> object:
+    """Finds whether the result of a row depends on other rows and the batch size."""
+    return context.tell(noise.invariance)
+
+
+@_command()
+def _tolerances(context: CommandContext) -> object:
+    """Lists tests of a folder whose tolerance is looser or tighter than measured."""
+    return kept.compare(context.options.function)
+
+
+@_command(_BY_RANK, 8, "mesh specs")
+def _devices(context: CommandContext) -> object:
+    """Computes over a mesh of devices that are not here, and compares."""
+    sizes, in_specs = _on_mesh(context.options.mesh, context.options.specs)
+    options = {"in_specs": in_specs, "spec": context.spec}
+    (fn, *_), key, draws = context.call, context.key, context.options.draws
+    if any(len(several) > 1 for several in sizes.values()):
+        table = {axis: n if len(n) > 1 else n[0] for axis, n in sizes.items()}
+        tool = noise.devices_table(fn, mesh=table, draws=draws, **options)
+        return context.call._replace(fn=tool).result(key)
+    mesh = {axis: size for axis, (size,) in sizes.items()}
+    over, alone = (
+        context.call._replace(fn=partial(noise.devices(fn, mesh=each, **options), key))
+        for each in (mesh, dict.fromkeys(mesh, 1))
+    )
+    tool = noise.explain(alone.fn, over.result(), alone.result(), draws=draws)
+    return alone._replace(fn=tool).result(key)
+
+
+@_command(_DEFAULT, 8, "losses updates")
+def _training(context: CommandContext) -> object:
+    """Computes the band of losses of equal trainings, or compares losses with it.
+
+    The function returns (step, state, batches).
+    """
+    given, options = context.call.result(), context.options
+    if not isinstance(given, tuple) or len(given) != 3:
+        raise NoiseError(
+            f"{options.function}: expected a function that gives (step, state, "
+            f"batches), as noise.training takes them, not {type(given).__name__}"
+        )
+    about = {"updates": options.updates or None, "draws": options.draws}
+    band = noise.training(*given, spec=context.spec, **about)(context.key)
+    losses = context.value("losses")
+    return band if losses is None else band.compare(losses)
+
+
+@_command(flags="a b paired margin")
+def _curves(context: CommandContext) -> object:
+    """Tests whether two sets of recorded curves differ."""
+    options = context.options
+    if options.function is not None:
+        pair = context.call.result()
+    elif None in (options.a, options.b):
+        raise NoiseError("curves: expected --a and --b, or a function that gives both")
+    else:
+        pair = [_only_array(context, n, getattr(options, n)) for n in ("a", "b")]
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise NoiseError(
+            f"{options.function}: expected a function that gives two sets of curves "
+            f"(a, b), not {type(pair).__name__}"
+        )
+    return noise.curves(*pair, paired=options.paired, margin=options.margin)
+
+
+@_command()
+def _first_nan(context: CommandContext) -> CommandResult:
+    """Finds the first equation that makes a NaN or an infinity."""
+    entry = context.tell(noise.first_nan)
+    nothing = "no equation makes a NaN or an infinity"
+    return CommandResult(entry or nothing, {"entry": entry})
+
+
+@_command(_DEFAULT, 16)
+def _nan_rate(context: CommandContext) -> object:
+    """Measures how often noise makes a NaN."""
+    return context.tell(noise.nan_rate, context.key)
+
+
+@_command(_DEFAULT, 4)
+def _cancellations(context: CommandContext) -> object:
+    """Lists the subtractions and sums that lose digits."""
+    return context.tell(partial(noise.cancellations, key=context.key))
+
+
+@_command(flags="gpu devices deterministic time_limit install")
+def _audit(context: CommandContext) -> object:
+    """Lists what will vary on a GPU; needs no GPU."""
+    if not context.options.install:
+        return context.tell(lambda fn, install, **options: noise.audit(fn, **options))
+    folder = install()
+    return CommandResult(f"XLA's CUDA compiler is in {folder}", {"folder": str(folder)})
+
+
+def _only_array(context: CommandContext, flag: str, file: str) -> np.ndarray:
+    """Returns the one array of --flag=file."""
+    positional, named = read_arguments(flag, file)
+    several = [*positional, *named.values()]
+    if len(several) != 1:
+        raise NoiseError(f"--{flag}={file}: {len(several)} arrays: expected one")
+    return several[0]
+
+
+def _result(context: CommandContext, flag: str, file: str) -> PyTree:
+    """Returns a result of the function: leaves by position, or nested by name."""
+    shapes = context.call.program().shapes.result()
+    positional, named = read_arguments(flag, file)
+    if not positional and jax.tree.structure(named) == jax.tree.structure(shapes):
+        return named
+    count = len(jax.tree.leaves(shapes))
+    if named or len(positional) != count:
+        raise NoiseError(
+            f"--{flag}={file}: {len(positional)} arrays arr_0, arr_1, ... and "
+            f"{len(named)} with names: expected the {count} leaves of the result in "
+            "order, or of a dict by name"
+        )
+    return rebuilt(shapes, positional)
+
+
+def _positions(context: CommandContext, flag: str, text: str) -> list[int]:
+    batch = text.split(",")
+    if not all(i.strip().isdecimal() for i in batch):
+        raise NoiseError(f"--{flag}={text}: expected positions, such as 0,2")
+    return [*map(int, batch)]
+
+
+def _pairs(context: CommandContext, flag: str, text: str) -> dict[str, str]:
+    pairs = [part.split("=") for part in text.split(",") if part]
+    if any(len(pair) != 2 for pair in pairs):
+        raise NoiseError(
+            f"--{flag}={text}: expected names here and there, as in "
+            "Dense_0=fc1,Dense_1=fc2"
+        )
+    return dict(pairs)
+
+
+# What the texts of flags mean; those of all others are values.
+READERS: Mapping[str, Callable[[CommandContext, str, str], Any]] = {
+    "a": _result,
+    "b": _result,
+    "batch": _positions,
+    "labels": _only_array,
+    "losses": _only_array,
+    "names": _pairs,
+    "parts": lambda context, flag, text: text.split(","),
+    "recording": lambda context, flag, file: noise.load_recording(file),
+}
+
+
+def _on_mesh(
+    mesh: str, specs: str | None
+) -> tuple[dict[str, tuple[int, ...]], tuple | None]:
+    """Returns a mesh and `in_specs` from the command line.
+
+    `mesh` has sizes by axis, as `data=8;model=2` or `data=1,8`; `specs` has for each
+    argument the mesh axes of its axes, as `-;data,-;data+model`, or is None.
+    """
+    axes = [part.partition("=") for part in mesh.split(";")]
+    sizes = {axis.strip(): n.split(",") for axis, _, n in axes}
+    whole = all(n.strip().isdecimal() for each in sizes.values() for n in each)
+    counts = {axis: tuple(map(int, each)) for axis, each in sizes.items() if whole}
+    if len(counts) < len(axes):
+        raise NoiseError(
+            f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "
+            "--mesh='data=8;model=2'"
+        )
+    if specs is None:
+        return counts, None
+
+    def entry(name: str) -> tuple[str, ...] | None:
+        names = tuple(part.strip() for part in name.split("+"))
+        return None if names in (("-",), ("",)) else names
+
+    return counts, tuple(
+        PartitionSpec(*map(entry, spec.split(","))) for spec in specs.split(";")
+    )
