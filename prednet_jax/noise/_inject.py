@@ -10,7 +10,7 @@ checkpoint, `grad(inject(checkpoint(f)))` recomputes with the same noise, and
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import known
 from prednet_jax.noise.run import Evaluation, run
 from prednet_jax.noise.specs import Elementwise, Identity, NoiseSpec, parts
-from prednet_jax.noise.types import PyTree, Values
+from prednet_jax.noise.types import PyTree
 
 
 def inject(
@@ -146,7 +146,7 @@ class Traced(NamedTuple):
     shapes: PyTree
 
 
-def traced(fn: Callable, arrays: Values) -> Traced:
+def traced(fn: Callable, arrays: Sequence[PyTree]) -> Traced:
     """Returns the program of a function of arrays."""
     for x in arrays:
         if not all(isinstance(size, int) for size in getattr(x, "shape", ())):
@@ -161,7 +161,7 @@ def evaluate(
     spec: NoiseSpec,
     key: Array,
     program: Traced,
-    arrays: Values,
+    arrays: Sequence[PyTree],
     *,
     only: frozenset[str] | None = None,
     run_key: Array | None = None,

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -103,8 +104,8 @@ class Outcome:
     structure and the other leaves of the result.
     """
 
-    arrays: Values
-    states: Values
+    arrays: Sequence[Any]
+    states: Sequence[Any]
     rest: Static
 
     def result(self, given: Sequence[PyTree] = ()) -> PyTree:
@@ -192,7 +193,7 @@ _ARRAY = type("_Array", (), {"__repr__": lambda self: "<array>"})()
 _OBJECT = type("_Object", (), {"__repr__": lambda self: "<object>"})()
 
 
-def holds_numbers(value: np.ndarray | np.generic) -> bool:
+def holds_numbers(value: Any) -> bool:
     """Returns whether NumPy holds numbers here: no texts, records or masked elements.
 
     `float0`, the type of derivatives by integers, counts as a number.

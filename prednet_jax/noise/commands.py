@@ -197,12 +197,12 @@ def _tolerances(context: CommandContext) -> object:
 def _devices(context: CommandContext) -> object:
     """Computes over a mesh of devices that are not here, and compares."""
     sizes, in_specs = _on_mesh(context.options.mesh, context.options.specs)
-    options = {"in_specs": in_specs, "spec": context.spec}
+    options: dict[str, Any] = {"in_specs": in_specs, "spec": context.spec}
     (fn, *_), key, draws = context.call, context.key, context.options.draws
     if any(len(several) > 1 for several in sizes.values()):
         table = {axis: n if len(n) > 1 else n[0] for axis, n in sizes.items()}
-        tool = noise.devices_table(fn, mesh=table, draws=draws, **options)
-        return context.call._replace(fn=tool).result(key)
+        compare = noise.devices_table(fn, mesh=table, draws=draws, **options)
+        return context.call._replace(fn=compare).result(key)
     mesh = {axis: size for axis, (size,) in sizes.items()}
     over, alone = (
         context.call._replace(fn=partial(noise.devices(fn, mesh=each, **options), key))
@@ -290,7 +290,8 @@ def _result(context: CommandContext, flag: str, file: str) -> PyTree:
     """Returns a result of the function: leaves by position, or nested by name."""
     shapes = context.call.program().shapes.result()
     positional, named = read_arguments(flag, file)
-    if not positional and jax.tree.structure(named) == jax.tree.structure(shapes):
+    given: Any = jax.tree.structure(named)
+    if not positional and given == jax.tree.structure(shapes):
         return named
     count = len(jax.tree.leaves(shapes))
     if named or len(positional) != count:

@@ -30,10 +30,11 @@ from jax.extend.core.primitives import swap_p as swap_p
 from prednet_jax.noise.types import Atom, Params, PyTree, Values
 
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
-Jaxpr: TypeAlias = core.Jaxpr | core.ClosedJaxpr
+# jax.extend.core.Jaxpr or ClosedJaxpr, whose atoms are not typed.
+Jaxpr: TypeAlias = Any
 
 
-def open_jaxpr(jaxpr: Jaxpr) -> tuple[core.Jaxpr, Sequence[Array]]:
+def open_jaxpr(jaxpr: Jaxpr) -> tuple[Jaxpr, Sequence[Array]]:
     """Returns a jaxpr and its constants; since 0.11 closed and open are one class."""
     consts = tuple(getattr(jaxpr, "consts", ()))
     return getattr(jaxpr, "jaxpr", jaxpr), consts
@@ -124,11 +125,12 @@ def highest_of(equation: Equation) -> Equation:
     return equation.replace(params=params)
 
 
-def with_highest_precision(jaxpr: PyTree) -> PyTree:
+def with_highest_precision(jaxpr: Jaxpr) -> Jaxpr:
     """Returns a jaxpr, open or closed, whose products have the highest precision."""
-    if getattr(jaxpr, "jaxpr", jaxpr) is not jaxpr:
-        return jaxpr.replace(jaxpr=with_highest_precision(jaxpr.jaxpr))
-    return jaxpr.replace(eqns=list(map(highest_of, jaxpr.eqns)))
+    opened, _ = open_jaxpr(jaxpr)
+    if opened is not jaxpr:
+        return jaxpr.replace(jaxpr=with_highest_precision(opened))
+    return opened.replace(eqns=list(map(highest_of, opened.eqns)))
 
 
 def donated(jaxpr: Jaxpr) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ import hashlib
 import math
 import zlib
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -62,7 +62,7 @@ def words(key: Array) -> Array:
     return fold(start, *(key[i] for i in range(key.size)))
 
 
-def check(key: object) -> None:
+def check(key: Any) -> None:
     """Raises a NoiseError unless `key` is one typed PRNG key or raw key data."""
     kind = getattr(key, "dtype", None)
     given = f"key of type {type(key).__name__}"

@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from prednet_jax.noise.random_bits import Words, first_words, on_device, path_sa
 from prednet_jax.noise.rounding import elementwise, error_free
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
-from prednet_jax.noise.types import Atom, Params, Values
+from prednet_jax.noise.types import Atom, Params, PyTree, Values
 
 # By the path of an equation, its drawn orders: arrays over its grid of tiles.
 Drawn = Mapping[str, tuple[Array, ...]]
@@ -44,7 +44,7 @@ class Evaluation:
     def __init__(self, switch: Callable[[str], Array | None] = lambda path: None):
         self.switch = switch
 
-    def read(self, values: Mapping[Atom, Array], atom: Atom) -> Array:
+    def read(self, values: Mapping[Atom, Array], atom: Atom) -> Any:
         """Returns the value of an atom, given the values by variable."""
         return atom.val if compat.is_literal(atom) else values[atom]
 
@@ -247,7 +247,7 @@ def perturbed(
     return noisy
 
 
-def typed(step: Step, operands: Values) -> list[Array]:
+def typed(step: Step, operands: Values) -> list:
     """Returns operands as arrays; a literal gets its type from the equation."""
     return [
         x if hasattr(x, "aval") else np.asarray(x, atom.aval.dtype)
@@ -295,7 +295,7 @@ def _ordered(
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 
     # The function outlives the trace, so values of the trace are its arguments.
-    def added(source: Array, *operands: Array) -> Array:
+    def added(source: PyTree, *operands: Array) -> Array:
         state, drawn = source
         if cut.total is not None:
             total = cut.total(state, salt, *operands)
@@ -330,12 +330,12 @@ def _ordered(
 
 
 def _replaced(
-    step: Step, evaluate: Callable[..., Array], source: Array, operands: Values
+    step: Step, evaluate: Callable[..., Array], source: PyTree, operands: Values
 ) -> Array:
     """Returns `evaluate(source, *operands)`, with the derivative of the plain sum."""
 
     @jax.custom_jvp
-    def ordered(source: Array, *operands: Array) -> Array:
+    def ordered(source: PyTree, *operands: Array) -> Array:
         return compat.automatic(evaluate, step.equation)(source, *operands)
 
     @ordered.defjvp

@@ -7,6 +7,8 @@ machines is |s(x) - s(y)|, to within 9 % (standard deviation), and a difference 
 single element always shows.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax import Array, lax
@@ -38,7 +40,7 @@ def _as_words(x: Array) -> Array:
     return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
 
 
-def classes(x: Array) -> Array:
+def classes(x: Any) -> Any:
     """Returns 0 for a bounded number, 1 below -`HUGE`, 2^10 for NaN, 2^20 above `HUGE`.
 
     So a sum counts the three kinds, up to 1023 of each.

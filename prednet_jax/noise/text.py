@@ -13,6 +13,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from prednet_jax.noise import specs
 from prednet_jax.noise.errors import NoiseError, expect
@@ -109,7 +110,7 @@ def _order(kind: type[NoiseSpec]) -> list[str]:
     return [*(n for n in own if n not in last), *(n for n in last if hasattr(kind, n))]
 
 
-def _value(name: str, kind: str, text: str) -> object:
+def _value(name: str, kind: str, text: str) -> Any:
     """Returns a value of the type that an attribute is annotated with."""
     if "None" in kind and text.lower() == "none":
         return None

@@ -16,20 +16,29 @@ Params: TypeAlias = Mapping[str, Any]
 Values: TypeAlias = Sequence[jax.Array]
 
 
+# An input of an equation, a variable or a literal: JAX types no attribute of its value.
+Atom: TypeAlias = Any
+
+
 class Aval(Protocol):
-    """The shape and type of a value."""
+    """The shape and type of a value; an array has them too."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    size: int
-    ndim: int
-    sharding: jax.sharding.NamedSharding
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the sizes of the axes."""
 
+    @property
+    def dtype(self) -> np.dtype:
+        """Returns the type of the elements."""
 
-class Atom(Protocol):
-    """An input of an equation: a variable or a literal."""
+    @property
+    def size(self) -> int:
+        """Returns the number of elements."""
 
-    aval: Aval
-    val: Any
+    @property
+    def ndim(self) -> int:
+        """Returns the number of axes."""
 
-    def __hash__(self) -> int: ...
+    @property
+    def sharding(self) -> Any:
+        """Returns how it lies on devices."""

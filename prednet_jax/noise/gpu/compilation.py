@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -209,7 +209,7 @@ def found_wheels() -> list[str]:
     """
     folder = Path(sys.prefix) / "gpu-audit"
     beside = [str(folder)] if folder.is_dir() else []
-    path: dict[str, list[str]] = {"path": beside} if beside else {}
+    path: dict[str, Any] = {"path": beside} if beside else {}
     for name, wanted in WHEELS.items():
         wheel = next(iter(importlib.metadata.distributions(name=name, **path)), None)
         if wheel is None or wheel.version != wanted:

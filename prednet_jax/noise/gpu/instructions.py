@@ -8,7 +8,7 @@ Source: NVIDIA, "PTX ISA", version 8.8, chapter 9.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import numpy as jnp
@@ -34,7 +34,7 @@ class Instruction(NamedTuple):
     """One instruction: `@guard opcode operands`."""
 
     opcode: str
-    operands: tuple[object, ...]
+    operands: tuple[Any, ...]
     guard: str
     text: str
 

@@ -276,7 +276,7 @@ class _Threads:
             for position, some in goes:
                 ready[position] = ready.get(position, False) | some
 
-    def read(self, operand: Array, kind: str) -> Register:
+    def read(self, operand: Any, kind: str) -> Register:
         dtype = TYPES[kind]
         if isinstance(operand, int):
             bits = np.array(operand % (1 << 8 * dtype.itemsize), f"u{dtype.itemsize}")
@@ -291,12 +291,13 @@ class _Threads:
         if bits.dtype != bool:
             dtype = TYPES[self.kernel.registers[name.rstrip("0123456789")]]
             bits = bits.view(f"u{bits.itemsize}").astype(dtype)
-        before, old = self.registers.get(name, Register(bits, _UNTAGGED))
+        known: Register = self.registers.get(name, Register(bits, _UNTAGGED))
+        before, old = known
         if tags is not old:
             tags = np.where(mask, tags, old)
         self.registers[name] = Register(np.where(mask, bits, before), tags)
 
-    def _acting(self, operand: Array, kind: str, mask: Array) -> Register:
+    def _acting(self, operand: Any, kind: str, mask: Array) -> Register:
         value = self.read(operand, kind)
         return Register(*(np.broadcast_to(x, mask.shape)[mask] for x in value))
 

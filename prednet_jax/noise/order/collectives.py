@@ -97,7 +97,7 @@ def cut_gathered(
     return Cut(n, lambda x: (None, []), n, total)
 
 
-def axes_of(params: Params) -> tuple[object, ...]:
+def axes_of(params: Params) -> tuple:
     """Returns the mesh axes that a collective names."""
     names = params.get("axes", params.get("axis_name", ()))
     return tuple(names) if isinstance(names, tuple | list) else (names,)

@@ -323,7 +323,7 @@ def _slice_axes(x: Array, axes: Sequence[int], piece: Piece) -> Array:
     return x
 
 
-def _slice_groups(params: Params, x: Aval, start: int, stop: int) -> Array:
+def _slice_groups(params: Params, x: Array, start: int, stop: int) -> Array:
     """Returns the features [start, stop) of each group of features."""
     axis = params["dimension_numbers"].lhs_spec[1]
     groups = params["feature_group_count"]

@@ -294,9 +294,10 @@ def _classify_leaf(
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
     size = rms(np.where(np.isfinite(y), y, 0))
-    numbers = (far, far / size if size else 0.0) if not broken.any() else (None, None)
-    words = joined(note, reason)
-    return ExplainedLeaf(leaf.path, first, *numbers, ratios, plausible, words)
+    words, relative = joined(note, reason), far / size if size else 0.0
+    if broken.any():
+        return ExplainedLeaf(leaf.path, first, None, None, ratios, plausible, words)
+    return ExplainedLeaf(leaf.path, first, far, relative, ratios, plausible, words)
 
 
 def _causes(

@@ -241,14 +241,14 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _ways(
     batched: _BatchedCall, f: Callable[[Values, Values], list[Array]]
-) -> dict[str, Callable[[], Iterable[Array]]]:
+) -> dict[str, Callable[[], Iterable]]:
     """Returns the ways to call `f` by name; each returns the arrays of all rows."""
     rows, compiled, (batches, others) = batched.rows, jax.jit(f), batched.arrays
 
-    def in_chunks(size: int) -> Iterable[Array]:
+    def in_chunks(size: int) -> list[np.ndarray]:
         chunks = [[x[i : i + size] for x in batches] for i in range(0, rows, size)]
         results = [jax.device_get(compiled(chunk, others)) for chunk in chunks]
-        return map(np.concatenate, zip(*results, strict=True))
+        return [np.concatenate(x) for x in zip(*results, strict=True)]
 
     def by_row(mapped: Callable) -> list[Array]:
         def of_row(row: Values) -> list[Array]:
@@ -257,7 +257,7 @@ def _ways(
         return [x[:, 0] for x in jax.jit(lambda b: mapped(of_row, b))(batches)]
 
     # The function may donate what it is given.
-    ways: dict[str, Callable[[], Iterable[Array]]] = {
+    ways: dict[str, Callable[[], Iterable]] = {
         "not compiled": lambda: f(*jax.tree.map(jnp.copy, batched.arrays)),
         "all arguments as constants": jax.jit(lambda: f(batches, others)),
     }

@@ -10,7 +10,7 @@ numbers in float64 or complex128, which represent all narrower types exactly.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -131,7 +131,8 @@ def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Le
     Raises:
         NoiseError: the pytrees differ in structure, or in the shape of a leaf.
     """
-    mine, yours = map(jax.tree.structure, (a, b))
+    mine: Any = jax.tree.structure(a)
+    yours = jax.tree.structure(b)
     if mine != yours:
         raise NoiseError(f"{name} is {mine} and {other} {yours}: expected the same")
     described = describe_leaves(b)

@@ -68,8 +68,8 @@ class Logits(NamedTuple):
     worst: tuple[int, ...]
 
     def __str__(self) -> str:
-        names = ("largest ratio of a token", "KL (nats)")
-        names += ("most likely token flips", "most likely set flips")
+        names = ["largest ratio of a token", "KL (nats)"]
+        names += ["most likely token flips", "most likely set flips"]
         rows = []
         for name, m in zip(names, self[:4], strict=True):
             less = m is self.ratio

@@ -194,8 +194,8 @@ def tolerance(
         for name in widened:
             references.append(list(map(np.subtract, there, own.effects[name])))
         described = leaves.describe_leaves(compiled)
-        columns = zip(described, zip(*references, strict=True), strict=True)
-        errors = [_Errors(np.stack(xs), leaf) for leaf, xs in columns]
+        pairs = zip(described, zip(*references, strict=True), strict=True)
+        errors = [_Errors(np.stack(xs), leaf) for leaf, xs in pairs]
 
         def seen() -> Iterator[PyTree]:
             for result in own.call.draw(inject(own.call.fn, noise), key, draws):

@@ -471,7 +471,7 @@ def _checked(result: PyTree) -> tuple[PyTree, dict[str, Array]]:
 def _is_number(x: object) -> bool:
     """Returns whether an output of a step is one floating-point number."""
     kind = getattr(x, "dtype", np.dtype(bool))
-    return jnp.issubdtype(kind, jnp.floating) and np.shape(x) == ()
+    return jnp.issubdtype(kind, jnp.floating) and getattr(x, "shape", None) == ()
 
 
 def _check_pure(advance: Callable, arrays: list[Array], batch: PyTree) -> None:

@@ -261,7 +261,7 @@ _SPARSE = {
 }
 
 
-def _sparse(module: str, equation: compat.Equation) -> dict[str, object]:
+def _sparse(module: str, equation: compat.Equation) -> dict[str, compat.Jaxpr]:
     """Returns the program that replaces an equation of sparse arrays."""
     loaded = sys.modules[f"jax.experimental.sparse.{module}"]
     function = getattr(loaded, f"_{equation.primitive.name}_impl")
@@ -271,7 +271,7 @@ def _sparse(module: str, equation: compat.Equation) -> dict[str, object]:
     return {"": traced}
 
 
-def _implementation(equation: compat.Equation) -> dict[str, object]:
+def _implementation(equation: compat.Equation) -> dict[str, compat.Jaxpr]:
     """Returns the program that evaluates a primitive of Equinox."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
 

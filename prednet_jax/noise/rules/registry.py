@@ -35,7 +35,7 @@ class FirstOrder:
     left_alone: str = ""
 
 
-def labelled(equation: compat.Equation) -> dict[str, object]:
+def labelled(equation: compat.Equation) -> dict[str, compat.Jaxpr]:
     """Returns an equation's jaxprs by label: a parameter, a number, or "" for one."""
     jaxprs = {}
     for name, value in equation.params.items():
