@@ -20,8 +20,8 @@ import optax
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise.questions.explain import place
-from prednet_jax.noise.questions.reference import NoiseReference, ladder
+from prednet_jax.noise.questions.explain import classify
+from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall
 from tests.accuracy.noise_programs import (
     convolve,
@@ -325,7 +325,7 @@ def on_device(names: Iterable[str] = tuple(DEVICE)) -> Iterator[dict[str, Any]]:
         with multiplying(format):
             plain, full = jax.jit(fn)(*args), jax.jit(highest)(*args)
             noisy = noise.inject(fn, noise.parse(NOISE))(KEY, *args)
-            reference = ladder(BoundCall(fn, args, {}), KEY, draws=4)
+            reference = NoiseReference(BoundCall(fn, args, {}), KEY, draws=4)
             tolerances = noise.tolerance(fn)(KEY, *args)
             found = noise.first_difference(fn, recording)(KEY, *args)
             decisions = noise.decisions(fn, draws=2)(KEY, *args)
@@ -384,7 +384,7 @@ def _digits(
 
 
 def _rungs(reference: NoiseReference, a: Any, b: Any) -> list[str]:
-    return sorted({leaf.rung for leaf in place(reference, a, b).leaves})
+    return sorted({leaf.rung for leaf in classify(reference, a, b).leaves})
 
 
 def _within(tolerances: Any, actual: Any, expected: Any) -> bool:
@@ -399,7 +399,7 @@ def with_casts(names: Iterable[str] = tuple(MIXED)) -> Iterator[dict[str, Any]]:
         fn, full, args = MIXED[name]()
         with jax.numpy_dtype_promotion("standard"):
             plain, without = jax.jit(fn)(*args), jax.jit(full)(*args)
-            reference = ladder(BoundCall(fn, args, {}), KEY, draws=4)
+            reference = NoiseReference(BoundCall(fn, args, {}), KEY, draws=4)
             tolerances = noise.tolerance(fn)(KEY, *args)
             yield {
                 "program": name,
