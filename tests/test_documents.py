@@ -12,6 +12,7 @@ import sys
 import types
 from pathlib import Path
 
+import jax
 import pytest
 
 import prednet_jax
@@ -99,8 +100,9 @@ def test_the_readme_prints_what_it_says(capsys):
 
 
 @pytest.mark.parametrize("notebook", ["encoding", *SLOW])
-def test_a_notebook_runs(notebook, monkeypatch):
+def test_a_notebook_runs(notebook, monkeypatch, tmp_path):
     """Its cells one after the other; `make docs` runs all of them in Jupyter."""
+    monkeypatch.syspath_prepend(tmp_path)
     display = types.ModuleType("IPython.display")
     for name in ("Image", "SVG", "Markdown"):
         setattr(display, name, lambda content: content)
@@ -111,7 +113,16 @@ def test_a_notebook_runs(notebook, monkeypatch):
     for number, cell in enumerate(cells):
         if cell["cell_type"] == "code":
             source = "".join(cell["source"])
-            exec(compile(source, f"{notebook}, cell {number}", "exec"), names)
+            magic, name, body = re.match(
+                r"(%%writefile (\S+)\n)?(.*)", source, re.S
+            ).groups()
+            if magic:
+                (tmp_path / name).write_text(body)
+                continue
+            code = compile(source, f"{notebook}, cell {number}", "exec")
+            # Flax's own pooling mixes types.
+            with jax.numpy_dtype_promotion("standard"):
+                exec(code, names)
 
 
 def test_examples_of_docstrings_run():
