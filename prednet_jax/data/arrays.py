@@ -29,6 +29,14 @@ _ACCEPTED = (
     "C] with C 1 or 3, or grey [T, H, W]; others by --layout= (layout=), as NTHWC, "
     "NTCHW or TNHW"
 )
+# Layouts that are guessed, by the number of axes, the usual ones first.
+_LAYOUTS = {
+    3: ("THW", "CHW", "HCW", "HWC"),
+    4: ("THWC", "TCHW", "NTHW", "TNHW", "CTHW"),
+    5: ("NTHWC", "TNHWC", "NTCHW", "TNCHW", "NCTHW"),
+}
+# The first axes of the layouts that boundaries fit.
+_IN_TIME = ("TH", "TC")
 # Bytes that are checked together.
 _CHUNK = 2**26
 # The published test set of Moving MNIST (Srivastava et al. 2015).
@@ -53,14 +61,17 @@ class Film:
                 f"data={path}: {self._array.dtype} of shape {list(shape)}; {_ACCEPTED}"
             )
         self._fractions = fractions
-        self._layout = _checked(path, shape, layout) if layout else _guess(path, shape)
+        if layout:
+            self._layout = _checked(path, shape, layout)
+        else:
+            self._layout = _guess(path, shape, divided=boundaries is not None)
         self._size = dict(zip(self._layout, shape, strict=True))
         self.height, self.width = self._size["H"], self._size["W"]
         check_size(self.width, self.height, path)
-        self._total = self._size["T"] * self._size.get("N", 1)
+        self._steps = self._size.get("T", 1)
+        self._total = self._steps * self._size.get("N", 1)
         if boundaries is None:
-            steps = self._size["T"]
-            self._boundaries = tuple(range(0, self._total, steps))
+            self._boundaries = tuple(range(0, self._total, self._steps))
         elif "N" in self._size:
             raise UserError(
                 f"data={path}: holds boundaries, and layout={self._layout} has an axis "
@@ -111,7 +122,7 @@ class Film:
 
     def _frame(self, index: int) -> np.ndarray:
         """Returns a frame uint8 `[H, W, C]`."""
-        place = dict(zip("NT", divmod(index, self._size["T"]), strict=True))
+        place = dict(zip("NT", divmod(index, self._steps), strict=True))
         chosen = (place.get(axis, slice(None)) for axis in self._layout)
         picture = self._read(tuple(chosen))
         axes = [axis for axis in self._layout if axis not in place]
@@ -124,13 +135,13 @@ class Film:
 
 
 def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
-    """Returns a given layout, if the shape fits it."""
+    """Returns a layout in capitals, if the shape fits it."""
     letters = layout.upper()
     named = set(letters)
-    if not set("THW") <= named <= set("NTCHW") or len(named) < len(letters):
+    if not set("HW") <= named <= set("NTCHW") or len(named) < len(letters):
         raise UserError(
-            f"layout={layout!r}: expected T, H and W, and perhaps N and C, each once, "
-            "such as THWC, NTHWC, NTCHW or TNHW"
+            f"layout={layout!r}: expected H and W, and perhaps N, T and C, each once, "
+            "such as THWC, NTHWC, NTCHW or TNHW, or HWC for one picture"
         )
     if len(letters) != len(shape):
         raise UserError(
@@ -141,41 +152,54 @@ def _checked(path: Path, shape: tuple[int, ...], layout: str) -> str:
     if channels not in (1, 3):
         raise UserError(
             f"layout={layout}: C is {channels} in the shape {list(shape)} of {path}; "
-            "expected an axis of 1 or 3 channels, or no C for grey frames"
+            "expected an axis of 1 or 3 channels, or no C for grey frames; leave out a "
+            "fourth channel, of transparency"
         )
     return letters
 
 
-def _guess(path: Path, shape: tuple[int, ...]) -> str:
-    """Returns the layout of an array whose shape has only one meaning."""
+def _guess(path: Path, shape: tuple[int, ...], *, divided: bool) -> str:
+    """Returns the layout of an array whose shape has only one meaning.
+
+    If it is `divided` by the first frames of its sequences, time is its first axis.
+    """
     name, published = _MOVING_MNIST
-    last, second = shape[-1] in (1, 3), len(shape) > 1 and shape[1] in (1, 3)
-    readings = {
-        3: [] if last else ["THW"],
-        4: ["THWC"] * last + ["TCHW"] * second + ["NTHW", "TNHW"] * (not last),
-        5: ["NTHWC", "TNHWC"] * last + ["NTCHW", "TNCHW"] * (shape[-3] in (1, 3)),
-    }.get(len(shape), [])
-    if len(shape) == 4 and not last and shape[1] == 1:
-        readings = ["TCHW"]  # One channel, or one sequence: the same frames.
-    if len(shape) == 5:  # A sequence has two frames or more.
-        if shape[0] == 1:
-            readings = [reading for reading in readings if reading[0] == "N"]
-        elif shape[1] == 1:
-            readings = [reading for reading in readings if reading[0] == "T"]
-    if shape == published or (path.name == name and len(shape) == 4 and not last):
-        readings = ["TNHW"]
-    if not readings:
+    readings: dict[str, str] = {}
+    for layout in _LAYOUTS.get(len(shape), ()):
+        size = dict(zip(layout, shape, strict=True))
+        if _is_possible(layout, size) and not (divided and layout[:2] not in _IN_TIME):
+            # One sequence or one channel is the same frames as none.
+            content = "".join(x for x in layout if size[x] > 1 or x in "HW")
+            readings.setdefault(content, layout)
+    layouts = list(readings.values())
+    if shape == published or (path.name == name and "TNHW" in layouts):
+        layouts = ["TNHW"]
+    if not layouts:
         raise UserError(f"data={path}: an array of shape {list(shape)}; {_ACCEPTED}")
-    if len(readings) > 1:
+    if len(layouts) > 1:
         raise UserError(
             f"data={path}: an array of shape {list(shape)} can be read as "
-            f"{' or '.join(readings)}; choose one by --layout= (layout=)"
+            f"{' or '.join(layouts)}; choose one by --layout= (layout=)"
         )
-    if readings[0] not in ("THWC", "THW"):
-        errors.log_once(
-            f"data={path}: shape {list(shape)} is read as layout {readings[0]}"
-        )
-    return readings[0]
+    layout = _checked(path, shape, layouts[0])
+    if layout not in ("THWC", "THW"):
+        errors.log_once(f"data={path}: shape {list(shape)} is read as layout {layout}")
+    return layout
+
+
+def _is_possible(layout: str, size: dict[str, int]) -> bool:
+    """Returns whether axes of these sizes can be frames of this layout.
+
+    An axis of 1, 3 or 4 may be channels, so that a picture or film in colour is not
+    taken for grey frames. Frames in colour do not have a side of 1 or 3.
+    """
+    if size.get("C", 1) not in (1, 3, 4):
+        return False
+    if len(size) > 3 and {1, 3} & {size["H"], size["W"]}:
+        return False
+    if layout.startswith(("CT", "NCT")) and size["C"] == 1:
+        return False  # Named by the layout without C, and by NTCHW.
+    return size.get("T", 2) > 1 or not ("N" in size or layout[0] == "C")
 
 
 def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:

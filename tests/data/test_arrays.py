@@ -139,6 +139,18 @@ def test_grey_layouts_and_moving_mnist_as_published(tmp_path, capsys):
         ((5, 3, 6, 8), "TCHW or NTHW or TNHW"),
         ((2, 5, 6, 8, 3), "NTHWC or TNHWC"),
         ((2, 5, 3, 6, 8), "NTCHW or TNCHW"),
+        ((3, 6, 8), "THW or CHW"),
+        ((4, 6, 8), "THW or CHW"),
+        ((6, 8, 3), "THW or HWC"),
+        ((6, 8, 1), "THW or HWC"),
+        ((6, 8, 4), "THW or HWC"),
+        ((5, 3, 8), "THW or HCW"),
+        ((5, 1, 8), "THW or HCW"),
+        ((1, 3, 6, 8), "TCHW or NTHW"),
+        ((3, 5, 6, 8), "NTHW or TNHW or CTHW"),
+        ((4, 5, 6, 8), "NTHW or TNHW or CTHW"),
+        ((5, 4, 6, 8), "TCHW or NTHW or TNHW"),
+        ((1, 3, 3, 6, 8), "NTCHW or NCTHW"),
     ],
 )
 def test_a_layout_is_guessed_where_there_is_one_reading(tmp_path, shape, readings):
@@ -151,12 +163,52 @@ def test_a_layout_is_guessed_where_there_is_one_reading(tmp_path, shape, reading
 
 @pytest.mark.parametrize(
     ("shape", "layout"),
-    [((5, 1, 6, 8), "TCHW"), ((1, 5, 6, 8, 3), "NTHWC"), ((5, 1, 3, 6, 8), "TNCHW")],
+    [
+        ((5, 1, 6, 8), "TCHW"),
+        ((1, 5, 6, 8), "NTHW"),
+        ((1, 5, 6, 8, 3), "NTHWC"),
+        ((5, 1, 3, 6, 8), "TNCHW"),
+        ((1, 3, 5, 6, 8), "NCTHW"),
+    ],
 )
 def test_one_reading_is_taken_and_said(tmp_path, shape, layout, capsys):
-    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
-    assert open_source(str(tmp_path / "a.npy"), **SIZE).length == 5
+    array = RNG.integers(0, 256, shape, np.uint8)
+    np.save(tmp_path / "a.npy", array)
+    source = open_source(str(tmp_path / "a.npy"), **SIZE)
+    assert (source.length, source.boundaries) == (5, (0,))
+    expected = np.moveaxis(array, layout.find("C"), -1) if "C" in layout else array
+    np.testing.assert_array_equal(
+        source.read(0, 5), np.broadcast_to(expected.reshape(5, 6, 8, -1), (5, 6, 8, 3))
+    )
     assert f"is read as layout {layout}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, 6, 8), (1, 6, 8), (5, 6, 8, 1), (3, 6, 8, 3), (1, 6, 8, 3)]
+)
+def test_frames_in_the_usual_order_need_no_layout(tmp_path, shape, capsys):
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
+    assert open_source(str(tmp_path / "a.npy"), **SIZE).length == shape[0]
+    assert "layout" not in capsys.readouterr().err
+    # Of three frames that open sequences, the first axis is time.
+    np.savez(tmp_path / "a.npz", frames=np.zeros((3, 6, 8), np.uint8), boundaries=[0])
+    assert open_source(str(tmp_path / "a.npz"), **SIZE).length == 3
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW", "WCH"])
+def test_a_picture_is_a_film_of_one_frame(tmp_path, layout):
+    """An array [3, H, W] was read as three grey frames."""
+    axes = ["HWC".index(axis) for axis in layout]
+    np.save(tmp_path / "a.npy", FLAT[0].transpose(axes))
+    source = open_source(str(tmp_path / "a.npy"), **SIZE, layout=layout)
+    assert source.length == 1
+    np.testing.assert_array_equal(source.read(0, 1), FLAT[:1])
+
+
+def test_pictures_with_transparency_are_refused_with_the_way_out(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((2, 4, 5, 6, 8), np.uint8))
+    with pytest.raises(UserError, match=r"layout=NCTHW: C is 4 .*leave out a fourth"):
+        open_source(str(tmp_path / "a.npy"), **SIZE)
 
 
 def test_a_layout_that_does_not_fit_is_refused(tmp_path):
@@ -165,8 +217,8 @@ def test_a_layout_that_does_not_fit_is_refused(tmp_path):
     for name, layout, message in (
         ("a.npy", "THW", "names 3 axes, and the array .* has 4, .*expected one letter"),
         ("a.npy", "TCHW", "C is 4 in the shape .*; expected an axis of 1 or 3"),
-        ("a.npy", "TTHW", "expected T, H and W, and perhaps N and C, each once"),
-        ("a.npy", "THWX", "expected T, H and W"),
+        ("a.npy", "TTHW", "expected H and W, and perhaps N, T and C, each once"),
+        ("a.npy", "THWX", "expected H and W"),
         ("b.npz", "NTHWC", "holds boundaries, and layout=NTHWC has an axis N"),
     ):
         with pytest.raises(UserError, match=message):
