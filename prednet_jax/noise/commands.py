@@ -114,7 +114,7 @@ def _coverage(context: CommandContext) -> object:
 def _localize(context: CommandContext) -> object:
     """Lists the lines whose noise moves the result most."""
 
-    def tool(fn: Function, draws: int, **options: Any) -> Function:
+    def tool(fn: Function, draws: int, **options: PyTree) -> Function:
         return noise.localize(fn, samples=draws, **options)
 
     return context.tell(tool, context.key)

@@ -10,6 +10,7 @@ import functools
 import os
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any, TypeAlias
 
 import jax
@@ -256,7 +257,7 @@ def is_written_by(equation: Equation, function: str) -> bool:
     return any(c.co_name == function and not is_users(c.co_filename) for c in codes)
 
 
-def _frames(equation: Equation) -> list[tuple[Any, int]]:
+def _frames(equation: Equation) -> list[tuple[CodeType, int]]:
     """Returns the code objects, and positions in them, that were running in a trace."""
     traceback = equation.source_info.traceback
     return list(zip(*traceback.raw_frames(), strict=True)) if traceback else []

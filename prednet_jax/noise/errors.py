@@ -39,10 +39,11 @@ def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
     expect(value in accepted, name, value, f"one of {listed}")
 
 
-def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
+def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
     """Returns an integer in a range; refuses other numbers, booleans and floats."""
-    integral = isinstance(value, Integral) and not isinstance(value, bool)
-    number = int(value) if integral else low - 1
+    number = low - 1
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(value)
     if high is None and number >= 1 << 63:
         high = (1 << 63) - 1
     inside = low <= number and (high is None or number <= high)
@@ -51,27 +52,27 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
     return number
 
 
-def positive(name: str, value: Any) -> None:
+def positive(name: str, value: object) -> None:
     """Refuses a value that is not a finite number above 0."""
     number(name, value, lambda x: 0 < x < math.inf, "a finite number above 0")
 
 
-def not_negative(name: str, value: Any) -> None:
+def not_negative(name: str, value: object) -> None:
     """Refuses a value that is not a finite number of at least 0."""
     number(name, value, lambda x: 0 <= x < math.inf, "a finite number, 0 or more")
 
 
-def open_unit(name: str, value: Any) -> None:
+def open_unit(name: str, value: object) -> None:
     """Refuses a value that is not a number between 0 and 1, both excluded."""
     number(name, value, lambda x: 0 < x < 1, "a number between 0 and 1")
 
 
-def decay(name: str, value: Any) -> None:
+def decay(name: str, value: object) -> None:
     """Refuses a value that is not in [0, 1), the range of a decay rate or momentum."""
     number(name, value, lambda x: 0 <= x < 1, "a number in [0, 1)")
 
 
-def number(name: str, value: Any, holds: Callable[[Any], bool], wanted: str) -> None:
+def number(name: str, value: object, holds: Callable[[Any], bool], wanted: str) -> None:
     """Refuses a value that is not a real number for which `holds` is true.
 
     NumPy's scalars count, booleans do not.

@@ -6,7 +6,7 @@ device.
 
 import functools
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -19,6 +19,7 @@ from prednet_jax.noise.loops import naming_loops
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Evaluation
+from prednet_jax.noise.types import Values
 
 # A callback gets copies of its operands. On a machine with one processor a large
 # copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
@@ -63,7 +64,7 @@ class Watched(Evaluation):
         self.labels: dict[str, Any] = {}
         # For each equation around: the number of counters and labels before each.
         self._around: list[tuple[Step, int, int]] = []
-        self._operands: dict[str, Sequence[Any]] = {}
+        self._operands: dict[str, Values] = {}
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
@@ -76,7 +77,7 @@ class Watched(Evaluation):
         finally:
             self._around.pop()
 
-    def outer(self, call: Call, operands: Sequence[Any]) -> list[tuple[Any, Any]]:
+    def outer(self, call: Call, operands: Values) -> list[tuple[Array, Array]]:
         """Returns each operand of a body with the operand of its equation.
 
         They are known where their order identifies them.
@@ -113,12 +114,12 @@ class Watched(Evaluation):
         """Sends an array to the host, in parts of at most `_PART` elements."""
         size = value.size
 
-        def note(part: Any, row: Any, *index: Any) -> None:
-            row, key = int(row), (label, *map(int, index))
-            part = np.array(part)[: size - row * _PART]
-            self._parts.setdefault(key, {})[row] = part
+        def note(part: Array, number: Array, *index: Array) -> None:
+            row, key = int(number), (label, *map(int, index))
+            values = np.array(part)[: size - row * _PART]
+            self._parts.setdefault(key, {})[row] = values
 
-        def emit(row_and_part: Any) -> Array:
+        def emit(row_and_part: tuple[Array, Array]) -> Array:
             row, part = row_and_part
             jax.debug.callback(note, part, row, *place.steps)
             return row

@@ -27,14 +27,13 @@ from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.partials import (
     Cut,
     LeftAlone,
-    Params,
     Sums,
     too_few,
     unstack,
     widen,
 )
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
-from prednet_jax.noise.types import Aval
+from prednet_jax.noise.types import Aval, Params
 
 
 def cut_collective(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:

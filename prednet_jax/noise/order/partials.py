@@ -12,7 +12,7 @@ Under NaN or infinite operands the result is not finite, but may be NaN for infi
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -22,9 +22,8 @@ from jax import numpy as jnp
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
-from prednet_jax.noise.types import Aval
+from prednet_jax.noise.types import Aval, Params
 
-Params = dict[str, Any]
 # The result of `Cut.split`: the start of the sum, if any, and the partial sums.
 Sums = tuple[Array | None, list[Array]]
 # The start and the end of a piece, for each axis that is cut.

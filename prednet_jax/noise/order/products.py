@@ -13,7 +13,6 @@ from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.partials import (
     Cut,
     LeftAlone,
-    Params,
     Piece,
     Sums,
     after,
@@ -25,7 +24,7 @@ from prednet_jax.noise.order.partials import (
 )
 from prednet_jax.noise.order.permutations import piece_count, widened
 from prednet_jax.noise.specs import ReductionOrder
-from prednet_jax.noise.types import Aval
+from prednet_jax.noise.types import Aval, Params
 
 # Matrix products with at most as many outputs always have all their pieces. Libraries
 # split the contraction where there are too few outputs for all threads.

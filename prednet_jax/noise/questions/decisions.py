@@ -9,12 +9,13 @@ only one of the two has are the decision of the loop or branch around them.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise._inject import evaluate, traced
@@ -35,6 +36,7 @@ from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.run import Call
 from prednet_jax.noise.specs import Identity, NoiseSpec, default
 from prednet_jax.noise.text import format
+from prednet_jax.noise.types import Params, PyTree, Values
 from prednet_jax.noise.watch import Seen, Watched
 
 
@@ -139,7 +141,7 @@ def decisions(
     spec: NoiseSpec | None = None,
     *,
     draws: int = 16,
-    labels: Any = None,
+    labels: ArrayLike | None = None,
 ) -> Callable[..., Decisions]:
     """Returns a function that counts how often noise flips each decision of `fn`.
 
@@ -167,7 +169,7 @@ def decisions(
     acting = computation_part(spec)
     wanted = None if labels is None else _labels(labels)
 
-    def search(key: Array, /, *args: Any, **kwargs: Any) -> Decisions:
+    def search(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Decisions:
         call = BoundCall(fn, args, kwargs)
         pure, arrays = call.pure()
         products = rounded_products(list(plan(call.program().jaxpr, Identity()).walk()))
@@ -175,7 +177,7 @@ def decisions(
 
         def watched_run(pure: Callable) -> Callable:
             @jax.jit
-            def run(key: Array, noise: Array, *arrays: Array) -> Any:
+            def run(key: Array, noise: Array, *arrays: Array) -> PyTree:
                 watched.switch = lambda path: noise
                 program = traced(pure, arrays)
                 return evaluate(acting, key, program, arrays, hooks=watched)
@@ -252,7 +254,7 @@ def _evaluated(
     return Evaluation(rates[0][0], moved, of_another, len(labels), examples, draws)
 
 
-def _labels(labels: Any) -> np.ndarray:
+def _labels(labels: ArrayLike) -> np.ndarray:
     """Returns the labels of an evaluation set, or raises an error."""
     labels = np.asarray(labels)
     if labels.dtype.kind not in "biu" or labels.ndim != 1 or not labels.size:
@@ -263,7 +265,7 @@ def _labels(labels: Any) -> np.ndarray:
     return labels
 
 
-def _answers(result: Any, labels: np.ndarray) -> np.ndarray:
+def _answers(result: PyTree, labels: np.ndarray) -> np.ndarray:
     """Returns the answer in a result for each label."""
     leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
     answers = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
@@ -306,7 +308,7 @@ class _Deciding(Watched):
     def __init__(self) -> None:
         super().__init__()
         # Integers of the trace that hold the bits of floats, by id.
-        self._bits: dict[int, Any] = {}
+        self._bits: dict[int, Array] = {}
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         if step.bodies:
@@ -322,8 +324,8 @@ class _Deciding(Watched):
         return results
 
     def body(
-        self, call: Call, words: Words, operands: Sequence[Any], label: str
-    ) -> list[Any]:
+        self, call: Call, words: Words, operands: Values, label: str
+    ) -> list[Array]:
         """Follows bits into a program."""
         same = self.outer(call, operands)
         self._bits |= {id(x): x for x, y in same if id(y) in self._bits}
@@ -335,11 +337,11 @@ class _Deciding(Watched):
             return jnp.issubdtype(jnp.result_type(operands[0]), jnp.inexact)
         return any(id(x) in self._bits for x in operands)
 
-    def decided(self, step: Step, words: Words, number: Any) -> None:
+    def decided(self, step: Step, words: Words, number: Array) -> None:
         """Notes the number of steps of a loop, or the index of a branch."""
         self._note(step, words, 0, number)
 
-    def _note(self, step: Step, words: Words, i: int, value: Any) -> None:
+    def _note(self, step: Step, words: Words, i: int, value: ArrayLike) -> None:
         self.labels[step.path] = step
         x = jnp.asarray(value)
         # Elements per example; 0 of a scalar, which is of none.
@@ -374,9 +376,7 @@ def _side(value: Array, at_cut: Array) -> Array:
     return jnp.where(at_cut, side, jnp.nan)
 
 
-def _decided(
-    step: Step, operands: Sequence[Any], results: Sequence[Any]
-) -> Sequence[Any]:
+def _decided(step: Step, operands: Values, results: Values) -> Values:
     """Returns the decisions of an equation, as discrete arrays."""
     floats = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in operands]
     if not any(floats) or step.name == "bitcast_convert_type":
@@ -403,7 +403,7 @@ def _decided(
     return _discrete(results)
 
 
-def _numbered(step: Step, operands: Sequence[Any]) -> list[Any]:
+def _numbered(step: Step, operands: Values) -> list[Array]:
     """Returns operands whose result shows which element each window selects."""
     first, selected_from = operands
     ones = jnp.ones_like(first)
@@ -413,15 +413,13 @@ def _numbered(step: Step, operands: Sequence[Any]) -> list[Any]:
     return [ones, selected_from]
 
 
-def _discrete(results: Sequence[Any]) -> list[Any]:
+def _discrete(results: Values) -> list[Array]:
     return [
         x for x in results if jnp.issubdtype(x.dtype, jnp.integer) or x.dtype == bool
     ]
 
 
-def _permutation(
-    params: dict[str, Any], operands: Sequence[Any], floats: Sequence[bool]
-) -> Array:
+def _permutation(params: Params, operands: Values, floats: Sequence[bool]) -> Array:
     """Returns from where each element of a sort comes."""
     axis, keys = params["dimension"], params["num_keys"]
     if not any(floats[:keys]):

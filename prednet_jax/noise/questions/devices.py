@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise._inject import Traced, evaluate
-from prednet_jax.noise.arguments import Outcome, is_mutable, split
+from prednet_jax.noise.arguments import Outcome, Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
@@ -32,6 +32,7 @@ from prednet_jax.noise.questions.tables import (
     format_table,
 )
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
+from prednet_jax.noise.types import Aval, PyTree, Values
 
 # XLA's own order on a CPU, so that a machine with forced host devices gives these bits.
 SUMS_BY_RANK = ReductionOrder(profile="collectives", collectives="sequential")
@@ -41,8 +42,8 @@ def devices(
     fn: Callable,
     *,
     mesh: Mapping[str, int],
-    in_specs: Any = None,
-    out_specs: Any = None,
+    in_specs: PyTree = None,
+    out_specs: PyTree = None,
     spec: NoiseSpec = SUMS_BY_RANK,
 ) -> Callable:
     """Returns a function that computes on one device what `fn` computes over a mesh.
@@ -80,12 +81,12 @@ def devices(
     spec = _with_order(spec)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
-    def compiled(static: Any, placed: tuple, key: Array, *arrays: Array) -> Outcome:
+    def compiled(static: Static, placed: tuple, key: Array, *arrays: Array) -> Outcome:
         program = _traced(static.call(fn), arrays, placed, sizes, out_specs)
         hooks = logical_mesh.DeviceByDevice()
         return evaluate(spec, key, program, arrays, hooks=hooks)
 
-    def run(key: Array, /, *args: Any, **kwargs: Any) -> Any:
+    def run(key: Array, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         random_bits.check(key)
         placed = _placed(in_specs, args, sizes)
         static, arrays, objects = split((args, kwargs))
@@ -149,7 +150,7 @@ def devices_table(
     several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
     expect(len(several) == 1, "mesh", mesh, accepted)
 
-    def measure(key: Array, /, *args: Any, **kwargs: Any) -> DevicesTable:
+    def measure(key: Array, /, *args: PyTree, **kwargs: PyTree) -> DevicesTable:
         def over(sizes: Mapping[str, int]) -> Callable:
             return functools.partial(devices(fn, mesh=sizes, **options), key)
 
@@ -194,12 +195,12 @@ def _mesh(sizes: Mapping[str, int], kind: AxisType) -> AbstractMesh:
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), (kind,) * len(sizes))
 
 
-def _is_spec(x: Any) -> bool:
+def _is_spec(x: object) -> bool:
     return x is None or isinstance(x, PartitionSpec)
 
 
 def _placed(
-    in_specs: Any, args: tuple[Any, ...], sizes: Mapping[str, int]
+    in_specs: PyTree, args: tuple[PyTree, ...], sizes: Mapping[str, int]
 ) -> tuple[PartitionSpec, ...] | None:
     """Returns the sharding of each array argument; others are replicated."""
     if in_specs is None:
@@ -240,10 +241,10 @@ def _placed(
 
 def _traced(
     fn: Callable,
-    arrays: Sequence[Any],
+    arrays: Values,
     placed: tuple[PartitionSpec, ...] | None,
     sizes: Mapping[str, int],
-    out_specs: Any,
+    out_specs: PyTree,
 ) -> Traced:
     """Returns the program of a function over the mesh, rewritten for one device."""
     mesh = _mesh(sizes, AxisType.Auto if placed is None else AxisType.Explicit)
@@ -297,7 +298,7 @@ def _traced(
 
 
 def _body(
-    fn: Callable, in_specs: tuple, out_specs: Any, arrays: Sequence[Any]
+    fn: Callable, in_specs: tuple, out_specs: PyTree, arrays: Sequence[Aval]
 ) -> Callable:
     """Returns a body's shard_map; without `out_specs`, results must not vary."""
     seen: list[Outcome] = []

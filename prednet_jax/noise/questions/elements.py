@@ -6,8 +6,6 @@ the largest deviation that noise made in elements of the same decade of noise (R
 the runs) and of the next, never by the largest of the whole leaf.
 """
 
-from typing import Any
-
 import numpy as np
 from jax import numpy as jnp
 
@@ -166,7 +164,7 @@ def _shifted(x: np.ndarray, by: int) -> np.ndarray:
     return np.append(x[1:], 0) if by < 0 else np.append(0, x[:-1])
 
 
-def small_elements(expected: np.ndarray, atol: float, limits: Any) -> int:
+def small_elements(expected: np.ndarray, atol: float, limits: np.ndarray) -> int:
     """Returns how many elements an absolute tolerance hides.
 
     An element counts if it is not zero, smaller than `atol`, and its own noise is less

@@ -34,6 +34,7 @@ from prednet_jax.noise.questions.sampling import (
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.run import Call, Evaluation, at_words
+from prednet_jax.noise.types import Atom
 
 
 class Exact(NamedTuple):
@@ -82,7 +83,7 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
     program = traced(pure, arrays)
     widening = _Widening(dtype)
 
-    def wide(*arrays: Array) -> list[Any]:
+    def wide(*arrays: Array) -> list[Array]:
         planned = plan(program.jaxpr, specs.Identity())
         first = first_words(jax.random.key(0))
         return at_words(planned, first, arrays, widening)
@@ -114,7 +115,7 @@ class _Widening(Evaluation):
         super().__init__()
         self.dtype = dtype
 
-    def wide_type(self, dtype: Any) -> Any:
+    def wide_type(self, dtype: np.dtype) -> np.dtype:
         """Returns the type that takes the place of a type."""
         if not jnp.issubdtype(dtype, jnp.inexact):
             return dtype
@@ -123,13 +124,13 @@ class _Widening(Evaluation):
         is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
         return np.dtype(np.complex128) if is_complex else self.dtype
 
-    def widened(self, x: Any) -> Any:
+    def widened(self, x: Array) -> Array:
         """Returns an array in the wide type, and any other value unchanged."""
         dtype = getattr(x, "dtype", np.dtype(bool))
         wide = self.wide_type(dtype)
         return x if wide == dtype else x.astype(wide)
 
-    def read(self, values: Mapping[Any, Any], atom: Any) -> Any:
+    def read(self, values: Mapping[Atom, Array], atom: Atom) -> Array:
         x = super().read(values, atom)
         if compat.is_literal(atom):  # A number of the program is rounded to its type.
             x = np.asarray(x, atom.aval.dtype)

@@ -43,6 +43,7 @@ from prednet_jax.noise.questions.own_rounding import format_notes, rounded_produ
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
 from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.specs import Identity, NoiseSpec, default
+from prednet_jax.noise.types import PyTree
 
 MAX_ROWS = 12
 
@@ -115,7 +116,7 @@ def first_difference(
     expect(isinstance(recording, Recording), "recording", recording, accepted)
     reaching = with_routines(NOISE if spec is None else spec)
 
-    def compare(key: Array, /, *args: Any, **kwargs: Any) -> Differences:
+    def compare(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Differences:
         clean, under_noise = (Watch(fn, args, kwargs, x) for x in (None, reaching))
         noisy = map(under_noise.run, draw_keys(key, draws))
         found = against(recording, clean.run(key), noisy, clean.name)

@@ -12,10 +12,10 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
@@ -221,7 +221,7 @@ def widened(nodes: Iterable[Node]) -> tuple[str, dict[int, Callable]]:
     return name, changed
 
 
-def _wide(equation: Any, *operands: Any) -> list[Any]:
+def _wide(equation: compat.Equation, *operands: Array) -> list[Array]:
     """Returns the results of an equation in float32."""
     wide = [
         x.astype(np.float32) if getattr(x, "dtype", None) in NARROW else x
@@ -234,7 +234,7 @@ def _wide(equation: Any, *operands: Any) -> list[Any]:
     return compat.bind(equation.replace(params=params), *wide)
 
 
-def _is_narrow(value: Any) -> bool:
+def _is_narrow(value: object) -> bool:
     return isinstance(value, np.dtype) and value in NARROW
 
 

@@ -20,7 +20,7 @@ Equations keep their places and so their paths; noise is drawn as on real device
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,13 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Drawn, Evaluation
+from prednet_jax.noise.types import Atom, Aval, Params, Values
 
 _NO_MESH = AbstractMesh((), ())
+# By the number of an axis, the mesh axes over which it is split.
+Names = dict[int, tuple[str, ...]]
+# For each axis of an array the mesh axes over which it is split, as in PartitionSpec.
+Spec = Iterable[str | tuple[str, ...] | None]
 # They define where a value lies, and do not change it.
 _PLACEMENT = frozenset({"reshard", "sharding_constraint", "pvary", "mesh_cast"})
 
@@ -66,7 +71,7 @@ class LogicalMesh:
     shape: Mapping[str, int]
 
 
-def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
+def on_one_device(jaxpr: compat.Jaxpr, sizes: Mapping[str, int]) -> compat.Jaxpr:
     """Returns a program over a mesh of these sizes, rewritten for one device.
 
     It raises a NoiseError if a `shard_map` has another mesh or types are unreduced.
@@ -76,7 +81,7 @@ def on_one_device(jaxpr: Any, sizes: Mapping[str, int]) -> Any:
     return new if opened is jaxpr else jaxpr.replace(jaxpr=new)
 
 
-def spread_over(jaxpr: Any) -> bool:
+def spread_over(jaxpr: compat.Jaxpr) -> bool:
     """Returns whether a rewritten program uses its mesh anywhere."""
     opened, _ = compat.open_jaxpr(jaxpr)
     return any(
@@ -126,7 +131,7 @@ def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
     return value
 
 
-def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
+def _contracted(equation: compat.Equation) -> list[Names]:
     """Returns for each operand the sharded axes that are summed, and mesh axes."""
     name, params = equation.primitive.name, equation.params
     specs = [_spec(atom.aval) for atom in equation.invars]
@@ -140,7 +145,7 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
         pairs = [(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1)
     else:
         return []
-    sharded: list[dict[int, Any]] = [{}, {}]
+    sharded: list[Names] = [{}, {}]
     for i, j in pairs:
         names = specs[0][i] or specs[1][j]
         one_sided = bool(specs[0][i]) != bool(specs[1][j])
@@ -153,14 +158,14 @@ def _contracted(equation: compat.Equation) -> list[dict[int, Any]]:
     return [{d: names for d, names in dims.items() if names} for dims in sharded]
 
 
-def _local_size(aval: Any, but: Sequence[str] = ()) -> int:
+def _local_size(aval: Aval, but: Sequence[str] = ()) -> int:
     """Returns the number of elements on each device after gathering along `but`."""
     sizes = {} if aval.sharding.mesh.empty else aval.sharding.mesh.shape
     axes = {axis for names in _spec(aval) for axis in names} - set(but)
     return math.prod(aval.shape) // math.prod(sizes[axis] for axis in axes)
 
 
-def _spec(aval: Any) -> list[tuple[str, ...]]:
+def _spec(aval: Aval) -> list[tuple[str, ...]]:
     """Returns the explicit mesh axes over which each axis of a type is sharded."""
     sharding = getattr(aval, "sharding", None)
     spec = () if sharding is None or sharding.mesh.empty else sharding.spec
@@ -234,8 +239,8 @@ _TIED: Mapping[str, Callable[[compat.Equation], list[tuple[int, int, int]]]] = {
 
 def _by_shards(
     equation: compat.Equation,
-    over: list[dict[int, Any]],
-    own: Mapping[int, tuple[str, ...]],
+    over: list[Names],
+    own: Names,
     sizes: Mapping[str, int],
 ) -> compat.Equation:
     """Rewrites an equation as each device's computation, in a shard_map.
@@ -300,12 +305,12 @@ class _WithoutMesh:
 
 
 def mapped(
-    function: Callable, params: Mapping[str, Any], words: Words, operands: Sequence[Any]
-) -> list[Any]:
+    function: Callable, params: Params, words: Words, operands: Values
+) -> list[Array]:
     """Evaluates a shard_map over a `LogicalMesh`; `function` is for one device."""
     sizes = compat.manual_axis_sizes(params)
 
-    def device(words: Words, *parts: Any) -> Sequence[Any]:
+    def device(words: Words, *parts: Array) -> Values:
         here = {
             axis: (lax.convert_element_type(lax.axis_index(axis), jnp.uint32), count)
             for axis, count in counts.items()
@@ -339,7 +344,7 @@ class DeviceByDevice(Evaluation):
         if not isinstance(call.params.get("mesh"), LogicalMesh):
             return super().higher_order(call, words, operands)
 
-        def device(words: Words, *args: Any) -> tuple:
+        def device(words: Words, *args: Array) -> tuple:
             return tuple(call.body(words, args))
 
         return mapped(device, call.params, words, operands)
@@ -355,7 +360,7 @@ class DeviceByDevice(Evaluation):
             return
         results = [v for v in plan.jaxpr.outvars if not compat.is_literal(v)]
         waiting: dict[Step, None] = {}
-        pending: set[Any] = set()
+        pending: set[Atom] = set()
 
         def flush_pending() -> None:
             others = (_variables(step) for step in plan.steps if step not in waiting)
@@ -393,11 +398,11 @@ class DeviceByDevice(Evaluation):
             flush_pending()
 
 
-def _variables(step: Step) -> list[Any]:
+def _variables(step: Step) -> list[Atom]:
     return [atom for atom in step.atoms if not compat.is_literal(atom)]
 
 
-def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]:
+def _split(x: Array, spec: Spec, sizes: Mapping[str, int]) -> tuple[Array, list[str]]:
     """Splits an array into devices' parts, [*devices, *part]; lists the axes."""
     order, shape = _layout(np.shape(x), spec, sizes)
     named = [axis for axis in sizes if axis in order]
@@ -405,7 +410,7 @@ def _split(x: Any, spec: Any, sizes: Mapping[str, int]) -> tuple[Any, list[str]]
     return lax.transpose(lax.reshape(x, shape), target), named
 
 
-def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
+def _join(x: Array, spec: Spec, sizes: Mapping[str, int]) -> Array:
     """Inverts `_split`; for values that are equal on all devices, takes the first."""
     local = np.shape(x)[len(sizes) :]
     axes = zip(local, axis_names(spec, len(local)), strict=True)
@@ -418,7 +423,7 @@ def _join(x: Any, spec: Any, sizes: Mapping[str, int]) -> Any:
     return lax.reshape(lax.transpose(x, [now.index(o) for o in order]), whole)
 
 
-def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
+def axis_names(spec: Spec, ndim: int) -> list[tuple[str, ...]]:
     """Returns the mesh axes of each axis of an array."""
     named = [
         () if x is None else (x,) if isinstance(x, str) else tuple(x) for x in spec
@@ -427,14 +432,14 @@ def axis_names(spec: Any, ndim: int) -> list[tuple[str, ...]]:
 
 
 def _layout(
-    shape: Sequence[int], spec: Any, sizes: Mapping[str, int]
-) -> tuple[list[Any], tuple[int, ...]]:
+    shape: Sequence[int], spec: Spec, sizes: Mapping[str, int]
+) -> tuple[list[str | int], tuple[int, ...]]:
     """Returns the layout of an array on the mesh.
 
     For each axis of the array it has the mesh axes over which it is split, then its own
     number; it also returns the sizes of these.
     """
-    order: list[Any] = []
+    order: list[str | int] = []
     split: list[int] = []
     for d, names in enumerate(axis_names(spec, len(shape))):
         counts = [sizes[a] for a in names]

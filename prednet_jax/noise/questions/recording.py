@@ -32,6 +32,7 @@ from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call
 from prednet_jax.noise.sketch import COLUMNS, HUGE, classes, digest, digests, numbers
 from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.types import PyTree, Values
 from prednet_jax.noise.watch import Watched
 
 VERSION = 4
@@ -100,7 +101,7 @@ class Recording:
     machine: str
     equations: tuple[Recorded, ...]
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes an .npz file, which any machine with NumPy can read.
 
         `about` is a text in JSON with all attributes of each equation that are not
@@ -135,7 +136,7 @@ class Recording:
         )
 
 
-def load_recording(path: Any) -> Recording:
+def load_recording(path: str | os.PathLike[str]) -> Recording:
     """Reads a file that `Recording.save` wrote.
 
     A NoiseError is raised for other files, damaged files and files of other versions.
@@ -197,7 +198,7 @@ def record(fn: Callable) -> Callable[..., Recording]:
         NoiseError: on a call, as for `inject`, and when `fn` has no array at all.
     """
 
-    def run(*args: Any, **kwargs: Any) -> Recording:
+    def run(*args: PyTree, **kwargs: PyTree) -> Recording:
         watch = Watch(fn, args, kwargs)
         device = jax.devices()[0]
         machine = f"jax {jax.__version__}, {device.platform} ({device.device_kind})"
@@ -219,7 +220,7 @@ class Watch(Watched):
     """
 
     def __init__(
-        self, fn: Callable, args: Any, kwargs: Any, spec: NoiseSpec | None = None
+        self, fn: Callable, args: PyTree, kwargs: PyTree, spec: NoiseSpec | None = None
     ) -> None:
         """Traces and plan; `spec` is the noise of each run, if any."""
         super().__init__(EXECUTIONS)
@@ -228,7 +229,7 @@ class Watch(Watched):
         pure, self._arrays = BoundCall(fn, args, kwargs).pure()
         # By the id of a traced value, the recorded values that it is or comes from. The
         # objects are kept, so that no other object gets the same id.
-        self._numbers: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        self._numbers: dict[int, tuple[object, tuple[int, ...]]] = {}
         # By the path of an equation, for each of its results, the sources in its
         # bodies.
         self._left: dict[str, list[tuple[int, ...]]] = {}
@@ -272,8 +273,8 @@ class Watch(Watched):
         return results
 
     def body(
-        self, call: Call, words: Words, operands: Sequence[Any], label: str
-    ) -> list[Any]:
+        self, call: Call, words: Words, operands: Values, label: str
+    ) -> list[Array]:
         """Follows values into a program, where their order identifies them."""
         for x, y in self.outer(call, operands):
             if not self._sources(x) and self._sources(y):
@@ -288,7 +289,7 @@ class Watch(Watched):
             self._left[call.step.path] = left
         return results
 
-    def _sources(self, value: Any) -> tuple[int, ...]:
+    def _sources(self, value: object) -> tuple[int, ...]:
         """Returns the numbers of the recorded values that a value is or comes from."""
         return self._numbers.get(id(value), (None, ()))[1]
 
@@ -296,7 +297,7 @@ class Watch(Watched):
         self,
         path: str,
         primitive: str,
-        value: Any,
+        value: Array,
         step: Step | None = None,
         words: Words | None = None,
         sources: tuple[int, ...] = (),
@@ -324,7 +325,7 @@ class Watch(Watched):
         for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
             self.send((path, i), part, place)
 
-    def run(self, key: Array, arrays: Sequence[Any] = ()) -> tuple[Recorded, ...]:
+    def run(self, key: Array, arrays: Values = ()) -> tuple[Recorded, ...]:
         """Returns all values of one run; at `arrays`, or those that were traced."""
         words = random_bits.words(key)
         seen, _ = self.seen(lambda: self._compiled(words, *(arrays or self._arrays)))
@@ -335,14 +336,14 @@ class Watch(Watched):
         return tuple(_recorded(f, parts.get(f["path"], {0: {}})) for f in facts)
 
 
-def _names(kind: str, tree: Any, count: int) -> list[str]:
+def _names(kind: str, tree: PyTree, count: int) -> list[str]:
     """Returns the names of arrays: pytree paths, or numbers if these are unclear."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     named = [f"{kind}{jax.tree_util.keystr(p)}" for p, x in leaves if _is_array(x)]
     return named if len(named) == count else [f"{kind} {i}" for i in range(count)]
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     """Returns whether a value is an array of numbers, not mutable and not a token."""
     if isinstance(x, bool | int | float | complex | np.ndarray | np.generic):
         return not isinstance(x, np.ndarray) or x.dtype.kind in "biufcV"
@@ -365,7 +366,9 @@ def _within(path: str) -> str:
     return "/".join(name for name in names if not _CALLS.match(name))
 
 
-def _recorded(fact: dict[str, Any], parts: dict[int, dict[tuple, Any]]) -> Recorded:
+def _recorded(
+    fact: dict[str, Any], parts: dict[int, dict[tuple, np.ndarray]]
+) -> Recorded:
     """Builds a recorded value from its parts by number and step."""
     steps, shape, loops = sorted(parts[0]), fact["shape"], len(fact["starts"])
     n = len(steps)

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Plan, Step, plan
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.specs import Identity
+from prednet_jax.noise.types import Atom, Aval, Values
 
 _APART = ("scan", "while", "cond", "shard_map", "custom_linear_solve")
 
@@ -30,7 +32,7 @@ class Node(NamedTuple):
     made it, callers last.
     """
 
-    apply: Callable[..., list[Any]]
+    apply: Callable[..., list[Array]]
     operands: tuple[int, ...]
     results: tuple[int, ...]
     step: Step
@@ -56,7 +58,7 @@ class Program:
         self.nodes: list[Node] = []
         self.named: dict[str, list[int]] = {}
         self.hidden: set[str] = set()
-        self.types: list[Any] = []
+        self.types: list[Aval] = []
         self.constants: dict[int, Any] = {}
         program = plan(traced.jaxpr, Identity())
         self.inputs = [self._new(var.aval) for var in program.jaxpr.invars]
@@ -72,10 +74,10 @@ class Program:
     def values(
         self,
         wanted: Iterable[int],
-        arrays: Sequence[Any],
-        known: Mapping[int, Any],
+        arrays: Values,
+        known: Mapping[int, Array],
         changed: Mapping[int, Callable] = MappingProxyType({}),
-    ) -> dict[int, Any]:
+    ) -> dict[int, Array]:
         """Returns the wanted values, each computed from the known values before it.
 
         `changed` maps nodes, by `id`, to functions that replace the nodes' own
@@ -115,11 +117,11 @@ class Program:
         made = [k for k, n in enumerate(self.nodes) if set(n.results) & set(numbers)]
         return max(made, default=-1)
 
-    def _new(self, aval: Any) -> int:
+    def _new(self, aval: Aval) -> int:
         self.types.append(aval)
         return len(self.types) - 1
 
-    def _constant(self, value: Any, aval: Any) -> int:
+    def _constant(self, value: Any, aval: Aval) -> int:
         number = self._new(aval)
         plain = hasattr(value, "aval") or not hasattr(aval, "dtype")
         self.constants[number] = value if plain else np.asarray(value, aval.dtype)
@@ -128,7 +130,13 @@ class Program:
     def _is_number(self, number: int) -> bool:
         return np.ndim(self.constants.get(number, [])) == 0
 
-    def _add(self, apply: Callable, operands: Sequence[int], avals: Any, step: Step):
+    def _add(
+        self,
+        apply: Callable,
+        operands: Sequence[int],
+        avals: Iterable[Aval],
+        step: Step,
+    ) -> list[int]:
         results = tuple(map(self._new, avals))
         sources = tuple(dict.fromkeys(_sources(step)))
         self.nodes.append(Node(apply, tuple(operands), results, step, sources))
@@ -140,7 +148,7 @@ class Program:
         numbers = {var: self._constant(x, var.aval) for var, x in constants}
         numbers |= zip(program.jaxpr.invars, inputs, strict=True)
 
-        def read(atom: Any) -> int:
+        def read(atom: Atom) -> int:
             literal = compat.is_literal(atom)
             return self._constant(atom.val, atom.aval) if literal else numbers[atom]
 
@@ -197,7 +205,7 @@ class Program:
         ]
 
 
-def key_text(key: Any) -> str:
+def key_text(key: object) -> str:
     """Returns a key of a pytree path as text."""
     for kind in ("key", "name", "idx"):
         if hasattr(key, kind):
@@ -218,5 +226,5 @@ def _sources(step: Step | None) -> Iterator[str]:
         step = around
 
 
-def _applied(step: Step) -> Callable[..., list[Any]]:
+def _applied(step: Step) -> Callable[..., list[Array]]:
     return lambda *operands: compat.bind(step.equation, *operands)

@@ -3,10 +3,11 @@
 docs/noise/explain.md explains when a leaf depends on them and how it is compared.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise._inject import evaluate, traced
@@ -23,6 +24,7 @@ from prednet_jax.noise.questions.sampling import (
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Identity
+from prednet_jax.noise.types import PyTree
 
 # For each routine, the results that have free signs, and the axes of these signs:
 # vectors are numbered by one axis, forms such as T of A = Q T Q* by both.
@@ -48,7 +50,7 @@ NOTE = "its signs are free: a library routine chooses them"
 class _Turned(Evaluation):
     """Evaluates a program with the opposite sign of every other vector."""
 
-    def __init__(self, first: Any) -> None:
+    def __init__(self, first: PyTree) -> None:
         super().__init__()
         self.first = first
 
@@ -84,7 +86,7 @@ class Signs(NamedTuple):
             for x, y, free in zip(values, self.known, self.is_free, strict=True)
         ]
 
-    def align(self, result: Any) -> Any:
+    def align(self, result: PyTree) -> PyTree:
         """Returns a result, a pytree, with these signs, in its own types."""
         if not any(self.is_free):
             return result
@@ -114,7 +116,7 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
         known = wide_leaves(call.result())
 
     @jax.jit
-    def run(first: Any, *arrays: Any) -> Any:
+    def run(first: PyTree, *arrays: Array) -> PyTree:
         program, key = traced(pure, arrays), jax.random.key(0)
         return evaluate(Identity(), key, program, arrays, hooks=_Turned(first))
 

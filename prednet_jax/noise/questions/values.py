@@ -7,11 +7,12 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.questions import hints
@@ -125,7 +126,7 @@ class SubstitutedValues:
         return tuple(lines), elsewhere, tuple(self.program.arguments(nodes))
 
 
-def _wide(x: Any) -> np.ndarray:
+def _wide(x: ArrayLike) -> np.ndarray:
     return wide_leaves(x)[0]
 
 
@@ -138,7 +139,7 @@ class Judged(NamedTuple):
     over: float
 
 
-def judge(ours: Any, theirs: Any, drawn: Sequence[np.ndarray]) -> Judged:
+def judge(ours: ArrayLike, theirs: ArrayLike, drawn: Sequence[np.ndarray]) -> Judged:
     """Compares a value with the reference's.
 
     `drawn` are the differences that noise makes, in float64.
