@@ -1,6 +1,6 @@
 """The suites `step` and `foreign`: PredNet's speed, and noise's cost on other networks.
 
-docs/noise/accuracy.md names the three networks that `foreign` trains, in Flax Linen.
+docs/noise/cost.md names the three networks that `foreign` trains, in Flax Linen.
 """
 
 import json

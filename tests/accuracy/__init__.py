@@ -1,1 +1,1 @@
-"""How often the tools of `noise` are right; docs/noise/accuracy.md has the figures."""
+"""How often the tools of `noise` are right; docs/noise/accuracy*.md has the figures."""

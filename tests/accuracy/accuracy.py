@@ -1,6 +1,6 @@
 """How often the tools of `noise` are right.
 
-docs/noise/accuracy.md has the commands and what they found. Programs are those of
+docs/noise/accuracy*.md have the commands and what they found. Programs are those of
 `noise_programs`, and of `planted` with a line to find.
 """
 

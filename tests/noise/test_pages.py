@@ -25,7 +25,7 @@ EXPECTED = {
         r"runs under noise(?s:.*)sqrt \[nan\.py:20 in spread\]"
     ),
     # Why, how many digits, and a tolerance that the next line keeps to.
-    "start": r"beyond\n[67]\.\d\n",
+    "start": r"beyond\n[67]\.\d\nbf16\n",
     "trainings": (
         r"(?s)half width.*\nnoise: loss.*\nbeyond: loss is first at update 1:"
         r".*\nnoise: p .*\ncannot tell: p"
@@ -35,10 +35,6 @@ EXPECTED = {
         r"(?s:.*)another epsilon: 0\.001 here, 1e-05 there .*, at ports\.py:26"
         r"(?s:.*)in Flax: fc2 .*in __call__.*\nbound: fc2"
         r"(?s:.*)transposed(?s:.*)equal: False(?s:.*)cause: bf16"
-    ),
-    "nnx": (
-        r"bf16 a(?s:.*)mixed rows: False\nfirst: add nnx\.py:\d+ in __call__"
-        r"(?s:.*) 64 .* (order|rounding) +0"
     ),
 }
 # Figures depend on XLA's version and flags; rows, columns and words do not.
@@ -60,7 +56,7 @@ def words(text):
 
 
 # They take longest; what their tools answer is tested in questions/.
-SLOW = {"devices", "invariance", "nnx"}
+SLOW = {"devices", "invariance"}
 
 
 @pytest.mark.parametrize(
