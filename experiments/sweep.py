@@ -9,7 +9,7 @@ r"""Trains networks x arms x seeds x settings, on this machine or on many.
 Every run is a separate process (experiments/train.py), with its own threads and flags.
 Ray starts them: on this machine, unless --address names a cluster. A finished run is
 never made again, so the same command continues an interrupted sweep. The result is
-WORKDIR/runs.parquet, one row per run. docs/many_machines.md shows a sweep on several
+WORKDIR/runs.parquet, one row per run. docs/runs.md shows a sweep on several
 machines.
 """
 

@@ -96,7 +96,7 @@ def split_cpu(count: int) -> None:
 
 
 # Variables in which a launcher reports its number of processes and this one's index
-# (docs/many_machines.md), after the name by which `jax.distributed` knows the launcher.
+# (docs/runs.md), after the name by which `jax.distributed` knows the launcher.
 _LAUNCHERS = (
     ("slurm", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID"),
     ("ompi", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

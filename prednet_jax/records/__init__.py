@@ -1,6 +1,6 @@
 """The records of a run on disk: manifest, metrics, fingerprints. Needs no JAX.
 
-docs/reliability.md lists the contents of a run directory. On request it also holds
+docs/runs.md lists the contents of a run directory. On request it also holds
     validation.jsonl  one JSON object per score of the frozen weights
     loss.png          the losses, drawn at the end, with the extra `report`
     examples.npz      predicted frames

@@ -2,7 +2,7 @@
 
 `execute` here and `sweeps.execute` have the same interface: they take jobs and yield an
 `Ended` when a job ends. Both start the same child processes (`started`), under
-`leash.py`. docs/many_machines.md lists the variables that a child does not inherit.
+`leash.py`. docs/runs.md lists the variables that a child does not inherit.
 """
 
 import concurrent.futures

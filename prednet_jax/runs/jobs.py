@@ -1,6 +1,6 @@
 """One process of a comparison or a sweep: its command, its facts and its stored runs.
 
-docs/many_machines.md lists the facts of a run (`store`). A run that ended gets a
+docs/runs.md lists the facts of a run (`store`). A run that ended gets a
 receipt (`write_receipt`) and is never made again. `verified` reads it, and refuses a
 run that is truncated, altered or made by another job.
 """

@@ -1,6 +1,6 @@
 """A sweep: networks x arms x settings x seeds, one process per run, through Ray.
 
-docs/many_machines.md describes where a run lies and when it is made again. A Ray task
+docs/runs.md describes where a run lies and when it is made again. A Ray task
 computes nothing itself: it starts the same child as `executor.execute`, in a temporary
 folder of its machine, and sends the files of the finished run back. Only this process
 writes them, so a lost try leaves nothing behind. Only `connect` imports Ray.

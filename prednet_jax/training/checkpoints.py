@@ -3,7 +3,7 @@
 `directory/checkpoints/{update}/` holds the whole TrainState after that update. Nothing
 else is needed to continue, since data order and noise are functions of the seed and the
 update's number. orbax does not notice most flipped bits, so files whose digest differs
-from `digest.json` are never parsed (docs/reliability.md).
+from `digest.json` are never parsed (docs/runs.md).
 """
 
 import errno
