@@ -15,10 +15,11 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
+from prednet_jax.weights import foreign
 from prednet_jax.weights.arrays import as_parameters, for_fractions
 from prednet_jax.weights.chainer import load_chainer, save_chainer
 from prednet_jax.weights.keras import extrapolation as _keras_extrapolation
-from prednet_jax.weights.keras import load_keras, save_keras
+from prednet_jax.weights.keras import is_keras, load_keras, save_keras
 from prednet_jax.weights.pytorch import PORTS, is_port, load_pytorch
 from prednet_jax.weights.tensors import (
     NETWORK,
@@ -55,8 +56,8 @@ __all__ = [
 #: Where the networks lie that come with the package.
 SHIPPED = Path(__file__).parents[1] / "pretrained"
 _ACCEPTED = (
-    "a weight file of Chainer (npz), Keras (HDF5) or PyTorch (.pth of 1.6 or later), "
-    "a safetensors file, a directory of orbax, or of a run"
+    "a weight file of Chainer (npz), Keras (HDF5, .keras) or PyTorch (.pth of 1.6 or "
+    "later), a safetensors file, a directory of orbax, or of a run"
 )
 
 Writer = Callable[[str | os.PathLike, PredNetConfig, Mapping], None]
@@ -113,6 +114,7 @@ def load_task(
         return task, checkpoints.restore(folder, update, _like(task))
     elif path.is_dir():
         if not (path / records.MANIFEST).exists():
+            foreign.refuse(path)
             raise UserError(f"{path}: is a directory; expected {_ACCEPTED}")
         return load_run(path)
     elif str(path) in pretrained_names() and not path.exists():
@@ -123,14 +125,14 @@ def load_task(
         try:
             config, params = _load_file(path, variant, frame)
         except files.FileError as error:
+            foreign.refuse(path)
             names = " or ".join(pretrained_names())
             raise UserError(f"{error}; expected {_ACCEPTED}; or {names}") from None
     return tasks.of(config), params
 
 
 def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]:
-    kind = files.kind(path)
-    if kind == "hdf5":
+    if is_keras(path):
         config, params = load_keras(path, **frame)
         scale = config.pixel_max
         if scale <= 1:
@@ -143,7 +145,7 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
         return config, for_fractions(config, params, scale)
     if is_port(path):
         return load_pytorch(path, variant=variant, **frame)
-    if kind == "zip":
+    if files.kind(path) == "zip":
         return load_chainer(path)
     if not is_safetensors(path):
         raise files.FileError(f"{path}: of another kind")
@@ -152,7 +154,7 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
 
 def scales_pixels(path: str | os.PathLike) -> bool:
     """Returns whether `load` scales weights by `pixel_max`: of PyTorch and Keras."""
-    return is_port(path) or (Path(path).is_file() and files.kind(path) == "hdf5")
+    return is_port(path) or is_keras(path)
 
 
 def extrapolation(path: str | os.PathLike) -> int | None:
@@ -160,9 +162,7 @@ def extrapolation(path: str | os.PathLike) -> int | None:
 
     Only a model of Keras has it, as `extrap_start_time`; other files give None.
     """
-    path = Path(path)
-    hdf5 = path.is_file() and files.kind(path) == "hdf5"
-    return _keras_extrapolation(path) if hdf5 else None
+    return _keras_extrapolation(path) if is_keras(path) else None
 
 
 def writer(path: str | os.PathLike) -> Writer:

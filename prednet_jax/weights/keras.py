@@ -3,12 +3,16 @@
 A PredNet layer holds `layer_{a,ahat,c,f,i,o}_{l}/{kernel:0,bias:0}`, kernels HWIO over
 [R_l, E_l, up(R_{l+1})]. `save_weights` puts layers at the root, `model.save` and
 ModelCheckpoint under `model_weights/`; the layer's own name is whatever Keras counted
-up to, so the layer is found by its weights. Other groups are left out.
+up to, so the layer is found by its weights. Other groups are left out. The HDF5 of
+Keras 3, `.weights.h5`, names the two `vars/0` and `vars/1`; a `.keras` archive is a zip
+of it and of the model. They hold the names of convolutions only if these are attributes
+of their layer.
 """
 
 import io
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,8 @@ from prednet_jax.weights.arrays import (
 from prednet_jax.weights.keras_model import Model
 
 _LEAF = re.compile(r"(?P<name>layer_(a|ahat|c|f|i|o)_\d{1,3}/(kernel|bias))(:0)?$")
+_KERAS_3 = {"vars/0": "kernel", "vars/1": "bias"}
+_ARCHIVED = "model.weights.h5", "config.json"
 
 
 def load_keras(
@@ -84,28 +90,60 @@ def extrapolation(path: str | os.PathLike) -> int | None:
     return _read(path)[1].extrapolate_from
 
 
+def is_keras(path: str | os.PathLike) -> bool:
+    """Returns whether a path is an HDF5 file or a `.keras` archive."""
+    if not os.path.isfile(path):
+        return False
+    kind = files.kind(path)
+    if kind != "zip":
+        return kind == "hdf5"
+    with files.open_binary(path) as file:
+        try:
+            return _ARCHIVED[0] in zipfile.ZipFile(file).namelist()
+        except files.BROKEN:
+            return False
+
+
+def _unpacked(file: io.BufferedReader) -> tuple[Any, str | None]:
+    """Returns the HDF5 file in an archive, and the text of its model."""
+    if not zipfile.is_zipfile(file):
+        return file, None
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > files.LIMIT:
+            raise ValueError(f"takes more than {files.LIMIT} bytes")
+        weights, model = (archive.read(name) for name in _ARCHIVED)
+        return io.BytesIO(weights), model.decode()
+
+
 def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
     import h5py
 
     datasets: dict[str, Any] = {}
+    unnamed: list[str] = []
 
     def see(name: str, node: Any) -> None:
-        if _LEAF.search(name) and not name.startswith("optimizer_weights"):
+        stem, leaf = name[:-6], name[-6:]
+        own = stem + _KERAS_3.get(leaf, leaf)
+        if _LEAF.search(own) and not name.startswith("optimizer_weights"):
             if node.external or node.is_virtual:
                 raise UserError(
                     f"{path}: {name!r} lies in another file; expected one file "
                     "that holds all weights"
                 )
-            datasets[name] = node
+            datasets[own] = node
+        elif re.search(r"conv\w*(/vars/0|_W(:0)?)$", name, re.IGNORECASE):
+            unnamed.append(name)
 
     try:
-        with files.open_binary(path) as opened, h5py.File(opened, "r") as file:
-            file.visititems(see)
-            if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
-                raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
-            arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
-            text = file.attrs.get("model_config")
-            backend = file.attrs.get("backend")
+        with files.open_binary(path) as opened:
+            content, text = _unpacked(opened)
+            with h5py.File(content, "r") as file:
+                file.visititems(see)
+                if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
+                    raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
+                arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
+                text = text or file.attrs.get("model_config")
+                backend = file.attrs.get("backend")
     except UserError:
         raise
     except files.BROKEN as error:
@@ -114,6 +152,11 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
             "Keras HDF5 weight file"
         ) from None
     arrays = of_one_network(path, arrays, _LEAF)
+    if not arrays and unnamed:
+        raise UserError(
+            f"{path}: names its convolutions by number ({unnamed[0]}), so the gates "
+            "cannot be told apart; load it in Keras 2 or 3 and call model.save('w.h5')"
+        )
     if not arrays:
         raise UserError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
     if backend in ("theano", b"theano"):

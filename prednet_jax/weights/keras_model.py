@@ -88,7 +88,8 @@ def find(path: str | os.PathLike) -> Path | None:
     folder `tensorflow_weights`.
     """
     path = Path(path)
-    names = [path.with_suffix(".json").name, f"{path.stem}.json"]
+    stem = path.stem.removesuffix(".weights")  # Keras 3's suffix is .weights.h5.
+    names = [f"{path.stem}.json", f"{stem}.json"]
     names += [name.replace("weights", "model") for name in names]
     folders = [path.parent]
     if path.absolute().parent.name == "tensorflow_weights":

@@ -184,7 +184,10 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
     try:
         return _tensors(_read_zip(io.BytesIO(content)))
     except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
-        raise UserError(f"{path}: {files.reason(error)}; expected {_WANTED}") from None
+        raise UserError(
+            f"{path}: {files.reason(error)}; expected {_WANTED}, as torch.save("
+            "model.state_dict(), path) writes it"
+        ) from None
 
 
 def _pickle_of(archive: zipfile.ZipFile) -> str | None:

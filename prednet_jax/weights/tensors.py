@@ -77,7 +77,7 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     if text is None:
         raise UserError(
             f"{path}: no network in its metadata; expected a file that "
-            "save_safetensors wrote"
+            "weights.save_safetensors wrote, or the state dict of a PyTorch port"
         )
     params: dict = {}
     for name, value in arrays.items():

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import struct
 import time
+import zipfile
 
 import h5py
 import jax
@@ -297,3 +298,65 @@ def test_a_keras_network_of_bytes_is_scaled_to_fractions(tmp_path, capsys):
     expected, _ = prednet_jax.predict(own, stored, frames.astype(np.float32))
     found, _ = prednet_jax.predict(params, config, frames)
     np.testing.assert_allclose(255 * found, expected, rtol=1e-4, atol=1e-3)
+
+
+def as_keras_3(source, target, number):
+    """Weights as Keras 3 writes them: recorded from Keras 3.15 with a port of PredNet.
+
+    Convolutions that are attributes of their layer have its names for them; those in a
+    dictionary of lists, as in coxlab's layer, have numbers (`number`).
+    """
+    with h5py.File(source) as old, h5py.File(target, "w") as new:
+        names = [n for n in old["pred_net_1"].attrs["weight_names"]]
+        for i, name in enumerate(names):
+            _, layer, leaf = name.decode().split("/")
+            layer = f"conv_layers/container/conv2d_{i // 2}" if number else layer
+            place = ("kernel:0", "bias:0").index(leaf)
+            new[f"layers/pred_net/{layer}/vars/{place}"] = old["pred_net_1"][name][()]
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+def test_weights_of_keras_3_are_read(tmp_path, suffix):
+    """An archive was refused with a sentence about arrays of Chainer."""
+    config, path = edited(tmp_path, "w.json", "old.hdf5")
+    expected = weights.load(path, **SIZE)[1]
+    for number in (False, True):
+        inner = tmp_path / "w.weights.h5"
+        as_keras_3(path, inner, number)
+        if suffix == ".keras":
+            with zipfile.ZipFile(tmp_path / "w.keras", "w") as archive:
+                archive.write(inner, "model.weights.h5")
+                archive.write(tmp_path / "w.json", "config.json")
+                archive.writestr("metadata.json", "{}")
+            inner.unlink()
+        if number:
+            with pytest.raises(UserError, match=r"by number .*model\.save\('w\.h5'\)"):
+                weights.load(tmp_path / f"w{suffix}")
+            continue
+        again, params = weights.load(tmp_path / f"w{suffix}")
+        assert again == config
+        assert records.fingerprint(params) == records.fingerprint(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("saved/saved_model.pb", "SavedModel of TensorFlow"),
+        ("orbax/_METADATA", r"weights\.save_orbax\(path, config, params\)"),
+        ("tf/checkpoint", r"checkpoint of TensorFlow.*model\.save\('w\.h5'\)"),
+        ("w.ckpt.index", "checkpoint of TensorFlow"),
+        ("w.onnx", "graph of ONNX"),
+        ("w.msgpack", r"flax\.serialization\.msgpack_restore"),
+        ("w.json", "without weights; give the file of weights"),
+        ("w.pth", r"a pickle, which is not run.*torch\.save\(model\.state_dict"),
+    ],
+)
+def test_weights_of_other_programs_are_named_with_the_way_out(tmp_path, name, message):
+    """They were files `of another kind`, or a directory."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\x80\x02}q\0.")
+    path = path.parent if path.parent != tmp_path else path
+    for given in [path, path.with_suffix("")] if path.suffix == ".index" else [path]:
+        with pytest.raises(UserError, match=rf"{given}.*: .*{message}"):
+            weights.load(given)
