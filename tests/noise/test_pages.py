@@ -27,8 +27,8 @@ EXPECTED = {
     # Why, how many digits, and a tolerance that the next line keeps to.
     "start": r"beyond\n[67]\.\d\nbf16\n",
     "trainings": (
-        r"(?s)half width.*\nnoise: loss.*\nbeyond: loss is first at update 1:"
-        r".*\nnoise: p .*\ncannot tell: p"
+        r"(?s)half width.*\nnoise: loss stays.*\nbeyond: loss leaves the band at"
+        r" update 1,.*\nnoise: p .*\ncannot tell: p"
     ),
     "ports": (
         r"fc1 .* identical .*(?s:.*)another GELU: exact here.*ports\.py:24 in port"

@@ -128,7 +128,7 @@ class DevicesTable(NamedTuple):
     rows: tuple[OverDevices, ...]
 
     def __str__(self) -> str:
-        head = ("devices", "loss", "norm of the rest", "difference", "rung", "flipped")
+        head = ("devices", "loss", "norm of the rest", "difference", "cause", "flipped")
         rows = []
         for row in self.rows:
             loss = None if row.loss is None else f"{row.loss:.9g}"

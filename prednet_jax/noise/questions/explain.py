@@ -119,7 +119,7 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         casts = any(leaf.ratios[CASTS] for leaf in self.leaves)
         columns = [*RANDOM, *FORMATS, *[CASTS] * casts]
-        head = ["", "rung", "relative", *columns, "ulps of a", "of b", "closer", ""]
+        head = ["", "cause", "relative", *columns, "ulps of a", "of b", "closer", ""]
         rows = []
         for one in self.leaves:
             numbers = one.relative, *map(one.ratios.get, columns)
@@ -129,8 +129,10 @@ class Explanation(NamedTuple):
             rows.append([one.path, one.rung, *numbers, *ulps, one.closer, words])
         lines = [
             *format_table(head, rows, "<<" + ">" * (len(head) - 4) + "<<"),
-            "columns: the difference over the one that a rung makes; the distances of",
-            "a and b from the function in float64, in units in the last place",
+            f"{columns[0]} to {columns[-1]}: the difference, divided by the difference "
+            "that this cause makes",
+            "ulps: distances of a and b from the function in float64, in units in the "
+            "last place",
         ]
         return "\n".join([*lines, *self.notes, NOT_MODELLED])
 

@@ -57,7 +57,7 @@ class Invariance(NamedTuple):
     rows: int
 
     def __str__(self) -> str:
-        head = ("", "bits", "relative", "rung", "flipped", "first line")
+        head = ("", "bits", "relative", "cause", "flipped", "first line")
         bits = ("differ", "same")
         rows = [
             (v.name, bits[v.same_bits], *v[2:4], len(v.flipped_rows), v.source)

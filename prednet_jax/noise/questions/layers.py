@@ -92,7 +92,7 @@ class Layers(NamedTuple):
         return self.first.lines if self.first else ()
 
     def __str__(self) -> str:
-        head = ["layer", "difference", "of noise", "ratio", "rung", "in all", ""]
+        head = ["layer", "difference", "of noise", "ratio", "cause", "in all", ""]
         rows = [
             [x.name, x.difference, x.expected, x.ratio, x.rung, x.total, x.hint]
             for x in self.layers

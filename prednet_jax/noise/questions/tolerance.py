@@ -126,7 +126,7 @@ class Tolerance:
         return {name: getattr(self, name) for name in fields}
 
     def __str__(self) -> str:
-        notes = ["extrapolated"] * self.extrapolated
+        notes: list[str] = []
         if self.widened:
             notes.append(f"products in {self.widened} included")
         if self.casts:

@@ -85,11 +85,15 @@ class Comparison(NamedTuple):
     note: str = ""
 
     def __str__(self) -> str:
-        where = "at most" if self.first is None else f"first at update {self.first}:"
+        where = (
+            "stays within the band, at most"
+            if self.first is None
+            else f"leaves the band at update {self.first},"
+        )
         text = (
-            f"{self.answer}: {self.quantity} is {where} {self.ratio:.2g} half widths "
-            f"of the band off, {self.relative:.2g} relative; {self.draws} draws, at "
-            f"most {RATE:.0%} of equal trainings are called beyond"
+            f"{self.answer}: {self.quantity} {where} {self.ratio:.2g} half widths from "
+            f"its middle ({self.relative:.2g} relative); {self.draws} draws, at most "
+            f"{RATE:.0%} of equal trainings leave it"
         )
         return joined(text, self.note)
 

@@ -77,7 +77,7 @@ class Trees(NamedTuple):
         return not (self.first or any(self.unmatched))
 
     def __str__(self) -> str:
-        head = ["here", "reference", "rung", "difference", "order of axes", ""]
+        head = ["here", "reference", "cause", "difference", "order of axes", ""]
         text = format_table(head, self.pairs, "<<<><<") if self.pairs else []
         text += unmatched_lines(self.unmatched)
         equal = "all weights are equal up to the order of axes"
