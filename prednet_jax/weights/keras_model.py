@@ -130,7 +130,11 @@ def _layers(model: Any) -> tuple[Any, list[Mapping]]:
         own = layer["config"]
         told = own.get("batch_input_shape", own.get("batch_shape"))
         told = told or (layer.get("build_config") or {}).get("input_shape")
-        if layer["class_name"] == "InputLayer":
+        if "layers" in own:  # A model within the model.
+            inner_shape, inner_options = _layers(layer)
+            shape = inner_shape or told or shape
+            found += inner_options
+        elif layer["class_name"] == "InputLayer":
             shape = told
         elif str(layer["class_name"]).endswith("PredNet"):
             shape = told or shape

@@ -246,6 +246,96 @@ def test_configurations_of_keras_1_and_of_keras_3_are_accepted(tmp_path):
     assert weights.load(path)[0] == config
 
 
+#: Models as coxlab/prednet saves them: Keras 1 (of its first release), Keras 2 with the
+#: layers of the training, a model within a Sequential one, and Keras 3.
+OWN = {
+    **{"stack_sizes": [1, 5], "R_stack_sizes": [1, 5], "A_filt_sizes": [3]},
+    **{"Ahat_filt_sizes": [3, 3], "R_filt_sizes": [3, 3], "pixel_max": 0.9},
+    **{"error_activation": "relu", "A_activation": "relu", "LSTM_activation": "tanh"},
+    **{"LSTM_inner_activation": "hard_sigmoid", "output_mode": "error"},
+    **{"extrap_start_time": None, "trainable": True, "name": "prednet_1"},
+}
+KERAS_1 = {"go_backwards": False, "stateful": False, "unroll": False}
+KERAS_1 |= {"return_sequences": True, "consume_less": "cpu", "dim_ordering": "th"}
+KERAS_1 |= {"input_dim": None, "input_length": None}
+
+
+def layered(kind, /, **config):
+    return {"class_name": kind, "config": config, "inbound_nodes": []}
+
+
+def functional(*layers):
+    return layered("Model", name="model_1", layers=layers, input_layers=[["i", 0, 0]])
+
+
+HEAD = (
+    layered("TimeDistributed", name="t", layer=layered("Dense", output_dim=1)),
+    layered("Flatten", name="flatten_1"),
+    layered("Dense", name="dense_2", output_dim=1),
+)
+MODELS = {
+    "keras 1": functional(
+        layered("InputLayer", batch_input_shape=[None, 10, 1, 6, 10], name="i"),
+        layered("PredNet", **OWN, **KERAS_1),
+        *HEAD,
+    ),
+    "keras 1, sequential": {
+        "class_name": "Sequential",
+        "config": [
+            layered("PredNet", **OWN, **KERAS_1, batch_input_shape=[4, 10, 1, 6, 10]),
+            *HEAD,
+        ],
+    },
+    "keras 2": functional(
+        layered("InputLayer", batch_input_shape=[4, 10, 6, 10, 1], sparse=False),
+        layered("PredNet", **OWN, data_format="channels_last", implementation=0),
+        *HEAD,
+    ),
+    "keras 2, nested": functional(
+        layered("InputLayer", batch_input_shape=[None, 10, 6, 10, 1]),
+        functional(
+            layered("InputLayer", batch_input_shape=[None, 10, 6, 10, 1]),
+            layered("PredNet", **OWN, data_format="channels_last"),
+        ),
+        *HEAD,
+    ),
+    "keras 3": functional(
+        layered("InputLayer", batch_shape=[None, 10, 6, 10, 1], optional=False),
+        layered("PredNet", **OWN, dtype={"class_name": "DTypePolicy"}),
+    ),
+    "keras 3, built": functional(
+        layered("Other>PredNet", **OWN)
+        | {"build_config": {"input_shape": [None, 10, 6, 10, 1]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_as_coxlab_s_scripts_write_them_are_read(tmp_path, name, capsys):
+    config, path = edited(tmp_path, "w.json", "w.hdf5")
+    (tmp_path / "w.json").write_text(json.dumps(MODELS[name]))
+    assert weights.load(path)[0] == config
+    assert not capsys.readouterr().err
+
+
+def test_weights_are_found_by_name_below_any_groups_in_any_order(tmp_path):
+    """Not by the order of `weight_names`, which differs between versions of Keras."""
+    config, path = edited(tmp_path, "w.json", "w.hdf5")
+    expected = records.fingerprint(weights.load(path)[1])
+    with h5py.File(path) as old, h5py.File(tmp_path / "other.h5", "w") as new:
+        names = [n.decode() for n in old["pred_net_1"].attrs["weight_names"]]
+        outer = new.create_group("model_weights/model_3/time/prednet")
+        for name in reversed(names):
+            outer[name.replace(":0", "")] = old["pred_net_1"][name][()]
+        outer.attrs["weight_names"] = names[::-1]
+        other = new.create_group("model_weights/dense_2/dense_2")
+        other["kernel:0"], other["bias:0"] = np.ones((10, 1)), np.ones(1)
+        new.attrs["model_config"] = json.dumps(MODELS["keras 2, nested"])
+    again, params = weights.load(tmp_path / "other.h5")
+    assert again == config
+    assert records.fingerprint(params) == expected
+
+
 def test_weights_for_theano_are_refused(tmp_path):
     """Its convolutions flip their kernels; under that name they were read unflipped."""
     _, path = edited(tmp_path, "w.json", "w.hdf5")
