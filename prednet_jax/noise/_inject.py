@@ -103,40 +103,44 @@ def _compiled(
     # Which arguments are donated may depend on shapes and types.
     donated: dict[tuple, tuple[int, ...]] = {}
 
-    # Which programs stop loops, and so may fail while they run.
+    # Which programs call the host, and so may fail while they run.
     fails: set[tuple] = set()
 
     def of_arrays(
-        static: Static, limit: int, key: Array, run_key: Array | None, *arrays: Array
+        static: Static,
+        options: loops.Options,
+        key: Array,
+        run_key: Array | None,
+        *arrays: Array,
     ) -> Outcome:
         program = traced(static.call(fn), arrays)
-        kinds = static, limit, *map(jax.typeof, arrays)
+        kinds = static, options, *map(jax.typeof, arrays)
         # Before the arrays come four other arguments.
         donated[kinds] = tuple(4 + i for i in compat.donated(program.jaxpr))
-        with loops.loop_limit(limit):
+        with loops.using(options):
             return evaluate(spec, key, program, arrays, only=chosen, run_key=run_key)
 
     @functools.cache
     def compiled(places: tuple[int, ...] = ()) -> jax.stages.Wrapped:
         return jax.jit(of_arrays, static_argnums=(0, 1), donate_argnums=places)
 
-    def program(static: Static, *given: Array) -> Outcome:
+    def called(static: Static, *given: Array) -> Outcome:
         key, _, *arrays = given
-        limit = loops.current_limit()
+        options = loops.current()
         if any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
-            return compiled()(static, limit, *given)
-        kinds = static, limit, *map(jax.typeof, arrays)
+            return compiled()(static, options, *given)
+        kinds = static, options, *map(jax.typeof, arrays)
         if kinds not in donated:
             # The compiled function finds this trace.
-            effects = compiled().trace(static, limit, *given).jaxpr.effects
-            fails.update([kinds] if effects else ())
-        call = functools.partial(compiled(donated.get(kinds, ())), static, limit)
+            program = compiled().trace(static, options, *given).jaxpr
+            fails.update([kinds] if loops.calls_host(program) else ())
+        call = functools.partial(compiled(donated.get(kinds, ())), static, options)
         if kinds not in fails:
             return call(*given)
-        with loops.naming_loops():
+        with loops.naming_failures():
             return jax.block_until_ready(call(*given))
 
-    return program
+    return called
 
 
 class Traced(NamedTuple):

@@ -25,7 +25,6 @@ from jax import Array
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise.errors import NoiseError, check_int, expect, number
-from prednet_jax.noise.loops import naming_loops
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
 from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.run import Evaluation
@@ -195,8 +194,7 @@ def effect_of(
         active = nothing.copy()
         active[list(members)] = True
         noisy = (run(key, active).result() for key in keys)
-        with naming_loops():
-            far = np.array([l2_distance(result, clean) for result in noisy])
+        far = np.array([l2_distance(result, clean) for result in noisy])
         far[np.isnan(far)] = np.inf
         return float(np.sqrt(np.mean(np.square(far))))
 

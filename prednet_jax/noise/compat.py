@@ -66,6 +66,13 @@ def sub_jaxprs(params: Params) -> list[Jaxpr]:
     ]
 
 
+def is_check(jaxpr: Jaxpr) -> bool:
+    """Returns whether a branch raises an error of Equinox, as `error_if` does."""
+    callbacks = (e.params.get("callback") for e in open_jaxpr(jaxpr)[0].eqns)
+    raised = (getattr(callback, "callback_func", None) for callback in callbacks)
+    return any(getattr(f, "__module__", "") == "equinox._errors" for f in raised)
+
+
 def scan_counts(params: Params) -> tuple[int, int]:
     """Returns the numbers of constants and of carried values of a scan equation."""
     if "num_consts" in params:

@@ -5,13 +5,17 @@ are rounded at random. A loop whose predicate depends on floating-point numbers 
 therefore stopped after `loop_limit` times the number of steps that it takes without
 noise from the same start, and the call raises an error that names the loop's line.
 Loops that only count are not changed.
+
+`naming_failures` turns this error, and the errors of checks that the user's program
+makes while it runs, into errors of one line.
 """
 
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,13 +24,29 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import NoiseError, check_int
-from prednet_jax.noise.types import Params, Values
 
-_LIMIT = ContextVar("loop_limit", default=100)
+
+class Options(NamedTuple):
+    """How the programs of noisy functions end.
+
+    Attributes:
+        factor: see `loop_limit`.
+        checks: whether checks of Equinox, such as `error_if`, are made.
+    """
+
+    factor: int = 100
+    checks: bool = True
+
+
+_OPTIONS = ContextVar("options", default=Options())
 
 
 class LoopError(NoiseError):
     """A while loop did not end under noise."""
+
+
+class CheckError(NoiseError):
+    """A function that the program calls on the host raised an error."""
 
 
 @contextlib.contextmanager
@@ -37,19 +57,35 @@ def loop_limit(factor: int) -> Iterator[None]:
     default is 100.
     """
     check_int("factor", factor, 1, 1 << 20)
-    token = _LIMIT.set(factor)
+    with using(current()._replace(factor=factor)):
+        yield
+
+
+@contextlib.contextmanager
+def using(options: Options) -> Iterator[None]:
+    """Uses these options inside the block."""
+    token = _OPTIONS.set(options)
     try:
         yield
     finally:
-        _LIMIT.reset(token)
+        _OPTIONS.reset(token)
 
 
-def current_limit() -> int:
-    """Returns the current factor."""
-    return _LIMIT.get()
+def without_checks() -> contextlib.AbstractContextManager[None]:
+    """Leaves out the checks of Equinox inside the block.
+
+    Noise may move a number beyond the limit of a check, such as a time beyond the end
+    of a differential equation, and a check has no answer.
+    """
+    return using(current()._replace(checks=False))
 
 
-def may_not_end(params: Params) -> bool:
+def current() -> Options:
+    """Returns the current options."""
+    return _OPTIONS.get()
+
+
+def may_not_end(params: Mapping[str, Any]) -> bool:
     """Returns whether the predicate of a while loop depends on floats."""
     cond, _ = compat.open_jaxpr(params["cond_jaxpr"])
     body, _ = compat.open_jaxpr(params["body_jaxpr"])
@@ -64,7 +100,7 @@ def may_not_end(params: Params) -> bool:
     return floats
 
 
-def _read(jaxpr: compat.Jaxpr, results: Sequence[int]) -> tuple[bool, set[int]]:
+def _read(jaxpr: Any, results: Sequence[int]) -> tuple[bool, set[int]]:
     """Returns whether results depend on floats, and on which arguments."""
     wanted = {
         jaxpr.outvars[i] for i in results if not compat.is_literal(jaxpr.outvars[i])
@@ -80,17 +116,17 @@ def _read(jaxpr: compat.Jaxpr, results: Sequence[int]) -> tuple[bool, set[int]]:
     return floats, invars
 
 
-def plain_steps(params: Params, operands: Values) -> Array:
+def plain_steps(params: Mapping[str, Any], operands: Sequence[Any]) -> Array:
     """Returns the number of steps that a while loop takes without noise."""
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     start = [lax.stop_gradient(x) for x in operands]
     cond_consts, body_consts = start[:n_cond], start[n_cond : n_cond + n_body]
     cond, body = (compat.as_function(params[f"{n}_jaxpr"]) for n in ("cond", "body"))
 
-    def goes_on(carry: tuple[Array, list[Array]]) -> Array:
+    def goes_on(carry: tuple[Array, Any]) -> Array:
         return jnp.any(cond(*cond_consts, *carry[1])[0])
 
-    def step(carry: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
+    def step(carry: tuple[Array, Any]) -> tuple[Array, Any]:
         return carry[0] + np.uint32(1), body(*body_consts, *carry[1])
 
     zero = jnp.zeros((), jnp.uint32)
@@ -100,7 +136,7 @@ def plain_steps(params: Params, operands: Values) -> Array:
 def refuse(source: str, limit: int, stopped: Array, plain: Array) -> None:
     """Fails the program where it runs, if `stopped`."""
 
-    def fail(stopped: Array, plain: Array) -> None:
+    def fail(stopped: Any, plain: Any) -> None:
         if np.any(stopped):
             steps = int(np.max(plain))
             raise LoopError(
@@ -116,22 +152,53 @@ def refuse(source: str, limit: int, stopped: Array, plain: Array) -> None:
     lax.cond(stopped, report, lambda: None)
 
 
+def calls_host(jaxpr: compat.Jaxpr) -> bool:
+    """Returns whether a program calls functions of the host, which may raise errors."""
+    return any(
+        e.primitive.name in ("pure_callback", "io_callback", "debug_callback")
+        or any(map(calls_host, compat.sub_jaxprs(e.params)))
+        for e in compat.open_jaxpr(jaxpr)[0].eqns
+    )
+
+
 @contextlib.contextmanager
-def naming_loops() -> Iterator[None]:
-    """Raises a `LoopError` where a program failed by `refuse`."""
+def naming_failures() -> Iterator[None]:
+    """Raises a NoiseError in one line where a program fails while it runs.
+
+    Programs fail by `refuse`, or by an error of a function that they call on the host,
+    such as a check of Equinox.
+    """
+    _NAMING.append(True)
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
-        named = re.search(r"LoopError: (under this noise .*)", str(error))
-        if named is None:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        # The last line of a traceback that is not indented names the error.
+        text = str(error)
+        raised = re.search(r"^([\w.]+)(: .*)?$", text.rpartition("  File ")[2], re.M)
+        if raised is None or "Traceback" not in text:
             raise
-        raise LoopError(named[1]) from None
+        message = (raised[2] or "")[2:].strip()
+        if raised[1].endswith(LoopError.__name__):
+            raise LoopError(message) from None
+        raise CheckError(
+            "a check of the function itself failed while it ran: "
+            f"{message or raised[1]} (noise may move a number beyond the limit of a "
+            "check: give the check room, pass exact numbers as arguments, or choose "
+            "the equations that are perturbed)"
+        ) from None
+    finally:
+        _NAMING.pop()
 
 
-def _is_no_loop_error(record: logging.LogRecord) -> bool:
+# One entry for each block of `naming_failures` that is active, in any thread.
+_NAMING: list[bool] = []
+
+
+def _is_not_named(record: logging.LogRecord) -> bool:
     raised = record.exc_info[0] if record.exc_info else None
-    return raised is None or not issubclass(raised, LoopError)
+    return raised is None or not (_NAMING or issubclass(raised, LoopError))
 
 
 # JAX logs whatever a callback raises; this is raised again, in one line.
-logging.getLogger("jax._src.debugging").addFilter(_is_no_loop_error)
+for _module in ("callback", "debugging"):
+    logging.getLogger(f"jax._src.{_module}").addFilter(_is_not_named)

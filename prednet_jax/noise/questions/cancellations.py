@@ -26,7 +26,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome
-from prednet_jax.noise.errors import check_int
+from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
@@ -173,7 +173,14 @@ class _Pair(Watched):
         chosen = np.zeros(max(1, len(self.number)), bool)
         if path:
             chosen[self.number[path]] = True
-        return self.compiled(key, np.array([False, True]), chosen)
+        try:
+            return self.compiled(key, np.array([False, True]), chosen)
+        except NotImplementedError as error:
+            why = str(error).partition("\n")[0]
+            raise NoiseError(
+                "cancellations computes two runs as one batch, for which the function "
+                f"calls what cannot be mapped: {why}"
+            ) from None
 
     def error(self, keys: Array, path: str = "") -> float:
         """Returns the result's relative RMS error if the sum at `path` has no noise."""

@@ -24,6 +24,7 @@ from prednet_jax.noise import files, random_bits
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
@@ -259,6 +260,10 @@ class Watch(Watched):
         loop = step.name in ("scan", "while")
         read = tuple(number for x in operands for number in self._sources(x))
         inside = self._left.get(step.path, [])
+        if not step.bodies:
+            # The host reads every value, so that XLA would compute a chain of values
+            # anew for each of them. Compiling a chain of hundreds takes minutes.
+            results = [materialised(x, 1) if _is_array(x) else x for x in results]
         for i, x in enumerate(results):
             sources = read
             if step.bodies:

@@ -25,6 +25,7 @@ from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, pure, split
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.loops import naming_failures, without_checks
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import (
     Leaf,
@@ -83,7 +84,8 @@ class BoundCall(NamedTuple):
     def result(self, *first: PyTree) -> PyTree:
         """Returns `fn(*first, *args, **kwargs)` of copies of the arguments."""
         args, kwargs = self.arguments()
-        return self.fn(*first, *args, **kwargs)
+        with without_checks():
+            return self.fn(*first, *args, **kwargs)
 
     def draw(self, noisy: Function, key: Array, draws: int) -> Iterator[PyTree]:
         """Yields results under noise, each a pytree of NumPy arrays.
@@ -135,7 +137,11 @@ class BoundCall(NamedTuple):
             program = traced(function, arrays)
             return evaluate(spec, key, program, arrays, hooks=hooks(*inputs))
 
-        return lambda key, *inputs: run(key, inputs, *arrays)
+        def named(key: Array, *inputs: PyTree) -> Outcome:
+            with naming_failures(), without_checks():
+                return jax.block_until_ready(run(key, inputs, *arrays))
+
+        return named
 
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
         """Returns the reach of noise for each array of the result, in order."""

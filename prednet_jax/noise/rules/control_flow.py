@@ -80,7 +80,7 @@ def _while(call: Call, words: Words, operands: list) -> list:
     params = call.params
     inside = (step for body in call.step.bodies.values() for step in body.walk())
     guarded = any(s.action.any for s in inside) and loops.may_not_end(params)
-    limit, plain, most = loops.current_limit(), None, None
+    limit, plain, most = loops.current().factor, None, None
     if guarded:
         plain = loops.plain_steps(params, operands)
         most = jnp.maximum(jnp.minimum(plain, np.uint32(2**32 // limit - 1)), 1)
@@ -129,6 +129,9 @@ def _cond(call: Call, words: Words, operands: list) -> list:
         return lambda words, *args: call.body(words, args, f"[{i}]")
 
     params = call.params
+    passing = [i for i, b in enumerate(params["branches"]) if not compat.is_check(b)]
+    if not loops.current().checks and len(passing) == 1 < len(params["branches"]):
+        return branch(passing[0])(words, *args)
     branches = [branch(i) for i in range(len(params["branches"]))]
     return list(compat.branch(params, index, branches, words, *args))
 

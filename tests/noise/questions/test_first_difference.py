@@ -1,6 +1,7 @@
 import inspect
 import json
 import os
+import time
 
 import jax
 import jax.numpy as jnp
@@ -443,3 +444,19 @@ def test_a_file_with_one_damaged_array_is_refused(name, recording, tmp_path):
     np.savez(file, **arrays)
     with pytest.raises(noise.NoiseError, match="it is damaged"):
         noise.load_recording(file)
+
+
+def test_a_chain_of_scalars_compiles_once():
+    """The host reads each value: XLA computed the whole chain for each of them."""
+
+    def steps(x):
+        for _ in range(100):
+            x = jnp.nextafter(x, jnp.float32(2)) * jnp.float32(1.01)
+        return x
+
+    start = time.process_time()
+    jax.block_until_ready(jax.jit(steps)(jnp.float32(1)))
+    plain = time.process_time() - start
+    start = time.process_time()
+    noise.record(steps)(jnp.float32(1))
+    assert time.process_time() - start < 30 * plain
