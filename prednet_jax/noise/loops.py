@@ -13,9 +13,9 @@ makes while it runs, into errors of one line.
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import NoiseError, check_int
+from prednet_jax.noise.types import Params, Values
 
 
 class Options(NamedTuple):
@@ -38,7 +39,8 @@ class Options(NamedTuple):
     checks: bool = True
 
 
-_OPTIONS = ContextVar("options", default=Options())
+_DEFAULT = Options()
+_OPTIONS = ContextVar("options", default=_DEFAULT)
 
 
 class LoopError(NoiseError):
@@ -85,7 +87,7 @@ def current() -> Options:
     return _OPTIONS.get()
 
 
-def may_not_end(params: Mapping[str, Any]) -> bool:
+def may_not_end(params: Params) -> bool:
     """Returns whether the predicate of a while loop depends on floats."""
     cond, _ = compat.open_jaxpr(params["cond_jaxpr"])
     body, _ = compat.open_jaxpr(params["body_jaxpr"])
@@ -100,7 +102,7 @@ def may_not_end(params: Mapping[str, Any]) -> bool:
     return floats
 
 
-def _read(jaxpr: Any, results: Sequence[int]) -> tuple[bool, set[int]]:
+def _read(jaxpr: compat.Jaxpr, results: Sequence[int]) -> tuple[bool, set[int]]:
     """Returns whether results depend on floats, and on which arguments."""
     wanted = {
         jaxpr.outvars[i] for i in results if not compat.is_literal(jaxpr.outvars[i])
@@ -116,17 +118,17 @@ def _read(jaxpr: Any, results: Sequence[int]) -> tuple[bool, set[int]]:
     return floats, invars
 
 
-def plain_steps(params: Mapping[str, Any], operands: Sequence[Any]) -> Array:
+def plain_steps(params: Params, operands: Values) -> Array:
     """Returns the number of steps that a while loop takes without noise."""
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     start = [lax.stop_gradient(x) for x in operands]
     cond_consts, body_consts = start[:n_cond], start[n_cond : n_cond + n_body]
     cond, body = (compat.as_function(params[f"{n}_jaxpr"]) for n in ("cond", "body"))
 
-    def goes_on(carry: tuple[Array, Any]) -> Array:
+    def goes_on(carry: tuple[Array, list[Array]]) -> Array:
         return jnp.any(cond(*cond_consts, *carry[1])[0])
 
-    def step(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+    def step(carry: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
         return carry[0] + np.uint32(1), body(*body_consts, *carry[1])
 
     zero = jnp.zeros((), jnp.uint32)
@@ -136,7 +138,7 @@ def plain_steps(params: Mapping[str, Any], operands: Sequence[Any]) -> Array:
 def refuse(source: str, limit: int, stopped: Array, plain: Array) -> None:
     """Fails the program where it runs, if `stopped`."""
 
-    def fail(stopped: Any, plain: Any) -> None:
+    def fail(stopped: Array, plain: Array) -> None:
         if np.any(stopped):
             steps = int(np.max(plain))
             raise LoopError(
