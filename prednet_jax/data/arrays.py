@@ -43,13 +43,13 @@ _CHUNK = 2**26
 _MOVING_MNIST = "mnist_test_seq.npy", (20, 10000, 64, 64)
 
 
-class Film:
-    """An array whose axes are known; an .npz without `frames` may hold one other array.
+def open_array(path: Path, fit: Fit, layout: str | None = None) -> FrameSource:
+    """Opens frames in an array; an .npz without `frames` may hold one other array."""
+    return _Film(path, layout).source(fit)
 
-    Attributes:
-        height: rows of a frame.
-        width: columns of a frame.
-    """
+
+class _Film:
+    """An array whose axes are known."""
 
     def __init__(self, path: Path, layout: str | None = None):
         self._path = path
@@ -66,8 +66,8 @@ class Film:
         else:
             self._layout = _guess(path, shape, divided=boundaries is not None)
         self._size = dict(zip(self._layout, shape, strict=True))
-        self.height, self.width = self._size["H"], self._size["W"]
-        check_size(self.width, self.height, path)
+        self._height, self._width = self._size["H"], self._size["W"]
+        check_size(self._width, self._height, path)
         self._steps = self._size.get("T", 1)
         self._total = self._steps * self._size.get("N", 1)
         if boundaries is None:
@@ -83,8 +83,8 @@ class Film:
     def source(self, fit: Fit) -> FrameSource:
         """Returns the source that a fit makes of the frames; checks all of them."""
         name, array = str(self._path), self._array
-        fit = fit.settled(self.height, self.width)
-        fit.check(self.height, self.width, f"a frame of {name}")
+        fit = fit.settled(self._height, self._width)
+        fit.check(self._height, self._width, f"a frame of {name}")
         digest = hashlib.sha256()
         rows = max(1, _CHUNK // max(1, array.nbytes // len(array)))
         for start in range(0, len(array), rows):

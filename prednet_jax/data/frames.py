@@ -44,6 +44,8 @@ class FrameSource:
             of the generator's version, seed and size, or of the bytes of every file.
         done: Description of the changes to pictures of another size; empty if
             unchanged.
+        fit: The conversion of pictures into these frames, or None if they are
+            generated.
     """
 
     name: str
@@ -55,6 +57,7 @@ class FrameSource:
     frames: Frames
     fingerprint: str
     done: str = ""
+    fit: "Fit | None" = None
 
     def __post_init__(self):
         """Refuses, with a UserError, an invalid size, length or boundaries."""
@@ -184,14 +187,19 @@ CROPS = ("auto", "center", *SCALES)
 _BITS = 11
 
 
-def refuse_crop(
-    data: str, crop: str, offset: tuple[int, int], layout: str | None
-) -> None:
-    """Refuses a crop of named sources, whose frames are generated at their size."""
+def refuse_layout(layout: str | None, data: object) -> None:
+    """Refuses a layout of frames that are no array."""
     if layout is not None:
         raise UserError(
             f"layout={layout} with data={data}: expected an array, whose axes it names"
         )
+
+
+def refuse_crop(
+    data: str, crop: str, offset: tuple[int, int], layout: str | None
+) -> None:
+    """Refuses a crop of named sources, whose frames are generated at their size."""
+    refuse_layout(layout, data)
     one_of("crop", crop, CROPS)
     if crop in SCALES or tuple(offset) != (0, 0):
         raise UserError(
@@ -330,7 +338,9 @@ class Fit:
         digest = fingerprint(
             size=size, crop=self.crop, offset=tuple(self.offset), **identity
         )
-        return FrameSource(name, *size, length, begins, frames, digest, done=self.done)
+        return FrameSource(
+            name, *size, length, begins, frames, digest, done=self.done, fit=self
+        )
 
     def _corner(self, height: int, width: int) -> tuple[int, int]:
         """Returns top and left of the crop, by the floor division of the trainer."""

@@ -14,7 +14,14 @@ from typing import Any
 
 from prednet_jax import errors, files
 from prednet_jax.data import arrays, digits, images, splits, video, walk
-from prednet_jax.data.frames import Fit, FrameSource, joined, refuse_crop, thinned
+from prednet_jax.data.frames import (
+    Fit,
+    FrameSource,
+    joined,
+    refuse_crop,
+    refuse_layout,
+    thinned,
+)
 from prednet_jax.data.splits import SPLITS
 from prednet_jax.errors import UserError, check_int, one_of
 
@@ -70,8 +77,11 @@ _SPLIT_NAMES = {
     "test": ("test", "testing"),
 }
 _ADDED = re.compile(r"^x_|[_-]?(set|split|data|images?|frames?|videos?)$")
-_FILM_SUFFIXES = (*video.VIDEO_SUFFIXES, *arrays.ARRAY_SUFFIXES)
-_PART_SUFFIXES = (*_FILM_SUFFIXES, *images.LIST_SUFFIXES)
+#: Opens a file of frames by its suffix: `open(path, fit)`, by `Fit.source`. The content
+#: decides whether a file is an array.
+FILES: dict[str, Callable[[Path, Fit], FrameSource]] = dict.fromkeys(
+    video.VIDEO_SUFFIXES, video.open_video
+)
 
 
 def own_size(data: str) -> tuple[int, int, int]:
@@ -215,7 +225,7 @@ def split_parts(data: str) -> dict[str, str]:
         places = _visible(places[0])
     found: dict[str, list[Path]] = {}
     for place in places:
-        if place.is_dir() or place.suffix.lower() in _PART_SUFFIXES:
+        if place.is_dir() or place.suffix.lower() in (*_films(), *images.LIST_SUFFIXES):
             name = place.name if place.is_dir() else place.stem
             word = _ADDED.sub("", name.lower())
             for split, words in _SPLIT_NAMES.items():
@@ -265,26 +275,17 @@ class _Reader:
             f"accepted are {', '.join(NAMES)}, or the path of a folder of images, or of"
             " such folders, of videos or of arrays, a text list "
             f"({' '.join(images.LIST_SUFFIXES)}), a video "
-            f"({' '.join(video.VIDEO_SUFFIXES)}), or an array "
-            f"({' '.join(arrays.ARRAY_SUFFIXES)})"
+            f"({' '.join(FILES)}), or an array ({' '.join(arrays.ARRAY_SUFFIXES)})"
         )
-        suffix = path.suffix.lower()
         try:
             if not data or not os.path.lexists(path):
                 raise UserError(f"data={data!r}: no such source or file; {accepted}")
             if path.is_dir():
                 return self._folder(path)
-            if _is_array(path):
-                return arrays.Film(path, self.layout).source(self.fit)
-            if self.layout is not None:
-                raise UserError(
-                    f"layout={self.layout} with data={data}: expected an array "
-                    f"({' '.join(arrays.ARRAY_SUFFIXES)}), whose axes it names"
-                )
-            if suffix in images.LIST_SUFFIXES:
+            if _is_array(path) or path.suffix.lower() in FILES:
+                return self._films(str(path), [str(path)])
+            if path.suffix.lower() in images.LIST_SUFFIXES:
                 return self._list(path)
-            if suffix in video.VIDEO_SUFFIXES:
-                return video.open_video(path, self.fit)
         except files.FileError as error:
             raise UserError(f"data={error}; {accepted}") from None
         except (OSError, ValueError) as error:
@@ -305,11 +306,11 @@ class _Reader:
                     f"data={path}: other folders and files of other kinds are left out,"
                     f" {others} files"
                 )
-            return images.open_images(str(path), pictures.values(), self.fit)
+            return self._images(path, pictures)
         pictures = images.sequences_below(path, suffixes)
         films = [
             name
-            for names in images.sequences_below(path, _FILM_SUFFIXES).values()
+            for names in images.sequences_below(path, _films()).values()
             for name in names
             if not (pictures and name.lower().endswith(".gif"))
             and not Path(name).name.startswith("sources_")
@@ -326,15 +327,20 @@ class _Reader:
                 f"data={path}: the folder holds no images; accepted are "
                 f"{' '.join(suffixes)}, folders of them, videos, or arrays"
             )
+        return self._images(path, pictures)
+
+    def _images(self, path: Path, pictures: Mapping[str, list[str]]) -> FrameSource:
+        refuse_layout(self.layout, path)
         return images.open_images(str(path), pictures.values(), self.fit)
 
     def _list(self, path: Path) -> FrameSource:
         """Opens a list of images, of lists of images, or of videos and arrays."""
         entries = images.listed(path, allow_outside=self.allow_outside)
-        films = [Path(name).suffix.lower() in _FILM_SUFFIXES for name in entries]
+        films = [Path(name).suffix.lower() in _films() for name in entries]
         gifs = all(name.lower().endswith(".gif") for name in entries)
         if all(films) and not gifs:
             return self._films(str(path), entries)
+        refuse_layout(self.layout, path)
         return images.open_list(path, self.fit, allow_outside=self.allow_outside)
 
     def _films(self, name: str, paths: Sequence[str]) -> FrameSource:
@@ -342,15 +348,17 @@ class _Reader:
         fit, opened = self.fit, []
         for path in map(Path, paths):
             if _is_array(path):
-                film = arrays.Film(path, self.layout)
-                if fit.original is None:
-                    fit = fit.settled(film.height, film.width)
-                opened.append(film.source(fit))
+                source = arrays.open_array(path, fit, self.layout)
             else:
-                if fit.original is None:
-                    fit = video.Video(path, fit).fit
-                opened.append(video.open_video(path, fit))
-        return joined(name, opened)
+                refuse_layout(self.layout, path)
+                source = FILES[path.suffix.lower()](path, fit)
+            fit = source.fit or fit
+            opened.append(source)
+        return opened[0] if len(opened) == 1 else joined(name, opened)
+
+
+def _films() -> tuple[str, ...]:
+    return (*FILES, *arrays.ARRAY_SUFFIXES)
 
 
 def _is_array(path: Path) -> bool:

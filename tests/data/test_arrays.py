@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from PIL import Image
 
 from prednet_jax.data import open_source, open_split
 from prednet_jax.errors import UserError
@@ -227,6 +228,15 @@ def test_a_layout_that_does_not_fit_is_refused(tmp_path):
         UserError, match="layout=THWC with data=walk: expected an array"
     ):
         open_source("walk", **SIZE, layout="THWC")
+    (tmp_path / "pictures").mkdir()
+    Image.fromarray(FLAT[0]).save(tmp_path / "pictures" / "0.png")
+    (tmp_path / "list.txt").write_text("pictures/0.png\n")
+    for name in ("pictures", "list.txt"):  # It was passed over.
+        with pytest.raises(UserError, match=r"layout=THWC with .*: expected an array"):
+            open_source(str(tmp_path / name), **SIZE, layout="THWC")
+    (tmp_path / "arrays.txt").write_text("a.npy\na.npy\n")
+    listed = open_source(str(tmp_path / "arrays.txt"), **SIZE, layout="TNHW")
+    assert listed.boundaries == tuple(range(0, 40, 5))
     (tmp_path / "c.mp4").write_text("none")
     with pytest.raises(UserError, match=r"layout=THWC with .*: expected an array"):
         open_source(str(tmp_path / "c.mp4"), **SIZE, layout="THWC")

@@ -120,6 +120,31 @@ def test_several_films_are_several_sequences(tmp_path, listed):
     np.testing.assert_array_equal(source.read(0, 7), np.concatenate(films))
 
 
+def test_an_added_kind_of_file_is_read_in_folders_lists_and_splits(
+    monkeypatch, tmp_path
+):
+    def opened(path, fit):
+        pixels = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, 12, 16, 1)
+        fit = fit.settled(12, 16)
+        frames = fit.frames(lambda index: pixels[index], lambda _: str(path))
+        return fit.source(str(path), len(pixels), (0,), frames, file=str(pixels.sum()))
+
+    monkeypatch.setitem(sources.FILES, ".raw", opened)
+    size = {"height": 6, "width": 8, "channels": 1}
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        for i in range(2):
+            content = np.full((5, 12, 16), i, np.uint8)
+            (tmp_path / split / f"{i}.raw").write_bytes(content.tobytes())
+    source = data.open_split(str(tmp_path), "validation", **size)
+    assert source.boundaries == (0, 5)
+    assert source.read(5, 6).tolist() == np.ones((1, 6, 8, 1)).tolist()
+    (tmp_path / "list.txt").write_text("train/0.raw\nval/1.raw\n")
+    listed = data.open_source(str(tmp_path / "list.txt"), **size)
+    assert listed.boundaries == (0, 5)
+    assert listed.done.startswith("pictures of 16x12")
+
+
 def test_an_added_source_works_everywhere(monkeypatch, tmp_path):
     """CONTRIBUTING named two places, and splits knew the names by heart."""
     line = data.NamedSource((6, 8, 3), functools.partial(walk.open_walk, varied=True))
