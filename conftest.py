@@ -23,7 +23,8 @@ pytest_plugins = ["tests.processes"]
 os.fsync = lambda _: None
 
 if not os.environ.get("PREDNET_DEFAULT_XLA_FLAGS"):
-    process.prepare()
+    # Many tests compile equal programs, each in a function of its own.
+    process.prepare(cache=True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
