@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from prednet_jax.errors import UserError, check_int, one_of
+from prednet_jax.noise.rounding.error_free import guard
 from prednet_jax.saddles.functions import SaddleFunction
 
 #: A number, or an array of one number per rule.
@@ -77,26 +78,19 @@ def update(
 ) -> tuple[Float[Array, "dim"], RuleState]:
     """Makes one step of the optimiser, whose leaves are scalars."""
     r = Rule(*(jnp.asarray(value, x.dtype) for value in rule))
-    zero = jnp.minimum(state.age, 0)
-    m = _rounded(r.momentum * state.m, zero) + _rounded(r.dampening * gradient, zero)
-    new = _rounded((1 - r.second_moment) * gradient**2, zero)
-    v = _rounded(r.second_moment * state.v, zero) + new
+    # XLA may compute a b + c with one rounding (FMA) for some elements of an array and
+    # two for others, which separates identical units in the optimiser's own step. The
+    # compiler cannot know that this is zero.
+    zero = jnp.minimum(state.age, 0).astype(jnp.uint32)
+    m = guard(r.momentum * state.m, zero) + guard(r.dampening * gradient, zero)
+    new = guard((1 - r.second_moment) * gradient**2, zero)
+    v = guard(r.second_moment * state.v, zero) + new
     age = state.age + 1
     power = age.astype(x.dtype)
     m_hat = m / (1 - r.momentum**power)
     v_hat = v / (1 - r.second_moment**power)
     direction = jnp.where(r.adaptive > 0, m_hat / (jnp.sqrt(v_hat) + r.eps), m)
-    return x - _rounded(r.learning_rate * direction, zero), RuleState(m, v, age)
-
-
-def _rounded(product: jax.Array, zero: jax.Array) -> jax.Array:
-    """Makes XLA round a product before it is added."""
-    # XLA may compute a b + c with one rounding (FMA) for some elements of an array and
-    # two for others, which separates identical units in the optimiser's own step. The
-    # compiler cannot know that `zero` is zero.
-    bits = jnp.int32 if product.dtype == jnp.float32 else jnp.int64
-    hidden = jax.lax.bitcast_convert_type(product, bits) ^ zero.astype(bits)
-    return jax.lax.bitcast_convert_type(hidden, product.dtype)
+    return x - guard(r.learning_rate * direction, zero), RuleState(m, v, age)
 
 
 #: Maps the key of a step, x [dim] and a rotation [dim, dim] to a gradient [dim].
