@@ -272,6 +272,22 @@ class TrainedNetwork(NamedTuple):
         own = {"weights": self.weights, "extrapolate_from": self.extrapolate_from}
         return values | own
 
+    def for_frames(self, frames: int, *, future: bool = False) -> "TrainedNetwork":
+        """Returns the network for sequences of so many frames.
+
+        A stored start that is not among them, or that a `future` would begin at, does
+        not count: the network sees all frames. One line reports a stored start.
+        """
+        start = self.extrapolate_from
+        if start is None or FLAGS.extrapolate_from is not None:
+            return self
+        if future or start >= frames:
+            why = "--future comes after them" if future else "it is after the last one"
+            print(f"all {frames} frames are seen: extrap_start_time {start}, and {why}")
+            return self._replace(extrapolate_from=None)
+        print(f"--extrapolate_from={start}, as {self.weights}; --nostored_start: none")
+        return self
+
 
 def load_trained_network() -> TrainedNetwork:
     """Loads the network of --weights; for a run also its frames and their cut.
@@ -292,8 +308,6 @@ def load_trained_network() -> TrainedNetwork:
     first = FLAGS.extrapolate_from
     if FLAGS.weights is not None and first is None and FLAGS.stored_start:
         first = weights.extrapolation(name)
-        if first is not None:
-            print(f"--extrapolate_from={first}, as {name}; --nostored_start: none")
     trained = TrainedNetwork(network, params, frames, name, first)
     if own is None and (Path(name).exists() or name not in weights.pretrained_names()):
         return trained._replace(frames=frames_of(name, frames))

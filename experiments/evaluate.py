@@ -107,11 +107,15 @@ def main() -> None:
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
     warn_if_seen(trained.weights, run_flags, name, run_flags.get("data") or task.data)
+    steps = FLAGS.frames
+    if steps is None:
+        steps = evaluation.piece_length(source)
+    trained = trained.for_frames(steps)
     scores = evaluation.evaluate(
         params,
         task,
         source,
-        frames=FLAGS.frames,
+        frames=steps,
         extrapolate_from=trained.extrapolate_from,
         horizons=horizons,
         count=(few if FLAGS.sequences is None else FLAGS.sequences) or None,
@@ -131,13 +135,15 @@ def main() -> None:
         **scores,
     }
     output = Path(FLAGS.output or "runs/horizons.json")
+    earlier = output.exists()
     if FLAGS.output or horizons:
         _cli.write(output, record, **trained.effective)
     print_scores(source.name, scores)
     if horizons:
         picture = output.with_suffix(".png")
         records.write_bytes(picture, figures.horizons_picture(scores["horizons"]))
-        print(f"{output}, {picture.name}: the scores, and a figure of them")
+        replaced = ", in place of earlier ones" if earlier else ""
+        print(f"{output}, {picture.name}: the scores, and a figure of them{replaced}")
 
 
 def print_scores(name: str, scores: dict[str, Any]) -> None:

@@ -83,7 +83,9 @@ def main() -> None:
     check_network(trained)
     source = trained.frames.open_source(task, FLAGS.seed)
     start, frames = shown_frames(source, task)
-    future, k = FLAGS.future, trained.extrapolate_from
+    future = FLAGS.future
+    trained = trained.for_frames(frames, future=bool(future))
+    k = trained.extrapolate_from
     if k is not None:
         errors.check_int("--extrapolate_from", k, 1, frames - 1)
     if source.done:

@@ -155,6 +155,17 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
+def broken_as(problem: str, expected: str = "") -> Iterator[None]:
+    """Turns a library's error about broken bytes into one sentence, a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except BROKEN as error:
+        raise UserError(f"{problem} ({reason(error)}){expected}") from None
+
+
+@contextlib.contextmanager
 def plain_path(folder: str | os.PathLike) -> Iterator[Path]:
     """Yields a path to a directory that libraries cannot read as a pattern.
 

@@ -112,13 +112,9 @@ class _Film:
 
     def _read(self, place: Any) -> np.ndarray:
         """Reads a part of the array."""
-        try:
+        problem = f"data={self._path}: a part of its array is broken"
+        with files.broken_as(problem, "; expected a whole file"):
             return self._array[place]
-        except files.BROKEN as error:
-            raise UserError(
-                f"data={self._path}: a part of its array is broken "
-                f"({files.reason(error)}); expected a whole file"
-            ) from None
 
     def _frame(self, index: int) -> np.ndarray:
         """Returns a frame uint8 `[H, W, C]`."""
@@ -207,7 +203,7 @@ def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
     kind = files.kind(path)
     if kind == "hdf5" or path.suffix.lower() == ".hkl":
         return hickle.load(path)
-    try:
+    with files.broken_as(f"data={path}: not a readable .npy"):
         if kind == "npy":
             return np.load(path, mmap_mode="r", allow_pickle=False), None
         with files.open_npz(path) as arrays:
@@ -222,11 +218,6 @@ def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
             if "boundaries" not in arrays.files:
                 return frames, None
             boundaries = np.asarray(arrays["boundaries"])
-    except UserError:
-        raise
-    except files.BROKEN as error:
-        reason = files.reason(error)
-        raise UserError(f"data={path}: not a readable .npy ({reason})") from None
     if boundaries.ndim != 1 or boundaries.dtype.kind not in "iu":
         raise UserError(
             f"data={path}: boundaries is {boundaries.dtype} of shape "

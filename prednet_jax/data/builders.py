@@ -150,13 +150,9 @@ def idx(folder: Path, name: str, axes: int) -> np.ndarray:
     if not paths:
         raise FileNotFoundError(f"{name}.gz")
     content = files.read_bytes(paths[0])
-    try:
+    with files.broken_as(f"{paths[0]}: not a whole file"):
         if paths[0].suffix == ".gz":
             content = gzip.decompress(content)
-    except files.BROKEN as error:
-        raise UserError(
-            f"{paths[0]}: {files.reason(error)}; expected a whole file"
-        ) from None
     head = 4 + 4 * axes
     shape = np.frombuffer(content[4:head].ljust(head - 4, b"\0"), ">u4").astype(int)
     if content[:4] != bytes([0, 0, 8, axes]) or len(content) != head + shape.prod():

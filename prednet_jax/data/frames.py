@@ -288,7 +288,8 @@ class Fit:
         if min(free_x, free_y) < 0:
             raise UserError(
                 f"{name} is {width}x{height} (width x height), smaller than the crop "
-                f"of {self.width}x{self.height}: use crop='antialias' or smaller frames"
+                f"to frames of {self.width}x{self.height}: scale it by "
+                "--crop=antialias (crop='antialias'), or choose smaller frames"
             )
         top, left = self._corner(height, width)
         if not (0 <= top <= free_y and 0 <= left <= free_x):

@@ -30,15 +30,9 @@ def load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
     Returns it, and the first frames of its sequences if there is a file of sources next
     to it, which one line reports. Another file is a UserError.
     """
-    try:
+    expected = "; expected HDF5 of hickle with one array, data_0 or data"
+    with files.broken_as(f"data={path}: not a readable .hkl", expected):
         return _load(path)
-    except UserError:
-        raise
-    except files.BROKEN as error:
-        raise UserError(
-            f"data={path}: not a readable .hkl ({files.reason(error)}); expected HDF5 "
-            "of hickle with one array, data_0 or data"
-        ) from None
 
 
 def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:

@@ -67,10 +67,10 @@ def sequences_below(
     for folder, inner, names in os.walk(os.fspath(path), onerror=refuse):
         inner[:] = [name for name in inner if deeper and not name.startswith(".")]
         visible = [name for name in names if not name.startswith(".")]
-        listed = [n for n in visible if suffixes is None or _suffix(n) in suffixes]
-        if listed:
-            listed.sort(key=natural_key)
-            below[folder] = [os.path.join(folder, name) for name in listed]
+        chosen = [n for n in visible if suffixes is None or _suffix(n) in suffixes]
+        if chosen:
+            chosen.sort(key=natural_key)
+            below[folder] = [os.path.join(folder, name) for name in chosen]
     return {folder: below[folder] for folder in sorted(below, key=natural_key)}
 
 
@@ -95,15 +95,13 @@ def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> Fram
     return fit.source(name, len(paths), begins, frames, reader="images", **identity)
 
 
-def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSource:
+def open_list(
+    path: Path, entries: Sequence[str], fit: Fit, root: str | None
+) -> FrameSource:
     """Opens a text list of images, or of lists of images (one sequence each).
 
-    A relative path is searched for in the folder of the list that names it, then in the
-    working directory, as in the published script; further words after it do not count.
-    Unless `allow_outside`, the lists may name only files in the folder of `path`.
+    `entries` is `listed(path, root)`; `root` is the folder for the lists in it too.
     """
-    root = _root(path, allow_outside)
-    entries = _listed(str(path), root)
     nested = [_suffix(entry) not in IMAGE_SUFFIXES for entry in entries]
     if any(nested) != all(nested):
         raise UserError(
@@ -113,24 +111,14 @@ def open_list(path: Path, fit: Fit, *, allow_outside: bool = False) -> FrameSour
         )
     if not any(nested):
         return open_images(str(path), [entries], fit)
-    sequences = {entry: _listed(entry, root) for entry in dict.fromkeys(entries)}
-    listed = itertools.chain.from_iterable(sequences.values())
-    if others := [file for file in listed if _suffix(file) not in IMAGE_SUFFIXES]:
+    sequences = {entry: listed(entry, root) for entry in dict.fromkeys(entries)}
+    named = itertools.chain.from_iterable(sequences.values())
+    if others := [file for file in named if _suffix(file) not in IMAGE_SUFFIXES]:
         raise UserError(
             f"data={path}: its lists name {others[0]}, which is no image; accepted are "
             f"{' '.join(IMAGE_SUFFIXES)}"
         )
     return open_images(str(path), [sequences[entry] for entry in entries], fit)
-
-
-def listed(path: Path, *, allow_outside: bool = False) -> list[str]:
-    """Returns the files that a text list names."""
-    return _listed(str(path), _root(path, allow_outside))
-
-
-def _root(path: Path, allow_outside: bool) -> str | None:
-    """Returns the folder that the files of a list have to lie in."""
-    return None if allow_outside else os.path.realpath(os.path.dirname(path.absolute()))
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -142,7 +130,12 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [*keys, (0, 0, name)]
 
 
-def _listed(path: str, root: str | None) -> list[str]:
+def listed(path: str | os.PathLike[str], root: str | None) -> list[str]:
+    """Returns the files that a text list names; all lie in `root` unless it is None.
+
+    A relative path is searched for in the folder of the list, then in the working
+    directory, as in the published script; further words after it do not count.
+    """
     lines = files.read_text(path, _LIST_BYTES).splitlines()
     entries = []
     for number, line in enumerate(map(str.strip, lines), 1):

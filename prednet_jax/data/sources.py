@@ -335,13 +335,15 @@ class _Reader:
 
     def _list(self, path: Path) -> FrameSource:
         """Opens a list of images, of lists of images, or of videos and arrays."""
-        entries = images.listed(path, allow_outside=self.allow_outside)
+        folder = os.path.realpath(path.absolute().parent)
+        root = None if self.allow_outside else folder
+        entries = images.listed(path, root)
         films = [Path(name).suffix.lower() in _films() for name in entries]
         gifs = all(name.lower().endswith(".gif") for name in entries)
         if all(films) and not gifs:
             return self._films(str(path), entries)
         refuse_layout(self.layout, path)
-        return images.open_list(path, self.fit, allow_outside=self.allow_outside)
+        return images.open_list(path, entries, self.fit, root)
 
     def _films(self, name: str, paths: Sequence[str]) -> FrameSource:
         """Opens videos and arrays in order; all are cut, or all are scaled."""

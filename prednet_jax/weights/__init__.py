@@ -18,8 +18,7 @@ from prednet_jax.training import checkpoints
 from prednet_jax.weights import foreign
 from prednet_jax.weights.arrays import as_parameters, for_fractions
 from prednet_jax.weights.chainer import load_chainer, save_chainer
-from prednet_jax.weights.keras import extrapolation as _keras_extrapolation
-from prednet_jax.weights.keras import is_keras, load_keras, save_keras
+from prednet_jax.weights.keras import extrapolation, is_keras, load_keras, save_keras
 from prednet_jax.weights.pytorch import PORTS, is_port, load_pytorch
 from prednet_jax.weights.tensors import (
     NETWORK,
@@ -155,14 +154,6 @@ def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]
 def scales_pixels(path: str | os.PathLike) -> bool:
     """Returns whether `load` scales weights by `pixel_max`: of PyTorch and Keras."""
     return is_port(path) or is_keras(path)
-
-
-def extrapolation(path: str | os.PathLike) -> int | None:
-    """Returns the frame from which on weights were trained on their own predictions.
-
-    Only a model of Keras has it, as `extrap_start_time`; other files give None.
-    """
-    return _keras_extrapolation(path) if is_keras(path) else None
 
 
 def writer(path: str | os.PathLike) -> Writer:

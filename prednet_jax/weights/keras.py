@@ -70,6 +70,11 @@ def load_keras(
         )
         params = from_keras(config, arrays)
     model.check(config)
+    if model.source not in ("", str(path)):
+        errors.log_once(f"{path}: read with the model {model.source}")
+    for name, value in given.items():
+        if (own := model.settings.get(name, value)) != value:
+            errors.log_once(f"{path}: {name} is {value}, as given; its model has {own}")
     if not {"height", "width"} <= {*model.settings, *given}:
         errors.log_once(
             f"{path}: tells no frame size, and has no model next to it; assumed are "
@@ -86,8 +91,11 @@ def load_keras(
 
 
 def extrapolation(path: str | os.PathLike) -> int | None:
-    """Returns the `extrap_start_time` of a model of Keras, or None."""
-    return _read(path)[1].extrapolate_from
+    """Returns the frame from which on weights were trained on their own predictions.
+
+    Only a model of Keras has it, as `extrap_start_time`; other files give None.
+    """
+    return _read(path)[1].extrapolate_from if is_keras(path) else None
 
 
 def is_keras(path: str | os.PathLike) -> bool:
@@ -134,23 +142,16 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
         elif re.search(r"conv\w*(/vars/0|_W(:0)?)$", name, re.IGNORECASE):
             unnamed.append(name)
 
-    try:
-        with files.open_binary(path) as opened:
-            content, text = _unpacked(opened)
-            with h5py.File(content, "r") as file:
-                file.visititems(see)
-                if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
-                    raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
-                arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
-                text = text or file.attrs.get("model_config")
-                backend = file.attrs.get("backend")
-    except UserError:
-        raise
-    except files.BROKEN as error:
-        raise UserError(
-            f"{path}: not a readable HDF5 file ({files.reason(error)}); expected a "
-            "Keras HDF5 weight file"
-        ) from None
+    broken = f"{path}: not a readable HDF5 file", "; expected a Keras HDF5 weight file"
+    with files.broken_as(*broken), files.open_binary(path) as opened:
+        content, text = _unpacked(opened)
+        with h5py.File(content, "r") as file:
+            file.visititems(see)
+            if sum(node.nbytes for node in datasets.values()) > files.LIMIT:
+                raise UserError(f"{path}: takes more than {files.LIMIT} bytes")
+            arrays = {name: np.asarray(node[()]) for name, node in datasets.items()}
+            text = text or file.attrs.get("model_config")
+            backend = file.attrs.get("backend")
     arrays = of_one_network(path, arrays, _LEAF)
     if not arrays and unnamed:
         raise UserError(

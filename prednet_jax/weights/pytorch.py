@@ -170,10 +170,8 @@ def is_pth(path: str | os.PathLike) -> bool:
 
 def is_port(path: str | os.PathLike) -> bool:
     """Returns whether a path is a port's .pth or safetensors file, not one of ours."""
-    if not os.path.isfile(path):
-        return False
-    if is_pth(path) or not is_safetensors(path):
-        return is_pth(path)
+    if not os.path.isfile(path) or not is_safetensors(path):
+        return os.path.isfile(path) and is_pth(path)
     arrays, metadata = read_safetensors(path)
     return METADATA not in metadata and any(map(_NAME.search, arrays))
 

@@ -256,6 +256,13 @@ def test_a_keras_file_brings_its_size_and_where_it_extrapolates(
     assert scores["extrapolate_from"] == 3
     words = (f"--weights={path}", "--data=walk", "--frames=3", "--nostored_start")
     assert "extrapolated" not in predict(tmp_path, *words)
+    # These were refused by a flag that nobody gave, or saw three frames only.
+    shown = {"--frames=3": "it is after the last", "--future=2": "--future comes after"}
+    for flag, why in shown.items():
+        words = (f"--weights={path}", "--data=walk", "--frames=5", flag)
+        said = predict(tmp_path, *words)
+        assert "frames are seen: extrap_start_time 3, and " + why in said
+        assert "extrapolated" not in said
     done = forked(
         "convert_weights.py", f"--input={path}", f"--output={tmp_path}/a.safetensors"
     )

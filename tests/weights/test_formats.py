@@ -315,7 +315,10 @@ def test_models_as_coxlab_s_scripts_write_them_are_read(tmp_path, name, capsys):
     config, path = edited(tmp_path, "w.json", "w.hdf5")
     (tmp_path / "w.json").write_text(json.dumps(MODELS[name]))
     assert weights.load(path)[0] == config
-    assert not capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path}: read with the model {tmp_path / 'w.json'}" in line
+    assert weights.load(path, height=8)[0].height == 8  # It won without a word.
+    assert "height is 8, as given; its model has 6" in capsys.readouterr().err
 
 
 def test_weights_are_found_by_name_below_any_groups_in_any_order(tmp_path):
