@@ -318,7 +318,7 @@ def load_trained_network() -> TrainedNetwork:
     if own is not None:
         height, width, channels = network.frame
         print(
-            f"no --weights: {name}, which comes with the package "
+            f"without --weights: the network {name} of the package "
             f"(prednet_jax.pretrained), for frames of {height} rows, {width} columns "
             f"and {channels} channels",
             flush=True,

@@ -96,7 +96,10 @@ def main() -> None:
         variant=FLAGS.variant,
     )
     if not isinstance(config, PredNetConfig):
-        raise UserError(f"--input={FLAGS.input}: of autoencoder; expected prednet")
+        raise UserError(
+            f"--input={FLAGS.input}: holds an autoencoder; expected a PredNet, the "
+            "only network that other formats have"
+        )
     for name in ("height", "width", "variant", "pixel_max"):
         given, own = FLAGS[name].value, getattr(config, name)
         scaled = name == "pixel_max" and weights.scales_pixels(FLAGS.input)

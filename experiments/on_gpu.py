@@ -7,7 +7,7 @@ r"""Measures everything that needs a GPU, the most valuable first.
 speed     training steps by size, batch, precision and convolution: seconds, kernels,
           the fraction of what the card can do; PyTorch's, where it is installed
 tools     answers of explain, tolerance and digits about this card's results; how many
-          results twenty calls give
+          different results twenty calls give
 compare   compare_backends.py with the arms gpu and gpu_deterministic
 training  a network for 64x48 frames, trained twice as the package's walk network was
 

@@ -5,7 +5,7 @@
     python experiments/predict.py --data=VIDEO.mp4 --future=5
 
 One sequence is predicted from the zero state, each frame before it is seen. The scores
-MSE, MAE, PSNR and SSIM of each frame but the first are printed, with the scores of
+MSE, MAE, PSNR and SSIM of all frames except the first are printed, with the scores of
 copying the last frame that was seen in brackets. From frame --extrapolate_from of the
 sequence on the network sees its own predictions. --future predicts frames after the
 last one.

@@ -47,7 +47,7 @@ def main() -> None:
         )
     task, params = weights.load_task(run)
     if task.name != "prednet":
-        raise UserError(f"--run={run}: of {task.name}; expected prednet")
+        raise UserError(f"--run={run}: a run of {task.name}; expected a run of prednet")
     manifest = records.read_json(run / records.MANIFEST)
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
     made_by = " && ".join(commands(run, f"runs/{FLAGS.name}"))

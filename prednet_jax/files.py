@@ -312,7 +312,10 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:
             raise
-        log_line(f"no lock ({error}); nothing guards {folder}")
+        log_line(
+            f"{folder}: cannot be locked ({error}), so do not start a second process "
+            "that writes there"
+        )
         yield
         return
     try:

@@ -80,7 +80,8 @@ class Task(abc.ABC):
         `[1, B, H, W, C]`.
         """
         raise NotImplementedError(
-            f"{type(self).__name__}: outputs, or loss and predict"
+            f"{type(self).__name__} defines neither `outputs` nor `loss` and "
+            "`predict`; define one of the two"
         )
 
     def initial_carry(self, batch: int, dtype: jnp.dtype) -> Any:
@@ -116,8 +117,8 @@ class Task(abc.ABC):
         for name in prednets:
             if getattr(method, name):
                 raise UserError(
-                    f"{name}={getattr(method, name)!r}: expected none with "
-                    f"model={self.name}; it applies to prednet"
+                    f"{name}={getattr(method, name)!r} has no effect with "
+                    f"model={self.name}, only with prednet; leave it out"
                 )
 
     def adam(self, updates: int) -> Adam:

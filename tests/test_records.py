@@ -222,4 +222,4 @@ def test_a_file_system_without_locks_is_said(
     outcome = pytest.raises(OSError, match="No space") if refused else nullcontext()
     with outcome, files.hold(tmp_path):
         pass
-    assert ("nothing guards" in capsys.readouterr().err) is not refused
+    assert ("cannot be locked" in capsys.readouterr().err) is not refused

@@ -157,7 +157,10 @@ CASES = {
         (lambda: split("walk", "all"), "split='all'"),
         (lambda: split("walk", "train", sequences=0), "sequences=0"),
         (lambda: split("walk", "train", offset=(3, 0)), r"offset=\(3, 0\) with data"),
-        (lambda: split("walk", "train", crop="resize"), "crop='resize'.*asked size"),
+        (
+            lambda: split("walk", "train", crop="resize"),
+            "crop='resize'.*requested size",
+        ),
         (lambda: moving(height=20, width=64), r"height=20, width=64.*28x28"),
     ],
     "models": [
@@ -240,7 +243,7 @@ CASES = {
         (lambda: stepped(VIDEO[:, None] + 254), "254: expected 0 to 1, no NaN"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
-        (lambda: Trainer(IMAGES, method=ERRORS), "applies to prednet"),
+        (lambda: Trainer(IMAGES, method=ERRORS), "only with prednet"),
         (lambda: trained({"w": ONE}, IMAGES), "model=autoencoder, which has no w"),
         (lambda: replicas.layout(0, 1), "replicas=0: .* whole number, at least 1"),
         (lambda: replicas.resolve_mode("pmap", "cpu", 1), "replica_mode='pmap'"),

@@ -103,7 +103,7 @@ def open_moving(
     if height < rows or width < cols:
         raise UserError(
             f"height={height}, width={width} of {name}: a digit has {rows}x{cols} "
-            "pixels and has to fit"
+            f"pixels; expected height {rows} and width {cols}, or more"
         )
 
     def frames(start: int, stop: int) -> np.ndarray:

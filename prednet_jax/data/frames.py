@@ -90,9 +90,8 @@ class FrameSource:
         """
         if not 0 <= start <= stop <= self.length:
             raise UserError(
-                f"frames {start}:{stop} of {self.name}: it holds frames "
-                f"0:{self.length} and is read forwards; expected start and stop in "
-                "this range"
+                f"frames {start}:{stop}: {self.name} has {self.length} frames; "
+                f"expected 0 <= start <= stop <= {self.length}, its length"
             )
         return self.frames(start, stop)
 
@@ -203,8 +202,9 @@ def refuse_crop(
     one_of("crop", crop, CROPS)
     if crop in SCALES or tuple(offset) != (0, 0):
         raise UserError(
-            f"crop={crop!r}, offset={tuple(offset)} with data={data}: it is made at "
-            "the asked size; accepted are 'auto', 'center' and (0, 0)"
+            f"crop={crop!r}, offset={tuple(offset)} with data={data}: its frames are "
+            "made at the requested size, so nothing is cropped; expected crop='auto' "
+            "or 'center', and offset (0, 0)"
         )
 
 

@@ -110,7 +110,7 @@ def first(
     if count is not None and count > len(pieces):
         raise UserError(
             f"sequences={count}: data={source.name} has {len(pieces)} in this split; "
-            "expected at most as many"
+            f"expected at most {len(pieces)}"
         )
     pieces = pieces[:count]
     return _pieces(source, pieces, f"{source.name}, {split}: {len(pieces)} sequences")

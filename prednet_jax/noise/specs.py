@@ -255,7 +255,9 @@ class BitFlip(NoiseSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.index is not None and self.leaf is None:
-            raise NoiseError(f"index={self.index}, leaf=None: expected a leaf too")
+            raise NoiseError(
+                f"index={self.index} counts the elements of a leaf: expected leaf too"
+            )
 
 
 @dataclass(frozen=True)

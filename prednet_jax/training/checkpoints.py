@@ -24,6 +24,8 @@ from prednet_jax.errors import RunError, log_line
 from prednet_jax.files import FileError
 from prednet_jax.training.truncated import TrainState
 
+UNLIKE = "what was read back is not what was saved; the disk may be faulty: use another"
+
 FOLDER, DIGEST = "checkpoints", "digest.json"
 
 
@@ -95,7 +97,7 @@ def write_arrays(path: Path, tree: Any) -> None:
     if {k: _bits(v) for k, v in expected.items()} != {
         k: _bits(v) for k, v in found.items()
     }:
-        raise RunError(f"{path}: what was read back is not what was saved")
+        raise RunError(f"{path}: {UNLIKE}")
 
 
 def read_arrays(path: Path) -> Any:

@@ -206,7 +206,8 @@ def evaluate(
 def _check_horizons(task: Task, horizons: Sequence[int], steps: int) -> None:
     if horizons and not isinstance(task, PredNetTask):
         raise errors.UserError(
-            f"horizons={list(horizons)} with model={task.name}: expected a PredNet"
+            f"horizons={list(horizons)} with model={task.name}: expected a PredNet, "
+            "which predicts several frames ahead; leave horizons out"
         )
     for h in horizons:
         if not 1 <= h < steps:
@@ -272,7 +273,9 @@ def predict_frames(
         )
     for name, value in (("extrapolate_from", extrapolate_from), ("maps", maps)):
         if value:
-            raise errors.UserError(f"{name}={value}: expected none with {task.name}")
+            raise errors.UserError(
+                f"{name}={value} has no effect with {task.name}; leave it out"
+            )
     if frames.ndim == 4:
         return np.asarray(_program(task)(params, frames[:, None]))[:, 0], {}
     return np.asarray(_program(task)(params, frames)), {}
@@ -298,9 +301,10 @@ def pieces(
     left = int(whole_pieces.sum()) - skip
     if left < 1 or (count is not None and not 1 <= count <= left):
         after = f" after the first {skip}" if skip else ""
+        advice = f"sequences from 1 to {left}" if left > 0 else "smaller frames or skip"
         raise errors.UserError(
-            f"sequences={'any' if count is None else count} of {frames} frames of "
-            f"{source.name}{after}: it has {max(left, 0)}; expected at most as many"
+            f"sequences={count or 0}, frames={frames}: {source.name} has "
+            f"{max(left, 0)} pieces of {frames} frames{after}; expected {advice}"
         )
     # The first piece of every sequence, then the second, ...; few of an endless source.
     all_have = min(skip // len(begins), int(whole_pieces.min()))

@@ -111,7 +111,7 @@ def check_same(
     for field in _MACHINE:
         if before.get(field) != now.get(field):
             log_line(
-                f"{folder}: begun with {field} {before.get(field)}, going on with "
+                f"{folder}: began with {field} {before.get(field)} and continues with "
                 f"{now.get(field)}: the last bits may differ"
             )
     longer = (
@@ -195,7 +195,7 @@ def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
     for run in runs:
         if run.writes and run.manifest is not None:
             if run.existing.manifest is not None:
-                print(f"{run.folder}: going on after update {done}")
+                print(f"{run.folder}: continues after update {done}")
                 run.manifest = _continued(run.existing.manifest, run.manifest, done)
             records.write_json(run.folder / records.MANIFEST, run.manifest.to_json())
     return done

@@ -213,7 +213,7 @@ class RunRecorder:
         path, digest = self.folder / records.WEIGHTS, records.fingerprint(params)
         records.write_tree(path, params)
         if records.fingerprint(records.read_tree(path)) != digest:
-            raise RunError(f"{path}: what was read back is not what was saved")
+            raise RunError(f"{path}: {checkpoints.UNLIKE}")
         self._write_manifest(**measured, final_params_sha256=digest)
         after = f"its weights are {path}"
         if self._recipe.task.name == "prednet":

@@ -249,7 +249,7 @@ class DataSettings:
         trained = parts.get("train", name)
         if own and os.path.realpath(own) == os.path.realpath(trained):
             raise UserError(
-                f"--validation_data={own}: is trained on; expected other frames"
+                f"--validation_data={own}: these frames are trained on; expected others"
             )
 
 
@@ -301,8 +301,8 @@ class TrainingSettings:
         one_of("schedule", self.schedule, RATE_SCHEDULES)
         if self.schedule != "constant" and self.learning_rate is None:
             raise UserError(
-                f"schedule={self.schedule!r}: expected learning_rate too, the rate "
-                "that it begins with"
+                f"schedule={self.schedule!r} needs the rate that it begins with: "
+                "expected learning_rate too"
             )
         _ = self.noise_spec
 
@@ -357,8 +357,8 @@ class RecordSettings:
             check_int(name, getattr(self, name), 0)
         if self.keep_best and not self.checkpoint_every:
             raise UserError(
-                f"keep_best={self.keep_best}: expected checkpoint_every too, of whose "
-                "checkpoints it keeps the best"
+                f"keep_best={self.keep_best} keeps the best of several checkpoints: "
+                "expected checkpoint_every too"
             )
         if self.resume and self.overwrite:
             raise UserError(
@@ -370,8 +370,8 @@ class RecordSettings:
         """Refuses records that this training cannot have."""
         if self.profile and updates <= TRACE_AFTER:
             raise UserError(
-                f"updates={updates}: expected at least {TRACE_AFTER + 1} with "
-                "profile, whose trace begins then"
+                f"updates={updates}: the trace of profile begins after update "
+                f"{TRACE_AFTER}; expected at least {TRACE_AFTER + 1} updates"
             )
         uneven = validate_every and self.checkpoint_every % validate_every
         if self.keep_best and uneven:

@@ -93,7 +93,10 @@ def load(
     )
     config = getattr(task, "config", None)
     if config is None:
-        raise UserError(f"{path}: of {task.name}; expected prednet or autoencoder")
+        raise UserError(
+            f"{path}: a run of {task.name}; expected a run of prednet or autoencoder "
+            "(weights.load_task loads any network)"
+        )
     return config, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
 
 
@@ -224,7 +227,9 @@ def _newest(folder: Path, task: Task) -> Any:
             f"{folder}: the run is not finished and has no checkpoint; expected one: "
             "continue the run with train.py --resume"
         )
-    errors.log_line(f"{folder}: not finished; its weights after update {update}")
+    errors.log_line(
+        f"{folder}: not finished, so its weights after update {update} are used"
+    )
     return params
 
 

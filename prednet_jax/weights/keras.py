@@ -77,7 +77,7 @@ def load_keras(
             errors.log_once(f"{path}: {name} is {value}, as given; its model has {own}")
     if not {"height", "width"} <= {*model.settings, *given}:
         errors.log_once(
-            f"{path}: tells no frame size, and has no model next to it; assumed are "
+            f"{path}: holds no frame size, and has no model next to it; assumed are "
             f"{config.height} rows and {config.width} columns, as KITTI's; give height "
             "and width for others"
         )

@@ -108,7 +108,7 @@ def load_pytorch(
         params = from_pytorch(config, arrays, scale)
     if height is None or width is None:
         errors.log_line(
-            f"{path}: tells no frame size; assumed are {config.height} rows and "
+            f"{path}: holds no frame size; assumed are {config.height} rows and "
             f"{config.width} columns; give height and width for others"
         )
     return config, params

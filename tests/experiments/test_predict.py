@@ -190,7 +190,7 @@ def test_without_weights_it_is_the_network_of_the_package(predict, tmp_path):
     mine = tmp_path / "mine.npz"
     said = predict(tmp_path, f"--data={mine}", "--frames=3").splitlines()
     assert said[:2] == [
-        "no --weights: walk, which comes with the package (prednet_jax.pretrained), "
+        "without --weights: the network walk of the package (prednet_jax.pretrained), "
         "for frames of 24 rows, 32 columns and 3 channels",
         f"data={mine}: pictures of 100x60 (width x height), scaled to 32x24: width over"
         " height changes from 1.67 to 1.33",

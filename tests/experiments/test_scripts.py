@@ -41,7 +41,7 @@ MISTAKES = {
         f"{GIVEN} --channels=3,4,6,16": "--channels=3,4,6,16: expected 3,4,6,8, as in",
         f"{GIVEN} --variant=lotter": "--variant=lotter: expected watanabe, as in",
         "--replicas=2 --seeds=0,1": "--seeds: expected --replicas=N",
-        "--keep_best=1": "keep_best=1: expected checkpoint_every too",
+        "--keep_best=1": "keep_best=1 keeps the best of several checkpoints: expected",
         "--replicas=3 --devices=2": "replicas=3 with batch=1 on 2 devices",
         "--coordinator=x:1": "--coordinator=x:1 has no effect without --replicas",
         f"--model={TASK}": f"--channels has no effect with --model={TASK}",

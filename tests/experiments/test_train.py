@@ -168,7 +168,7 @@ def test_a_folder_is_split_by_the_names_of_its_folders(train, refused, tmp_path)
     same = [metrics(tmp_path / name, "validation.jsonl") for name in "ac"]
     assert same[0] == same[1]
     never = ("train.py", *flags, f"--workdir={tmp_path}/never")
-    refused("is trained on; expected", *never, f"--validation_data={whole}/train")
+    refused("are trained on; expected", *never, f"--validation_data={whole}/train")
     refused("--validation_data, or a folder that", *never)
     assert not (tmp_path / "never").exists()
 

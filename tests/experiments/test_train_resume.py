@@ -54,7 +54,7 @@ def test_resume_needs_no_other_flag(train, whole, tmp_path):
     flip_a_bit(folder / "checkpoints/4")
     done = train(f"--workdir={folder}", "--resume")
     assert "checkpoints/4: damaged" in done.stderr
-    assert "going on after update 2" in done.stdout
+    assert "continues after update 2" in done.stdout
     assert_equal_runs(folder, whole)
     assert saved(folder) == [2, 4, 6]
     assert manifest(folder)["resumed"] == [{"after_update": 2}]
@@ -125,7 +125,7 @@ def test_replicas_go_on_together(train, pair, tmp_path):
     folder = stopped(pair, tmp_path / "r", at=6, lines=6)
     shutil.rmtree(folder / "seed_1/checkpoints/6")
     done = train(f"--workdir={folder}", "--resume")
-    assert done.stdout.count("going on after update 3") == 2
+    assert done.stdout.count("continues after update 3") == 2
     for seed in ("seed_0", "seed_1"):
         assert_equal_runs(folder / seed, pair / seed)
 
@@ -185,7 +185,7 @@ def windowed(train, tmp_path_factory):
 def test_a_resumed_run_is_the_same_in_all_bits(train, windowed, tmp_path):
     folder = stopped(windowed, tmp_path / "r", at=2, lines=3)
     done = train(f"--workdir={folder}", "--resume")
-    assert "going on after update 2" in done.stdout
+    assert "continues after update 2" in done.stdout
     assert_equal_runs(folder, windowed)
     assert metrics(folder, VALIDATION) == metrics(windowed, VALIDATION)
 

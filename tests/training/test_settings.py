@@ -73,10 +73,10 @@ def test_scripts_read_flags_and_do_not_write_them():
 
 def test_a_folder_of_splits_as_validation_data_is_its_validation_part(tmp_path):
     """Its train part was scored, also where this is trained on."""
-    for name, length in (("train", 4), ("val", 3)):
+    for name, length in (("train", 6), ("val", 5)):
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "a.npy", np.zeros((length, 8, 8), np.uint8))
     task = tasks.of(PredNetConfig(channels=(1,), height=8, width=8))
     for path in (tmp_path, tmp_path / "train"):
         own = DataSettings(data=str(path), validation_data=str(tmp_path))
-        assert own.open_validation(task).length == 3
+        assert own.open_validation(task).length == 5

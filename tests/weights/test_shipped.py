@@ -168,7 +168,7 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(whole, tmp_path, cap
     final = records.read_tree(whole / records.WEIGHTS)
     _, params = weights.load(folder)
     assert records.fingerprint(params) == records.fingerprint(final)
-    assert "not finished; its weights after update 6" in capsys.readouterr().err
+    assert "not finished, so its weights after update 6" in capsys.readouterr().err
     (folder / "checkpoints" / "6" / "digest.json").unlink()
     _, params = weights.load(folder)
     assert not np.array_equal(params["gates_0"]["kernel"], final["gates_0"]["kernel"])

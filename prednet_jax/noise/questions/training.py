@@ -314,7 +314,8 @@ def _curve(name: str, x: object, length: int) -> Curve:
     if array.shape != (length,):
         raise NoiseError(
             f"{name} of shape {list(array.shape)}: expected one number for each of "
-            f"the {length} updates of the band, [{length}]"
+            f"the {length} updates of the band, [{length}]; for a shorter curve, give "
+            "noise.training the batches of its updates alone"
         )
     return array
 
