@@ -285,7 +285,10 @@ class TrainedNetwork(NamedTuple):
             why = "--future comes after them" if future else "it is after the last one"
             print(f"all {frames} frames are seen: extrap_start_time {start}, and {why}")
             return self._replace(extrapolate_from=None)
-        print(f"--extrapolate_from={start}, as {self.weights}; --nostored_start: none")
+        print(
+            f"--extrapolate_from={start} is stored in {self.weights}; --nostored_start "
+            "ignores it"
+        )
         return self
 
 

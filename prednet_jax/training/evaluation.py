@@ -301,10 +301,10 @@ def pieces(
     left = int(whole_pieces.sum()) - skip
     if left < 1 or (count is not None and not 1 <= count <= left):
         after = f" after the first {skip}" if skip else ""
-        advice = f"sequences from 1 to {left}" if left > 0 else "smaller frames or skip"
+        advice = f"sequences from 1 to {left}" if left > 0 else "smaller values"
         raise errors.UserError(
-            f"sequences={count or 0}, frames={frames}: {source.name} has "
-            f"{max(left, 0)} pieces of {frames} frames{after}; expected {advice}"
+            f"sequences={count or 0}, frames={frames}: there are {max(left, 0)} pieces "
+            f"of {frames} frames{after} in {source.name}; expected {advice}"
         )
     # The first piece of every sequence, then the second, ...; few of an endless source.
     all_have = min(skip // len(begins), int(whole_pieces.min()))

@@ -52,7 +52,7 @@ MISTAKES = {
         "--extrapolate_from=3": "no effect without --mode=finetune_rollout",
         "--sequences=3": "--sequences=3 has no effect without --sampling=windows",
         "--rate_floor=0.1": "--rate_floor=0.1 has no effect without --schedule=cosine",
-        "--schedule=cosine": "schedule='cosine': expected learning_rate",
+        "--schedule=cosine": "schedule='cosine' needs the rate",
         f"{WINDOWS} --data=digits": "data=digits: single pictures",
         "--validate_every=2 --data=a.mp4": "--data=a.mp4: expected --sampling=windows",
         BEST: "checkpoint_every=3: expected a multiple of validate_every=2",
@@ -68,7 +68,7 @@ MISTAKES = {
     "evaluate.py": {
         "--ssim_range=0": "--ssim_range=0.0: expected",
         "--sequences=-1": "--sequences=-1: -1 is not a non-negative integer; expected",
-        "--sequences=5000": "sequences=5000 of 100 frames",
+        "--sequences=5000": "sequences=5000, frames=100: there are",
         "--frames=1": "frames=1: expected a whole number, at least 2",
         "--extrapolate_from=-1": "extrapolate_from=-1: expected",
     },
