@@ -10,6 +10,8 @@ may choose another kernel). V_c is the fraction of elements that differ from the
 output, V_ermv their mean relative difference. The table also shows the variation that
 each profile of the noise `reduction_order` emulates. On a CPU nothing varies. Writes
 calibration.json to --workdir.
+
+Without flags it takes 15 seconds of one core.
 """
 
 from pathlib import Path

@@ -11,6 +11,8 @@ the scale by which it divides). Negative curvature can be proved, but its absenc
 cannot. The last column is the relative noise of the gradient that would save one update
 there, if P and the local quadratic did not change. probe_curvature.json in --workdir
 also has residuals and the projections of Adam's last step.
+
+Without flags it takes 70 seconds of one core.
 """
 
 from pathlib import Path

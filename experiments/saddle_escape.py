@@ -12,6 +12,8 @@ never reach it; in the form "rotated" they reach every direction.
 Prints a table with one row per case: when the runs left the first saddle, without noise
 and with each noise; how many passed every saddle; and log-rank tests against no noise.
 Writes saddle_escape.json to --workdir.
+
+Without flags it takes 75 seconds of one core.
 """
 
 import itertools

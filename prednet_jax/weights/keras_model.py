@@ -199,24 +199,19 @@ def text(config: PredNetConfig, layer: str) -> str:
     }
     del own["dim_ordering"]
     # The number of time steps is open.
-    source = {
+    source: dict[str, Any] = {
         "batch_input_shape": [None, None, *frame],
         "dtype": "float32",
-        "sparse": False,
-        "name": "input_1",
     }
+    source |= {"sparse": False, "name": "input_1"}
     layers = [
-        {"name": "input_1", "class_name": "InputLayer", "config": source}
-        | {"inbound_nodes": []},
-        {"name": layer, "class_name": "PredNet", "config": own}
-        | {"inbound_nodes": [[["input_1", 0, 0, {}]]]},
+        {"name": of["name"], "class_name": kind, "config": of, "inbound_nodes": nodes}
+        for kind, of, nodes in (
+            ("InputLayer", source, []),
+            ("PredNet", own, [[["input_1", 0, 0, {}]]]),
+        )
     ]
-    ends = {"input_layers": [["input_1", 0, 0]], "output_layers": [[layer, 0, 0]]}
-    return json.dumps(
-        {
-            "class_name": "Model",
-            "config": {"name": "model_1", "layers": layers} | ends,
-            "keras_version": "2.2.4",
-            "backend": "tensorflow",
-        }
-    )
+    inner: dict[str, Any] = {"name": "model_1", "layers": layers}
+    inner |= {"input_layers": [["input_1", 0, 0]], "output_layers": [[layer, 0, 0]]}
+    versions = {"keras_version": "2.2.4", "backend": "tensorflow"}
+    return json.dumps({"class_name": "Model", "config": inner, **versions})

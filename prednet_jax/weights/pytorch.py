@@ -48,18 +48,15 @@ _GATES = (0, 1, 3, 2)
 _PICKLE_LIMIT = 16 * 2**20
 # Dictionaries within dictionaries: a checkpoint, its model, its state.
 _DEEPEST = 8
-_STORAGES = {
-    "DoubleStorage": np.dtype("<f8"),
-    "FloatStorage": np.dtype("<f4"),
-    "HalfStorage": np.dtype("<f2"),
-    "BFloat16Storage": np.dtype(jnp.bfloat16),
-    "LongStorage": np.dtype("<i8"),
-    "IntStorage": np.dtype("<i4"),
-    "ShortStorage": np.dtype("<i2"),
-    "CharStorage": np.dtype("i1"),
-    "ByteStorage": np.dtype("u1"),
-    "BoolStorage": np.dtype("?"),
+_TYPES: dict[str, Any] = {
+    "Double": "<f8",
+    "Float": "<f4",
+    "Half": "<f2",
+    "BFloat16": jnp.bfloat16,
 }
+_TYPES |= {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Char": "i1", "Byte": "u1"}
+_TYPES |= {"Bool": "?"}
+_STORAGES = {f"{name}Storage": np.dtype(kind) for name, kind in _TYPES.items()}
 
 
 def load_pytorch(
