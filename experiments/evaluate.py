@@ -28,11 +28,14 @@ import _inherited
 from absl import flags
 
 from prednet_jax import data, errors, process, records
+from prednet_jax.data.frames import ENDLESS
 from prednet_jax.errors import UserError
 from prednet_jax.report import tables
 from prednet_jax.training import evaluation
 
 FLAGS = flags.FLAGS
+# A network that has seen fewer frames has hardly seen motion.
+SHORT = 10
 _cli.TOPICS |= {
     "Weights and sequences": [
         "weights",
@@ -51,8 +54,8 @@ _inherited.define_weights()
 flags.DEFINE_enum(
     "split",
     "test",
-    (*data.SPLITS, "all"),
-    "Sequences to score (docs/training.md), or all frames of --data.",
+    (*data.SPLITS, "val", "all"),
+    "Sequences to score (docs/training.md; val is validation), or all of --data.",
 )
 flags.DEFINE_integer(
     "frames",
@@ -84,6 +87,8 @@ flags.DEFINE_string(
 def main() -> None:
     """Checks the flags, scores, writes and prints."""
     process.prepare(cache=True)
+    if FLAGS.split == "val":
+        FLAGS.split = "validation"
     _flags.require_other_flag("--split=all", FLAGS.split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     if horizons := tuple(dict.fromkeys(_flags.integers("horizons"))):
@@ -104,12 +109,22 @@ def main() -> None:
     )
     name = frames.name(task)
     few = 16 if name in data.NAMES else 0
+    if source.length >= ENDLESS and FLAGS.sequences == 0:
+        raise UserError(
+            f"--sequences=0 with --data={name}: it has no end; expected a number"
+        )
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)
     warn_if_seen(trained.weights, run_flags, name, run_flags.get("data") or task.data)
     steps = FLAGS.frames
     if steps is None:
         steps = evaluation.piece_length(source)
+        if steps < SHORT + max(horizons, default=1):
+            print(
+                f"The sequences are short: from pieces of {steps} frames the network "
+                f"has seen at most {steps - 1}. Whole films in a folder test, next to "
+                "a folder train, have longer ones."
+            )
     trained = trained.for_frames(steps)
     scores = evaluation.evaluate(
         params,
@@ -149,9 +164,10 @@ def main() -> None:
 def print_scores(name: str, scores: dict[str, Any]) -> None:
     """Prints the scores, with the scores of copying in brackets."""
     count, frames = scores["sequences"], scores["frames"]
-    print(f"{name}: {count} sequences of {frames} frames")
-    if (others := scores["pieces"] - count - FLAGS.skip) > 0:
-        print(f"{others} more sequences are not scored; --sequences=0 scores all")
+    print(f"{name}: {count} pieces of {frames} frames are scored")
+    others = scores["pieces"] - count - FLAGS.skip
+    if 0 < others < ENDLESS // frames - count - FLAGS.skip:
+        print(f"{others} more pieces are not scored; --sequences=0 scores all")
     if scores["left_out"]:
         print(
             f"{scores['left_out']} frames are not scored: ends of sequences that are "
@@ -163,7 +179,7 @@ def print_scores(name: str, scores: dict[str, Any]) -> None:
             metrics = (*evaluation.METRICS, "squared_error", "absolute_error")
             cells = (f"{n} {of[n]:.4g} ({of['copy_' + n]:.4g})" for n in metrics)
             print(f"{group}: {', '.join(cells)}")
-            print(f"{group}: {of['ratio']:.3f} of copying")
+            print(f"{group}: the mse is {of['ratio']:.3f} of copying's")
     if "horizons" in scores:
         rows = [("horizon", "starts", *evaluation.METRICS, "of copying")]
         for horizon, of in scores["horizons"].items():

@@ -32,7 +32,7 @@ import _inherited
 import numpy as np
 from absl import flags
 
-from prednet_jax import errors, files, process, records
+from prednet_jax import data, errors, files, process, records
 from prednet_jax.data.frames import ENDLESS, FrameSource
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
@@ -57,7 +57,8 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "frames",
     None,
-    "Frames to show, two or more, with --future one or more. Defaults to 20, or all.",
+    "Frames to show, two or more, with --future one or more; 0: all of the sequence. "
+    "Defaults to 20, or to as many as there are.",
 )
 flags.DEFINE_integer(
     "future",
@@ -135,6 +136,12 @@ def main() -> None:
     if frames < source.length < ENDLESS:
         print(f"shown: frames {start} to {start + frames - 1} of {source.length}")
     print_scores(rows)
+    shown_data, seen = trained.frames.data, _inherited.run_flags(trained.weights)
+    if shown_data == seen.get("data") not in (None, *data.NAMES):
+        print(
+            f"{trained.weights} was trained on frames of {shown_data}; evaluate.py "
+            "--split=test scores frames that it has not seen"
+        )
     if maps:
         for name, offset in sequences.unit_times(task.config, FLAGS.layers).items():
             print(f"{name} at frame t has seen frames up to t{' - 1' * (offset < 0)}")
@@ -186,7 +193,8 @@ def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
     least = 1 if future else 2
     # predictions.npz holds frames and predictions in float32, and has to be readable.
     most = files.LIMIT // (2 * 4 * math.prod(task.frame)) - future
-    count = max(least, min(longest, end - start)) if count is None else count
+    if not count:
+        count = max(least, min(longest if count is None else end, end - start))
     errors.check_int("--future", future, 0, most + future - least)
     errors.check_int("--frames", count, least, most)
     if start + count > end:

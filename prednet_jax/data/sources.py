@@ -187,10 +187,12 @@ def open_split(
             raise UserError(f"data={data}: expected split train, validation or test")
         if parts := split_parts(data):
             if split not in parts:
+                word, others = _SPLIT_NAMES[split][0], "another split"
+                if split == "validation":
+                    others = "--validation_data=PATH or --validate_every=0 of train.py"
                 raise UserError(
                     f"data={data}: has the parts {', '.join(parts)} and no {split}; "
-                    f"expected a folder {_SPLIT_NAMES[split][0]} next to them, or "
-                    "another split"
+                    f"expected a folder {word} next to them, or {others}"
                 )
             source = open_source(parts[split], **options)
             source = splits.first(source, source.sequences, split, sequences)

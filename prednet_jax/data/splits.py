@@ -72,10 +72,13 @@ def by_seed(
     opened: Callable[..., FrameSource], split: str, count: int | None, size: dict
 ) -> FrameSource:
     """Opens the beginnings of other seeds; splits `in_time` if seeds change nothing."""
-    if split == "unseen":
-        raise UserError("split=unseen: expected split train, validation or test")
     first_seed = FIRST_SEED[split]
     one, other = (opened(**size, seed=first_seed + i) for i in (0, 1))
+    if split == "unseen":
+        raise UserError(
+            f"split=unseen: {one.name} keeps no pictures apart; expected split train, "
+            "validation or test"
+        )
     if one.fingerprint == other.fingerprint:
         return in_time(one, split, count)
     count = count or SEEDS

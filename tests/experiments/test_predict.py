@@ -88,7 +88,8 @@ def test_what_belongs_to_a_run_brings_its_frames(forked, inputs):
     records.write_json(inputs / "run" / records.MANIFEST, manifest)
     run = f"~/{os.path.relpath(inputs / 'run', Path.home())}"
     done = forked("evaluate.py", f"--weights={run}/weights.npz", "--frames=2")
-    assert "frames.npz, test: 1 sequences: 1 sequences of 2 frames" in done.stdout
+    assert "frames.npz, test: 1 sequences: 1 pieces of 2 frames are" in done.stdout
+    assert "The sequences are short" not in done.stdout  # --frames is given.
     assert "trained on a stream through all of " in done.stderr
     np.savez(inputs / "other.npz", **np.load(inputs / "frames.npz"))
     other = f"--data={inputs / 'other.npz'}"
@@ -251,7 +252,7 @@ def test_a_keras_file_brings_its_size_and_where_it_extrapolates(
     path = tmp_path / "a_weights.hdf5"
     path.write_bytes((KERAS / "A_save_weights.hdf5").read_bytes())
     said = predict(tmp_path, f"--weights={path}", "--data=walk", "--frames=6")
-    assert f"--extrapolate_from=3, as {path}" in said
+    assert f"--extrapolate_from=3 is stored in {path}" in said
     scores = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert scores["extrapolate_from"] == 3
     words = (f"--weights={path}", "--data=walk", "--frames=3", "--nostored_start")

@@ -71,6 +71,7 @@ MISTAKES = {
         "--sequences=5000": "sequences=5000, frames=100: there are",
         "--frames=1": "frames=1: expected a whole number, at least 2",
         "--extrapolate_from=-1": "extrapolate_from=-1: expected",
+        "--data=walk --split=all --sequences=0": "--data=walk: it has no end; expected",
     },
     "sweep.py": {
         "--models=resnet": "model='resnet'",
