@@ -160,14 +160,7 @@ def _guess(path: Path, shape: tuple[int, ...], *, divided: bool) -> str:
     If it is `divided` by the first frames of its sequences, time is its first axis.
     """
     name, published = _MOVING_MNIST
-    readings: dict[str, str] = {}
-    for layout in _LAYOUTS.get(len(shape), ()):
-        size = dict(zip(layout, shape, strict=True))
-        if _is_possible(layout, size) and not (divided and layout[:2] not in _IN_TIME):
-            # One sequence or one channel is the same frames as none.
-            content = "".join(x for x in layout if size[x] > 1 or x in "HW")
-            readings.setdefault(content, layout)
-    layouts = list(readings.values())
+    layouts = _readings(shape, divided) or _readings(shape, divided, narrow=True)
     if shape == published or (path.name == name and "TNHW" in layouts):
         layouts = ["TNHW"]
     if not layouts:
@@ -183,15 +176,34 @@ def _guess(path: Path, shape: tuple[int, ...], *, divided: bool) -> str:
     return layout
 
 
+def _readings(
+    shape: tuple[int, ...], divided: bool, *, narrow: bool = False
+) -> list[str]:
+    """Returns the layouts of different meaning that an array of a shape can have.
+
+    Frames in films have no side of 1 or 3, since that axis is channels; `narrow` ones
+    have channels and may have such a side.
+    """
+    readings: dict[str, str] = {}
+    for layout in _LAYOUTS.get(len(shape), ()):
+        size = dict(zip(layout, shape, strict=True))
+        thin = len(shape) > 3 and bool({1, 3} & {size["H"], size["W"]})
+        sides = "C" in size if narrow else not thin
+        in_order = not divided or layout[:2] in _IN_TIME
+        if sides and in_order and _is_possible(layout, size):
+            # One sequence or one channel is the same frames as none.
+            content = "".join(x for x in layout if size[x] > 1 or x in "HW")
+            readings.setdefault(content, layout)
+    return list(readings.values())
+
+
 def _is_possible(layout: str, size: dict[str, int]) -> bool:
-    """Returns whether axes of these sizes can be frames of this layout.
+    """Returns whether axes of these sizes can be C, N and T of a layout.
 
     An axis of 1, 3 or 4 may be channels, so that a picture or film in colour is not
-    taken for grey frames. Frames in colour do not have a side of 1 or 3.
+    taken for grey frames. A sequence has two frames or more.
     """
     if size.get("C", 1) not in (1, 3, 4):
-        return False
-    if len(size) > 3 and {1, 3} & {size["H"], size["W"]}:
         return False
     if layout.startswith(("CT", "NCT")) and size["C"] == 1:
         return False  # Named by the layout without C, and by NTCHW.

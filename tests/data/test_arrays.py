@@ -152,6 +152,8 @@ def test_grey_layouts_and_moving_mnist_as_published(tmp_path, capsys):
         ((4, 5, 6, 8), "NTHW or TNHW or CTHW"),
         ((5, 4, 6, 8), "TCHW or NTHW or TNHW"),
         ((1, 3, 3, 6, 8), "NTCHW or NCTHW"),
+        ((9, 3, 8, 3), "THWC or TCHW"),
+        ((9, 1, 8, 3), "THWC or TCHW"),
     ],
 )
 def test_a_layout_is_guessed_where_there_is_one_reading(tmp_path, shape, readings):
@@ -191,6 +193,10 @@ def test_frames_in_the_usual_order_need_no_layout(tmp_path, shape, capsys):
     np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
     assert open_source(str(tmp_path / "a.npy"), **SIZE).length == shape[0]
     assert "layout" not in capsys.readouterr().err
+    # Frames of one column: no other axis can be colours.
+    np.save(tmp_path / "a.npy", np.zeros((5, 6, 1, 3), np.uint8))
+    narrow = open_source(str(tmp_path / "a.npy"), height=6, width=1)
+    assert (narrow.length, narrow.width) == (5, 1)
     # Of three frames that open sequences, the first axis is time.
     np.savez(tmp_path / "a.npz", frames=np.zeros((3, 6, 8), np.uint8), boundaries=[0])
     assert open_source(str(tmp_path / "a.npz"), **SIZE).length == 3
