@@ -58,9 +58,9 @@ def define_preset() -> None:
         "preset",
         None,
         list(PRESETS),
-        "Values for flags that are not given: article, as arXiv 2109.01451, of which "
-        "--data names the frames (FPSI); lotter_kitti, as Lotter et al. 2017 but for "
-        "--batch=4 and --data; quick, small, 12 minutes on a core.",
+        "Values for flags that are not given. article: as arXiv 2109.01451; give its "
+        "frames (FPSI) as --data. lotter_kitti: as Lotter et al. 2017; add --batch=4 "
+        "and --data. quick: a small network, 12 minutes on one core.",
     )
 
 
@@ -243,7 +243,7 @@ def define_weights() -> None:
         "weights",
         None,
         "Weight file, run directory of train.py, or a name of prednet_jax.pretrained. "
-        "Default: of these, moving_digits for data of digits, else walk.",
+        "Defaults to moving_digits for data of digits, else to walk.",
     )
 
 

@@ -40,9 +40,8 @@ class PredNetConfig:
     Attributes:
         channels: channels of A (and of its prediction) per layer, bottom first;
             `channels[0]` is the number of channels of a frame.
-        variant: `lotter` (Keras original), `watanabe` (Chainer form), or one of the
-            PyTorch ports, `lotter_pytorch` and `watanabe_pytorch`, which have the order
-            of the other two and a cell of their own (`models.step`).
+        variant: `lotter` (Keras original), `watanabe` (Chainer form), or a PyTorch port
+            of either, `lotter_pytorch` or `watanabe_pytorch`.
         height: rows of a frame; divisible by 2^(layers - 1).
         width: columns of a frame; divisible by 2^(layers - 1).
         r_channels: channels of the recurrent state per layer. Defaults to `channels`.

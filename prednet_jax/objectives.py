@@ -47,20 +47,19 @@ class Method:
             *last* frame of the window, as the published code does under Chainer on a
             CPU (study/pages/chainer.md). Reported losses use the true targets in both
             cases.
-        truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends
-            on ConvP_l at the start of a window. In Chainer it does: unchain_backward
-            cuts the graph at ancestors of the loss only, and these nodes are not among
-            them. Their input h is a constant by then.
+        truncation_leak: whether the carried P_l, l >= 1, of `watanabe` still depends on
+            ConvP_l at the start of a window, as in Chainer: unchain_backward cuts the
+            graph at ancestors of the loss only, and these nodes are not among them.
         layer_weights: lambda of the objective `errors`, one number per layer. Defaults
-            to (1, 0, ...). For `watanabe` all but the first must be 0.
-        extrapolate_from: k, from 1 to the window: frame k of each sequence, counted
-            from 0, is the first that the network does not see. Defaults to None: it
-            sees all. Each sequence is then a window of its own and starts from the zero
-            state.
+            to (1, 0, ...). For `watanabe` all numbers except the first must be 0.
+        extrapolate_from: number, from 1 to the window, of the first frame of each
+            sequence (counted from 0) that the network does not see. Each sequence is
+            then a window of its own and starts from the zero state. Defaults to None:
+            the network sees all frames.
         rematerialize: whether the gradient computes the frames of a window again
-            instead of keeping what they need, and the sequences of a batch one after
-            the other, in a third of the memory at the published sizes. Gradients are
-            equal to rounding. PredNet only.
+            instead of keeping their intermediate values, and takes the sequences of a
+            batch one after the other. This needs a third of the memory at the published
+            sizes. Gradients are equal to rounding. PredNet only.
     """
 
     objective: str | None = None

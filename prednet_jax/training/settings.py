@@ -126,28 +126,31 @@ class DataSettings:
 
     Attributes:
         data: frames: walk, varied_walk, digits, mnist, moving_mnist, moving_digits, or
-            a PATH: a video, a folder of images, of such folders, of videos or of
-            arrays, a text list of images, of such lists, of videos or of arrays, or an
-            array (.npy, .npz, .hkl). Defaults to walk, for the autoencoder to digits.
+            a PATH: a video, an array (.npy, .npz, .hkl), a folder of images, videos,
+            arrays or such folders, or a text list of such files. Defaults to walk; to
+            digits for the autoencoder.
         layout: axes of an array by letter: N sequences, T frames, C channels, H rows, W
             columns, such as NTHWC. Defaults to the only layout that the shape can have.
-        every: read every so many frames of each sequence, as 2 of a film.
-        crop: how frames are brought to size. center: the middle cut out; antialias:
-            scaled with antialiasing; resize: scaled without, as published; auto: center
-            where half of it or more is left, else antialias.
+        every: read only every Nth frame of each sequence, such as every second one of a
+            film.
+        crop: how frames are brought to size. center: the middle is cut out; antialias:
+            the whole picture is scaled with antialiasing; resize: it is scaled without,
+            as published; auto: center if at least half of the picture is left, else
+            antialias.
         offset: columns right, rows down, from the centre of the crop.
         allow_outside: let a text list name files outside its own folder.
-        sampling: what an update sees. stream: the frames in order, the state carried,
-            as published; windows: random windows of many sequences, each from the zero
-            state.
+        sampling: what an update sees. stream: the next frames in order, with the state
+            carried over, as published; windows: random windows of many sequences, each
+            from the zero state.
         sequences: training sequences of --sampling=windows. Defaults to 256 walks, 4096
-            sequences of moving digits, all that files have.
+            sequences of moving digits, or all sequences of files.
         window: transitions per update (truncation length), at least 2.
-        batch: sequences of the data trained together, spread over the devices: a source
-            of as many sequences is dealt out, one of fewer is cut into equal parts; of
-            random windows, windows per update.
+        batch: sequences that are trained together, spread over the devices. With
+            stream, a source of as many sequences gives one to each, and a source of
+            fewer is cut into equal parts. With windows, it is the number of windows of
+            an update.
         validate_every: updates between scores of the frozen weights on held-out
-            sequences, written to validation.jsonl from update 0 on; 0: none.
+            sequences, written to validation.jsonl from update 0 on; 0 means never.
         validation_data: held-out frames for --validate_every, a PATH or name as in
             --data. Defaults to the part val next to train in --data, else to a split of
             --data.
@@ -261,24 +264,23 @@ class TrainingSettings:
     """How many updates are made, from which weights, and how large they are.
 
     Attributes:
-        mode: finetune_rollout: each window is a sequence of its own, whose frames from
+        mode: finetune_rollout: each window is a sequence of its own, and from frame
             --extrapolate_from on (default: two thirds of --window; Lotter et al. 2017:
-            10 of 15) the network does not see; it sees its own predictions of them.
-            Starts from --init_weights.
+            10 of 15) the network sees its own predictions instead of the frames. It
+            starts from --init_weights.
         updates: updates to make, at least 1.
         init_weights: start from these weights: a file of any kind, a name of
-            prednet_jax.pretrained or a run (directory, weights or a checkpoint), which
-            says its data and crop too.
-        learning_rate: rate of Adam, whose epsilon stays. Defaults to what was
-            published.
-        schedule: cosine: from --learning_rate at the first update to --rate_floor times
-            it, which an update after the last would have.
+            prednet_jax.pretrained or a run (directory, weights or a checkpoint). A run
+            also supplies its data and crop.
+        learning_rate: learning rate of Adam. Defaults to the published one.
+        schedule: cosine: the rate falls from --learning_rate at the first update to
+            --rate_floor times this rate after the last.
         rate_floor: end of the cosine schedule, as a share of the first rate.
-        clip_gradient: largest L2 norm of the gradient, larger ones are scaled. Defaults
-            to no limit.
+        clip_gradient: largest L2 norm of the gradient; larger gradients are scaled down
+            to it. Defaults to no limit.
         noise: noise spec, such as reduction_order:granularity=element or ulp.
-        draw: number of the noise draw: other noise and nothing else; 0 is the draw of
-            every published run.
+        draw: number of the noise draw. Another number changes the noise and nothing
+            else; published runs have 0.
     """
 
     mode: str = "train"
@@ -325,15 +327,18 @@ class RecordSettings:
     """The files that a run writes, and the treatment of a run that exists already.
 
     Attributes:
-        checkpoint_every: updates between checkpoints; 0: one every five minutes and
-            when interrupted, in place of the one before. The final state always stays.
-        keep_checkpoints: how many of the last checkpoints stay; 0: all.
-        keep_best: how many more stay, those of the lowest loss: of the frozen weights
-            with validate_every, else the mean since the checkpoint before.
+        checkpoint_every: updates between checkpoints; 0 means one every five minutes
+            and when interrupted, in place of the one before. The final state always
+            stays.
+        keep_checkpoints: how many of the last checkpoints stay; 0 means all.
+        keep_best: how many more checkpoints stay: the ones with the lowest loss of the
+            frozen weights if validate_every is given, else with the lowest mean loss
+            since the checkpoint before.
         examples: frames to predict after training, kept in examples.npz.
-        resume: continue from the newest good checkpoint, as the run was begun; updates
-            may be more. Where nothing was begun the run begins.
-        overwrite: begin anew, whatever run is there.
+        resume: continue the run in workdir from its newest good checkpoint, with the
+            flags that it started with; updates may be larger. Without a run there, one
+            is started.
+        overwrite: start anew, and replace a run that is there.
         profile: directory for a trace of updates 3 to 5, for TensorBoard, XProf or
             Perfetto.
         progress: show on stderr how far the training is: a bar on a terminal, else a
