@@ -7,7 +7,7 @@ of each list. Only one picture is in memory at a time.
 
 The content of a picture, not its name, gives its format, which must be one of
 `FORMATS`: for a PostScript file, for example, Pillow would start another program.
-docs/data.md lists the formats that are refused.
+docs/api/file_formats.md lists the formats that are refused.
 """
 
 import contextlib

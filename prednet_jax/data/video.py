@@ -4,7 +4,8 @@ Opening a video reads its packets without decoding them. This counts the frames,
 header's number is not needed. A read continues where the last one ended. A jump starts
 decoding at the key frame before if the time stamps of the file can be trusted, and at
 the start otherwise. Unlike in the published frame maker no frame is dropped.
-docs/data.md describes the handling of more than 8 bits a channel and of transparency.
+docs/api/file_formats.md describes the handling of more than 8 bits a channel and of
+transparency.
 """
 
 import contextlib

@@ -12,8 +12,8 @@ In both E_l = [relu(Ahat - A), relu(A - Ahat)]; `watanabe_pytorch` has the halve
 other way round here, as `watanabe`, and so have the kernels that read them.
 
 A .pth file is a zip, as PyTorch writes it since 1.6, of a pickle and files of its
-arrays. Unpickling can run any program: docs/data.md lists the objects that this reader
-accepts.
+arrays. Unpickling can run any program: docs/api/file_formats.md lists the objects that
+this reader accepts.
 """
 
 import functools
