@@ -13,7 +13,7 @@ frames up to t.
 
 --output writes the scores as JSON, with the command, the weights' SHA-256 and the
 versions. --horizons also writes a figure of the same name, .png.
-docs/predict_and_evaluate.md describes the protocols of the literature. The first
+docs/api/benchmarks.md describes the protocols of the literature. The first
 command takes ten seconds of one core.
 """
 
