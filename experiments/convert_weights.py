@@ -9,10 +9,10 @@ r"""Converts weights between the formats that people keep them in.
         --output=walk_48x64.safetensors
 
 --input is a run of train.py (of an unfinished run its newest checkpoint), a Chainer
-npz, a Keras HDF5 file (its model is read from the JSON next to it), a PyTorch state
-dict (.pth or safetensors; --variant names the port), a safetensors file, an orbax
-directory, or a name of prednet_jax.pretrained. The suffix of --output decides its
-format:
+npz, a Keras HDF5 file (its model is read from the JSON next to it) or .keras archive, a
+PyTorch state dict (.pth or safetensors; --variant names the port), a safetensors file,
+an orbax directory, or a name of prednet_jax.pretrained. The suffix of --output decides
+its format:
 
     .npz .model      Chainer's layout (networks of the variant watanabe)
     .hdf5 .h5        Keras's layout, with the model as .json next to it (lotter)
