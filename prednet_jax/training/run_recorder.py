@@ -220,9 +220,9 @@ class RunRecorder:
             script = "python experiments/predict.py"
             after = f"{script} --weights={self.folder} shows what it predicts"
         print(
-            f"{self.folder}: {self._recipe.updates} updates in "
-            f"{measured['wall_seconds']:.1f} s{reached(self.folder, self._validated)}; "
-            f"{after}"
+            f"{self.folder}: {self._recipe.updates} updates (this call took "
+            f"{measured['wall_seconds']:.1f} s){reached(self.folder, self._validated)};"
+            f" {after}"
         )
 
 

@@ -171,8 +171,8 @@ def train_seeds(
     written = [run for run in runs if run.writes]
     if layout is not None and written:
         print(
-            f"{len(written)} x {recipe.updates} updates on {layout.mesh.size} devices "
-            f"in {seconds:.1f} s"
+            f"seeds trained together: {len(written)}, on {layout.mesh.size} devices "
+            f"(parts of a CPU count as devices), in {seconds:.1f} s"
         )
 
 
