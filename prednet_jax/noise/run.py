@@ -26,8 +26,8 @@ from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
 from prednet_jax.noise.types import Atom, Params, PyTree, Values
 
-# By the path of an equation, its drawn orders: arrays over its grid of tiles.
-Drawn = Mapping[str, tuple[Array, ...]]
+# By the path of an equation, its drawn orders: an array over its grid of tiles.
+Drawn = Mapping[str, Array]
 _NOTHING: Drawn = MappingProxyType({})
 
 
@@ -194,18 +194,18 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
         total = sum(math.prod(grid) for _, grid in grids)
         orders = permutations.draw_orders(source, (total,), n, (*salt, n))
         # Otherwise XLA would repeat the draw in the kernel of each sum.
-        flat = [materialised(lax.optimization_barrier(word)) for word in orders]
+        flat = materialised(lax.optimization_barrier(orders))
         start = 0
         for path, grid in grids:
             here = random_bits.unfolded(start)
             start += (size := math.prod(grid))
-            parts = [lax.dynamic_slice(word, here, (size,)) for word in flat]
-            drawn[path] = tuple(lax.reshape(part, grid) for part in parts)
+            part = lax.dynamic_slice_in_dim(flat, here[0], size, 1)
+            drawn[path] = lax.reshape(part, (len(flat), *grid))
     return drawn
 
 
 def perturbed(
-    step: Step, words: Words, operands: list[Array], drawn: tuple[Array, ...] | None
+    step: Step, words: Words, operands: list[Array], drawn: Array | None
 ) -> list[Array]:
     """Returns the results of a step under noise; `drawn` are orders drawn ahead."""
     equation, action = step.equation, step.action
@@ -284,9 +284,7 @@ def _accumulated(
     return []
 
 
-def _ordered(
-    step: Step, words: Words, operands: Values, drawn: tuple[Array, ...] | None
-) -> Array:
+def _ordered(step: Step, words: Words, operands: Values, drawn: Array | None) -> Array:
     spec, cut = step.action.order, step.action.cut
     assert spec is not None
     assert cut is not None
@@ -302,7 +300,7 @@ def _ordered(
             return lax.convert_element_type(total, dtype)
         initial, sums = cut.split(*operands)
 
-        def ordered_sum(orders: Sequence[Array] | None, *number: int) -> Array:
+        def ordered_sum(orders: Array | None, *number: int) -> Array:
             if orders is None:
                 grid = permutations.tile_grid(
                     sums[0].shape, spec.granularity, spec.tile

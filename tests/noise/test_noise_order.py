@@ -133,7 +133,7 @@ def test_every_order_is_as_likely(n):
     draw = jax.jit(lambda w: permutations.draw_orders(w, (DRAWS,), n, (7,)))
     found = draw(words)
     # Which partial sum comes when: int [DRAWS, n].
-    ids = [jnp.full(found[0].shape, i, jnp.int32) for i in range(n)]
+    ids = [jnp.full((DRAWS,), i, jnp.int32) for i in range(n)]
     orders = np.stack(permutations.permute(found, ids), axis=-1)
     assert (np.sort(orders, axis=1) == np.arange(n)).all()
     # Any three places: of 8! orders most are never seen.

@@ -4,15 +4,14 @@ docs/noise/noises.md ("Reduction order") defines the sum of n partial sums and b
 its error. All n! permutations are equally likely. As addition commutes, they give n!/2
 different trees.
 
-Three partial sums are selected by the number of their permutation, uniform to 6 2^-32.
-For more, every output (or tile) sorts n random 32-bit keys with Batcher's
-merge-exchange network (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M);
-the outcomes of its comparisons, packed into words, are masked swaps of the partial
-sums, which XLA fuses with the additions. Two keys are equal with probability below
+Three or four partial sums are selected by the number of their permutation, uniform to
+24 2^-32. For more, every output (or tile) draws n random 32-bit keys, and the place of
+a partial sum is the number of smaller keys. Two keys are equal with probability below
 n^2 2^-33, the only bias.
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -23,8 +22,6 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.specs import ReductionOrder
-
-_WORD = 32  # exchanges packed into one unsigned word
 
 
 def piece_count(spec: ReductionOrder, terms: int) -> int:
@@ -37,70 +34,65 @@ def piece_count(spec: ReductionOrder, terms: int) -> int:
     return n if n * spec.shortest <= terms else min(n, 3)
 
 
-@functools.cache
-def network(n: int) -> tuple[tuple[int, int], ...]:
-    """Returns Batcher's exchanges (i, j), i < j, that sort n elements, in order."""
-    exchanges = []
-    t = max(n - 1, 1).bit_length()
-    p = 1 << (t - 1)
-    while p > 0:
-        q, r, d = 1 << (t - 1), 0, p
-        while True:
-            exchanges += [(i, i + d) for i in range(n - d) if i & p == r]
-            if q == p:
-                break
-            d, q, r = q - p, q >> 1, p
-        p >>= 1
-    return tuple(exchanges)
-
-
 def draw_orders(
     words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
-) -> tuple[Array, ...]:
+) -> Array:
     """Draws a uniform permutation of n partial sums for each element of `shape`.
 
-    The result is uint32 arrays of `shape` for `permute`: for three partial sums the
-    number of the permutation, else the outcomes of the network's exchanges, 32 per
-    word.
+    The result is what `permute` reads, uint32 [k, *shape]: for three or four partial
+    sums the number of the permutation (k = 1), else the place of each (k = n).
     """
     shape = tuple(shape)
     state = words ^ random_bits.unfolded(*random_bits.salt_words(salt))
-    if n == 3:
-        return (random_bits.below(6, random_bits.bits(state, shape)),)
-    keys = [random_bits.bits(state, shape, i) for i in range(n)]
-    packed: list[Array] = []
-    for e, (i, j) in enumerate(network(n)):
-        if e % _WORD == 0:
-            packed.append(jnp.zeros(shape, jnp.uint32))
-        swap = lax.convert_element_type(keys[j] < keys[i], jnp.uint32)
-        packed[-1] = packed[-1] | lax.shift_left(swap, np.uint32(e % _WORD))
-        keys[i], keys[j] = lax.min(keys[i], keys[j]), lax.max(keys[i], keys[j])
-    return tuple(packed)
+    if n in (3, 4):
+        random = random_bits.bits(state, (1, *shape))
+        return random_bits.below(math.factorial(n), random)
+    keys = random_bits.bits(state, (n, *shape))
+    index = lax.iota(jnp.int32, n).reshape(n, *[1] * len(shape))
+    # Of two equal keys the first comes first.
+    earlier = (keys < keys[:, None]) | (
+        (keys == keys[:, None]) & (index < index[:, None])
+    )
+    return jnp.sum(earlier, 1, jnp.uint32)
 
 
 def permute(
-    orders: Sequence[Array], partial_sums: Sequence[Array], *, commuting: bool = False
+    orders: Array, partial_sums: Sequence[Array], *, commuting: bool = False
 ) -> list[Array]:
     """Returns the partial sums in the drawn order, element by element.
 
     `commuting` states that the first two may come in either order.
     """
     x = list(partial_sums)
-    if len(x) == 3:
-        # Half the number (0, 1 or 2) chooses the last; odd numbers exchange the others.
-        (number,), (a, b, c) = orders, x
-        a_last, c_last = number < np.uint32(2), number > np.uint32(3)
-        first, second = lax.select(a_last, b, a), lax.select(c_last, b, c)
-        last = lax.select(a_last, a, lax.select(c_last, c, b))
-        if not commuting:
-            odd = (number & np.uint32(1)) != np.uint32(0)
-            both = lax.select(odd, second, first), lax.select(odd, first, second)
-            first, second = both
-        return [first, second, last]
-    for e, (i, j) in enumerate(network(len(x))):
-        swap = (orders[e // _WORD] & np.uint32(1 << (e % _WORD))) != np.uint32(0)
-        x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
-    return x
+    if len(x) in (3, 4):
+        number, last = orders[0], []
+        if len(x) == 4:
+            place, number = number // np.uint32(6), number % np.uint32(6)
+            for i in range(3):
+                here = place == np.uint32(i)
+                x[i], x[3] = lax.select(here, x[3], x[i]), lax.select(here, x[i], x[3])
+            last = x[3:]
+        return [*_permute_three(number, *x[:3], commuting=commuting), *last]
+    stacked = jnp.stack(x)
+    places = lax.iota(jnp.uint32, len(x)).reshape(len(x), *[1] * stacked.ndim)
+    # All terms of a sum but one are -0, which changes no number.
+    terms = jnp.where(orders == places, stacked, -jnp.zeros_like(stacked))
+    return list(jnp.sum(terms, 1, stacked.dtype))
+
+
+def _permute_three(
+    number: Array, a: Array, b: Array, c: Array, *, commuting: bool
+) -> list[Array]:
+    """Returns three partial sums in the order of this number, 0 to 5."""
+    # Half the number (0, 1 or 2) chooses the last; odd numbers exchange the others.
+    a_last, c_last = number < np.uint32(2), number > np.uint32(3)
+    first, second = lax.select(a_last, b, a), lax.select(c_last, b, c)
+    last = lax.select(a_last, a, lax.select(c_last, c, b))
+    if not commuting:
+        odd = (number & np.uint32(1)) != np.uint32(0)
+        both = lax.select(odd, second, first), lax.select(odd, first, second)
+        first, second = both
+    return [first, second, last]
 
 
 def _table(shape: Sequence[int]) -> tuple[int, int]:
@@ -132,7 +124,7 @@ def spread(grid: Array, shape: Sequence[int], tile: int) -> Array:
 
 
 def randomly_ordered_sum(
-    orders: Sequence[Array],
+    orders: Array,
     partial_sums: Sequence[Array],
     tile: int,
     initial: Array | None = None,
@@ -152,7 +144,7 @@ def randomly_ordered_sum(
         def add(a: Array, b: Array) -> Array:
             return rounded(a + b)
 
-    spread_out = [spread(word, shape, tile) for word in orders]
+    spread_out = jax.vmap(lambda order: spread(order, shape, tile))(orders)
     ordered = permute(spread_out, sums, commuting=initial is None)
     return functools.reduce(add, ordered if initial is None else [initial, *ordered])
 
