@@ -33,6 +33,15 @@ def losses(folder):
     return [json.loads(line)["loss"] for line in lines]
 
 
+def test_a_refused_run_says_which_variable_changed(old):
+    """Without optimizations the initial weights have other bits."""
+    words = (f"--workdir={old / 'run'}", "--resume", "--noprogress", "--noplot")
+    done = python(
+        SCRIPTS / "train.py", *words, status=2, JAX_DISABLE_MOST_OPTIMIZATIONS="1"
+    )
+    assert "'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'" in done.stdout + done.stderr
+
+
 def test_a_killed_run_is_resumed(old):
     """The initial weights have the bits of a user's process."""
     words = (f"--workdir={old / 'run'}", "--resume", "--noprogress", "--noplot")

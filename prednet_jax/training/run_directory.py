@@ -102,17 +102,18 @@ def check_same(
     before, now = old.manifest.to_json(), json.loads(json.dumps(new.to_json()))
     wanted = {field: now.get(field) for field in _SAME}
     wanted["data_order_sha256"] = data.order_fingerprint(source, first)
-    for field, value in wanted.items():
-        if _meaning(field, before.get(field)) != _meaning(field, value):
-            raise UserError(
-                f"--resume: {field} {value}; expected the {before.get(field)} of "
-                f"{folder}"
-            )
+    # Another machine or environment may be why initial weights have other bits.
     for field in _MACHINE:
         if before.get(field) != now.get(field):
             log_line(
                 f"{folder}: began with {field} {before.get(field)} and continues with "
                 f"{now.get(field)}: the last bits may differ"
+            )
+    for field, value in wanted.items():
+        if _meaning(field, before.get(field)) != _meaning(field, value):
+            raise UserError(
+                f"--resume: {field} {value}; expected the {before.get(field)} of "
+                f"{folder}"
             )
     longer = (
         f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"

@@ -176,12 +176,14 @@ def test_a_child_has_the_variables_of_its_job_alone(tmp_path, monkeypatch):
     # Another process launches it, a worker of Ray.
     monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_worker=1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("JAX_OPTIMIZATION_LEVEL", "O0")
     monkeypatch.setenv("RAY_JOB_ID", "7")
     found = executor.environment(asked)
     assert found["XLA_FLAGS"] == "--xla_of_the_caller=1"
     assert found["JAX_PLATFORMS"] == "cpu"
     assert found["HOME"] == "/of/the/machine"
-    assert not {"OMP_NUM_THREADS", "RAY_JOB_ID"} & set(found)
+    foreign = {"OMP_NUM_THREADS", "JAX_OPTIMIZATION_LEVEL", "RAY_JOB_ID"}
+    assert not foreign & set(found)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity masks")

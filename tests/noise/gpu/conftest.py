@@ -15,14 +15,6 @@ def compiler():
         pytest.skip(str(error))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _optimized():
-    """Kernels are those that a user's process compiles."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "0")
-        yield
-
-
 @pytest.fixture(autouse=True)
 def _default_precision():
     """As a user's process has it, whatever another test of this process has set."""
