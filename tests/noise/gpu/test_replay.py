@@ -157,7 +157,7 @@ def alone(monkeypatch, tmp_path):
     """No compiler, and nothing read before."""
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr("importlib.metadata.distributions", lambda **where: ())
-    monkeypatch.setattr(orders, "known", {})
+    monkeypatch.setattr(orders, "_SCHEDULES", {})
 
 
 def test_text():
