@@ -12,7 +12,7 @@ WORKERS ?= 2
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup gpu gpu-hour gpu-wheels compare chainer test pytest test-default-flags \
-  test-versions soak fuzz bench docs study-again tables lint lock clean
+  test-versions coverage soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
 setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
@@ -105,6 +105,16 @@ test-default-flags: setup
 # program of JAX's own harnesses.
 soak: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m slow $(ARGS)
+
+# Lines of the package that the quick tests run, with the lines that they miss. Scripts
+# in processes of their own do not count.
+coverage: setup $(VENV)/.coverage
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" \
+	  --cov=prednet_jax --cov-report=term-missing $(ARGS)
+
+$(VENV)/.coverage: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps coverage==7.17.3 pytest-cov==7.1.0
+	@touch $@
 
 # Wheel and source distribution under Python 3.11 to 3.13, where found, without extras and
 # with each; then the numerical tests on the newest. Environments of its own, .venv-*.
