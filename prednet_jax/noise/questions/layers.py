@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.questions import layouts
@@ -161,15 +162,30 @@ def compare_layers(
                 "marks values with jax.ad_checkpoint.checkpoint_name"
             )
         pairs = match(list(marked), list(theirs), names or {})
+        # The last array recorded is the result, under a name of its own.
+        results, last = {n for n in marked if _is_result(n)}, list(theirs)[-1]
+        notes = []
+        if "result" in results - pairs.keys() and last not in pairs.values():
+            shape = program.types[marked["result"][0]].shape
+            if layouts.fitting(theirs[last], shape):
+                pairs["result"] = last
+                notes.append(f"compared with {last}, the last of the reference: result")
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
         chosen = {name: marked[name] for name in order}
         ours = _computed(program, chosen)
-        there, layout = _arranged(ours, {n: theirs[pairs[n]] for n in order}, pairs)
+        paired = {n: theirs[pairs[n]] for n in order}
+        there, layout = _arranged(program, chosen, ours, paired, pairs)
         totals = {n: judge(ours[n], there[n], []).difference for n in order}
-        rest = tuple(n for n in marked if n not in pairs)
+        rest = tuple(n for n in marked if n not in pairs and n not in results)
         left = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
-        notes = [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
+        notes += [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
+        known = [i for numbers in chosen.values() for i in numbers]
+        for name in results - pairs.keys():
+            nodes = program.segment(marked[name], known)
+            lines = dict.fromkeys(n.sources[0] for n in nodes if n.sources)
+            if lines:
+                notes.append(f"not compared: {name}, computed at {', '.join(lines)}")
         layers = tuple(
             layer._replace(reference=pairs[layer.name], total=totals[layer.name])
             for layer in _compared(program, chosen, there, noise, key, draws)
@@ -185,8 +201,26 @@ def _computed(
     """Returns the layers as the program computes them, loop steps stacked."""
     numbers = [i for several in marked.values() for i in several]
     plain = jax.jit(lambda x: program.values(numbers, x, {}))(program.arrays)
-    parts = {n: [np.asarray(plain[i]) for i in marked[n]] for n in marked}
+    return _stacked(plain, marked)
+
+
+def _stacked(
+    values: Mapping[int, ArrayLike], marked: Mapping[str, Sequence[int]]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of layers, loop steps stacked."""
+    parts = {n: [np.asarray(values[i]) for i in marked[n]] for n in marked}
     return {n: x[0] if len(x) == 1 else np.stack(x) for n, x in parts.items()}
+
+
+def _split(
+    arrays: Mapping[str, np.ndarray], marked: Mapping[str, Sequence[int]]
+) -> dict[int, np.ndarray]:
+    """Returns the values of layers by number, one for each loop step."""
+    return {
+        i: part
+        for n, x in arrays.items()
+        for i, part in zip(marked[n], x if len(marked[n]) > 1 else [x], strict=True)
+    }
 
 
 def _compared(
@@ -207,11 +241,7 @@ def _compared(
         key: from which the keys of the draws are split.
         draws: number of noisy runs.
     """
-    known = {
-        i: part
-        for n, r in there.items()
-        for i, part in zip(marked[n], r if len(marked[n]) > 1 else [r], strict=True)
-    }
+    known = _split(there, marked)
     values = SubstitutedValues(program, known)
     drawn, ordered = (values.drawn(each, key, draws) for each in (noise, ORDER))
     judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in known.items()}
@@ -251,31 +281,51 @@ def _marked(
         else:
             marked |= {f"{name}/{i}": (n,) for i, n in enumerate(numbers)}
     outputs = [(leaf_name(keys), (number,)) for keys, number in program.outputs]
-    # A value known only by its position in a tuple is no layer, unless all are so.
-    named = [(name, n) for name, n in outputs if canonical(name)[:1] != ("result",)]
-    for name, number in named or (outputs if not marked else []):
-        marked.setdefault(name, number)
-    return marked
+    for name, number in outputs:
+        if not _is_result(name):
+            marked.setdefault(name, number)
+    results = {n: name for name, n in outputs if _is_result(name)}
+    results = {n: x for n, x in results.items() if n not in marked.values()}
+    single = len(results) == 1 and bool(marked)
+    return marked | {"result" if single else name: n for n, name in results.items()}
+
+
+def _is_result(name: str) -> bool:
+    """Returns whether a value has no name but its position in the result."""
+    return canonical(name)[:1] == ("result",)
 
 
 def _arranged(
+    program: Program,
+    marked: Mapping[str, Sequence[int]],
     ours: Mapping[str, np.ndarray],
     theirs: Mapping[str, np.ndarray],
     names: Mapping[str, str],
 ) -> tuple[dict[str, np.ndarray], str]:
     """Returns the reference in the order of axes here, and that order in words."""
-    rules = layouts.find([(r, ours[name]) for name, r in theirs.items()])
-    moved = {str(rule): 0 for rule in rules if rule and not rule.is_plain}
-    layout = "; ".join(moved) or "the same here and there"
-    arranged = {}
-    for (name, r), rule in zip(theirs.items(), rules, strict=True):
-        shape = ours[name].shape
-        there = rule.arrange(r, shape) if rule else None
-        if there is None:
+
+    def arrange(rules: Sequence[layouts.Layout]) -> dict[str, np.ndarray]:
+        arranged = {}
+        for (name, r), rule in zip(theirs.items(), rules, strict=True):
+            moved = rule.arrange(r, ours[name].shape)
+            assert moved is not None
+            arranged[name] = moved
+        return arranged
+
+    def measure(rules: Sequence[layouts.Layout]) -> np.ndarray:
+        there = arrange(rules)
+        types, known = program.types, _split(there, marked)
+        cast = {i: jax.numpy.asarray(x, types[i].dtype) for i, x in known.items()}
+        alone = _stacked(program.alone(cast, program.arrays), marked)
+        return np.array([layouts.distance(alone[n], there[n]) for n in there])
+
+    for name, r in theirs.items():
+        if not layouts.fitting(r, shape := ours[name].shape):
             raise NoiseError(
                 f"{name} has the shape {shape}, and {names[name]} of the reference "
-                f"{r.shape}: expected the same, up to the order of axes (other layers: "
-                f"{layout}); were both given the same arguments?"
+                f"{r.shape}: expected the same, up to the order of axes; were both "
+                "given the same arguments?"
             )
-        arranged[name] = there
-    return arranged, layout
+    rules = layouts.find([(r, ours[n].shape) for n, r in theirs.items()], measure)
+    moved = dict.fromkeys(str(rule) for rule in rules if not rule.is_plain)
+    return arrange(rules), "; ".join(moved) or "the same here and there"

@@ -7,8 +7,8 @@ one number of axes, and `find` chooses it for a whole report. A change within an
 """
 
 import itertools
-import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +56,17 @@ class Layout(NamedTuple):
         return not rest
 
     @property
+    def moved(self) -> int:
+        """How many axes change their place: few moves are more likely."""
+        kept = 0
+        for count in range(len(self.axes), 0, -1):
+            some = itertools.combinations(self.axes, count)
+            if any(list(c) == sorted(c) for c in some):
+                kept = count
+                break
+        return len(self.axes) - kept
+
+    @property
     def is_plain(self) -> bool:
         """Whether both sides have the same axes in the same order."""
         return self.ours == self.theirs and self.axes == tuple(range(self.ours))
@@ -74,17 +85,7 @@ def candidates(theirs: int, ours: int) -> list[Layout]:
     """Returns the possible orders of axes, the ones that move few axes first."""
     plain = tuple(range(max(theirs, ours)))
     every = itertools.permutations(plain) if len(plain) < 7 else [plain]
-    return [Layout(theirs, ours, axes) for axes in sorted(every, key=_moved)]
-
-
-def _moved(axes: tuple[int, ...]) -> int:
-    """Returns how many axes change their place: few moves are more likely."""
-    kept = 0
-    for count in range(len(axes), 0, -1):
-        if any(list(c) == sorted(c) for c in itertools.combinations(axes, count)):
-            kept = count
-            break
-    return len(axes) - kept
+    return sorted((Layout(theirs, ours, x) for x in every), key=lambda x: x.moved)
 
 
 def distance(x: np.ndarray, y: np.ndarray) -> float:
@@ -95,39 +96,50 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
     return min(1.0, float(np.linalg.norm(x - y) / scale)) if scale else 0.0
 
 
-def find(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Layout | None]:
-    """Chooses an order of axes for each pair of (reference, ours) of one report.
+def fitting(reference: np.ndarray, shape: Sequence[int]) -> list[Layout]:
+    """Returns the orders of axes that give the reference a shape."""
+    every = candidates(reference.ndim, len(shape))
+    return [fit for fit in every if fit.arrange(reference, shape) is not None]
 
-    All pairs of the same numbers of axes share one: of the orders that fit most shapes
-    the one whose numbers are nearest. The first that fits (fewest axes moved) is left
-    only for one that is clearly nearer, and not for the sake of a single array: in
-    that, a transposed square is a fault. Pairs whose shapes do not fit it (queries with
-    the heads elsewhere, among matrices of attention) share another. None: none fits.
+
+def find(
+    pairs: Sequence[tuple[np.ndarray, Sequence[int]]],
+    measure: Callable[[Sequence[Layout]], np.ndarray],
+) -> list[Layout]:
+    """Chooses an order of axes for each pair of (reference, shape here) of one report.
+
+    All pairs of the same numbers of axes share the order that fits most shapes; pairs
+    whose shapes do not fit it (queries with the heads elsewhere, among matrices of
+    attention) share another. Of several, the first (fewest axes moved) is left only for
+    one that is clearly nearer, and not if a single array is far: a transposed square in
+    one layer is a fault.
+
+    Args:
+        pairs: the references and the shapes that they must get.
+        measure: returns the distances of all arrays for an order of each. An array is
+            computed from the references of those before it, so that the distances tell
+            the order even if an early array is wrong.
     """
-    found: list[Layout | None] = [None] * len(pairs)
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i, (reference, ours) in enumerate(pairs):
-        groups.setdefault((reference.ndim, ours.ndim), []).append(i)
-    for ranks, rest in groups.items():
-        while rest:
-            fits = []
-            for layout in candidates(*ranks):
-                near = {
-                    i: distance(moved, pairs[i][1])
-                    for i in rest
-                    if (moved := layout.arrange(pairs[i][0], pairs[i][1].shape))
-                    is not None
-                }
-                fits += [(layout, near)] * bool(near)
-            most = max((len(near) for _, near in fits), default=0)
-            fits = [fit for fit in fits if len(fit[1]) == most]
-            if not fits:
-                break
-            means = [math.fsum(near.values()) / most for _, near in fits]
-            best = int(np.argmin(means))
-            clear = most > 1 and means[best] < means[0] - CLEARLY
-            layout, near = fits[best if clear else 0]
-            for i in near:
-                found[i] = layout
-            rest = [i for i in rest if i not in near]
-    return found
+    found: dict[int, Layout] = {}
+    choices: list[tuple[list[int], list[Layout]]] = []
+    rest = {i: fitting(*pair) for i, pair in enumerate(pairs)}
+    while any(rest.values()):
+        counts = Counter(fit for fits in rest.values() for fit in fits)
+        first = max(counts, key=lambda fit: counts[fit])
+        group = [i for i, fits in rest.items() if first in fits]
+        shared = [fit for fit in rest[group[0]] if counts[fit] == len(group)]
+        choices.append((group, shared))
+        found |= dict.fromkeys(group, first)
+        rest = {i: fits for i, fits in rest.items() if i not in group}
+
+    def distances(changed: Mapping[int, Layout]) -> np.ndarray:
+        return measure([(found | changed)[i] for i in range(len(pairs))])
+
+    for group, shared in choices:
+        if len(shared) > 1:
+            near = [distances(dict.fromkeys(group, fit)) for fit in shared]
+            best = int(np.argmin([x.sum() for x in near]))
+            clear = near[0].sum() - near[best].sum() > CLEARLY * len(group)
+            if clear and (near[0] > CLEARLY).sum() > 1:
+                found |= dict.fromkeys(group, shared[best])
+    return [found[i] for i in sorted(found)]

@@ -7,6 +7,7 @@ reads that value reads the known one. So a difference upstream does not reach th
 values after it, and each is the result of its own lines alone.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -95,6 +96,14 @@ class Program:
                 found |= zip(node.results, results, strict=True)
                 values |= {i: known.get(i, found[i]) for i in node.results}
         return {i: found[i] if i in found else self.constants[i] for i in wanted}
+
+    @functools.cached_property
+    def alone(self) -> Callable[..., dict[int, Array]]:
+        """The compiled function of (known, arrays) that returns the known values anew.
+
+        Each is computed from the known values before it.
+        """
+        return jax.jit(lambda known, arrays: self.values(known, arrays, known))
 
     def segment(self, numbers: Sequence[int], known: Iterable[int]) -> list[Node]:
         """Returns the nodes between the values given and the known ones before."""

@@ -60,10 +60,12 @@ class Trees(NamedTuple):
     Attributes:
         pairs: the pairs in the order of the weights here.
         unmatched: names here, and names of the reference, without a counterpart.
+        counters: single integers without a counterpart, which are no weights.
     """
 
     pairs: tuple[WeightPair, ...]
     unmatched: tuple[tuple[str, ...], tuple[str, ...]]
+    counters: tuple[str, ...] = ()
 
     @property
     def first(self) -> WeightPair | None:
@@ -80,8 +82,13 @@ class Trees(NamedTuple):
         head = ["here", "reference", "cause", "difference", "order of axes", ""]
         text = format_table(head, self.pairs, "<<<><<") if self.pairs else []
         text += unmatched_lines(self.unmatched)
+        text += [f"counters, no weights: {', '.join(self.counters)}"][
+            : bool(self.counters)
+        ]
         equal = "all weights are equal up to the order of axes"
-        text.append(equal if self.equal else "not all weights are equal")
+        if not self.first and any(self.unmatched):
+            equal = "all pairs are equal, but not every weight has a counterpart"
+        text.append("not all weights are equal" if self.first else equal)
         return "\n".join(text)
 
     def to_json(self) -> dict[str, object]:
@@ -115,21 +122,24 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     rest = (dict(here), dict(there))
     pairs = _pairs(*rest, lambda v, r: 0.0 if _same_content(v, r) else None)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
+    counters = tuple(n for x in rest for n in list(x) if _is_counter(x[n]))
+    rest = tuple({n: x for n, x in side.items() if n not in counters} for side in rest)
     pairs += _pairs(*rest, _nearness)
     # The order of axes that other shapes leave no choice about, or that most have.
-    fits = [_fits(v, r) for _, _, v, r in pairs]
     forced: Counter[layouts.Layout] = Counter()
-    any_: Counter[layouts.Layout] = Counter()
-    for several, (_, _, v, r) in zip(fits, pairs, strict=True):
-        any_[min(several, key=lambda fit: _distance(v, r, fit))] += 1
-        forced.update(several if len(several) == 1 else [])
+    nearest: Counter[layouts.Layout] = Counter()
+    for _, _, v, r in pairs:
+        far = {fit: _distance(v, r, fit) for fit in layouts.fitting(r, v.shape)}
+        least = min(*far.values(), layouts.CLEARLY) + 1e-6
+        nearest.update(fit for fit, x in far.items() if x <= least)
+        forced.update(far if len(far) == 1 else [])
     usual: dict[tuple[int, int], layouts.Layout] = {}
-    for layout, count in [*forced.most_common(), *any_.most_common()]:
-        if count > 1 or layout in forced:
+    for votes in (forced, nearest):
+        for layout in sorted(votes, key=lambda fit: (-votes[fit], fit.moved)):
             usual.setdefault((layout.theirs, layout.ours), layout)
-    judged = [_judged(*pair, f, usual) for pair, f in zip(pairs, fits, strict=True)]
+    judged = [_judged(*pair, usual) for pair in pairs]
     judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
-    return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])))
+    return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])), counters)
 
 
 Weights = dict[str, np.ndarray]
@@ -150,12 +160,17 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(np.allclose(a, b, CONTENT, least, equal_nan=True))
 
 
+def _is_counter(x: np.ndarray) -> bool:
+    """Returns whether an array is a count, such as of the batches seen."""
+    return x.size == 1 and x.dtype.kind in "iu"
+
+
 def _similarity(a: str, b: str) -> float:
     return similarity(*("".join(canonical(name)) for name in (a, b)))
 
 
 def _nearness(v: np.ndarray, r: np.ndarray) -> float:
-    return min(_distance(v, r, fit) for fit in _fits(v, r))
+    return min(_distance(v, r, fit) for fit in layouts.fitting(r, v.shape))
 
 
 def _pairs(
@@ -166,7 +181,7 @@ def _pairs(
         (price - _similarity(n, t), n, t)
         for n, v in here.items()
         for t, r in there.items()
-        if _fits(v, r) and (price := cost(v, r)) is not None
+        if layouts.fitting(r, v.shape) and (price := cost(v, r)) is not None
     ]
     found = []
     for _, n, t in sorted(costs, key=lambda x: x[0]):
@@ -185,19 +200,17 @@ def _blocks(small: Weights, large: Weights) -> list[_Found]:
             continue
         for axis in (i for i, size in enumerate(r.shape) if size % count == 0):
             for i, block in enumerate(np.split(r, count, axis)):
-                if n in small and _same_content(v, block) and _fits(v, block):
+                if (
+                    n in small
+                    and _same_content(v, block)
+                    and layouts.fitting(block, v.shape)
+                ):
                     label = f"{t}[block {i} of {count}]"
                     found.append((n, label, small.pop(n), block))
                     used.add(t)
     for t in used:
         del large[t]
     return found
-
-
-def _fits(v: np.ndarray, r: np.ndarray) -> list[layouts.Layout]:
-    """Returns the orders of axes that fit the shapes of a pair."""
-    every = layouts.candidates(r.ndim, v.ndim)
-    return [fit for fit in every if fit.arrange(r, v.shape) is not None]
 
 
 def _distance(v: np.ndarray, r: np.ndarray, layout: layouts.Layout) -> float:
@@ -210,13 +223,14 @@ def _judged(
     reference: str,
     v: np.ndarray,
     r: np.ndarray,
-    fits: list[layouts.Layout],
     usual: Mapping[tuple[int, int], layouts.Layout],
 ) -> WeightPair:
     """Compares two weights and returns the pair."""
     known = usual.get((r.ndim, v.ndim))
-    fits = sorted(fits, key=lambda fit: fit != known)
-    best = min(fits, key=lambda fit: round(_distance(v, r, fit), 6))
+    fits = sorted(layouts.fitting(r, v.shape), key=lambda fit: fit != known)
+    far = [round(_distance(v, r, fit), 6) for fit in fits]
+    # Among unequal weights the nearest order of axes means little.
+    best = fits[int(np.argmin(far)) if min(far) < far[0] - layouts.CLEARLY else 0]
     moved = best.arrange(r, v.shape)
     assert moved is not None
     wide, other = (as_array(x).astype(np.float64) for x in (v, moved))
@@ -233,6 +247,8 @@ def _judged(
                 rung = label
     if known in fits and best != known:
         hint = "transposed: the others have another order of axes"
+    elif best.ours == best.theirs > 3 and best.axes == (*range(best.ours),)[::-1]:
+        hint = "all axes reversed: height and width of a kernel are exchanged"
     elif rung == "beyond":
         atol = 1e-6 * float(size.max())
 

@@ -276,6 +276,54 @@ def test_one_order_of_axes_is_found_for_all_layers_and_printed():
     )
 
 
+def test_the_order_of_axes_is_found_where_the_first_layer_is_wrong():
+    x, k = normal(2, 6, 6, 6), normal(3, 3, 6, 6) / 7
+
+    def four(x, k):
+        first = convolutions(x, k)
+        return first | {
+            f"after_{n}": v for n, v in convolutions(first["conv1"], k).items()
+        }
+
+    there = {n: v.transpose(0, 3, 1, 2) for n, v in four(jnp.roll(x, 1, 1), k).items()}
+    report = noise.compare_layers(four, there)(KEY, x, k)
+    assert report.layout == "4 axes: reference.transpose(0, 2, 3, 1)"
+    assert [layer.name for layer in report.layers if layer.is_beyond] == ["conv0"]
+
+
+class Classifier(nn.Module):
+    axis: int = -1
+    narrow: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.Dense(8)(x))
+        x = nn.Dense(4, dtype=jnp.bfloat16 if self.narrow else None)(x)
+        return nn.log_softmax(x.astype(jnp.float32), self.axis)
+
+
+@pytest.mark.parametrize("fault", [{}, {"axis": 0}, {"narrow": True}])
+def test_the_result_is_compared_and_narrow_layers_are_named(fault):
+    x = normal(5, 6)
+    params = Classifier().init(KEY, x)
+    right, wrong = (
+        functools.partial(model.apply, capture_intermediates=True)
+        for model in (Classifier(), Classifier(**fault))
+    )
+    result, captured = right(params, x)
+    layers = captured["intermediates"]
+    recorded = {n: layers[n]["__call__"][0] for n in ("Dense_0", "Dense_1")}
+    reference = recorded | {"model": result}
+    report = noise.compare_layers(wrong, reference)(KEY, params, x)
+    first = report.first and report.first.name
+    if "narrow" in fault:
+        assert first == "Dense_1"
+        assert report.first.rung in ("bf16", "casts")
+    else:
+        assert (first is None) == (not fault), report
+        assert not fault or any(" in __call__" in line for line in report.lines)
+
+
 def test_merged_heads_are_found():
     x = normal(2, 5, 12)
 

@@ -131,3 +131,22 @@ def test_a_pytree_against_a_pytree():
     tree = {"a": jax.numpy.arange(6.0).reshape(2, 3), "b": [np.ones(3), np.zeros(2)]}
     report = noise.compare_trees(tree, jax.tree.map(np.asarray, tree))
     assert report.equal
+
+
+def test_counters_are_no_weights_and_exchanged_axes_of_a_kernel_are_told():
+    kernels = {
+        f"conv{i}": np.random.default_rng(i).normal(size=(4, 3, 3, 3)) for i in (1, 2)
+    }
+    there = {**kernels, "bn.num_batches_tracked": np.array(7)}
+    right = {n: k.transpose(2, 3, 1, 0) for n, k in kernels.items()}
+    report = noise.compare_trees(right, there)
+    assert report.equal
+    assert report.counters == ("bn.num_batches_tracked",)
+    assert str(report).endswith("all weights are equal up to the order of axes")
+    report = noise.compare_trees(
+        right | {"conv2": kernels["conv2"].transpose(3, 2, 1, 0)}, there
+    )
+    assert not report.equal
+    assert report.first.name == "conv2"
+    both = {n: k.transpose(3, 2, 1, 0) for n, k in kernels.items()}
+    assert "height and width" in str(noise.compare_trees(both, there))
