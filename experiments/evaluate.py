@@ -87,16 +87,15 @@ flags.DEFINE_string(
 def main() -> None:
     """Checks the flags, scores, writes and prints."""
     process.prepare(cache=True)
-    if FLAGS.split == "val":
-        FLAGS.split = "validation"
-    _flags.require_other_flag("--split=all", FLAGS.split == "all", "seed")
+    split = "validation" if FLAGS.split == "val" else FLAGS.split
+    _flags.require_other_flag("--split=all", split == "all", "seed")
     errors.positive("--ssim_range", FLAGS.ssim_range)
     if horizons := tuple(dict.fromkeys(_flags.integers("horizons"))):
         from prednet_jax.report import figures  # Needs an extra: fail before the work.
     run_flags = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
     trained = _inherited.load_trained_network()
     task, params, frames = trained.task, trained.params, trained.frames
-    if FLAGS.split == "all" and (parts := data.split_parts(frames.name(task))):
+    if split == "all" and (parts := data.split_parts(frames.name(task))):
         raise UserError(
             f"--split=all with --data={frames.name(task)}: it has the parts "
             f"{', '.join(parts)}; expected one of them as --split, or the path of one "
@@ -104,8 +103,8 @@ def main() -> None:
         )
     source = (
         frames.open_source(task, FLAGS.seed)
-        if FLAGS.split == "all"
-        else frames.open_split(task, FLAGS.split)
+        if split == "all"
+        else frames.open_split(task, split)
     )
     name = frames.name(task)
     few = 16 if name in data.NAMES else 0
@@ -143,7 +142,7 @@ def main() -> None:
         "weights_sha256": records.fingerprint(params),
         "data": source.name,
         "data_sha256": source.fingerprint,
-        "split": FLAGS.split,
+        "split": split,
         "skip": FLAGS.skip,
         "extrapolate_from": trained.extrapolate_from,
         "ssim_range": FLAGS.ssim_range,

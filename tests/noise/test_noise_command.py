@@ -116,7 +116,10 @@ def test_as_a_process_in_the_current_directory(folder):
         ("nan_rate {}:named --args=one.npz", "0 of 2 runs under noise"),
         ("cancellations {}:named --args=one.npz", "sums; error of the result"),
         ("training {}:task --args=one.npz", "half width"),
-        ("training {}:task --args=one.npz --losses=four.npz", "beyond: loss is first"),
+        (
+            "training {}:task --args=one.npz --losses=four.npz",
+            "beyond: loss leaves the band",
+        ),
         ("curves {}:both --args=one.npz", "cannot tell: p"),
         (
             "first_difference {}:other --args=one.npz --recording=r.npz",

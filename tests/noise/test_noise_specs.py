@@ -22,7 +22,10 @@ def test_constructors_name_the_value_and_what_is_accepted():
         (lambda: noise.UlpPerturbation(deterministic=1), "deterministic=1: .*True or"),
         (lambda: noise.Gaussian(0.0), "scale=0.0: expected a finite"),
         (lambda: noise.BitFlip(leaf=""), "leaf='': expected None or part of a path"),
-        (lambda: noise.BitFlip(index=1), "index=1, leaf=None: expected a leaf"),
+        (
+            lambda: noise.BitFlip(index=1),
+            "index=1 counts the elements of a leaf: expected leaf too",
+        ),
         (lambda: noise.Composition((noise.BitFlip(),)), "a tuple of two or more"),
         (lambda: Composition((Identity(), BitFlip())), r"holds Identity\(\)"),
         (lambda: noise.parse("reduction_order+reduction_order:partials=4"), "one of a"),

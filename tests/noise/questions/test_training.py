@@ -92,7 +92,7 @@ def test_a_fault_is_found_at_the_update_that_it_changes(band):
     found = band.compare(trained(late)[0])
     assert (found.answer, found.first) == ("beyond", 21)
     assert found.ratio > 1
-    assert "first at update 21" in str(found)
+    assert "leaves the band at update 21" in str(found)
     # Of several curves, the one that tells first.
     of_norm = trained(late)
     of_norm[1, 5] *= 1.001
