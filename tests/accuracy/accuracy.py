@@ -311,7 +311,7 @@ def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Sco
     """What `invariance` says of each variant, against calls by hand and the fault.
 
     `bits`: which are the same. `rungs`: `beyond` where a fault moves the result by
-    more than 1e-4, and nowhere else. `lines`: the first, where the fault acts.
+    more than 1e-4, and nowhere else. `lines`: the one named, where the fault acts.
     """
     scores = {kind: Score() for kind in ("bits", "rungs", "lines")}
     for program in programs:
@@ -326,7 +326,7 @@ def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Sco
                 far = rms(truth[v.name] - expected) > 1e-4 * rms(expected)
                 beyond = v.rung == "beyond"
                 checks = {"bits": v.same_bits == same, "rungs": beyond == far}
-                if acts and not same:
+                if acts and v.source:
                     line = planted.marked(program, fault)
                     checks["lines"] = v.source.startswith(line)
                 case = program.__name__, fault, v.name, v.rung, v.source

@@ -8,6 +8,7 @@ Arrays that belong to no row are hashed.
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -39,7 +40,8 @@ class Variant(NamedTuple):
         same_bits: as `difference` and `rung` of `explain.Change`, from the whole batch.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
-        source: the user's line that makes the first difference; "" if none does alone.
+        source: in the way that differs most, the user's line that makes the first
+            difference; "" in the others, or if no line does alone.
     """
 
     name: str
@@ -110,7 +112,6 @@ def invariance(
         reference = functools.cache(
             lambda: NoiseReference(call, jax.random.key(seed), draws=draws)
         )
-        first_line = functools.cache(lambda: _line_finder(batched))
         variants = []
         for name, called in _ways(batched, batched.result).items():
             try:
@@ -124,7 +125,13 @@ def invariance(
             change = summarize_change(reference(), _result(shapes, values), tree)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
             rows = tuple(np.flatnonzero(flipped).tolist())
-            variants.append(Variant(name, *change, rows, first_line()(name)))
+            variants.append(Variant(name, *change, rows, ""))
+        # Of one fault every way tells the same line, and each is a program to compile.
+        differ = [i for i, v in enumerate(variants) if not v.same_bits]
+        if differ:
+            worst = max(differ, key=lambda i: variants[i].difference or math.inf)
+            line = _line_finder(batched)(variants[worst].name)
+            variants[worst] = variants[worst]._replace(source=line)
         return Invariance(tuple(variants), batched.rows)
 
     return measure
