@@ -5,6 +5,7 @@ defaults, as in a program that does not call `process.prepare` (`make
 test-default-flags`).
 """
 
+import gc
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,6 +31,12 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 QUICK = "jax_disable_most_optimizations"
 UNOPTIMIZED = jax.config.values[QUICK]
+
+
+def pytest_collection_finish():
+    """Leaves what was imported out of garbage collections, and makes these rarer."""
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(tryfirst=True)
