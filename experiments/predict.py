@@ -193,6 +193,10 @@ def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
     least = 1 if future else 2
     # predictions.npz holds frames and predictions in float32, and has to be readable.
     most = files.LIMIT // (2 * 4 * math.prod(task.frame)) - future
+    if count == 0 and source.length >= ENDLESS:
+        raise UserError(
+            f"--frames=0 with --data={source.name}: it has no end; expected a number"
+        )
     if not count:
         count = max(least, min(longest if count is None else end, end - start))
     errors.check_int("--future", future, 0, most + future - least)

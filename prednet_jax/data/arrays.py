@@ -205,8 +205,8 @@ def _is_possible(layout: str, size: dict[str, int]) -> bool:
     """
     if size.get("C", 1) not in (1, 3, 4):
         return False
-    if layout.startswith(("CT", "NCT")) and size["C"] == 1:
-        return False  # Named by the layout without C, and by NTCHW.
+    if layout.startswith("CT") and size["C"] == 1:
+        return False  # Named by the layout without C.
     return size.get("T", 2) > 1 or not ("N" in size or layout[0] == "C")
 
 

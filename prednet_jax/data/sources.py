@@ -358,7 +358,7 @@ class _Reader:
                 source = FILES[path.suffix.lower()](path, fit)
             fit = source.fit or fit
             opened.append(source)
-        return opened[0] if len(opened) == 1 else joined(name, opened)
+        return opened[0] if list(paths) == [name] else joined(name, opened)
 
 
 def _films() -> tuple[str, ...]:

@@ -306,7 +306,9 @@ def _ordered(step: Step, words: Words, operands: Values, drawn: Array | None) ->
                     sums[0].shape, spec.granularity, spec.tile
                 )
                 draw = (*salt, *number)
-                orders = permutations.draw_orders(state, grid, cut.pieces, draw)
+                orders = permutations.draw_orders(
+                    state, grid, cut.pieces, draw, sums[0].size
+                )
             return permutations.randomly_ordered_sum(
                 orders, sums, spec.tile, initial, narrow
             )

@@ -301,9 +301,10 @@ def pieces(
     left = int(whole_pieces.sum()) - skip
     if left < 1 or (count is not None and not 1 <= count <= left):
         after = f" after the first {skip}" if skip else ""
+        asked = "" if count is None else f"sequences={count}, "
         advice = f"sequences from 1 to {left}" if left > 0 else "smaller values"
         raise errors.UserError(
-            f"sequences={count or 0}, frames={frames}: there are {max(left, 0)} pieces "
+            f"{asked}frames={frames}: there are {max(left, 0)} pieces "
             f"of {frames} frames{after} in {source.name}; expected {advice}"
         )
     # The first piece of every sequence, then the second, ...; few of an endless source.

@@ -44,7 +44,8 @@ def refuse(path: Path) -> None:
     elif path.with_name(f"{path.name}.index").is_file():
         kind = "checkpoint"  # The prefix of the names of its files.
     else:
-        kind = next((k for s, k in _BY_SUFFIX.items() if path.suffix in s), None)
+        of_suffix = (k for s, k in _BY_SUFFIX.items() if path.suffix in s)
+        kind = next(of_suffix, None) if path.is_file() else None
         if kind is None and path.is_file():
             with path.open("rb") as file:
                 kind = "pickle" if file.read(1) == b"\x80" else None

@@ -152,6 +152,7 @@ def test_grey_layouts_and_moving_mnist_as_published(tmp_path, capsys):
         ((4, 5, 6, 8), "NTHW or TNHW or CTHW"),
         ((5, 4, 6, 8), "TCHW or NTHW or TNHW"),
         ((1, 3, 3, 6, 8), "NTCHW or NCTHW"),
+        ((5, 1, 3, 6, 8), "TNCHW or NCTHW"),
         ((9, 3, 8, 3), "THWC or TCHW"),
         ((9, 1, 8, 3), "THWC or TCHW"),
     ],
@@ -170,7 +171,6 @@ def test_a_layout_is_guessed_where_there_is_one_reading(tmp_path, shape, reading
         ((5, 1, 6, 8), "TCHW"),
         ((1, 5, 6, 8), "NTHW"),
         ((1, 5, 6, 8, 3), "NTHWC"),
-        ((5, 1, 3, 6, 8), "TNCHW"),
         ((1, 3, 5, 6, 8), "NCTHW"),
     ],
 )
@@ -184,6 +184,12 @@ def test_one_reading_is_taken_and_said(tmp_path, shape, layout, capsys):
         source.read(0, 5), np.broadcast_to(expected.reshape(5, 6, 8, -1), (5, 6, 8, 3))
     )
     assert f"is read as layout {layout}" in capsys.readouterr().err
+
+
+def test_grey_sequences_with_their_channel_first_are_sequences(tmp_path):
+    np.save(tmp_path / "a.npy", RNG.integers(0, 256, (5, 1, 7, 6, 8), np.uint8))
+    source = open_source(str(tmp_path / "a.npy"), **SIZE)
+    assert (source.length, source.boundaries) == (35, (0, 7, 14, 21, 28))
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,18 @@ def test_partial_sums_in_the_operands_precision(dtype):
 DRAWS = 20_000
 
 
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
-def test_every_order_is_as_likely(n):
+def test_every_order_is_as_likely(n, few, monkeypatch):
+    if few:
+        monkeypatch.setattr(permutations, "FEW_OUTPUTS", DRAWS)
     words = random_bits.words(jax.random.key(1))
-    draw = jax.jit(lambda w: permutations.draw_orders(w, (DRAWS,), n, (7,)))
+
+    @jax.jit
+    def draw(words):
+        orders = permutations.draw_orders(words, (DRAWS,), n, (7,), DRAWS)
+        return permutations.encode(orders, n, DRAWS)
+
     found = draw(words)
     # Which partial sum comes when: int [DRAWS, n].
     ids = [jnp.full((DRAWS,), i, jnp.int32) for i in range(n)]
@@ -145,3 +153,16 @@ def test_every_order_is_as_likely(n):
     expected = DRAWS / count
     statistic = sum((k - expected) ** 2 / expected for k in seen.values())
     assert statistic < count - 1 + 5 * math.sqrt(2 * (count - 1))
+
+
+@pytest.mark.parametrize("outputs", [6, 3000])
+def test_the_same_orders_for_few_and_many_outputs(outputs, monkeypatch):
+    words = random_bits.words(jax.random.key(3))
+    sums = [jnp.full((outputs,), x) for x in (2.0, 1e8, 1.0, -1e8, 0.25, 3e-8)]
+
+    def added(limit, sums):
+        monkeypatch.setattr(permutations, "FEW_OUTPUTS", limit)
+        orders = permutations.draw_orders(words, (outputs,), len(sums), (1,), outputs)
+        return np.asarray(permutations.randomly_ordered_sum(orders, sums, 1))
+
+    np.testing.assert_array_equal(added(outputs, sums), added(1, sums))

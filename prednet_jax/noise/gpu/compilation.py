@@ -37,6 +37,11 @@ WHEELS = {
 }
 # Seconds that a compilation may take.
 TIME_LIMIT = 600.0
+_OPTIMIZATION = (
+    *("JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_OPTIMIZATION_LEVEL"),
+    *("JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "JAX_MEMORY_FITTING_EFFORT"),
+    "JAX_MEMORY_FITTING_LEVEL",
+)
 
 
 class KernelLaunch(NamedTuple):
@@ -120,11 +125,11 @@ def compiled_for(
         flags += ["--xla_gpu_enable_triton_gemm=false"] * newer
     environment = {
         "JAX_PLATFORMS": "cpu",
-        # Kernels are those of an optimized program, whatever this process compiles.
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
         "XLA_FLAGS": " ".join(flags),
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
     }
+    # Kernels are those of an optimized program, whatever this process compiles.
+    kept = {k: v for k, v in os.environ.items() if k not in _OPTIMIZATION}
     with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
         root = Path(name)
         request = json.dumps({"target": described(gpu)[0], "devices": devices})
@@ -135,7 +140,7 @@ def compiled_for(
         worker = Path(__file__).with_name("worker.py")
         with subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", worker, request, *folders],
-            env=os.environ | environment,
+            env=kept | environment,
             cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -6,8 +6,12 @@ different trees.
 
 Three or four partial sums are selected by the number of their permutation, uniform to
 24 2^-32. For more, every output (or tile) draws n random 32-bit keys, and the place of
-a partial sum is the number of smaller keys. Two keys are equal with probability below
-n^2 2^-33, the only bias.
+a partial sum is the number of smaller keys. For few outputs these are counted, which
+takes few operations to compile and the square of n to run. For many, Batcher's
+merge-exchange network (Knuth, The Art of Computer Programming 3, 5.2.2, algorithm M)
+sorts the keys; the outcomes of its comparisons, packed into words, are masked swaps of
+the partial sums, which XLA fuses with the additions. Two keys are equal with
+probability below n^2 2^-33, the only bias.
 """
 
 import functools
@@ -23,6 +27,10 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.specs import ReductionOrder
 
+# Reductions with at most so many outputs take little time and long to compile.
+FEW_OUTPUTS = 1024
+_WORD = 32  # exchanges packed into one unsigned word
+
 
 def piece_count(spec: ReductionOrder, terms: int) -> int:
     """Returns the number of pieces of a reduction; fewer than 3 terms are not cut.
@@ -34,13 +42,35 @@ def piece_count(spec: ReductionOrder, terms: int) -> int:
     return n if n * spec.shortest <= terms else min(n, 3)
 
 
+@functools.cache
+def network(n: int) -> tuple[tuple[int, int], ...]:
+    """Returns Batcher's exchanges (i, j), i < j, that sort n elements, in order."""
+    exchanges = []
+    t = max(n - 1, 1).bit_length()
+    p = 1 << (t - 1)
+    while p > 0:
+        q, r, d = 1 << (t - 1), 0, p
+        while True:
+            exchanges += [(i, i + d) for i in range(n - d) if i & p == r]
+            if q == p:
+                break
+            d, q, r = q - p, q >> 1, p
+        p >>= 1
+    return tuple(exchanges)
+
+
 def draw_orders(
-    words: Array, shape: Sequence[int], n: int, salt: Sequence[int]
+    words: Array,
+    shape: Sequence[int],
+    n: int,
+    salt: Sequence[int],
+    outputs: int = FEW_OUTPUTS,
 ) -> Array:
     """Draws a uniform permutation of n partial sums for each element of `shape`.
 
-    The result is what `permute` reads, uint32 [k, *shape]: for three or four partial
-    sums the number of the permutation (k = 1), else the place of each (k = n).
+    The result is uint32 [k, *shape]: for three or four partial sums the number of the
+    permutation (k = 1), else the place of each (k = n). If outputs are many, it is
+    unequal random numbers in the places' order instead, which `encode` reads as well.
     """
     shape = tuple(shape)
     state = words ^ random_bits.unfolded(*random_bits.salt_words(salt))
@@ -48,18 +78,36 @@ def draw_orders(
         random = random_bits.bits(state, (1, *shape))
         return random_bits.below(math.factorial(n), random)
     keys = random_bits.bits(state, (n, *shape))
+    if outputs > FEW_OUTPUTS:
+        return keys
     index = lax.iota(jnp.int32, n).reshape(n, *[1] * len(shape))
     # Of two equal keys the first comes first.
-    earlier = (keys < keys[:, None]) | (
-        (keys == keys[:, None]) & (index < index[:, None])
-    )
-    return jnp.sum(earlier, 1, jnp.uint32)
+    tied = (keys == keys[:, None]) & (index < index[:, None])
+    return jnp.sum((keys < keys[:, None]) | tied, 1, jnp.uint32)
+
+
+def encode(orders: Array, n: int, outputs: int) -> Array:
+    """Returns drawn orders as `permute` reads them for so many outputs.
+
+    Of five or more partial sums with many outputs these are the outcomes of the
+    network's exchanges, 32 per word.
+    """
+    if n < 5 or outputs <= FEW_OUTPUTS:
+        return orders
+    keys, packed = list(orders), []
+    for e, (i, j) in enumerate(network(n)):
+        if e % _WORD == 0:
+            packed.append(jnp.zeros(keys[0].shape, jnp.uint32))
+        swap = lax.convert_element_type(keys[j] < keys[i], jnp.uint32)
+        packed[-1] = packed[-1] | lax.shift_left(swap, np.uint32(e % _WORD))
+        keys[i], keys[j] = lax.min(keys[i], keys[j]), lax.max(keys[i], keys[j])
+    return jnp.stack(packed)
 
 
 def permute(
     orders: Array, partial_sums: Sequence[Array], *, commuting: bool = False
 ) -> list[Array]:
-    """Returns the partial sums in the drawn order, element by element.
+    """Returns the partial sums in the order that `encode` gives, element by element.
 
     `commuting` states that the first two may come in either order.
     """
@@ -73,10 +121,16 @@ def permute(
                 x[i], x[3] = lax.select(here, x[3], x[i]), lax.select(here, x[i], x[3])
             last = x[3:]
         return [*_permute_three(number, *x[:3], commuting=commuting), *last]
+    if x[0].size > FEW_OUTPUTS:
+        for e, (i, j) in enumerate(network(len(x))):
+            mask = np.uint32(1 << (e % _WORD))
+            swap = (orders[e // _WORD] & mask) != np.uint32(0)
+            x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
+        return x
     stacked = jnp.stack(x)
     places = lax.iota(jnp.uint32, len(x)).reshape(len(x), *[1] * stacked.ndim)
-    # All terms of a sum but one are -0, which changes no number.
-    terms = jnp.where(orders == places, stacked, -jnp.zeros_like(stacked))
+    # All terms of a sum but one are zero, which changes only the sign of a zero.
+    terms = jnp.where(orders == places, stacked, jnp.zeros_like(stacked))
     return list(jnp.sum(terms, 1, stacked.dtype))
 
 
@@ -144,6 +198,7 @@ def randomly_ordered_sum(
         def add(a: Array, b: Array) -> Array:
             return rounded(a + b)
 
+    orders = encode(orders, len(sums), sums[0].size)
     spread_out = jax.vmap(lambda order: spread(order, shape, tile))(orders)
     ordered = permute(spread_out, sums, commuting=initial is None)
     return functools.reduce(add, ordered if initial is None else [initial, *ordered])

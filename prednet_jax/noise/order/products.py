@@ -22,13 +22,9 @@ from prednet_jax.noise.order.partials import (
     too_few,
     unstack,
 )
-from prednet_jax.noise.order.permutations import piece_count, widened
+from prednet_jax.noise.order.permutations import FEW_OUTPUTS, piece_count, widened
 from prednet_jax.noise.specs import ReductionOrder
 from prednet_jax.noise.types import Aval, Params
-
-# Matrix products with at most as many outputs always have all their pieces. Libraries
-# split the contraction where there are too few outputs for all threads.
-FEW_OUTPUTS = 1024
 
 # The most terms of a matrix product, over all outputs, that are held at once.
 HELD_TERMS = 1 << 18
@@ -39,7 +35,11 @@ CONVOLUTION_PIECES = 4
 
 
 def _pieces(spec: ReductionOrder, terms: int, outputs: int) -> int:
-    """Returns the number of pieces of a matrix product; short if outputs are few."""
+    """Returns the number of pieces of a matrix product.
+
+    If outputs are few, it is all of them. Libraries split the contraction where there
+    are too few outputs for all threads.
+    """
     if outputs <= FEW_OUTPUTS:
         return min(terms, spec.partials)
     return piece_count(spec, terms)

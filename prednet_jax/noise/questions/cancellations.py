@@ -165,8 +165,8 @@ class _Pair(Watched):
             self.switch, self.chosen = lambda path: noisy, chosen
             return self
 
-        rows = jax.vmap(call.hooked(spec, hooks), (None, 0, None), axis_name=_AXIS)
-        self.compiled = jax.jit(rows)
+        run = call.hooked(spec, hooks)
+        self.compiled = jax.vmap(run, (None, 0, None), axis_name=_AXIS)
 
     def run(self, key: Array, path: str = "") -> Outcome:
         """Returns the outcome of both rows; the sum at `path` has no noise."""

@@ -47,7 +47,7 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
         count = int(np.sum(here & ~there))
         if count:
             return f"NaN or infinite {where} alone, in {count} of {here.size} elements"
-    whole = (slice(None),)
+    whole = (...,)
     for text, changed in _reordered(ours):
         if explains(changed, whole):
             return f"the same numbers in another order: {text}"
@@ -65,12 +65,14 @@ def fitted_hint(
     axes: Iterable[int | None],
 ) -> str:
     """Returns the factor and offset, of all or of an axis, that give the reference."""
+    if ours.size < 2:
+        return ""  # Of one number each factor would explain the difference.
     with np.errstate(all="ignore"):
         for axis in axes:
             for text, changed in _fitted(
                 ours.astype(float), theirs.astype(float), axis
             ):
-                if explains(changed, (slice(None),)):
+                if explains(changed, (...,)):
                     return text
     return ""
 
@@ -148,7 +150,7 @@ def program_hint(
             found = []
             for text, changed in similar:
                 result = evaluate(changed)
-                if explains(result, (slice(None),)):
+                if explains(result, (...,)):
                     found.append((_distance(result, theirs), text))
             if found:
                 return min(found)[1] + _at(node)
@@ -180,7 +182,7 @@ def epsilon_hint(
                 return evaluate({id(node): _given(node.apply, i, math.exp(log))})
 
             best = _least(lambda log: _distance(result(log), theirs))
-            if explains(result(best), (slice(None),)):
+            if explains(result(best), (...,)):
                 return _epsilon_text(here, math.exp(best), rooted=True) + _at(node)
     return ""
 

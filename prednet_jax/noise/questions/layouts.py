@@ -127,13 +127,13 @@ def find(
         counts = Counter(fit for fits in rest.values() for fit in fits)
         first = max(counts, key=lambda fit: counts[fit])
         group = [i for i, fits in rest.items() if first in fits]
-        shared = [fit for fit in rest[group[0]] if counts[fit] == len(group)]
+        shared = [fit for fit in rest[group[0]] if all(fit in rest[i] for i in group)]
         choices.append((group, shared))
         found |= dict.fromkeys(group, first)
         rest = {i: fits for i, fits in rest.items() if i not in group}
 
     def distances(changed: Mapping[int, Layout]) -> np.ndarray:
-        return measure([(found | changed)[i] for i in range(len(pairs))])
+        return measure([changed.get(i, found[i]) for i in range(len(pairs))])
 
     for group, shared in choices:
         if len(shared) > 1:

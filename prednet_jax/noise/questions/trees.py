@@ -122,9 +122,12 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     rest = (dict(here), dict(there))
     pairs = _pairs(*rest, lambda v, r: 0.0 if _same_content(v, r) else None)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
-    counters = tuple(n for x in rest for n in list(x) if _is_counter(x[n]))
-    rest = tuple({n: x for n, x in side.items() if n not in counters} for side in rest)
     pairs += _pairs(*rest, _nearness)
+    # Only those that no weight was paired with.
+    counters = tuple(n for side in rest for n, x in side.items() if _is_counter(x))
+    for side in rest:
+        for name in [n for n, x in side.items() if _is_counter(x)]:
+            del side[name]
     # The order of axes that other shapes leave no choice about, or that most have.
     forced: Counter[layouts.Layout] = Counter()
     nearest: Counter[layouts.Layout] = Counter()

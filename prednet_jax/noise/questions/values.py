@@ -20,6 +20,7 @@ from prednet_jax.noise.questions.distances import NoiseEffect
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.leaves import (
     describe_leaves,
+    equal_elements,
     rms,
     subtract,
     wide_leaves,
@@ -82,7 +83,10 @@ class SubstitutedValues:
         if not format_ or away == 0:
             return ""
         own = self.program.types[i].dtype
-        if own in hints.NARROW and (_wide(theirs.astype(own)) != theirs).any():
+        if (
+            own in hints.NARROW
+            and not equal_elements(_wide(theirs.astype(own)), theirs).all()
+        ):
             return hints.NARROW[own]
         try:
             wide = _wide(self._evaluate(i, changed))

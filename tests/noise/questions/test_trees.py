@@ -150,3 +150,8 @@ def test_counters_are_no_weights_and_exchanged_axes_of_a_kernel_are_told():
     assert report.first.name == "conv2"
     both = {n: k.transpose(3, 2, 1, 0) for n, k in kernels.items()}
     assert "height and width" in str(noise.compare_trees(both, there))
+    wrong = noise.compare_trees({"scale": np.int32(3)}, {"scale": np.ones(7, "f4")})
+    assert not wrong.equal
+    assert wrong.unmatched == ((), ("scale",))
+    counted = noise.compare_trees({"n": np.int32(3)}, {"n": np.int32(4)})
+    assert not counted.counters
