@@ -32,6 +32,7 @@ from prednet_jax.noise.questions.sampling import (
 )
 from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules.primitives import CUTS, OPAQUE, ROUTINES
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.types import Function, PyTree
 from prednet_jax.noise.watch import Watched
@@ -282,7 +283,8 @@ class _Search(Watched):
         operands = []
         for i, (name, is_alike) in enumerate(kinds):
             value, least, most = rest[3 * i : 3 * i + 3]
-            alone = f"{value:.6g}{place}" if is_alike else f"{least:.6g}"
+            shown = float(str(np.float32(value if is_alike else least)))
+            alone = f"{shown:.9g}" + place * is_alike
             ranged = f"{name} from {least:.3g} to {most:.3g}"
             operands.append(alone if is_alike or least == most else ranged)
         kind = "NaN" if nans else "infinity"
@@ -319,7 +321,11 @@ class _Search(Watched):
         made = nan | infinite
         place = self.place(words)
         if step.path not in self.labels:
-            kinds = [(f"{o.dtype}{list(o.shape)}", o.shape == x.shape) for o in floats]
+            mixes = step.name in {*CUTS, *ROUTINES, *OPAQUE} or "cum" in step.name
+            kinds = [
+                (f"{o.dtype}{list(o.shape)}", o.shape == x.shape and not mixes)
+                for o in floats
+            ]
             about = len(self.labels), step, tuple(place.starts), kinds
             self.labels[step.path] = about
         which = jnp.argmax(jnp.ravel(made))

@@ -460,3 +460,12 @@ def test_a_chain_of_scalars_compiles_once():
     start = time.process_time()
     noise.record(steps)(jnp.float32(1))
     assert time.process_time() - start < 30 * plain
+
+
+def test_an_argument_with_other_bits_is_listed_however_little_it_differs():
+    x = np.random.default_rng(0).standard_normal((8, 384)).astype("f4")
+    other = x.copy()
+    other[3, 7] = np.nextafter(x[3, 7], np.float32(9))
+    recording = noise.record(jnp.sin)(x)
+    found = noise.first_difference(jnp.sin, recording)(jax.random.key(0), other)
+    assert [e.path for e in found.differing][:1] == ["argument[0][0]"]

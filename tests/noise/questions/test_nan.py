@@ -135,3 +135,10 @@ def test_infinities_that_are_meant_do_not_count():
 
     report = noise.nan_rate(logits, draws=4)(KEY, jnp.arange(4.0))
     assert (report.fraction, report.entries, report.clean) == (0.0, (), None)
+
+
+def test_operands_have_the_digits_of_their_type_and_a_matrix_has_no_element():
+    entry = noise.first_nan(jnp.arccos)(np.float32(1.0000001))
+    assert "of 1.0000001" in str(entry)
+    indefinite = np.array([[1, 2], [2, 1]], "f4")
+    assert " at [" not in str(noise.first_nan(jnp.linalg.cholesky)(indefinite))
