@@ -281,7 +281,11 @@ def _marked(
         else:
             marked |= {f"{name}/{i}": (n,) for i, n in enumerate(numbers)}
     outputs = [(leaf_name(keys), (number,)) for keys, number in program.outputs]
+    every = {name for name, _ in outputs}
     for name, number in outputs:
+        # The first of several calls of a module, unless the reference has one name.
+        if f"{name}/1" in every and "".join(canonical(name)) not in known:
+            name = f"{name}/0"
         if not _is_result(name):
             marked.setdefault(name, number)
     results = {n: name for name, n in outputs if _is_result(name)}

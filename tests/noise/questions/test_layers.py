@@ -535,3 +535,24 @@ def test_layers_of_squares_that_share_no_order_of_axes():
     there = reference_of(layers, x)
     there["c"] = there["c"].T
     assert noise.compare_layers(layers, there)(KEY, x).first is None
+
+
+class Shared(nn.Module):
+    """One module that is called twice."""
+
+    @nn.compact
+    def __call__(self, x):
+        act = nn.Dense(6, name="act")
+        return nn.relu(act(nn.relu(act(x))))
+
+
+def test_calls_of_one_module_are_counted_from_0():
+    x = normal(5, 6)
+    params = Shared().init(KEY, x)
+    call = functools.partial(Shared().apply, capture_intermediates=True)
+    result, captured = call(params, x)
+    calls = captured["intermediates"]["act"]["__call__"]
+    recorded = {f"act/{i}": y for i, y in enumerate(calls)} | {"model": result}
+    report = noise.compare_layers(call, recorded)(KEY, params, x)
+    assert [layer.name for layer in report.layers] == ["act/0", "act/1", "result"]
+    assert report.unmatched == ((), ())
