@@ -200,10 +200,11 @@ def distance(a: Recorded, b: Recorded) -> Distance:
             far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
     far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
     # Numbers that a sketch does not hold differ where their bits do. -0 is 0, and the
-    # sign of NaN means nothing, but an argument with other bits is another one.
-    kinds, argument = b.unbounded[rows], b.primitive == "argument"
+    # sign of NaN means nothing. A large argument may differ in one element by little.
+    kinds, sketched = b.unbounded[rows], b.size > b.values.shape[1]
+    argument = sketched and b.primitive == "argument"
     hidden = (x != y).any(1) | (kinds & 1023 > 0) | (kinds >> 20 > 0)
-    hidden |= discrete | argument
+    hidden |= discrete | (argument & (b.norms[rows] > 0))
     far = np.where(hidden, np.maximum(far, np.finfo(float).tiny), far)
     differs = a.hashes[mine] != b.hashes[rows]
     distances[rows] = np.where(differs, far, 0.0)
