@@ -137,9 +137,13 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
         nearest.update(fit for fit, x in far.items() if x <= least)
         forced.update(far if len(far) == 1 else [])
     usual: dict[tuple[int, int], layouts.Layout] = {}
-    for votes in (forced, nearest):
-        for layout in sorted(votes, key=lambda fit: (-votes[fit], fit.moved)):
-            usual.setdefault((layout.theirs, layout.ours), layout)
+    for ranks in dict.fromkeys((r.ndim, v.ndim) for _, _, v, r in pairs):
+        for votes in (forced, nearest):
+            several = [fit for fit in votes if (fit.theirs, fit.ours) == ranks]
+            ranked = sorted(several, key=lambda fit: -votes[fit])[:2]
+            # Of two weights that disagree, neither tells which of them is wrong.
+            if ranked and (len(ranked) < 2 or votes[ranked[0]] > votes[ranked[1]]):
+                usual.setdefault(ranks, ranked[0])
     judged = [_judged(*pair, usual) for pair in pairs]
     judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
     return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])), counters)

@@ -155,3 +155,11 @@ def test_counters_are_no_weights_and_exchanged_axes_of_a_kernel_are_told():
     assert wrong.unmatched == ((), ("scale",))
     counted = noise.compare_trees({"n": np.int32(3)}, {"n": np.int32(4)})
     assert not counted.counters
+
+
+def test_two_square_weights_in_different_orders_accuse_neither():
+    """An embedding is stored as here, and a dense kernel transposed."""
+    embedding, kernel = np.random.default_rng(0).normal(size=(2, 8, 8))
+    here = {"embed": embedding, "dense": kernel}
+    there = {"embed.weight": embedding, "dense.weight": kernel.T}
+    assert noise.compare_trees(here, there).equal
