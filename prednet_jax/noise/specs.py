@@ -18,7 +18,8 @@ from prednet_jax.noise import compat, errors
 from prednet_jax.noise.errors import NoiseError
 
 SITES = ("computation", "gradient", "weights")
-FORMATS = ("tf32", "bf16", "fp16", "fp8")
+# Exponent and mantissa bits of the narrower formats of tensor cores.
+FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
 MAX_PARTIALS = 64
 MAX_PARTS = 32
 _SEVERAL = f"at most {MAX_PARTS} noises"

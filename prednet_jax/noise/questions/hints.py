@@ -4,30 +4,19 @@
 the lines of a layer again with other equations: another epsilon or another place for
 it, another GELU, a transposed square matrix. `fitted_hint` fits a factor, an offset or
 both, for the array or for each element of an axis, and `epsilon_hint` fits an epsilon.
-A hint is given only where nothing but noise is left. `widened` is the program without
-its narrow formats.
+A hint is given only where nothing but noise is left.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
 import jax
 import numpy as np
-from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat
 from prednet_jax.noise.questions.segments import Node, Program
 
-NAMES = ("", "fp16", "bf16", "fp8")
-# Formats narrower than float32, by the name of their rung.
-NARROW = {
-    np.dtype(np.float16): "fp16",
-    np.dtype(jnp.bfloat16): "bf16",
-    **{np.dtype(getattr(jnp, n)): "fp8" for n in ("float8_e4m3fn", "float8_e5m2")},
-}
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 # Blocks of an axis, such as gates, whose orders are tried; longest axis split in two.
 BLOCKS, LONGEST = (2, 3, 4), 4096
@@ -205,39 +194,6 @@ def _least(function: Callable[[float], float]) -> float:
 
 def _at(node: Node) -> str:
     return f", at {node.sources[0]}" if node.sources else ""
-
-
-def widened(nodes: Iterable[Node]) -> tuple[str, dict[int, Callable]]:
-    """Returns the narrowest format of nodes, and functions that compute in float32.
-
-    The format is "" where all is as wide as float32.
-    """
-    changed: dict[int, Callable] = {}
-    formats = set()
-    for node in nodes:
-        narrow = {var.aval.dtype for var in node.step.equation.outvars} & NARROW.keys()
-        if narrow:
-            formats |= narrow
-            changed[id(node)] = functools.partial(_wide, node.step.equation)
-    name = max((NARROW[x] for x in formats), default="", key=NAMES.index)
-    return name, changed
-
-
-def _wide(equation: compat.Equation, *operands: Array) -> list[Array]:
-    """Returns the results of an equation in float32."""
-    wide = [
-        x.astype(np.float32) if getattr(x, "dtype", None) in NARROW else x
-        for x in operands
-    ]
-    params = {
-        name: np.dtype(np.float32) if _is_narrow(value) else value
-        for name, value in equation.params.items()
-    }
-    return compat.bind(equation.replace(params=params), *wide)
-
-
-def _is_narrow(value: object) -> bool:
-    return isinstance(value, np.dtype) and value in NARROW
 
 
 Changes = list[tuple[str, dict[int, Callable]]]

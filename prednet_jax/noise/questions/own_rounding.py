@@ -41,11 +41,12 @@ from prednet_jax.noise.questions.leaves import (
 )
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS, rounds_to
+from prednet_jax.noise.specs import FORMATS
 from prednet_jax.noise.types import Aval, Function, PyTree
 
 # Relative error of a product of random operands, by explicit bits of mantissa.
-_ERROR = {name: 0.29 * 2.0**-bits for name, bits in (("tf32", 10), ("bf16", 7))}
-_ERROR |= {"fp8": 0.29 * 2.0**-3}
+# Of two formats with as many, the first is named.
+_ERROR = {name: 0.29 * 2.0**-bits for name, (_, bits) in FORMATS.items()}
 # Two orders of one float32 product differ by less.
 _LEAST = 1e-5
 CASTS = "casts"

@@ -46,7 +46,8 @@ RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
 # All terms of a sum added one after another; tried where the others are too small.
 CHAIN = specs.ReductionOrder(granularity="element", chain="terms")
 LONG_CHAIN = "a longer chain of additions"
-FORMATS = ("tf32", "fp16", "bf16", "fp8")
+# From the finest on.
+FORMATS = tuple(sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n][1], reverse=True))
 RUNGS = ("identical", *RANDOM, CASTS, *FORMATS, "beyond")
 # Limit of order and rounding, in units of the largest RMS or element seen.
 RATIO_LIMIT = 4.0

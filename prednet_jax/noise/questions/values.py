@@ -12,11 +12,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.questions import hints
 from prednet_jax.noise.questions.distances import NoiseEffect
+from prednet_jax.noise.questions.exact import widened_program
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.leaves import (
     describe_leaves,
@@ -29,6 +31,12 @@ from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.specs import NoiseSpec
 
+# Formats narrower than float32, the finest first, by the names of their rungs.
+NARROW = {
+    np.dtype(np.float16): "fp16",
+    np.dtype(jnp.bfloat16): "bf16",
+    **{np.dtype(getattr(jnp, n)): "fp8" for n in ("float8_e4m3fn", "float8_e5m2")},
+}
 # A value is too narrow if it is so many times nearer to the reference in float32.
 NARROWER = 8.0
 _NOTHING: Mapping[int, Callable] = MappingProxyType({})
@@ -77,22 +85,22 @@ class SubstitutedValues:
 
     def too_narrow(self, i: int) -> str:
         """Returns the format of a value that the reference has in float32, or ""."""
-        format_, changed = hints.widened(self.program.segment([i], self.known))
+        nodes = self.program.segment([i], self.known)
+        types = {var.aval.dtype for n in nodes for var in n.step.equation.outvars}
+        formats = [name for kind, name in NARROW.items() if kind in types]
         narrow, theirs = _wide(self.plain[i]), _wide(self.known[i])
         away = rms(subtract(narrow, theirs))
-        if not format_ or away == 0:
+        if not formats or away == 0:
             return ""
         own = self.program.types[i].dtype
         if (
-            own in hints.NARROW
+            own in NARROW
             and not equal_elements(_wide(theirs.astype(own)), theirs).all()
         ):
-            return hints.NARROW[own]
-        try:
-            wide = _wide(self._evaluate(i, changed))
-        except (TypeError, ValueError):
-            return ""  # An equation whose types cannot be changed.
-        return format_ if NARROWER * rms(subtract(wide, theirs)) < away else ""
+            return NARROW[own]
+        call = BoundCall(self.function([i]), self.given, {})
+        (wide,) = widened_program(call, np.dtype(np.float32))(jax.random.key(0))
+        return formats[-1] if NARROWER * rms(subtract(wide, theirs)) < away else ""
 
     def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
         """Returns a hint to the cause, from a value and its lines."""

@@ -37,11 +37,10 @@ from prednet_jax.noise.rounding.error_free import (
     power_below,
     to_bits,
 )
+from prednet_jax.noise.specs import FORMATS
 
 Draw = Callable[[int], Array]
 
-# Exponent and mantissa bits of the narrower formats of tensor cores.
-FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
 # Ranges of at most this many integers are drawn by a 16-bit multiplication, whose
 # probabilities are off by less than 2^-12; others by a remainder, off by 2^-11 at most.
 _FEW = 16
