@@ -4,7 +4,8 @@ Each arm (treatment) runs in a separate process, since threads and XLA's flags a
 process. The processes exchange data through the disk only. A comparison (`Design`) or a
 sweep (`sweeps.Sweep`) gives jobs; those whose runs are not in the store yet
 (`split_finished`) are executed on this machine (`execute`) or on many
-(`sweeps.execute`).
+(`sweeps.execute`). `session`, `budget` and `shortened` run a comparison within its
+time, and `comparison` judges it; they are imported by name.
 """
 
 from prednet_jax.runs.arms import NAMES, Role, arm

@@ -1,4 +1,9 @@
-"""Functions with known saddles, runs that leave them, and the effect of noise there."""
+"""Functions with known saddles, and runs that leave them.
+
+Three modules are imported by name: `escape` computes how many updates noise saves,
+`symmetric` trains PredNet from an exact saddle, and `curvature_probe` measures the
+curvature along a training.
+"""
 
 from prednet_jax.saddles.dynamics import Escape as Escape
 from prednet_jax.saddles.dynamics import Rule as Rule
