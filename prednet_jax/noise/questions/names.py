@@ -93,10 +93,11 @@ def match(
     if not pairs:
         both = [(a, b) for a in here for b in there]
         closest = max(both, key=lambda pair: similarity(*pair))
+        flag = f"--names={'='.join(closest)} in a shell"
         raise NoiseError(
             f"no name in common: here {shortened(here, 8)}; in the reference "
             f"{shortened(there, 8)}; expected some, or names={{here: there}}, such as "
-            f"names={dict([closest])}"
+            f"names={dict([closest])} ({flag})"
         )
     return pairs
 
