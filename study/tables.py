@@ -399,8 +399,9 @@ def verdict(record: Record) -> str:
         what = f"{known['arm']}, must be `{known['expected']}`: {said}"
         rows[what] = shown(known, *ends)
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
-    word = f"(verdict.json, of noise that lowers the loss: `{details['verdict']}`)"
-    return f"**{details['answer']}**, {details['status']} {word}\n\n{table}"
+    claim = "In verdict.json the claim that noise lowers the loss is"
+    stated = f"{details['status']}. {claim} `{details['verdict']}`."
+    return f"**{details['answer']}**, {stated}\n\n{table}"
 
 
 def pairs(seeds: Records) -> list[tuple[str, str]]:
