@@ -53,7 +53,6 @@ from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
 FLAGS = flags.FLAGS
 # Flags that hold paths; an input may have a name instead, such as walk.
 _READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
-_READ += ("run",)
 #: Names of flags by topic, in the order in which --help shows them.
 TOPICS: dict[str, list[str]] = {}
 # Errors of a system about a path that it does not accept.

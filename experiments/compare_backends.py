@@ -30,13 +30,11 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import data, errors, files, process, records, report, runs, tasks
+from prednet_jax import errors, files, process, records, report, runs, tasks
 from prednet_jax.records.verdict import Verdict
 from prednet_jax.runs import budget, comparison, progress, published, session
 from prednet_jax.runs.saddle_runs import Saddle
 from prednet_jax.saddles import symmetric
-from prednet_jax.training import run_recorder
-from prednet_jax.weights import pretrained
 
 FLAGS = flags.FLAGS
 _cli.TOPICS |= {
@@ -134,7 +132,6 @@ def main() -> None:
                 design={**verdict.design, **size},
                 seconds=time.monotonic() - started,
             )
-            show_learned(design)
             records.write_json(root / report.VERDICT, verdict.to_json())
             page = report.build(root)
             (root / budget.PLAN).unlink(missing_ok=True)
@@ -318,23 +315,6 @@ def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) 
         "saddle_updates": saddle.updates if saddle else None,
         "differs_from_study": differs,
     }
-
-
-def show_learned(design: runs.Design) -> None:
-    """Adds predictions of the package's network to the frames that PredNet's arms show.
-
-    Nothing is added unless these are frames of the walk in its size.
-    """
-    config, params = pretrained("walk")
-    task, learned = tasks.of(config), design.root / "runs" / "prednet" / report.LEARNED
-    learned.unlink(missing_ok=True)
-    walked = [t.frame for t in design.tasks if design.data_of(t) == "walk"]
-    for path in sorted(learned.parent.glob(f"*/**/{records.EXAMPLES}"))[:1]:
-        if task.frame in walked:
-            seed = int(path.parent.name.removeprefix("seed_"))
-            source = data.open_source("walk", **tasks.frame_size(task), seed=seed)
-            count = len(files.read_npz(path)["frames"])
-            run_recorder.write_examples(learned, task, params, source, count)
 
 
 if __name__ == "__main__":

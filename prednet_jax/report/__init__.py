@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from prednet_jax import records
-from prednet_jax.report.results import LEARNED, VERDICT, load, read_verdict
+from prednet_jax.report.results import VERDICT, load, read_verdict
 from prednet_jax.report.verdict_text import claim_lines, text_table
 
 PAGE = "report.html"
 
 __all__ = [
-    *("LEARNED", "PAGE", "VERDICT", "build", "claim_lines", "load"),
+    *("PAGE", "VERDICT", "build", "claim_lines", "load"),
     *("read_verdict", "text_table"),
 ]
 

@@ -2,7 +2,6 @@
 
     verdict.json                       contrasts, verdicts, arms, design
     runs/<model>/<arm>/seed_<n>/       a run's records, with examples.npz in some
-    runs/<model>/learned.npz           the same frames, by a network of the package
 
 The two keys that every verdict has are `contrasts` and `verdict`; a missing section is
 left out of the report. A broken file is an error.
@@ -20,7 +19,7 @@ from prednet_jax.errors import UserError
 from prednet_jax.files import FileError
 from prednet_jax.records.verdict import ArmRecord, Verdict
 
-VERDICT, LEARNED = "verdict.json", "learned.npz"
+VERDICT = "verdict.json"
 
 
 class Examples(NamedTuple):
@@ -85,10 +84,6 @@ def load(directory: str | Path) -> Results:
         path = folder / "examples.npz"
         if path.exists() and arm not in found.examples.setdefault(model, {}):
             found.examples[model][arm] = _read_examples(path)
-    for path in (directory / "runs").glob(f"*/{LEARNED}"):
-        # It comes after the arms, since it is not an arm.
-        examples = found.examples.setdefault(path.parent.name, {})
-        examples["network of the package, trained for hours"] = _read_examples(path)
     for (model, arm, seed), curves in draws.items():
         shortest = min(map(len, curves))
         mean = np.mean([curve[:shortest] for curve in curves], axis=0)

@@ -1,6 +1,7 @@
-"""A ConvLSTM of about as many weights as the PredNet of walks.
+r"""A ConvLSTM of about as many weights as the PredNet of walks.
 
-    python experiments/train.py --model=tests.experiments.conv_lstm:WALK --workdir=RUN ...
+    python experiments/train.py --workdir=RUN \
+        --model=tests.experiments.conv_lstm:WALK ...
     python experiments/evaluate.py --weights=RUN --split=unseen
 
 The network of Shi et al. 2015 (arXiv 1506.04214): frames cut into patches of 2x2
