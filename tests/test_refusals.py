@@ -242,7 +242,6 @@ CASES = {
         (lambda: list(windows(VIDEO + 254, 5)), "254: expected 0 to 1, no NaN"),
         (lambda: stepped(VIDEO[:, None] + 254), "254: expected 0 to 1, no NaN"),
         (lambda: Trainer(CONFIG).evaluate({}, VIDEO[:1]), "at least 2"),
-        (lambda: Trainer(CONFIG).evaluate({}, VIDEO, window=1), "window=1"),
         (lambda: Trainer(IMAGES, method=ERRORS), "only with prednet"),
         (lambda: trained({"w": ONE}, IMAGES), "model=autoencoder, which has no w"),
         (lambda: replicas.layout(0, 1), "replicas=0: .* whole number, at least 1"),

@@ -7,7 +7,7 @@ each length of a stream or number of updates. docs/training.md has examples.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -192,40 +192,31 @@ class Trainer:
         if kind != np.uint8 and not jax.numpy.issubdtype(kind, np.floating):
             raise UserError(f"frames of {kind}: expected uint8, or float in [0, 1]")
 
-    def evaluate(
-        self, params: Any, frames: Any, *, window: int = 20
-    ) -> PredictionScore:
+    def evaluate(self, params: Any, frames: Any) -> PredictionScore:
         """Predicts streams from the zero state, without training on them.
 
         `frames` are `[T, H, W, C]`, T >= 2, as in `step`, or `[T, B, H, W, C]` of
-        several streams, over which losses are averaged. The program sees `window`
-        frames at a time, at least 2; the losses do not depend on this number. Losses
-        are NaN if a weight is not finite.
+        several streams, over which losses are averaged. Losses are NaN if a weight is
+        not finite.
         """
-        check_int("window", window, 2)
         frames = _as_stream(frames)
         self._check_frames(frames)
-        run = _evaluation(self.task)
-        if not self.task.windowed:
-            losses = [run(params, None, x[None], True)[1] for x in frames]
-            frame_losses = np.concatenate(jax.device_get(losses))
-            return PredictionScore(float(frame_losses.mean()), None, frame_losses)
-        check_time(frames, 2)
-        total = len(frames)
-        filled = frames[np.minimum(np.arange(-(-total // window) * window), total - 1)]
-        dtype = jax.tree.leaves(params)[0].dtype
-        carry = self.task.initial_carry(frames.shape[1], dtype)
-        losses = []
-        for shown, first in windows(filled, window):
-            carry, kept = run(params, carry, shown, first)
-            losses.append(kept)
-        frame_losses = np.concatenate(jax.device_get(losses))[1:total]
+        if self.task.windowed:
+            check_time(frames, 2)
+        predicted, _ = evaluation.predict_frames(self.task, params, frames)
+        scale = np.float32(255 if frames.dtype == np.uint8 else 1)
+        truth, unseen = np.asarray(frames, np.float32) / scale, int(self.task.windowed)
+
+        def errors(guess: np.ndarray) -> np.ndarray:
+            pairs = zip(guess[unseen:], truth[unseen:], strict=True)
+            return np.array([np.square(mine - true).mean() for mine, true in pairs])
+
+        frame_losses, copied = errors(predicted), None
         # The bottom prediction is clipped, which makes white frames of NaN.
         if first_not_finite(params) is not None:
             frame_losses = np.full_like(frame_losses, np.nan)
-        scale = 255 if frames.dtype == np.uint8 else 1
-        steps = np.diff(np.asarray(frames, np.float32), axis=0) / scale
-        copied = float(np.square(steps).mean())
+        if self.task.windowed:
+            copied = float(errors(evaluation.last_seen(truth, None)).mean())
         return PredictionScore(float(frame_losses.mean()), copied, frame_losses)
 
 
@@ -268,20 +259,6 @@ def _program(
 ) -> Any:
     step = truncated.make_step(task, optimizer, method, noise=noise)
     return truncated.jit_update(step)
-
-
-@functools.lru_cache(maxsize=64)
-def _evaluation(task: Task) -> Callable:
-    """Compiles `(params, carry, frames, first) -> (carry, frame_losses)`."""
-    loss = functools.partial(task.loss, method=Method())
-
-    @jax.jit
-    def run(params: dict, carry: Any, frames: jax.Array, first: jax.Array):
-        frames = truncated.to_pixels(frames, jax.tree.leaves(params)[0].dtype)
-        _, result = loss(params, carry, frames, first)
-        return result.state, result.frame_losses
-
-    return run
 
 
 @functools.cache

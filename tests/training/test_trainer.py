@@ -75,13 +75,13 @@ def test_nothing_is_compiled_again(params, compiled):
     state = trainer.init(params)
     shown = next(windows(VIDEO, 5))
     state, _ = trainer.step(state, *shown)
-    trainer.evaluate(params, VIDEO, window=5)
+    trainer.evaluate(params, VIDEO)
     train_windows(params, CONFIG, VIDEO, window=5)
     assert compiled  # The listener hears.
     compiled.clear()
     trainer.step(state, shown[0], True)
     trainer.step(state, shown[0], 0)
-    trainer.evaluate(params, VIDEO[:17], window=5)
+    trainer.evaluate(params, VIDEO[:17])
     Trainer(CONFIG, optimizers.chainer_adam(1e-3)).step(state, *shown)
     train_windows(params, CONFIG, VIDEO[:12], window=5)
     train_windows(params, CONFIG, jax.device_put(VIDEO), window=5)
@@ -97,16 +97,15 @@ def test_nothing_is_compiled_again(params, compiled):
     assert compiled == []
 
 
-def test_evaluation_is_what_predict_predicts_whatever_the_window(params):
+def test_evaluation_is_what_predict_predicts(params):
     predictions, _ = predict(params, CONFIG, jnp.asarray(VIDEO[:, None] / 255.0, "f4"))
     expected = np.square(predictions[:, 0] - VIDEO / 255.0).mean(axis=(1, 2, 3))[1:]
     steps = np.diff(VIDEO / 255.0, axis=0)
-    for window in (5, 40):
-        found = Trainer(CONFIG).evaluate(params, VIDEO, window=window)
-        np.testing.assert_allclose(found.frame_losses, expected, rtol=1e-5)
-        assert found.loss == pytest.approx(expected.mean(), rel=1e-5)
-        assert found.copy_last_frame_loss == pytest.approx(np.square(steps).mean())
-        assert found.ratio == found.loss / found.copy_last_frame_loss
+    found = Trainer(CONFIG).evaluate(params, VIDEO)
+    np.testing.assert_allclose(found.frame_losses, expected, rtol=1e-5)
+    assert found.loss == pytest.approx(expected.mean(), rel=1e-5)
+    assert found.copy_last_frame_loss == pytest.approx(np.square(steps).mean())
+    assert found.ratio == found.loss / found.copy_last_frame_loss
     assert Trainer(CONFIG).evaluate(params, VIDEO[[0, 0]]).ratio == np.inf
 
 
