@@ -24,8 +24,10 @@ EXPECTED = {
         r"log, step 3 of its loops \[nan\.py:11 in body\]: 1 element of -1\n(?s:.*)"
         r"runs under noise(?s:.*)sqrt \[nan\.py:20 in spread\]"
     ),
-    # Why, how many digits, and a tolerance that the next line keeps to.
-    "start": r"beyond\n[67]\.\d\nbf16\n",
+    # Why, how many digits, a formula, and a tolerance that the next line keeps to.
+    "start": (
+        r"beyond\n[67]\.\d\n[01]\.\d digits\n4\.\d% off, cause: rounding\nbf16\n"
+    ),
     "trainings": (
         r"(?s)half width.*\nnoise: loss stays.*\nbeyond: loss leaves the band at"
         r" update 1,.*\nnoise: p .*\ncannot tell: p"
