@@ -6,14 +6,15 @@ Numbers that are not finite become null in the file, and NaN when it is read.
 
 import dataclasses
 import math
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from prednet_jax import errors
 from prednet_jax.errors import UserError
 
-T = TypeVar("T")
 #: A JSON object with other fields than the types of this module have.
 Record = Mapping[str, Any]
 #: Losses by arm, seed and noise draw; None where a run diverged.
@@ -55,7 +56,7 @@ class Estimate:
         seeds: number of seeds, or None if it was not recorded.
     """
 
-    estimate: float
+    estimate: float = math.nan
     low: float | None = None
     high: float | None = None
     seeds: int | None = None
@@ -63,12 +64,6 @@ class Estimate:
     def to_json(self) -> dict[str, float | None]:
         """Returns the three numbers of verdict.json."""
         return {"estimate": self.estimate, "low": self.low, "high": self.high}
-
-    @classmethod
-    def from_json(cls, record: Record) -> "Estimate":
-        """Reads the numbers of verdict.json; `seeds` may be missing."""
-        names = ("estimate", "low", "high", "seeds")
-        return cls(*(record.get(name) for name in names))  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,8 +131,8 @@ class Manipulation(NamedTuple):
     the control's final weights from its initial ones; median over the seeds.
     """
 
-    bits_differ: bool
-    distance_over_travelled: float
+    bits_differ: bool | None = None
+    distance_over_travelled: float = math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -278,7 +273,7 @@ class Contrast:
         for name in ("model", "treatment", "control", "verdict"):
             found = row.get(name) if isinstance(row, Mapping) else ""
             _check(f"{place}.{name}", found, str, "text")
-        return _filled(cls, row, place)
+        return _from_json(cls, row, place)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -327,7 +322,10 @@ class Verdict:
             "losses": self.losses,
             "manipulation": {k: v._asdict() for k, v in self.manipulation.items()},
             "margins": {k: dataclasses.asdict(v) for k, v in self.margins.items()},
-            "arms": [_known(arm) for arm in self.arms],
+            "arms": [
+                {k: v for k, v in vars(arm).items() if v not in (None, "")}
+                for arm in self.arms
+            ],
             "excluded": self.excluded and [vars(row) for row in self.excluded],
             "design": self.design,
             "seconds": self.seconds,
@@ -341,107 +339,89 @@ class Verdict:
             UserError: a field is invalid, which the message names.
         """
         _check("the file", content, dict, "an object")
-        _check("verdict", content.get("verdict"), dict, "a dict")
+        _check("verdict", content.get("verdict"), dict, "an object")
         _check("contrasts", content.get("contrasts"), list, "a list")
-        losses = content.get("losses") or {}
-        _check("losses", losses, dict, "a dict")
-        for model, arms in losses.items():
-            _check(f"losses.{model}", arms, dict, "a dict")
-            for arm, seeds in arms.items():
-                _check(f"losses.{model}.{arm}", seeds, dict, "a dict")
-        sections = {
-            name: content.get(name) or {}
-            for name in ("details", "manipulation", "margins", "design")
+        found = content.get("manipulation") or {}
+        _check("manipulation", found, dict, "an object")
+        checks = {model: check for model, check in found.items() if check}
+        lists = {n: content.get(n) or [] for n in ("claims", "together", "excluded")}
+        for name, rows in lists.items():
+            _check(name, rows, list | tuple, "a list")
+        together = {
+            (row.get("claim"), row.get("model")): row
+            for row in lists["together"]
+            if isinstance(row, Mapping)
         }
-        for name, section in sections.items():
-            _check(name, section, dict, "an object")
-        excluded = content.get("excluded")
-        return cls(
-            contrasts=tuple(
+        excluded = [
+            {"reason": row} if isinstance(row, str) else row
+            for row in lists["excluded"]
+        ]
+        read = {
+            "contrasts": [
                 Contrast.from_json(row, f"contrasts[{i}]")
                 for i, row in enumerate(content["contrasts"])
-            ),
-            verdict=content["verdict"],
-            details=sections["details"],
-            claims=_claims(content, sections["manipulation"]),
-            losses=losses,
-            manipulation={
-                model: Manipulation(
-                    check.get("bits_differ"), check.get("distance_over_travelled")
-                )
-                for model, check in sections["manipulation"].items()
-                if check
-            },
-            margins={
-                model: _filled(Margin, margin, f"margins.{model}")
-                for model, margin in sections["margins"].items()
-            },
-            arms=tuple(
-                _filled(ArmRecord, row, f"arms[{i}]")
-                for i, row in enumerate(content.get("arms") or ())
-            ),
-            excluded=None
-            if excluded is None
-            else tuple(
-                Exclusion(reason=row)
-                if isinstance(row, str)
-                else _filled(Exclusion, row, f"excluded[{i}]")
-                for i, row in enumerate(excluded)
-            ),
-            design=sections["design"],
-            seconds=content.get("seconds"),
-        )
+            ],
+            "claims": [
+                _claim(row, f"claims[{i}]", checks, together)
+                for i, row in enumerate(lists["claims"])
+            ],
+            "manipulation": checks,
+            "excluded": excluded if content.get("excluded") is not None else None,
+        }
+        return _from_json(cls, content | read, "")
 
 
-def _claims(content: Record, checks: Record) -> tuple[Claim, ...]:
-    """Reads the claims of a verdict; a UserError names an invalid one."""
-    together = {
-        (row.get("claim"), row.get("model")): Estimate.from_json(row)
-        for row in content.get("together") or ()
-    }
-    claims = []
-    for row in content.get("claims") or ():
-        try:
-            text, _, remark = row["claim"].partition(" (")
-            kind, model = Kind(text), row["model"]
-            check = (checks.get(model) or {}) if kind is Kind.NOISE else {}
-            published, predicted = row.get("published"), row.get("predicted")
-            claim = Claim(
-                kind=kind,
-                remark=remark.removesuffix(")"),
-                model=model,
-                answer=Answer(row["answer"]),
-                found=Estimate.from_json(row),
-                published=Estimate.from_json(published) if published else None,
-                predicted=(predicted[0], predicted[1]) if predicted else None,
-                holds=row.get("holds"),
-                together=together.get((row["claim"], model)),
-                distance=check.get("distance_over_travelled"),
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f"claims: {error} in {row}; expected the claims of verdict.json"
-            ) from None
-        claims.append(claim)
-    return tuple(claims)
-
-
-def _known(record: Any) -> Record:
-    """Returns the fields of a dataclass that are known."""
-    fields = dataclasses.asdict(record).items()
-    return {name: value for name, value in fields if value not in (None, "")}
-
-
-def _filled(kind: type[T], row: Any, place: str) -> T:
-    """Returns a dataclass from a JSON object; null is the field's default."""
+def _claim(
+    row: Any, place: str, checks: Record, together: Mapping[tuple, Record]
+) -> Claim:
+    """Reads a claim of a verdict, with the evidence that other sections have on it."""
     _check(place, row, Mapping, "an object")
-    hints = typing.get_type_hints(kind)
-    values = {name: row[name] for name in hints if row.get(name) is not None}
-    for name, value in values.items():
-        if hints[name] in (int, float, float | None, int | None):
-            _check(f"{place}.{name}", value, int | float, "a number")
+    name, model = str(row.get("claim")), row.get("model")
+    kind, _, remark = name.partition(" (")
+    check = checks.get(model) or {} if kind == Kind.NOISE else {}
+    more = {
+        "kind": kind,
+        "remark": remark.removesuffix(")"),
+        "found": row,
+        "together": together.get((name, model)),
+        "distance": check.get("distance_over_travelled"),
+    }
+    return _from_json(Claim, row | more, place)
+
+
+def _from_json(kind: Any, value: Any, place: str) -> Any:
+    """Returns a value of a type from JSON; null is the default of a field.
+
+    Objects become dataclasses and named tuples, lists tuples, and texts enums. What is
+    of its type already stays. A UserError names the place of an invalid value.
+    """
+    origin, kinds = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType and len(kinds) == 2:  # Something, or None.
+        return None if value is None else _from_json(kinds[0], value, place)
+    if origin is tuple:
+        _check(place, value, list | tuple, "a list")
+        rows = enumerate(value)
+        return tuple(_from_json(kinds[0], row, f"{place}[{i}]") for i, row in rows)
+    if origin is Mapping:
+        _check(place, value, Mapping, "an object")
+        return {k: _from_json(kinds[1], v, f"{place}.{k}") for k, v in value.items()}
+    if kind in (int, float):
+        _check(place, value, int | float, "a number")
+    if kind is Any or not isinstance(kind, type) or isinstance(value, kind):
+        return value
+    if issubclass(kind, StrEnum):
+        errors.one_of(place, value, tuple(map(str, kind)))
+        return kind(value)
+    if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
+        return value
+    _check(place, value, Mapping, "an object")
+    fields = {
+        name: _from_json(hint, value[name], f"{place}.{name}".lstrip("."))
+        for name, hint in typing.get_type_hints(kind).items()
+        if value.get(name) is not None
+    }
     try:
-        return kind(**values)
+        return kind(**fields)
     except TypeError as error:  # A field is missing.
         raise UserError(f"{place}: {error}; expected all of verdict.json") from None
 

@@ -153,25 +153,21 @@ class Judged:
 
     def excluded(self) -> list[Exclusion]:
         """Returns one record for each seed that a contrast leaves out."""
-        rows = []
-        for (treatment, control), (_, runs) in self.pairs.items():
-            for seed in runs.job.seeds:
-                broken = [
-                    name
-                    for name in (treatment, control)
-                    if not np.isfinite(self.losses[name][str(seed)]).all()
-                ]
-                if broken:
-                    rows.append(
-                        Exclusion(
-                            model=self.task.name,
-                            treatment=treatment,
-                            control=control,
-                            seed=seed,
-                            reason=f"loss not finite in {' and '.join(broken)}",
-                        )
-                    )
-        return rows
+        return [
+            Exclusion(
+                model=self.task.name,
+                treatment=names[0],
+                control=names[1],
+                seed=seed,
+                reason=f"loss not finite in {' and '.join(broken)}",
+            )
+            for names, (_, runs) in self.pairs.items()
+            for seed in runs.job.seeds
+            if (broken := [n for n in names if not self._is_finite(n, seed)])
+        ]
+
+    def _is_finite(self, name: str, seed: int) -> bool:
+        return bool(np.isfinite(self.losses[name][str(seed)]).all())
 
     def answers(self) -> list[statistics.Answered]:
         """Returns the answer about random orders and a GPU's own noise."""

@@ -49,7 +49,7 @@ def test_replicates_are_averaged_inside_the_seed(broken):
     ("change", "message"),
     [
         (lambda v: v.pop("contrasts"), "contrasts is None; expected a list"),
-        (lambda v: v.update(verdict="refuted"), "expected a dict"),
+        (lambda v: v.update(verdict="refuted"), "expected an obj"),
         (lambda v: v["contrasts"].append(3), r"contrasts\[1\] is 3; expected an obj"),
         (lambda v: v["contrasts"][0].pop("treatment"), r"contrasts\[0\].treatment"),
         (lambda v: v["contrasts"][0].update(tost_p="x"), "expected a number"),
