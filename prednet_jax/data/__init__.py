@@ -5,37 +5,17 @@ of truncated back-propagation. Nothing here imports JAX. A large library (PyAV, 
 scikit-learn, tensorflow-datasets) is imported only by the source that needs it.
 """
 
-from prednet_jax.data.frames import CROPS, FrameSource
-from prednet_jax.data.sources import (
-    NAMES,
-    NamedSource,
-    open_source,
-    open_split,
-    own_size,
-    split_parts,
-)
-from prednet_jax.data.splits import SPLITS
-from prednet_jax.data.windows import (
-    Schedule,
-    never_seen,
-    order_fingerprint,
-    random_windows,
-    schedule,
-)
-
-__all__ = [
-    "CROPS",
-    "NAMES",
-    "SPLITS",
-    "FrameSource",
-    "NamedSource",
-    "Schedule",
-    "never_seen",
-    "open_source",
-    "open_split",
-    "order_fingerprint",
-    "own_size",
-    "random_windows",
-    "schedule",
-    "split_parts",
-]
+from prednet_jax.data.frames import CROPS as CROPS
+from prednet_jax.data.frames import FrameSource as FrameSource
+from prednet_jax.data.sources import NAMES as NAMES
+from prednet_jax.data.sources import NamedSource as NamedSource
+from prednet_jax.data.sources import open_source as open_source
+from prednet_jax.data.sources import open_split as open_split
+from prednet_jax.data.sources import own_size as own_size
+from prednet_jax.data.sources import split_parts as split_parts
+from prednet_jax.data.splits import SPLITS as SPLITS
+from prednet_jax.data.windows import Schedule as Schedule
+from prednet_jax.data.windows import never_seen as never_seen
+from prednet_jax.data.windows import order_fingerprint as order_fingerprint
+from prednet_jax.data.windows import random_windows as random_windows
+from prednet_jax.data.windows import schedule as schedule

@@ -128,12 +128,9 @@ def open_source(
         >>> source.read(0, 5).shape
         (5, 24, 32, 3)
     """
-    default = own_size(data)
-    size: dict[str, Any] = {
-        "height": default[0] if height is None else height,
-        "width": default[1] if width is None else width,
-        "channels": default[2] if channels is None else channels,
-    }
+    asked = {"height": height, "width": width, "channels": channels}
+    own = dict(zip(asked, own_size(data), strict=True))
+    size: dict[str, Any] = own | {k: v for k, v in asked.items() if v is not None}
     check_int("seed", seed, 0)
     fit = Fit(**size, crop=crop, offset=offset)
     if data in NAMES:

@@ -5,7 +5,6 @@ They are ASCII, so that a terminal's columns line up. A number that is not known
 
 import math
 import re
-import string
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,13 +30,6 @@ def significant(value: float | None, digits: int = 3, *, sign: bool = False) -> 
 def probability(value: float | None) -> str:
     """Returns a p-value or a power with two significant digits; 1 and 0 stay whole."""
     return f"{value:g}" if value in (0, 1) else significant(value, 2)
-
-
-def percent(fraction: float | None, *, sign: bool = True) -> str:
-    """Returns a fraction in percent, two significant digits."""
-    if fraction is None or math.isnan(fraction):
-        return MISSING
-    return f"{significant(100 * fraction, 2, sign=sign)} %"
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -69,28 +61,10 @@ def change(mean: float, low: float | None, high: float | None) -> str:
     return f"{mean_text} % [{end(low)}, {end(high)}]"
 
 
-class _MissingError(Exception):
-    """A field of a template has no value."""
+_FIELD = re.compile(r"\{([^{}:]+):?([^{}]*)\}")
 
 
-class _Template(string.Formatter):
-    """`str.format` with dotted names of fields and two more kinds of number."""
-
-    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
-        value = kwargs.get(field_name)
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            raise _MissingError
-        return value, field_name
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec == "prob":
-            return probability(value)
-        if kind := re.fullmatch(r"(\+?)sig(\d*)", format_spec):
-            return significant(value, int(kind[2] or 3), sign=bool(kind[1]))
-        return super().format_field(value, format_spec)
-
-
-def text(template: str, fields: Mapping[str, object]) -> str:
+def text(template: str, fields: Mapping[str, Any]) -> str:
     """Fills a template as `str.format_map` does; "-" if a field is None or nan.
 
     A field's name may contain dots: `{raw.lowest}` is the field "raw.lowest". In
@@ -98,7 +72,16 @@ def text(template: str, fields: Mapping[str, object]) -> str:
     (`significant`, with 3 digits or the given number of digits) and `{p:prob}`
     (`probability`).
     """
-    try:
-        return _Template().vformat(template, (), fields)
-    except _MissingError:
+    values = [fields.get(name) for name, _ in _FIELD.findall(template)]
+    # NaN alone differs from itself.
+    if any(value is None or value != value for value in values):
         return MISSING
+    return _FIELD.sub(lambda field: _formatted(fields[field[1]], field[2]), template)
+
+
+def _formatted(value: Any, kind: str) -> str:
+    if kind == "prob":
+        return probability(value)
+    if own := re.fullmatch(r"(\+?)sig(\d*)", kind):
+        return significant(value, int(own[2] or 3), sign=bool(own[1]))
+    return format(value, kind)

@@ -50,7 +50,7 @@ def _text_of_model(verdict: Verdict, model: str, word: str) -> str:
             f"{significant(first.margin)}; control {first.control}: mean "
             f"loss {significant(first.control_mean, 4)}"
         )
-        level = numbers.percent(first.confidence, sign=False)
+        level = f"{100 * first.confidence:g} %"
         head = ["treatment", "n", "mean loss", f"difference [{level} interval]"]
         rows = [[*head, "p Holm", "TOST p", "verdict", "same"]]
         for contrast in chosen:
@@ -171,18 +171,14 @@ def _answer(claim: Claim, margin: Margin | None) -> str:
     if claim.together is not None and claim.answer is not Answer.CANNOT_TELL:
         seeds = f"{claim.together.seeds} seeds of " * (claim.together.seeds is not None)
         said += f" ({seeds}the study and these runs together: {_three(claim.together)})"
-    short = claim.distance is not None and claim.distance < _SEPARATED
-    if claim.answer is Answer.CANNOT_TELL and short:
+    distance = math.inf if claim.distance is None else claim.distance
+    if claim.answer is Answer.CANNOT_TELL and distance < _SEPARATED:
         said += (
             ", because they are too short: their final weights differ by only "
-            f"{_share(claim.distance)} of the distance that training moved them"
+            f"{significant(100 * distance, 1)} % of the distance that training moved "
+            "them"
         )
     return f"{name}: {said}."
-
-
-def _share(distance: float | None) -> str:
-    """Returns a share in percent, with one digit."""
-    return f"{significant(100 * (distance or 0), 1)} %"
 
 
 def _numbers(claim: Claim) -> str:

@@ -70,23 +70,20 @@ def measure(
             dtype=precision,
             fresh=getattr(spec, "schedule", "call") == "call",
         )
-    groups = []
-    for i, name in enumerate(optimizers):
-        for j, form in enumerate(forms):
-            case = (function.name, name, form, precision, text)
-            measured = {
-                "escape_steps": runs.steps,
-                "escaped": runs.escaped,
-                "arrival_steps": runs.arrival,
-                "arrived": runs.arrived,
-                "still": runs.still,
-            }
-            group: Group = dict(zip((*CASE, "noise"), case, strict=True))
-            group |= {
-                field: values[i, j].tolist() for field, values in measured.items()
-            }
-            groups.append(group)
-    return groups
+    measured = {
+        "escape_steps": runs.steps,
+        "escaped": runs.escaped,
+        "arrival_steps": runs.arrival,
+        "arrived": runs.arrived,
+        "still": runs.still,
+    }
+    return [
+        {"function": function.name, "optimizer": name, "form": form}
+        | {"precision": precision, "noise": text}
+        | {field: values[i, j].tolist() for field, values in measured.items()}
+        for i, name in enumerate(optimizers)
+        for j, form in enumerate(forms)
+    ]
 
 
 def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:

@@ -88,10 +88,9 @@ def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
 ) -> list[Run]:
     """Returns all combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
-    for program in programs:
-        errors.one_of("program", program, tuple(PROGRAMS))
-    for arm in arms:
-        errors.one_of("arm", arm, tuple(ARMS))
+    asked = [("program", p, PROGRAMS) for p in programs]
+    for name, value, known in asked + [("arm", arm, ARMS) for arm in arms]:
+        errors.one_of(name, value, tuple(known))
     return [
         Run(program, arm, delta, seed)
         for seed in seeds

@@ -182,12 +182,8 @@ def evaluate(
                 by_group.setdefault(group, []).append(scores)
             for j, h in enumerate(horizons):
                 guesses = rolled[:-h, j, i], truth[:-h]
-                ahead[h].append(
-                    [
-                        score(truth[h:], guess, data_range=data_range)
-                        for guess in guesses
-                    ]
-                )
+                scored = (score(truth[h:], g, data_range=data_range) for g in guesses)
+                ahead[h].append(list(scored))
     pixels = math.prod(task.frame)
     found: dict[str, Any] = {
         "sequences": len(begins),
@@ -196,11 +192,8 @@ def evaluate(
         "left_out": int((source.lengths % steps).sum()),
     }
     found |= {group: _pooled(rows, pixels) for group, rows in by_group.items()}
-    if horizons:
-        found["horizons"] = {
-            str(h): _of_horizon(scores, pixels) for h, scores in ahead.items()
-        }
-    return found
+    by_horizon = {str(h): _of_horizon(scores, pixels) for h, scores in ahead.items()}
+    return found | ({"horizons": by_horizon} if horizons else {})
 
 
 def _check_horizons(task: Task, horizons: Sequence[int], steps: int) -> None:
@@ -276,9 +269,9 @@ def predict_frames(
             raise errors.UserError(
                 f"{name}={value} has no effect with {task.name}; leave it out"
             )
-    if frames.ndim == 4:
-        return np.asarray(_program(task)(params, frames[:, None]))[:, 0], {}
-    return np.asarray(_program(task)(params, frames)), {}
+    shown = frames[:, None] if frames.ndim == 4 else frames
+    predicted = np.asarray(_program(task)(params, shown))
+    return (predicted[:, 0] if frames.ndim == 4 else predicted), {}
 
 
 @functools.lru_cache(maxsize=8)

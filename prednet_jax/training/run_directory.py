@@ -28,7 +28,10 @@ PARTS = (
 INITIAL = "initial_weights.npz"
 # Fields of a manifest that stay the same when a run continues; fields of the machine,
 # whose change may change the last bits; and fields that are replaced.
-_SAME = ("model", "network", "seed", "noise", "noise_draw", "initial_params_sha256")
+_SAME = (
+    *("model", "network", "seed", "noise", "noise_draw", "initial_params_sha256"),
+    "data_order_sha256",
+)
 _MACHINE = ("versions", "device", "environment", "convolutions")
 _CHANGING = ("updates", "flags", "data_order_sha256")
 
@@ -38,12 +41,10 @@ class ExistingRun(NamedTuple):
 
     Attributes:
         manifest: the run's manifest, or None if there is no run.
-        updates: number of updates that the run was meant to make.
         finished: whether it has made all requested updates.
     """
 
     manifest: Manifest | None = None
-    updates: int = 0
     finished: bool = False
 
 
@@ -81,7 +82,7 @@ def inspect_run_directory(
         raise UserError(
             f"--resume: updates={updates}: expected at least the {old} of {folder}"
         )
-    return ExistingRun(manifest, old, finished and updates == old)
+    return ExistingRun(manifest, finished and updates == old)
 
 
 def check_same(
@@ -98,10 +99,14 @@ def check_same(
     """
     if old.manifest is None:
         return
-    first = recipe.schedule(source, new.seed, old.updates)
-    before, now = old.manifest.to_json(), json.loads(json.dumps(new.to_json()))
-    wanted = {field: now.get(field) for field in _SAME}
-    wanted["data_order_sha256"] = data.order_fingerprint(source, first)
+    made = old.manifest.updates
+    first = recipe.schedule(source, new.seed, made)
+    order = data.order_fingerprint(source, first)
+    wanted = dataclasses.replace(new, data_order_sha256=order).to_json()
+    before, now = old.manifest.to_json(), json.loads(json.dumps(wanted))
+    if before.get("noise"):  # A text of an older version may leave out defaults.
+        spec = noise_lib.parse(before["noise"])
+        before["noise"] = noise_lib.format(spec, defaults=True)
     # Another machine or environment may be why initial weights have other bits.
     for field in _MACHINE:
         if before.get(field) != now.get(field):
@@ -109,37 +114,28 @@ def check_same(
                 f"{folder}: began with {field} {before.get(field)} and continues with "
                 f"{now.get(field)}: the last bits may differ"
             )
-    for field, value in wanted.items():
-        if _meaning(field, before.get(field)) != _meaning(field, value):
+    for field in _SAME:
+        if before.get(field) != now.get(field):
             raise UserError(
-                f"--resume: {field} {value}; expected the {before.get(field)} of "
-                f"{folder}"
+                f"--resume: {field} {now.get(field)}; expected the {before.get(field)} "
+                f"of {folder}"
             )
-    longer = (
-        f"--resume: updates={recipe.updates}: expected the {old.updates} of {folder}"
-    )
+    longer = f"--resume: updates={recipe.updates}: expected the {made} of {folder}"
     entire = recipe.schedule(source, new.seed)
-    if not np.array_equal(first.start, entire.start[: old.updates]):
+    anew = "so train them anew in another directory"
+    if not np.array_equal(first.start, entire.start[:made]):
         raise UserError(
-            f"{longer}; more updates see other frames from the start, so train them "
-            "anew "
-            "in another directory"
+            f"{longer}; more updates see other frames from the start, {anew}"
         )
-    rates = [recipe.rate(total) for total in (old.updates, recipe.updates)]
-    steps = np.arange(old.updates)
+    rates = (recipe.rate(total) for total in (made, recipe.updates))
+    steps = np.arange(made)
     earlier, later = (rate(steps) if callable(rate) else rate for rate in rates)
-    if old.updates != recipe.updates and not np.array_equal(earlier, later):
+    if made != recipe.updates and not np.array_equal(earlier, later):
         cause = "schedule" if recipe.training.learning_rate else recipe.task.name
         raise UserError(
-            f"{longer}; the learning rate of {cause} depends on the number of "
-            "updates, so "
-            "train them anew in another directory"
+            f"{longer}; the learning rate of {cause} depends on the number of updates, "
+            f"{anew}"
         )
-
-
-def _meaning(field: str, value: Any) -> Any:
-    """Returns the value of a field to compare: for noise its spec, not its text."""
-    return noise_lib.parse(value) if field == "noise" and value else value
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -97,11 +97,11 @@ class NetworkSettings:
 
     def config(self, height: int = 120, width: int = 160) -> PredNetConfig:
         """Returns the PredNet; `height` and `width` are the default sizes."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["height"] = height if self.height is None else self.height
-        values["width"] = width if self.width is None else self.width
+        names = (field.name for field in dataclasses.fields(PredNetConfig))
+        values = {name: getattr(self, name) for name in names}
+        sizes = {"height": height, "width": width}
         return PredNetConfig(
-            **{f.name: values[f.name] for f in dataclasses.fields(PredNetConfig)}
+            **values | {k: sizes[k] for k in sizes if values[k] is None}
         )
 
     def task(self, images: str | None, height: int = 120, width: int = 160) -> Task:

@@ -5,6 +5,7 @@ directories, the data, and last the program itself, by tracing it.
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,63 +27,61 @@ from prednet_jax.training.run_directory import ExistingRun, PendingRun
 from prednet_jax.training.run_recorder import RunRecorder, record_training
 
 
+@dataclasses.dataclass(frozen=True)
 class TrainingStrategy:
-    """The way in which runs are trained; here each run has its own program.
+    """The way in which runs are trained.
 
-    Attributes:
-        layout: replicas and devices, for the manifest, or None for a single run.
-        streams: number of streams of a run that a device has.
+    Each run has its own program or, with a `layout` and `mode` of its devices, all runs
+    are replicas of one program.
     """
 
-    layout: Mapping[str, object] | None = None
-    streams: int = 1
+    recipe: Recipe
+    layout: Layout | None = None
+    mode: str = ""
 
-    def __init__(self, recipe: Recipe):
-        self._recipe = recipe
+    @functools.cached_property
+    def update(self) -> Any:
+        """The compiled update, of one run or of all."""
+        recipe, layout = self.recipe, self.layout
+        if layout is None:
+            return recipe.trainer.program
+        parts = recipe.task, recipe.optimizer, recipe.method, recipe.noise
+        return replicas.compile_update(*parts, layout, self.mode)
 
-    def trace(self, state: Any, window: tuple[int, ...]) -> None:
-        """Traces the update from shapes, to refuse one that cannot be computed."""
-        frames = jax.ShapeDtypeStruct(window, np.uint8)
-        # The trace is kept by JAX and used when the update is first called.
-        key = keys.stream(0, "noise")
-        self._recipe.trainer.program.eval_shape(state, frames, np.bool_(True), key)
-
-    def pair(self, runs: Sequence[SeedRun]) -> Pair:
-        """Returns the step and the stream of the runs."""
-        (run,) = runs
-        return loop.one_seed(self._recipe.trainer, run, self._recipe.training.draw)
-
-
-class Together(TrainingStrategy):
-    """All runs as replicas of one program on all devices."""
-
-    def __init__(self, recipe: Recipe, layout: Layout, mode: str):
-        super().__init__(recipe)
-        self._devices, self.streams = layout, layout.streams
-        self.layout = {
-            "replicas": layout.replicas,
-            "batch": layout.batch,
-            "replica_mode": mode,
-            "devices": layout.mesh.size,
+    @property
+    def record(self) -> Mapping[str, object] | None:
+        """Replicas and devices, for the manifest, or None for a single run."""
+        if self.layout is None:
+            return None
+        return {
+            "replicas": self.layout.replicas,
+            "batch": self.layout.batch,
+            "replica_mode": self.mode,
+            "devices": self.layout.mesh.size,
             "processes": jax.process_count(),
         }
-        self._update = replicas.compile_update(
-            recipe.task, recipe.optimizer, recipe.method, recipe.noise, layout, mode
-        )
 
     def trace(self, state: Any, window: tuple[int, ...]) -> None:
-        """Traces the update of all replicas; see `TrainingStrategy`."""
+        """Traces the update from shapes, to refuse one that cannot be computed.
+
+        The trace is kept by JAX and used when the update is first called.
+        """
+        count = () if self.layout is None else (self.layout.replicas,)
 
         def shaped(shape: tuple, dtype: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self._devices.replicas, *shape), dtype)
+            return jax.ShapeDtypeStruct((*count, *shape), dtype)
 
         states = jax.tree.map(lambda x: shaped(x.shape, x.dtype), state)
         frames, first = shaped(window, np.uint8), shaped((), np.bool_)
-        self._update.eval_shape(states, frames, first, shaped((2,), np.uint32))
+        key = shaped((2,), np.uint32) if count else keys.stream(0, "noise")
+        self.update.eval_shape(states, frames, first, key)
 
     def pair(self, runs: Sequence[SeedRun]) -> Pair:
-        """Returns the step and the stream of all replicas."""
-        return replicas.many_seeds(self._update, self._devices, runs)
+        """Returns the step and the stream of the runs."""
+        if self.layout is not None:
+            return replicas.many_seeds(self.update, self.layout, runs)
+        (run,) = runs
+        return loop.one_seed(self.recipe.trainer, run, self.recipe.training.draw)
 
 
 def train_seeds(
@@ -147,14 +146,13 @@ def train_seeds(
     if layout is None:
         runs = [run for run in runs if not run.existing.finished]
     else:
-        begun = [(run.existing.updates, run.existing.finished) for run in runs]
+        begun = [(r.existing.manifest is None, r.existing.finished) for r in runs]
         process.assert_same_on_all("what was begun", begun)
     if all(run.existing.finished for run in runs):
         return
-    strategy = TrainingStrategy(recipe)
-    if layout is not None and mode is not None:
+    strategy = TrainingStrategy(recipe, layout, mode or "")
+    if layout is not None:
         run_directory.check_all_begun(runs)
-        strategy = Together(recipe, layout, mode)
     shapes = _prepare_and_check(
         recipe, strategy, [run for run in runs if run.trained_here]
     )
@@ -219,6 +217,7 @@ def _manifest(
 ) -> Manifest:
     """Returns the manifest of a run that begins now."""
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
+    streams = 1 if strategy.layout is None else strategy.layout.streams
     return Manifest(
         git_commit=records.git_commit(Path(__file__).parent),
         versions=records.versions(),
@@ -227,8 +226,7 @@ def _manifest(
         network=recipe.task.network(),
         environment=records.environment(),
         prng=keys.IMPLEMENTATION,
-        convolutions=recipe.task.algorithms(recipe.dtype, batch=strategy.streams)
-        or None,
+        convolutions=recipe.task.algorithms(recipe.dtype, batch=streams) or None,
         model=recipe.task.name,
         seed=seed,
         data=prepared.source.name,
@@ -239,7 +237,7 @@ def _manifest(
         noise_draw=recipe.training.draw,
         initial_params_sha256=records.fingerprint(prepared.weights),
         data_order_sha256=data.order_fingerprint(prepared.source, prepared.schedule),
-        layout=strategy.layout,
+        layout=strategy.record,
     )
 
 

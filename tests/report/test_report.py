@@ -131,8 +131,6 @@ def test_significant():
 
 def test_signs_and_percent():
     assert numbers.significant(0.5, 2, sign=True) == "+0.50"
-    assert numbers.percent(0.3213) == "+32 %"
-    assert numbers.percent(None) == "-"
     assert numbers.interval(-1.2e-5, 3.4e-5) == "[-1.2e-05, +3.4e-05]"
     assert numbers.interval(None, 1.0) == "-"
     found = [numbers.probability(p) for p in (1.0, 0.0, 2 / 2**10, None)]
