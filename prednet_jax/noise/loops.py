@@ -82,6 +82,18 @@ def without_checks() -> contextlib.AbstractContextManager[None]:
     return using(current()._replace(checks=False))
 
 
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """Prepares the run of a program whose values a tool reads.
+
+    Errors get one line, and checks of Equinox are left out. So is JAX's search for
+    leaks: a tool keeps values of its own trace until the trace ends, and JAX would need
+    minutes to say why they are alive.
+    """
+    with naming_failures(), without_checks(), jax.check_tracer_leaks(False):
+        yield
+
+
 def current() -> Options:
     """Returns the current options."""
     return _OPTIONS.get()

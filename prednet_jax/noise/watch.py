@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.loops import naming_failures, without_checks
+from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Evaluation
@@ -141,7 +141,7 @@ class Watched(Evaluation):
     def seen(self, run: Callable[[], Result]) -> tuple[Seen, Result]:
         """Returns the values that are sent during a run, and the run's result."""
         self._parts.clear()
-        with naming_failures(), without_checks():
+        with asking():
             result = jax.block_until_ready(run())
             jax.effects_barrier()
         values = {

@@ -335,3 +335,34 @@ def test_nothing_of_a_trace_outlives_it():
     noisy = noise.inject(jax.grad(fn), noise.parse("reduction_order+ulp"))
     with jax.checking_leaks():
         noisy(jax.random.key(0), jnp.ones((8, 16)))
+
+
+ROWS = jnp.asarray(np.random.default_rng(2).standard_normal((4, 8)), jnp.float32)
+BY_ROW = (jax.sharding.PartitionSpec("x"),)
+
+
+def recorded_again(fn):
+    return noise.first_difference(fn, noise.record(fn)(ROWS), draws=2)(KEYS[0], ROWS)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda fn: noise.decisions(fn, draws=1)(KEYS[0], ROWS),
+        lambda fn: noise.first_nan(fn)(ROWS),
+        lambda fn: noise.cancellations(fn, key=KEYS[0], draws=1)(ROWS),
+        recorded_again,
+        lambda fn: noise.invariance(fn)(ROWS),
+        lambda fn: noise.devices(fn, mesh={"x": 2}, in_specs=BY_ROW)(KEYS[0], ROWS),
+    ],
+    ids=["decisions", "first_nan", "cancellations", "difference", "rows", "devices"],
+)
+def test_tools_answer_while_jax_looks_for_leaks(ask):
+    """They keep values of their own traces, and JAX's search did not return."""
+
+    def fn(x):
+        powers = lax.scan(lambda c, _: (c * x, jnp.sum(c)), x, None, length=3)[0]
+        return jnp.sum(jnp.maximum(powers, 0), axis=1)
+
+    with jax.checking_leaks():
+        ask(fn)

@@ -304,7 +304,7 @@ def _body(
     seen: list[Outcome] = []
 
     def probe(*parts: Array) -> tuple:
-        seen.append(fn(*parts))
+        seen.append(jax.tree.map(jax.typeof, fn(*parts)))
         return ()
 
     jax.eval_shape(jax.shard_map(probe, in_specs=in_specs, out_specs=()), *arrays)

@@ -323,10 +323,16 @@ def _line_finder(batched: _BatchedCall) -> Callable[[str], str]:
         evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
         return hooks.seen
 
-    def of(rows: int) -> list[tuple[Step, Array]]:
-        seen: list[tuple[Step, Array]] = []
-        jax.eval_shape(lambda *xs: seen.extend(lines(*xs)), *batched.shaped(rows))
-        return seen
+    def of(rows: int) -> list[tuple[Step, jax.ShapeDtypeStruct]]:
+        steps: list[Step] = []
+
+        def values_of(*arrays: Array) -> list[Array]:
+            seen = lines(*arrays)
+            steps.extend(step for step, _ in seen)
+            return [x for _, x in seen]
+
+        shapes = jax.eval_shape(values_of, *batched.shaped(rows))
+        return list(zip(steps, shapes, strict=True))
 
     here, other = of(batched.rows), of(batched.rows + 1)
     paths = [step.path for step, _ in here]

@@ -25,7 +25,7 @@ from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, pure, split
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.loops import naming_failures, without_checks
+from prednet_jax.noise.loops import asking, without_checks
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import (
     Leaf,
@@ -138,7 +138,7 @@ class BoundCall(NamedTuple):
             return evaluate(spec, key, program, arrays, hooks=hooks(*inputs))
 
         def named(key: Array, *inputs: PyTree) -> Outcome:
-            with naming_failures(), without_checks():
+            with asking():
                 return jax.block_until_ready(run(key, inputs, *arrays))
 
         return named
