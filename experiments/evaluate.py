@@ -60,8 +60,8 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "frames",
     None,
-    "Frames of a piece, two or more. Defaults to 100, or as many as a sequence has, or "
-    "a little less where that leaves no frame out.",
+    "Frames of a piece, two or more. Defaults to 100, to the length of shorter "
+    "sequences, or to a smaller number that leaves no frame out.",
 )
 flags.DEFINE_list(
     "horizons", [], "How many frames ahead to predict from every frame, as in 1,2,5."
@@ -110,7 +110,7 @@ def main() -> None:
     few = 16 if name in data.NAMES else 0
     if source.length >= ENDLESS and FLAGS.sequences == 0:
         raise UserError(
-            f"--sequences=0 with --data={name}: it has no end; expected a number"
+            f"--sequences=0 with --data={name}: it has no end; expected 1 or more"
         )
     if source.done:
         print(f"data={source.name}: {source.done}", flush=True)

@@ -14,8 +14,8 @@ These files are written into --workdir: scores.csv (a row per frame), scores.jso
 over observed and over extrapolated frames), predictions.npz (`frames`, `predictions`
 and `future`), predictions.png and predictions.gif. --layers=E0,R1 adds layers.npz, the
 maps of these layers at each frame, and layers.png, their mean over channels. In both
-.npz files `number` are the numbers of the frames, and `seen` is False from the first
-frame on that the network's own prediction replaces.
+.npz files `number` has the numbers of the frames, and `seen` is True for the frames
+that the network saw.
 
 Weights are whatever convert_weights.py reads. A run brings frames, crop and size
 unless flags set them. Frames from disk are scaled to the size of a network that
@@ -195,7 +195,7 @@ def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:
     most = files.LIMIT // (2 * 4 * math.prod(task.frame)) - future
     if count == 0 and source.length >= ENDLESS:
         raise UserError(
-            f"--frames=0 with --data={source.name}: it has no end; expected a number"
+            f"--frames=0 with --data={source.name}: it has no end; expected 1 or more"
         )
     if not count:
         count = max(least, min(longest if count is None else end, end - start))

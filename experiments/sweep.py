@@ -42,7 +42,7 @@ flags.DEFINE_multi_string(
     "setting",
     [""],
     "More flags of train.py, as 'learning_rate=0.01 window=5'. If it is given several "
-    "times, every run is made once with each.",
+    "times, every run is made once with each",
 )
 flags.DEFINE_integer("threads", 1, "Processors of a run on a CPU.")
 flags.DEFINE_string(

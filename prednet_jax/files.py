@@ -306,8 +306,8 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
             holder = path.read_text(errors="replace").strip()
         holder = f"process {holder}" if holder.isdigit() else "another process"
         raise UserError(
-            f"{folder}: in use by {holder}; expected another directory, or wait for "
-            "its end"
+            f"{folder}: in use by {holder}; wait for its end, or choose another "
+            "directory"
         ) from None
     except (OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and error.errno not in _WITHOUT_LOCKS:

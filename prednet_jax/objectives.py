@@ -179,8 +179,8 @@ def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float,
     weights = _layer_weights(config, method.layer_weights)
     if objective == "errors" and method.targets == "stale":
         raise UserError(
-            "targets='stale': expected 'true' with objective 'errors', which compares "
-            "with the frame the network is shown, not with a target buffer"
+            "targets='stale' has no effect with objective 'errors', which compares "
+            "with the frame that the network sees: expected targets='true'"
         )
     fits = method.layer_weights is None or objective == "errors"
     expect(fits, "layer_weights", weights, f"objective 'errors', not {objective!r}")
@@ -191,9 +191,9 @@ def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float,
     bottom = method.extrapolate_from is not None or config.order == "watanabe"
     if bottom and any(weights[1:]):
         raise UserError(
-            f"layer_weights={weights!r}: expected 0 for all layers but the first with "
-            "extrapolate_from, where errors of upper layers are not of true frames, "
-            "and with variant 'watanabe', where they are of the frame before"
+            f"layer_weights={weights!r}: expected 0 for all layers except the first, "
+            "because errors of upper layers do not belong to the true frame with "
+            "extrapolate_from or with variant 'watanabe'"
         )
     return weights
 

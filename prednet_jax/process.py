@@ -160,8 +160,8 @@ def _join(what: str, **options: Any) -> None:
     except (RuntimeError, ValueError, KeyError, ImportError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(
-            f"{what}: not joined ({first}); --coordinator=host:port says where process "
-            "0 is, --coordinator=none trains in each alone"
+            f"{what}: not joined ({first}); give --coordinator=host:port of process "
+            "0, or --coordinator=none to train in each process alone"
         ) from None
 
 

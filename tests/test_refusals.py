@@ -229,7 +229,10 @@ CASES = {
         (lambda: trained(objective="l1"), "objective='l1'"),
         (lambda: trained(targets="stale", objective="errors"), "targets='stale'"),
         (lambda: rolled_out(extrapolate_from=0), "extrapolate_from=0"),
-        (lambda: rolled_out(layer_weights=(1.0, 0.1)), "expected 0 for all layers but"),
+        (
+            lambda: rolled_out(layer_weights=(1.0, 0.1)),
+            "expected 0 for all layers except",
+        ),
         (lambda: Trainer(LOTTER, method=LEAK), "'lotter': expected 'watanabe'"),
         (lambda: errors_of_watanabe(layer_weights=[1.0, 0.1]), "with variant 'watana"),
         (lambda: stepped(layer_weights=(2.0, 0.0)), "'errors', not 'squares'"),
@@ -282,7 +285,7 @@ def test_bad_comparisons_and_sweeps_are_named(tmp_path):
         (sweeps.Sweep, {"settings": ("seeds=1",)}, "setting='seeds=1': seeds=1; expe"),
         (sweeps.Sweep, {"settings": ("--window=1",)}, "expected name=value"),
         (sweeps.Sweep, {"settings": ("lr=1 lr=2",)}, "lr=2; .* of train.py, each"),
-        (sweeps.Sweep, {"settings": ("targets=true",)}, "no flag of arm stale_targets"),
+        (sweeps.Sweep, {"settings": ("targets=true",)}, "the arm stale_targets sets"),
         (sweeps.Sweep, {"window": 1}, "window=1"),
     ):
         given = {"root": tmp_path, "script": "train.py", "tasks": NETWORK, "updates": 5}

@@ -76,7 +76,7 @@ def by_seed(
     one, other = (opened(**size, seed=first_seed + i) for i in (0, 1))
     if split == "unseen":
         raise UserError(
-            f"split=unseen: {one.name} keeps no pictures apart; expected split train, "
+            f"split=unseen: {one.name} has no unseen pictures; expected split train, "
             "validation or test"
         )
     if one.fingerprint == other.fingerprint:

@@ -37,6 +37,7 @@ from prednet_jax.noise.questions.tables import plain_data
 # The command for a folder of tests, and the command for recorded curves, which needs no
 # function.
 _OF_FOLDER, _OF_FILES = "tolerances", "curves"
+_FUNCTION = "module and function in it: model:loss is the function loss of model.py"
 # Name: default, which gives the type (...: the flag is required), and the purpose.
 FLAGS: Mapping[str, tuple[Any, str]] = {
     "args": (None, "file of the arguments, FILE.npz; not needed without arguments"),
@@ -111,13 +112,15 @@ def _parser() -> _Parser:
             name,
             help=command.about,
             description=f"{command.about}\n\n    {example}",
+            epilog="docs/noise/which_tool.md names the page of each command.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         about = "FOLDER" if name == _OF_FOLDER else "MODULE:FUNCTION"
         optional = name == _OF_FILES or "install" in command.flags
         nargs: Any = "?" if optional else None
-        subparser.add_argument("function", metavar=about, nargs=nargs)
+        purpose = "folder of tests" if name == _OF_FOLDER else _FUNCTION
+        subparser.add_argument("function", metavar=about, nargs=nargs, help=purpose)
         own: dict[str, Any] = {} if name == _OF_FOLDER else {"args": None}
         own |= {"noise": command.noise} if command.noise else {}
         if command.draws:

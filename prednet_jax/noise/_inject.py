@@ -155,8 +155,8 @@ def traced(fn: Callable, arrays: Sequence[PyTree]) -> Traced:
     for x in arrays:
         if not all(isinstance(size, int) for size in getattr(x, "shape", ())):
             raise NoiseError(
-                f"an argument of shape {x.shape}: expected numbers; where noise acts "
-                "depends on sizes, so a noisy function is exported for fixed shapes"
+                f"an argument has the symbolic shape {x.shape}: expected a fixed "
+                "shape, because sizes decide where noise acts"
             )
     return Traced(*jax.make_jaxpr(fn, return_shape=True)(*arrays))
 

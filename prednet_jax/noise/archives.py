@@ -84,8 +84,8 @@ def read_arguments(
             branch = branch.setdefault(part, {}) if isinstance(branch, dict) else None
         if not isinstance(branch, dict) or last in branch:
             raise NoiseError(
-                f"--{flag}={file}: {name} is inside of another array or around one: "
-                "expected names of which none is a folder of another"
+                f"--{flag}={file}: {name} is the name of an array and of a folder of "
+                "arrays; rename one of them"
             )
         branch[last] = array
     return positional, nested

@@ -56,9 +56,9 @@ class Static:
                 hash(value)
             except TypeError:
                 raise NoiseError(
-                    f"argument {value!r}: expected arrays, or what can be hashed, such "
-                    "as a frozen dataclass; or leave it out of the arguments, as in "
-                    "inject(lambda x: fn(x, options), spec), kept between calls"
+                    f"argument {value!r}: expected arrays, or an object that can be "
+                    "hashed, such as a frozen dataclass; or bind it outside of the "
+                    "arguments, as in inject(lambda x: fn(x, options), spec)"
                 ) from None
         return self
 
@@ -159,8 +159,8 @@ def _outcome(result: PyTree, given: Sequence[PyTree], definition: PyTree) -> Out
             arrays.append(leaf)
         elif isinstance(leaf, np.ndarray):
             raise NoiseError(
-                f"the function returns an array of type {leaf.dtype}: expected numbers "
-                "without a mask"
+                f"the function returns an array of type {leaf.dtype}: expected an "
+                "array of numbers, without a mask"
             )
         elif not is_mutable(leaf):
             values.append(leaf)

@@ -91,7 +91,10 @@ class Sweep(Setup):
             check_int("seeds", seed, 0, 2**32 - 1)
         for text, arm in itertools.product(self.settings, self.chosen):
             if setting_flags(text).keys() & arm.changes.keys():
-                raise UserError(f"setting={text!r}: expected no flag of arm {arm.name}")
+                raise UserError(
+                    f"setting={text!r} changes a flag that the arm {arm.name} sets; "
+                    "remove it, or the arm"
+                )
 
     @cached_property
     def chosen(self) -> tuple[Arm, ...]:

@@ -208,8 +208,8 @@ def check_all_begun(runs: Sequence[PendingRun]) -> None:
     ]
     if lost and kept:
         raise UserError(
-            f"--resume: {lost[0]} is no run, and {kept[0]} is one; expected all of "
-            "them, or none (--overwrite begins anew)"
+            f"--resume: {kept[0]} has a run and {lost[0]} has none; expected a run in "
+            "all directories, or in none (--overwrite begins anew)"
         )
 
 

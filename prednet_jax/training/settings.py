@@ -146,9 +146,9 @@ class DataSettings:
             sequences of moving digits, or all sequences of files.
         window: transitions per update (truncation length), at least 2.
         batch: sequences that are trained together, spread over the devices. With
-            stream, a source of as many sequences gives one to each, and a source of
-            fewer is cut into equal parts. With windows, it is the number of windows of
-            an update.
+            stream, these are the sequences of the source; a source with fewer
+            sequences is cut into equal parts. With windows, it is the number of windows
+            of an update.
         validate_every: updates between scores of the frozen weights on held-out
             sequences, written to validation.jsonl from update 0 on; 0 means never.
         validation_data: held-out frames for --validate_every, a PATH or name as in
@@ -237,8 +237,8 @@ class DataSettings:
         if every and (unseen_from is not None or not task.windowed):
             raise UserError(
                 f"validate_every={every} scores predictions of the next frame, so it "
-                "cannot be used with extrapolate_from, nor with a network of single "
-                "images: expected 0, or no extrapolate_from"
+                "cannot be used with extrapolate_from or with a network of single "
+                "images; give validate_every=0, or remove extrapolate_from"
             )
         name = self.name(task)
         parts = data.split_parts(name)
@@ -328,8 +328,8 @@ class RecordSettings:
 
     Attributes:
         checkpoint_every: updates between checkpoints; 0 means one every five minutes
-            and when interrupted, in place of the one before. The final state always
-            stays.
+            and when interrupted, each of which replaces the one before. The final state
+            always stays.
         keep_checkpoints: how many of the last checkpoints stay; 0 means all.
         keep_best: how many more checkpoints stay: the ones with the lowest loss of the
             frozen weights if validate_every is given, else with the lowest mean loss

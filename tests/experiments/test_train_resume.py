@@ -147,7 +147,7 @@ def test_a_refusal_deletes_no_replica(refused, pair, tmp_path):
     check("seed_0: metrics.jsonl without manifest.json")
     (folder / "seed_0/manifest.json").write_bytes(content)
     shutil.rmtree(folder / "seed_1")
-    check("seed_1 is no run, and")
+    check("seed_1 has none; expected a run in")
 
 
 @pytest.mark.fault

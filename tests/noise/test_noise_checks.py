@@ -66,7 +66,7 @@ def test_a_check_that_fails_under_noise_is_named(tool, kind, capfd):
     else:
         words = f"^a check of .*{WORDS}"
         if (tool, kind) == ("cancellations", "pure_callback"):
-            words = "for which the function calls what cannot be mapped"
+            words = "a part of it cannot be mapped"
         with pytest.raises(noise.NoiseError, match=words) as raised:
             TOOLS[tool](fn)
         assert "\n" not in str(raised.value)

@@ -173,7 +173,7 @@ def test_text_and_json(folder, capsys, command, expected):
         ("coverage {}:loss --args=odd.npz", "unexpected keyword argument 'other'"),
         ("coverage {}:loss --args=absent.npz", "expected a file of arrays"),
         ("coverage {}:named --args=texts.npz", "expected numbers"),
-        ("coverage {}:model --args=folders.npz", "inside of another array"),
+        ("coverage {}:model --args=folders.npz", "folder of arrays"),
         ("coverage {one} --noise=zap", "unknown kind 'zap'"),
         ("decisions {one} --labels=one.npz", "of type float32"),
         ("localize {one} --parts=inner", "nothing in 'inner'"),

@@ -178,8 +178,8 @@ class _Pair(Watched):
         except NotImplementedError as error:
             why = str(error).partition("\n")[0]
             raise NoiseError(
-                "cancellations computes two runs as one batch, for which the function "
-                f"calls what cannot be mapped: {why}"
+                "cancellations runs the function under vmap, and a part of it cannot "
+                f"be mapped: {why}; leave this part out of the function"
             ) from None
 
     def error(self, keys: Array, path: str = "") -> float:

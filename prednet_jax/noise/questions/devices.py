@@ -316,8 +316,8 @@ def _body(
             if varying:
                 raise NoiseError(
                     f"result{jax.tree_util.keystr(path)} differs along "
-                    f"{', '.join(varying)}: expected out_specs that say how it lies, "
-                    "or results that are the same on all devices (psum, pmean)"
+                    f"{', '.join(varying)}: give out_specs, or make the result the "
+                    "same on all devices (psum, pmean)"
                 )
         return jax.shard_map(fn, in_specs=in_specs, out_specs=PartitionSpec())
     whole = jax.tree.broadcast(out_specs, result, is_leaf=_is_spec)

@@ -116,9 +116,9 @@ class StoredTolerance:
         known = stored.get("noise"), stored.get("failure"), names
         if known != (noise, failure, paths):
             raise NoiseError(
-                f"{self.file}: {self.test} has tolerances of {names} under {known[0]}, "
-                f"failure {known[1]}, and the result is {paths} under {noise}, failure "
-                f"{failure}: renew them by pytest --noise-update"
+                f"{self.file}: tolerances of {self.test} were measured for {names}, "
+                f"noise {known[0]}, failure {known[1]}; the test has {paths}, noise "
+                f"{noise}, failure {failure}: renew them by pytest --noise-update"
             )
         tolerances = map(_tolerance, stored["leaves"].values())
         return Reference(expected, rebuilt(expected, list(tolerances)))

@@ -176,8 +176,8 @@ def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
     if len(wrong):
         where = tuple(wrong[0].tolist())
         raise NoiseError(
-            f"{name} is {x[where]} at {where}: expected numbers, or -inf for what "
-            "cannot be; noise.first_nan finds where a NaN comes from"
+            f"{name} is {x[where]} at {where}: expected numbers, or -inf for an "
+            "impossible token; noise.first_nan finds where a NaN comes from"
         )
     return x
 

@@ -508,6 +508,4 @@ def _check_pure(advance: Callable, arrays: list[Array], batch: PyTree) -> None:
     if first != second:
         pairs = itertools.zip_longest(first, second, fillvalue="nothing")
         line = next(f"{a.strip()} / {b.strip()}" for a, b in pairs if a != b)
-        raise NoiseError(
-            f"step: traced twice, it is two programs ({line[:160]}); {hint}"
-        )
+        raise NoiseError(f"step: two traces give two programs ({line[:160]}); {hint}")
