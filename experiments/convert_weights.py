@@ -40,7 +40,7 @@ _cli.TOPICS |= {
     "Files": ["input", "output", "overwrite"],
     "Another size": ["resize"],
     "Network, where the file does not tell it": [
-        *("variant", "height", "width", "pixel_max"),
+        *("variant", "height", "width", "pixel_max")
     ],
 }
 flags.DEFINE_string("input", None, "File or directory to read.", required=True)

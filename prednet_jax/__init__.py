@@ -11,24 +11,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prednet_jax import (
-        curvature,
-        data,
-        noise,
-        objectives,
-        optimizers,
-        process,
-        saddles,
-        statistics,
-        tasks,
-        weights,
-    )
-    from prednet_jax.config import AutoencoderConfig, PredNetConfig
-    from prednet_jax.models.parameters import init_params, resize
-    from prednet_jax.models.prednet import forecast, predict
-    from prednet_jax.models.sequences import unit_times, units
-    from prednet_jax.training.trainer import Trainer, train_windows, windows
-    from prednet_jax.weights import pretrained
+    from prednet_jax import curvature as curvature
+    from prednet_jax import data as data
+    from prednet_jax import noise as noise
+    from prednet_jax import objectives as objectives
+    from prednet_jax import optimizers as optimizers
+    from prednet_jax import process as process
+    from prednet_jax import saddles as saddles
+    from prednet_jax import statistics as statistics
+    from prednet_jax import tasks as tasks
+    from prednet_jax import weights as weights
+    from prednet_jax.config import AutoencoderConfig as AutoencoderConfig
+    from prednet_jax.config import PredNetConfig as PredNetConfig
+    from prednet_jax.models.parameters import init_params as init_params
+    from prednet_jax.models.parameters import resize as resize
+    from prednet_jax.models.prednet import forecast as forecast
+    from prednet_jax.models.prednet import predict as predict
+    from prednet_jax.models.sequences import unit_times as unit_times
+    from prednet_jax.models.sequences import units as units
+    from prednet_jax.training.trainer import Trainer as Trainer
+    from prednet_jax.training.trainer import train_windows as train_windows
+    from prednet_jax.training.trainer import windows as windows
+    from prednet_jax.weights import pretrained as pretrained
 
 from prednet_jax import errors
 
@@ -36,32 +40,7 @@ __version__ = "0.1.0"
 
 errors.quieten_cuda_plugin()
 
-__all__ = [
-    "AutoencoderConfig",
-    "PredNetConfig",
-    "Trainer",
-    "curvature",
-    "data",
-    "forecast",
-    "init_params",
-    "noise",
-    "objectives",
-    "optimizers",
-    "predict",
-    "pretrained",
-    "process",
-    "resize",
-    "saddles",
-    "statistics",
-    "tasks",
-    "train_windows",
-    "unit_times",
-    "units",
-    "weights",
-    "windows",
-]
-
-# The module that defines each public name. Names that are not listed are modules.
+# The module that defines each public name; other public names are modules.
 _DEFINED_IN = {
     "AutoencoderConfig": "config",
     "PredNetConfig": "config",
@@ -76,6 +55,11 @@ _DEFINED_IN = {
     "train_windows": "training.trainer",
     "windows": "training.trainer",
 }
+_MODULES = (
+    *("curvature", "data", "noise", "objectives", "optimizers", "process"),
+    *("saddles", "statistics", "tasks", "weights"),
+)
+__all__ = [*_DEFINED_IN, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,12 +42,7 @@ KITTI_HELD_OUT = {
 _HEIGHT, _WIDTH = 128, 160
 
 
-def prepare(
-    name: str,
-    source: Path,
-    folder: Path,
-    progress: Progress = iter,
-) -> Path:
+def prepare(name: str, source: Path, folder: Path, progress: Progress = iter) -> Path:
     """Prepares a data set of `BRING` from the files in `source`; returns its path.
 
     `progress` is given the sequences or pictures to make, and yields them.

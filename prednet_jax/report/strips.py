@@ -25,11 +25,7 @@ Words = tuple[str, str] | None
 
 
 def strip(
-    rows: dict[str, NDArray],
-    first: int | None,
-    *,
-    start: int = 0,
-    words: Words = None,
+    rows: dict[str, NDArray], first: int | None, *, start: int = 0, words: Words = None
 ) -> bytes:
     """Creates a PNG of at most ten or twelve frames of each row.
 
@@ -69,11 +65,7 @@ def strip(
 
 
 def film(
-    rows: dict[str, NDArray],
-    first: int | None,
-    *,
-    start: int = 0,
-    words: Words = None,
+    rows: dict[str, NDArray], first: int | None, *, start: int = 0, words: Words = None
 ) -> bytes:
     """Returns the last 200 frames as GIF, the rows side by side, 200 ms each."""
     stacked = np.concatenate(list(rows.values()), axis=2)

@@ -101,11 +101,7 @@ _FIXED = (
         targets="stale",
         examples=True,
     ),
-    Arm(
-        name="float64",
-        meaning="float64, deterministic order",
-        precision="float64",
-    ),
+    Arm(name="float64", meaning="float64, deterministic order", precision="float64"),
     Arm(
         name="reduction_order_run",
         meaning="random order of every reduction, the same for the whole run",
@@ -119,10 +115,7 @@ _FIXED = (
         noise="gpu_order:gpu=gtx1080",
     ),
     Arm(
-        name="ulp",
-        meaning="up to one ulp on every result",
-        noise="ulp",
-        examples=True,
+        name="ulp", meaning="up to one ulp on every result", noise="ulp", examples=True
     ),
     Arm(
         name="gpu",

@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from prednet_jax import data, process, statistics, tasks
 from prednet_jax.errors import UserError, check_int, open_unit
 from prednet_jax.runs import arms
@@ -17,8 +15,8 @@ from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
 from prednet_jax.tasks import PredNetTask, Task
 from prednet_jax.training import loop
-from prednet_jax.training.recipe import check_memory
-from prednet_jax.training.settings import Settings
+from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.settings import DataSettings, Settings, TrainingSettings
 
 # There is no verdict without the control and the treatment.
 REQUIRED_ARMS = (arms.CONTROL, arms.TREATMENT)
@@ -217,7 +215,11 @@ def check(setup: Setup) -> None:
             raise UserError(f"workdir={folder}: a file; expected a directory")
     for task in setup.tasks:
         window, updates = setup.window, setup.updates_of(task)
-        check_memory(task, updates=updates, window=window, dtype=np.float32)
+        Recipe(
+            task=task,
+            data=DataSettings(window=window),
+            training=TrainingSettings(updates=updates),
+        ).check_sizes(1)
         outside = setup.allow_outside
         try:
             source = data.open_source(

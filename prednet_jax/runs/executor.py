@@ -99,10 +99,7 @@ class Script:
 
 
 def execute(
-    jobs: Iterable[Job | Script],
-    *,
-    processes: int,
-    stop: threading.Event | None = None,
+    jobs: Iterable[Job | Script], *, processes: int, stop: threading.Event | None = None
 ) -> Running:
     """Executes jobs, `processes` at a time; their output is `log.txt` in their folders.
 

@@ -193,10 +193,7 @@ class _Watch:
 
 
 def shorten(
-    reporter: Reporter,
-    design: Design,
-    needed: list[Job],
-    saddle: Saddle | None,
+    reporter: Reporter, design: Design, needed: list[Job], saddle: Saddle | None
 ) -> tuple[Design, Saddle | None]:
     """Returns the largest design that the runs have reached; cuts off later updates."""
     rung = shortened.largest_rung(needed, published.RUNGS)

@@ -192,10 +192,7 @@ def _claim(
     If there is a study, that is the effect over the seeds of both.
     """
     found = Claim(
-        kind=kind,
-        model=model,
-        answer=Answer.CANNOT_TELL,
-        found=effect.measured,
+        kind=kind, model=model, answer=Answer.CANNOT_TELL, found=effect.measured
     )
     if study is None:
         return found, effect

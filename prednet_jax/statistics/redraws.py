@@ -20,11 +20,7 @@ import numpy as np
 from prednet_jax import errors
 from prednet_jax.records.verdict import Answer, Arms, Contrast, Estimate, Record
 from prednet_jax.statistics import sign_flip
-from prednet_jax.statistics.contrasts import (
-    MARGIN_FRACTION,
-    paired,
-    seed_order,
-)
+from prednet_jax.statistics.contrasts import MARGIN_FRACTION, paired, seed_order
 from prednet_jax.statistics.sign_flip import Floats
 
 #: Smallest distance between two runs, over the distance travelled, that counts as
@@ -185,10 +181,7 @@ class Effect:
         means = [np.asarray([runs.mean() for runs in group]) for group in groups]
         scale = means[1].mean()
         raw = paired(means[0] / scale, means[1] / scale, margin=self.margin)
-        record = {
-            "seeds": self.contrast.n,
-            **self.estimate_and_interval,
-        }
+        record = {"seeds": self.contrast.n, **self.estimate_and_interval}
         record["low_90"], record["high_90"] = _known(low_90, high_90)
         record["raw"] = raw.mean_difference
         record["raw_low"], record["raw_high"] = _known(raw.ci_low, raw.ci_high)

@@ -188,9 +188,9 @@ def train_runs(
             batch = runs[i].schedule.start.shape[1]
             seen[i] += batch * int(metrics.scored.sum())
             copied = copy_last_frame_loss(frames, bool(first), method)
-            records.append(
-                update_record(number, seen[i], metrics, copied, update.seconds)
-            )
+            losses = float(metrics.loss), float(metrics.frame_losses[-1]), copied
+            measured = *losses, float(metrics.grad_norm), update.seconds
+            records.append(UpdateRecord(number, seen[i], *measured))
         yield update.state, records
 
 
@@ -237,19 +237,6 @@ def copy_last_frame_loss(
     unseen_from = method.extrapolate_from if method is not None else None
     steps = shown[1:] - evaluation.last_seen(shown, unseen_from)[1:]
     return float(np.mean(np.square(steps / 255)))
-
-
-def update_record(
-    update: int,
-    frames_seen: int,
-    metrics: StepMetrics,
-    copied: float | None,
-    seconds: float,
-) -> UpdateRecord:
-    """Returns the record of an update, from its metrics as NumPy arrays."""
-    losses = float(metrics.loss), float(metrics.frame_losses[-1]), copied
-    norm = float(metrics.grad_norm)
-    return UpdateRecord(update, frames_seen, *losses, norm, seconds)
 
 
 def frames_seen(schedule: data.Schedule, updates: int) -> int:

@@ -26,11 +26,7 @@ from prednet_jax.models.unroll import segment_length
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 from prednet_jax.training import keys, loop, truncated
-from prednet_jax.training.settings import (
-    DataSettings,
-    RecordSettings,
-    TrainingSettings,
-)
+from prednet_jax.training.settings import DataSettings, RecordSettings, TrainingSettings
 from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
@@ -125,20 +121,13 @@ class Recipe:
         return loop.frame_schedule(self.task, source, **asked, method=self.method)
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
-        """Refuses a number of runs for which memory or open files do not suffice."""
+        """Refuses runs for which the memory or the open files do not suffice.
+
+        The `seeds` are `together` where they are replicas of one program.
+        """
         if together:
             _allow_open_files(seeds)
-        check_memory(
-            self.task,
-            updates=self.updates,
-            window=self.data.window,
-            dtype=self.dtype,
-            batch=self.data.batch,
-            seeds=seeds,
-            together=together,
-            examples=self.records.examples,
-            rematerialize=self.method.rematerialize,
-        )
+        _check_memory(self, seeds, together)
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """Returns the state before the first update."""
@@ -175,23 +164,11 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
     return Prepared(source, schedule, weights)
 
 
-def check_memory(
-    task: Task,
-    *,
-    updates: int,
-    window: int,
-    dtype: Any,
-    batch: int = 1,
-    seeds: int = 1,
-    together: bool = False,
-    examples: int = 0,
-    rematerialize: bool = False,
-) -> None:
-    """Refuses, with a UserError, a training that cannot fit into this machine's memory.
-
-    Its `seeds` are `together` where they are replicas of one program. `rematerialize`
-    is a field of `objectives.Method`.
-    """
+def _check_memory(recipe: Recipe, seeds: int, together: bool) -> None:
+    """Refuses, with a UserError, a training that cannot fit into this machine."""
+    task, batch, dtype = recipe.task, recipe.data.batch, recipe.dtype
+    window, examples = recipe.data.window, recipe.records.examples
+    rematerialize, updates = recipe.method.rematerialize, recipe.updates
     size = np.dtype(dtype).itemsize
     height, width, _ = task.frame
     pixels = math.prod(task.frame)

@@ -1,8 +1,8 @@
-import dataclasses
 import io
 import re
 import resource
 import sys
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +11,11 @@ import pytest
 
 from prednet_jax import PredNetConfig, optimizers, process, records, tasks
 from prednet_jax.errors import RunError, UserError, log_line
+from prednet_jax.objectives import Method
 from prednet_jax.training import progress, run_recorder
 from prednet_jax.training.loop import UpdateRecord
-from prednet_jax.training.recipe import Recipe, check_memory
-from prednet_jax.training.settings import TrainingSettings
+from prednet_jax.training.recipe import Recipe
+from prednet_jax.training.settings import DataSettings, RecordSettings, TrainingSettings
 from prednet_jax.training.truncated import TrainState
 
 MANIFEST = records.Manifest(model="prednet", network={}, seed=0, updates=9, flags={})
@@ -39,7 +40,7 @@ def test_what_is_no_number_ends_the_run():
         # Carried state, then moments, then weights.
         ({}, {"params": bad, "optimizer_state": {"mu": bad}}, "optimizer_state/mu/b/k"),
     ):
-        wrong = dataclasses.replace(record(1), **fields)
+        wrong = replace(record(1), **fields)
         with pytest.raises(RunError, match=message):
             run_recorder.check_finite("run", wrong, lambda a=after: state(**a), True)
 
@@ -51,7 +52,7 @@ def test_a_gradient_of_zero_is_reported_once(tmp_path, capsys):
     keeper = run_recorder.RunRecorder(recipe, tmp_path, MANIFEST, 0)
     norms = [0.0] * 10 + [1.0] * 20 + [0.0] * 5
     for update, norm in enumerate(norms, 1):
-        keeper.see(dataclasses.replace(record(update), grad_norm=norm), state, False)
+        keeper.see(replace(record(update), grad_norm=norm), state, False)
     keeper.close()
     assert capsys.readouterr().err.count("the gradient was exactly zero") == 1
 
@@ -74,32 +75,34 @@ BIG = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
 @pytest.mark.fault
 def test_sizes_that_cannot_fit_are_refused_from_their_shapes():
     """Refused with the flag named; no array is made."""
-    usual = {"updates": 250, "window": 20, "dtype": np.float32}
-    for config, fields, message in (
-        (PredNetConfig(height=200000, width=200000), {}, "height=200000, width=200000"),
-        (BIG, {"updates": 99999999999}, "updates=99999999999: the plan of"),
-        (BIG, {"seeds": 5000, "together": True}, "replicas=5000: "),
-        (BIG, {"batch": 10**5}, "batch=100000"),
-        (BIG, {"examples": 10**8}, "examples=100000000: their prediction takes"),
+    many = {"training": TrainingSettings(updates=99999999999)}
+    examples = {"records": RecordSettings(examples=10**8)}
+    for config, fields, seeds, message in (
+        (replace(BIG, height=200000, width=200000), {}, 1, "height=200000, width=2000"),
+        (BIG, many, 1, "updates=99999999999: the plan of"),
+        (BIG, {}, 5000, "replicas=5000: "),
+        (BIG, {"data": DataSettings(batch=10**5)}, 1, "batch=100000"),
+        (BIG, examples, 1, "examples=100000000: their prediction takes"),
     ):
         with pytest.raises(UserError, match=message):
-            check_memory(tasks.of(config), **usual | fields)
+            Recipe(task=tasks.of(config), **fields).check_sizes(seeds, together=True)
 
 
 @pytest.mark.fault
 def test_the_estimate_knows_what_is_computed_again(monkeypatch):
     """At 128x160 ten frames in batches of four take 2.0 GiB, and again a third."""
-    task = tasks.of(dataclasses.replace(BIG, variant="lotter", height=128))
-    sizes = {"updates": 1, "window": 10, "dtype": np.float32, "batch": 4}
+    task = tasks.of(replace(BIG, variant="lotter", height=128))
+    recipe = Recipe(task=task, data=DataSettings(window=10, batch=4))
+    again = replace(recipe, method=Method(rematerialize=True))
     monkeypatch.setattr(process, "memory_bytes", lambda: 10**9)
     with pytest.raises(
         UserError, match=r"takes at least 2\.0 GB; .*--rematerialize, 0\.\d GB"
     ):
-        check_memory(task, **sizes)
-    check_memory(task, **sizes, rematerialize=True)
+        recipe.check_sizes(1)
+    again.check_sizes(1)
     monkeypatch.setattr(process, "memory_bytes", lambda: 10**8)
     with pytest.raises(UserError, match=r"takes at least 0\.\d GB; .* machine$"):
-        check_memory(task, **sizes, rematerialize=True)
+        again.check_sizes(1)
 
 
 @pytest.mark.fault
