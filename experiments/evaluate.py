@@ -18,7 +18,6 @@ command takes ten seconds of one core.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import _inherited
 from absl import flags
 
 from prednet_jax import data, errors, process, records
-from prednet_jax.data.frames import ENDLESS
+from prednet_jax.data.frames import ENDLESS, FrameSource
 from prednet_jax.errors import UserError
 from prednet_jax.report import tables
 from prednet_jax.training import evaluation
@@ -38,12 +37,7 @@ FLAGS = flags.FLAGS
 SHORT = 10
 _cli.TOPICS |= {
     "Weights and sequences": [
-        "weights",
-        "split",
-        "frames",
-        "sequences",
-        "skip",
-        "seed",
+        *("weights", "split", "frames", "sequences", "skip", "seed")
     ],
     "Predictions": ["horizons", "extrapolate_from", "stored_start"],
     "Output": ["output", "ssim_range"],
@@ -92,29 +86,8 @@ def main() -> None:
     errors.positive("--ssim_range", FLAGS.ssim_range)
     if horizons := tuple(dict.fromkeys(_flags.integers("horizons"))):
         from prednet_jax.report import figures  # Needs an extra: fail before the work.
-    run_flags = _inherited.run_flags(FLAGS.weights) if FLAGS.weights else {}
     trained = _inherited.load_trained_network()
-    task, params, frames = trained.task, trained.params, trained.frames
-    if split == "all" and (parts := data.split_parts(frames.name(task))):
-        raise UserError(
-            f"--split=all with --data={frames.name(task)}: it has the parts "
-            f"{', '.join(parts)}; expected one of them as --split, or the path of one "
-            "as --data"
-        )
-    source = (
-        frames.open_source(task, FLAGS.seed)
-        if split == "all"
-        else frames.open_split(task, split)
-    )
-    name = frames.name(task)
-    few = 16 if name in data.NAMES else 0
-    if source.length >= ENDLESS and FLAGS.sequences == 0:
-        raise UserError(
-            f"--sequences=0 with --data={name}: it has no end; expected 1 or more"
-        )
-    if source.done:
-        print(f"data={source.name}: {source.done}", flush=True)
-    warn_if_seen(trained.weights, run_flags, name, run_flags.get("data") or task.data)
+    source = open_sequences(trained, split)
     steps = FLAGS.frames
     if steps is None:
         steps = evaluation.piece_length(source)
@@ -125,9 +98,10 @@ def main() -> None:
                 "a folder train, have longer ones."
             )
     trained = trained.for_frames(steps)
+    few = 16 if trained.frames.name(trained.task) in data.NAMES else 0
     scores = evaluation.evaluate(
-        params,
-        task,
+        trained.params,
+        trained.task,
         source,
         frames=steps,
         extrapolate_from=trained.extrapolate_from,
@@ -139,7 +113,7 @@ def main() -> None:
     )
     record = {
         "weights": trained.weights,
-        "weights_sha256": records.fingerprint(params),
+        "weights_sha256": records.fingerprint(trained.params),
         "data": source.name,
         "data_sha256": source.fingerprint,
         "split": split,
@@ -149,15 +123,37 @@ def main() -> None:
         **scores,
     }
     output = Path(FLAGS.output or "runs/horizons.json")
-    earlier = output.exists()
+    replaced = ", in place of earlier ones" * output.exists()
     if FLAGS.output or horizons:
         _cli.write(output, record, **trained.effective)
     print_scores(source.name, scores)
     if horizons:
         picture = output.with_suffix(".png")
         records.write_bytes(picture, figures.horizons_picture(scores["horizons"]))
-        replaced = ", in place of earlier ones" if earlier else ""
         print(f"{output}, {picture.name}: the scores, and a figure of them{replaced}")
+
+
+def open_sequences(trained: _inherited.TrainedNetwork, split: str) -> FrameSource:
+    """Opens the sequences of a split, and tells what was made of the frames."""
+    frames, task = trained.frames, trained.task
+    name = frames.name(task)
+    if split != "all":
+        source = frames.open_split(task, split)
+    elif parts := data.split_parts(name):
+        raise UserError(
+            f"--split=all with --data={name}: it has the parts {', '.join(parts)}; "
+            "expected one of them as --split, or the path of one as --data"
+        )
+    else:
+        source = frames.open_source(task, FLAGS.seed)
+    if source.length >= ENDLESS and FLAGS.sequences == 0:
+        raise UserError(
+            f"--sequences=0 with --data={name}: it has no end; expected 1 or more"
+        )
+    if source.done:
+        print(f"data={source.name}: {source.done}", flush=True)
+    warn_if_seen(trained, name)
+    return source
 
 
 def print_scores(name: str, scores: dict[str, Any]) -> None:
@@ -188,17 +184,17 @@ def print_scores(name: str, scores: dict[str, Any]) -> None:
         print(tables.columns(rows, right=range(1, 7)))
 
 
-def warn_if_seen(
-    path: str, run_flags: Mapping[str, Any], name: str, trained: str
-) -> None:
+def warn_if_seen(trained: _inherited.TrainedNetwork, name: str) -> None:
     """Warns where a training on a stream saw these frames, or their pictures."""
+    run = _inherited.run_flags(trained.weights)
     generated = name in data.NAMES
     shared = FLAGS.split == "unseen" if generated else FLAGS.split != "all"
-    same = os.path.realpath(name) == os.path.realpath(trained)
-    if shared and same and run_flags.get("sampling") == "stream":
+    seen = os.path.realpath(run.get("data") or trained.task.data)
+    same = os.path.realpath(name) == seen
+    if shared and same and run.get("sampling") == "stream":
         errors.log_line(
-            f"--weights={path}: trained on a stream through all of {name}, so "
-            f"on these {'pictures' if generated else 'frames'} too"
+            f"--weights={trained.weights}: trained on a stream through all of {name}, "
+            f"so on these {'pictures' if generated else 'frames'} too"
         )
 
 

@@ -80,10 +80,9 @@ def main() -> None:
     """Checks the flags, predicts, writes and prints."""
     process.prepare(cache=True)
     trained = _inherited.load_trained_network()
-    task, params = trained.task, trained.params
     check_network(trained)
-    source = trained.frames.open_source(task, FLAGS.seed)
-    start, frames = shown_frames(source, task)
+    source = trained.frames.open_source(trained.task, FLAGS.seed)
+    start, frames = shown_frames(source, trained.task)
     future = FLAGS.future
     trained = trained.for_frames(frames, future=bool(future))
     k = trained.extrapolate_from
@@ -96,39 +95,28 @@ def main() -> None:
     shown = np.concatenate([truth, np.zeros((future, *truth.shape[1:]), np.float32)])
     first = frames if k is None and future else k
     predictions, maps = evaluation.predict_frames(
-        task, params, shown, extrapolate_from=first, maps=FLAGS.layers
+        trained.task, trained.params, shown, extrapolate_from=first, maps=FLAGS.layers
     )
-    copied = evaluation.last_seen(truth, k)
-    scores = (
-        evaluation.score(truth, found) for found in (predictions[:frames], copied)
-    )
+    copied = evaluation.last_seen(shown, first)
+    scores = (evaluation.score(truth, x[:frames]) for x in (predictions, copied))
     rows = evaluation.table(*scores, k, start=start)
-    last = truth[frames - 1 if k is None else k - 1]
     unknown = np.full_like(shown[frames:], np.nan)
-    pictures = {
-        "true": np.concatenate([truth, unknown]),
-        "prediction": predictions,
-        "last frame": np.concatenate([copied, np.broadcast_to(last, unknown.shape)]),
-    }
+    pictures = {"true": np.concatenate([truth, unknown])}
+    pictures |= {"prediction": predictions, "last frame": copied}
     labels: dict[str, Any] = {"start": start, "words": WORDS}
     number = start + np.arange(len(shown))
     marks = {"number": number, "seen": number < start + (first or len(shown))}
+    arrays = {"frames": truth, "predictions": predictions[:frames], **marks}
+    if future:
+        arrays["future"] = predictions[frames:]
+    record = {"means": evaluation.means(rows), "frames": rows, "start": start}
+    record |= {"extrapolate_from": k, "future": future}
+    record |= _cli.provenance(**trained.effective)
     contents = layers(maps, marks, first, labels) if maps else {}
     contents |= {
         "scores.csv": records.csv_bytes(rows, COLUMNS),
-        "scores.json": records.json_bytes(
-            {"means": evaluation.means(rows), "frames": rows, "start": start}
-            | {
-                "extrapolate_from": k,
-                "future": future,
-                **_cli.provenance(**trained.effective),
-            }
-        ),
-        "predictions.npz": records.tree_bytes(
-            {"frames": truth, "predictions": predictions[:frames], **marks}
-            | ({"future": predictions[frames:]} if future else {}),
-            compressed=True,
-        ),
+        "scores.json": records.json_bytes(record),
+        "predictions.npz": records.tree_bytes(arrays, compressed=True),
         "predictions.png": strips.strip(pictures, first, **labels),
         "predictions.gif": strips.film(pictures, first, **labels),
     }
@@ -136,26 +124,34 @@ def main() -> None:
     if frames < source.length < ENDLESS:
         print(f"shown: frames {start} to {start + frames - 1} of {source.length}")
     print_scores(rows)
+    describe(trained, start, frames, first)
+    print(f"{FLAGS.workdir}: {', '.join(sorted(contents))}")
+
+
+def describe(
+    trained: _inherited.TrainedNetwork, start: int, frames: int, first: int | None
+) -> None:
+    """Prints which frames the network was trained on, and which it has seen here."""
     shown_data, seen = trained.frames.data, _inherited.run_flags(trained.weights)
     if shown_data == seen.get("data") not in (None, *data.NAMES):
         print(
             f"{trained.weights} was trained on frames of {shown_data}; evaluate.py "
             "--split=test scores frames that it has not seen"
         )
-    if maps:
-        for name, offset in sequences.unit_times(task.config, FLAGS.layers).items():
+    if FLAGS.layers:
+        config = trained.task.config  # type: ignore[attr-defined]
+        for name, offset in sequences.unit_times(config, FLAGS.layers).items():
             print(f"{name} at frame t has seen frames up to t{' - 1' * (offset < 0)}")
         if first is not None:
             print(
                 f"from frame {start + first} on the layers see the network's own "
                 "predictions in place of frames; E of the bottom layer is then no error"
             )
-    if future:
+    if FLAGS.future:
         print(
-            f"future: frames {start + frames} to {start + frames + future - 1}; the "
-            f"network has seen frames {start} to {start + (first or frames) - 1}"
+            f"future: frames {start + frames} to {start + frames + FLAGS.future - 1}; "
+            f"the network has seen frames {start} to {start + (first or frames) - 1}"
         )
-    print(f"{FLAGS.workdir}: {', '.join(sorted(contents))}")
 
 
 def check_network(trained: _inherited.TrainedNetwork) -> None:
@@ -234,9 +230,7 @@ def print_scores(rows: list[dict[str, Any]]) -> None:
     cells = [("frame", *evaluation.METRICS, "")]
     for label, row in labelled:
         scores = (f"{row[n]:.3g} ({row[f'copy_{n}']:.3g})" for n in evaluation.METRICS)
-        cells.append(
-            (label, *scores, "" if row.get("observed", True) else "extrapolated")
-        )
+        cells.append((label, *scores, "extrapolated" * (not row.get("observed", True))))
     if rows:
         print(tables.columns(cells, right=range(1, 5)))
         print("In brackets: copying the last frame that was seen.")
