@@ -115,24 +115,20 @@ def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     A file that is missing or not such an archive is a FileError, also while an array is
     loaded.
     """
-    with open_binary(path) as file:
-        try:
-            # The size that the archive states is the most that is read of a member.
-            with zipfile.ZipFile(file) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-            if size > LIMIT:
-                raise FileError(
-                    f"{path}: its arrays take more than {LIMIT} bytes; expected fewer"
-                )
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                yield arrays
-        except UserError:
-            raise
-        except BROKEN as error:
+    with (
+        open_binary(path) as file,
+        broken_as(f"{path}: not a readable .npz archive", kind=FileError),
+    ):
+        # The size that the archive states is the most that is read of a member.
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > LIMIT:
             raise FileError(
-                f"{path}: not a readable .npz archive ({reason(error)})"
-            ) from None
+                f"{path}: its arrays take more than {LIMIT} bytes; expected fewer"
+            )
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            yield arrays
 
 
 def read_npz(
@@ -155,14 +151,16 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def broken_as(problem: str, expected: str = "") -> Iterator[None]:
-    """Turns a library's error about broken bytes into one sentence, a UserError."""
+def broken_as(
+    problem: str, expected: str = "", kind: type[UserError] = UserError
+) -> Iterator[None]:
+    """Turns a library's error about broken bytes into one sentence, a `kind`."""
     try:
         yield
     except UserError:
         raise
     except BROKEN as error:
-        raise UserError(f"{problem} ({reason(error)}){expected}") from None
+        raise kind(f"{problem} ({reason(error)}){expected}") from None
 
 
 @contextlib.contextmanager

@@ -93,10 +93,7 @@ def write_arrays(path: Path, tree: Any) -> None:
                 raise
             raise full from error
         stored = checkpointer.restore(parent / path.name)
-    expected, found = (dict(_flat(arrays)) for arrays in (tree, stored))
-    if {k: _bits(v) for k, v in expected.items()} != {
-        k: _bits(v) for k, v in found.items()
-    }:
+    if records.fingerprint(stored) != records.fingerprint(tree):
         raise RunError(f"{path}: {UNLIKE}")
 
 
@@ -104,16 +101,6 @@ def read_arrays(path: Path) -> Any:
     """Reads a directory that `write_arrays` wrote."""
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
         return checkpointer.restore(parent / path.name)
-
-
-def _flat(tree: Any) -> list[tuple[str, Any]]:
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(key_path), leaf) for key_path, leaf in leaves]
-
-
-def _bits(leaf: Any) -> tuple:
-    array = np.asarray(leaf)
-    return str(array.dtype), array.shape, array.tobytes()
 
 
 def updates(directory: str | os.PathLike) -> list[int]:
