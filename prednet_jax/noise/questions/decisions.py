@@ -125,7 +125,7 @@ class Decisions(tuple[Decision, ...]):
         flipped = sum(decision.flipped > 0 for decision in self)
         lines = [f"decisions: {len(self)}, flipped: {flipped}"]
         lines += [
-            f"  {d.flipped:.0%} of draws, {d.share:.2g} of {d.elements} elements  "
+            f"  {d.flipped:.0%} of runs, {d.share:.2g} of {d.elements} elements  "
             f"{d.path}"
             + (f"  [{d.source}]" if d.source else "")
             + (f"  examples{_listed(d.examples)}" if d.examples else "")
@@ -201,7 +201,7 @@ def decisions(
         drawn = draw_keys(key, draws)
         pairs = ((once(draw, False), once(draw, True)) for draw in drawn)
         report = Decisions(_tallied(pairs, watched.labels, draws))
-        report.notes = f"{draws} draws of {format(spec)}", *format_notes(products)
+        report.notes = f"{draws} runs under {format(spec)}", *format_notes(products)
         if wanted is not None:
             report.evaluation = _evaluated(answers[::2], answers[1::2], wanted)
         return report

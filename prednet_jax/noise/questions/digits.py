@@ -94,9 +94,9 @@ class DigitsTable(NamedTuple):
             leaf = f"{r.path} {r.dtype}{list(r.shape)}"
             rows.append((leaf, *known, f"{r.precision:.1f}"))
         last = (
-            f"{self.draws} draws of {self.noise}",
-            f"assured: of the whole leaf, in {ASSURED:.0%} of runs, with {ASSURED:.0%} "
-            "confidence, if errors are normal",
+            f"{self.draws} runs under {self.noise}",
+            f"assured: of the whole array, in {ASSURED:.0%} of runs, with "
+            f"{ASSURED:.0%} confidence, if errors are normal",
         )
         lines = *format_table(head, rows, "<>>>><"), *last, *self.notes
         return "\n".join(lines)

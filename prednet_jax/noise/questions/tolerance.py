@@ -331,9 +331,9 @@ class _Errors:
         settled = self.settled & (np.isfinite(mean) == self.finite)
         if not np.all(settled & np.isfinite(spread)):
             raise NoiseError(
-                f"{leaf.path}: an element is NaN or infinite in some of the runs, and "
-                "not in the others; expected the same in all runs (noise.nan_rate "
-                "counts them)"
+                f"{leaf.path}: an element is finite in some of the runs only, or NaN "
+                "in some and infinite in others; expected the same in all runs "
+                "(noise.nan_rate counts them)"
             )
         mean, spread = mean[self.finite], spread[self.finite]
         far = np.abs(mean - self.references).max(0)

@@ -74,7 +74,7 @@ def test_every_kind_of_leaf_is_finite_and_of_its_shape():
     assert (found["zero"] == FLOAT32).all()
     assert (found["half"] <= 8 * math.log10(2)).all()
     assert len(table.rows) == 10  # no row for the empty leaf
-    assert "draws of ulp" in str(table)
+    assert "runs under ulp" in str(table)
     json.dumps(plain_data(table), allow_nan=False)
 
 
