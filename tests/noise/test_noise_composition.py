@@ -278,7 +278,9 @@ def test_equal_arguments_compile_once_and_others_are_refused():
     for scale in (2.0, 2.0, 3.0):
         run(KEYS[0], Options(scale), X)
     assert traced == [Options(2.0), Options(3.0)]
-    with pytest.raises(noise.NoiseError, match=r"Unhashable.*expected arrays, or an object"):
+    with pytest.raises(
+        noise.NoiseError, match=r"Unhashable.*expected arrays, or an object"
+    ):
         run(KEYS[0], Unhashable(), X)
 
 
