@@ -51,9 +51,15 @@ def read(file: Path) -> dict[str, list[_Entry]]:
         return {}
     try:
         tests = json.loads(file.read_text())
+        if not all(isinstance(entries, list) for entries in tests.values()):
+            raise TypeError("the calls of a test are a list")
         for leaf in _leaves(tests.values()):
-            _ratio(leaf["rtol"], _tolerance(leaf).atol, leaf)
-    except (ValueError, TypeError, KeyError, AttributeError):
+            kept = _tolerance(leaf)
+            # JSON has NaN, and integers that are no floats (OverflowError).
+            for x in (*kept, kept.noise, leaf["size"]):
+                if isinstance(x, str) or not 0 <= float(x) < math.inf:
+                    raise ValueError("a tolerance is no number from 0 on")
+    except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
         raise NoiseError(
             f"{file}: expected tolerances as pytest --noise-update writes them"
         ) from None

@@ -172,6 +172,9 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
 def _check(equations: Sequence[Recorded]) -> None:
     """Raises an error if `record` would not write the last equation's arrays."""
     one = equations[-1]
+    texts = (one.path, one.primitive, one.source, one.dtype, one.within)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("it is damaged: a value has a name that is no text")
     n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
     shapes = {"steps": (n, len(one.starts)), "values": (n, width)}
     kinds = {"steps": "iu", "hashes": "u", "unbounded": "iu"}

@@ -446,6 +446,19 @@ def test_a_file_with_one_damaged_array_is_refused(name, recording, tmp_path):
         noise.load_recording(file)
 
 
+@pytest.mark.parametrize("name", ["path", "dtype", "source"])
+def test_a_recorded_name_that_is_no_text_is_refused(name, recording, tmp_path):
+    file = tmp_path / "run.npz"
+    recording.save(file)
+    with np.load(file) as held:
+        arrays = dict(held)
+    about = json.loads(str(arrays["about"]))
+    about["equations"][-1][name] = {"a": 1}
+    np.savez(file, **(arrays | {"about": json.dumps(about)}))
+    with pytest.raises(noise.NoiseError, match="a name that is no text"):
+        noise.load_recording(file)
+
+
 def test_a_chain_of_scalars_compiles_once():
     """The host reads each value: XLA computed the whole chain for each of them."""
 

@@ -153,3 +153,15 @@ def test_what_is_no_python_is_refused_in_one_line(tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert "test_broken.py: " in line
     assert "expected a Python file" in line
+
+
+@pytest.mark.parametrize("number", [float("nan"), -1.0, 10**400, "1", None])
+@pytest.mark.parametrize("name", ["rtol", "atol", "noise", "size"])
+def test_what_is_no_tolerance_is_refused(tmp_path, name, number):
+    """With NaN as a tolerance any result passed."""
+    leaf = {"rtol": 0.0, "atol": 1.0, "noise": 0.1, "extrapolated": True, "size": 1.0}
+    entry = {"noise": "ulp", "failure": 1e-6, "leaves": {"a": leaf | {name: number}}}
+    file = tmp_path / "test_a.noise.json"
+    file.write_text(json.dumps({"test_a": [entry]}))
+    with pytest.raises(noise.NoiseError, match="expected tolerances as pytest"):
+        kept.read(file)
