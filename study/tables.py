@@ -365,15 +365,13 @@ def verdict(record: Record) -> str:
     raw = ("raw", "raw_low", "raw_high")
     limit = redraw_limit(record)
     rows = {
-        "random against fixed orders (exp of the mean log ratio, minus 1)": shown(
-            details, *ends
+        "effect of random against fixed orders": shown(details, *ends),
+        "the same, with the 90 % interval of the equivalence test": shown(
+            details, *ends_90
         ),
-        "the same, 90 % interval of the equivalence test": shown(details, *ends_90),
-        "the same, difference of the mean losses over the control's": shown(
-            details, *raw
-        ),
-        "the same, mixed model": shown(mixed, *ends),
-        "p: sign flip; permutation within seeds; equivalence": "; ".join(
+        "the same, as a difference of mean losses": shown(details, *raw),
+        "the same, by a mixed model": shown(mixed, *ends),
+        "p of the sign flip; permutation within seeds; equivalence": "; ".join(
             numbers.probability(details[p])
             for p in ("p_value", "permutation_p", "tost_p")
         ),
@@ -381,22 +379,22 @@ def verdict(record: Record) -> str:
             f"{claim['claim']}: {claim['answer']}": shown(claim, *ends)
             for claim in record["claims"][1:]
         },
-        "effect from seed to seed, standard deviation; at most": (
+        "standard deviation of the effect from seed to seed; its upper bound": (
             f"{100 * seeds['sd']:.2f} %; {100 * seeds['upper']:.2f} %"
         ),
-        "scatter of a seed's runs, standard deviation": (
+        "standard deviation of the runs of a seed": (
             f"{100 * details['scatter']:.2f} %"
         ),
-        "scatter of random over that of fixed orders": (
+        "scatter of random orders, divided by the scatter of fixed orders": (
             f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}], "
             f"p {numbers.probability(ratio['p_value'])}"
         ),
-        "two runs of a new seed differ by less than, in 95 of 100": limit,
-        "distance / travelled": significant(apart, 2),
+        "largest difference of two runs of a new seed, in 95 of 100 pairs": limit,
+        "distance of runs, divided by the distance travelled": significant(apart, 2),
     }
     for known in details.get("known_answers", ()):
-        said = "is" if known["holds"] else f"**is not** ({known['answer']})"
-        what = f"{known['arm']}, must be `{known['expected']}`: {said}"
+        said = "it is" if known["holds"] else f"**it is not** ({known['answer']})"
+        what = f"{known['arm']} must be answered `{known['expected']}`: {said}"
         rows[what] = shown(known, *ends)
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
     claim = "In verdict.json the claim that noise lowers the loss is"
