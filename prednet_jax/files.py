@@ -152,14 +152,20 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def broken_as(
-    problem: str, expected: str = "", kind: type[UserError] = UserError
+    problem: str,
+    expected: str = "",
+    kind: type[UserError] = UserError,
+    also: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Turns a library's error about broken bytes into one sentence, a `kind`."""
+    """Turns an error about broken content into one sentence, a `kind`.
+
+    The errors are `BROKEN`, and those that a library raises `also`.
+    """
     try:
         yield
     except UserError:
         raise
-    except BROKEN as error:
+    except (*BROKEN, *also) as error:
         raise kind(f"{problem} ({reason(error)}){expected}") from None
 
 

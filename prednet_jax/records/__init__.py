@@ -133,13 +133,8 @@ def _finite(value: Any) -> Any:
 def read_json(path: str | os.PathLike) -> Any:
     """Reads JSON; a file that is missing or is not JSON is a FileError."""
     text = files.read_text(path)
-    try:
+    with files.broken_as(f"{path}: not JSON", "; expected a JSON file", FileError):
         return json.loads(text)
-    # ValueError: not JSON, or a number of thousands of digits.
-    except (ValueError, RecursionError) as error:
-        raise FileError(
-            f"{path}: {files.reason(error)}; expected a JSON file"
-        ) from None
 
 
 def write_csv(
@@ -346,10 +341,8 @@ def read_run(directory: str | os.PathLike) -> Run:
     manifest = read_manifest(directory)
     path = directory / METRICS
     lines = files.read_text(path).splitlines()
-    try:
+    with files.broken_as(f"{path}: not JSON", "; expected JSON lines", FileError):
         rows = [json.loads(line) for line in lines]
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path}: {files.reason(error)}; expected JSON lines") from None
     if not rows:
         raise FileError(f"{path}: empty; expected one object per update")
     return Run(directory, manifest, _columns(path, rows))

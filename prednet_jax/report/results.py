@@ -70,14 +70,11 @@ def load(directory: str | Path) -> Results:
         if judged and name not in judged.get(model, {}).get(arm, ()):
             continue
         run = records.read_run(folder)
-        try:
+        wanted = "; expected a loss in each line, and a seed in the manifest"
+        problem = f"{folder / records.METRICS}: not the metrics of a run"
+        with files.broken_as(problem, wanted, FileError):
             seed = int(run.manifest.seed)
             draws.setdefault((model, arm, seed), []).append(run.metrics["loss"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(
-                f"{folder / records.METRICS}: {type(error).__name__} {error}; expected "
-                "a number named loss in each line, and a seed in the manifest"
-            ) from None
         copy = run.metrics.get("copy_last_frame_loss")
         if copy is not None and np.isfinite(copy).all():
             found.copied.setdefault(model, {})[seed] = copy

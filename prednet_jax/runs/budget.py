@@ -225,15 +225,12 @@ class Plan:
         if not (root / PLAN).is_file():
             return None
         stored = records.read_json(root / PLAN)
-        try:
+        problem = f"{root / PLAN}: not the plan of a comparison"
+        wanted = "; expected what compare_backends.py wrote: remove it to begin anew"
+        with files.broken_as(problem, wanted, files.FileError, (AttributeError,)):
             rung = stored.pop("rung")
             without = tuple(rung.pop("without"))
             return cls(**stored, rung=Rung(**rung, without=without))
-        except (AttributeError, KeyError, TypeError):
-            raise files.FileError(
-                f"{root / PLAN}: not the plan of a comparison; expected what "
-                "compare_backends.py wrote: remove it to begin anew"
-            ) from None
 
 
 def describe_size(first: int, rung: Rung) -> str:

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from prednet_jax import data, errors, noise, process, records, tasks
+from prednet_jax import data, errors, files, noise, process, records, tasks
 from prednet_jax.config import PredNetConfig
 from prednet_jax.training import keys, loop
 from prednet_jax.training.trainer import Trainer
@@ -216,7 +216,8 @@ def read(path: Path) -> list[Row]:
 
 
 def _rows(path: Path) -> list[Row]:
-    try:
+    wanted = "; expected the rows that symmetric_start.py wrote"
+    with files.broken_as(f"{path}: a row that cannot be read", wanted):
         return [
             Row(
                 program=row["program"],
@@ -230,11 +231,6 @@ def _rows(path: Path) -> list[Row]:
             )
             for row in records.read_csv(path)
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise errors.UserError(
-            f"{path}: a row without a proper {error}; expected the rows that "
-            "symmetric_start.py wrote"
-        ) from None
 
 
 def exchange(params: Params, config: PredNetConfig) -> dict:

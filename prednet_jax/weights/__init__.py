@@ -204,16 +204,12 @@ def load_run(folder: Path) -> tuple[Task, dict]:
 
 
 def _task(folder: Path) -> Task:
-    try:
+    problem = f"{folder / records.MANIFEST}: not the manifest of a run"
+    with files.broken_as(problem, "; expected what train.py wrote"):
         manifest = records.read_manifest(folder)
         if manifest.model in tasks.NAMED and not manifest.network:
             raise KeyError("network")
         return tasks.recorded(manifest.model, manifest.network)
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / records.MANIFEST}: not the manifest of a run ({error!r}); "
-            "expected what train.py wrote"
-        ) from None
 
 
 def _like(task: Task) -> Any:

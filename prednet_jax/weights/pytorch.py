@@ -31,7 +31,7 @@ import numpy as np
 
 from prednet_jax import errors, files
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, one_of, positive
+from prednet_jax.errors import one_of, positive
 from prednet_jax.weights.arrays import for_fractions, of_one_network, reading, sizes
 from prednet_jax.weights.tensors import METADATA, is_safetensors, read_safetensors
 
@@ -176,13 +176,10 @@ def is_port(path: str | os.PathLike) -> bool:
 def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Reads the tensors of a .pth file by name; nested names are joined by dots."""
     content = files.read_bytes(path)
-    try:
+    wanted = f"; expected {_WANTED}, as torch.save(model.state_dict(), path) writes it"
+    also = pickle.UnpicklingError, AttributeError
+    with files.broken_as(f"{path}: not readable", wanted, also=also):
         return _tensors(_read_zip(io.BytesIO(content)))
-    except (*files.BROKEN, pickle.UnpicklingError, AttributeError) as error:
-        raise UserError(
-            f"{path}: {files.reason(error)}; expected {_WANTED}, as torch.save("
-            "model.state_dict(), path) writes it"
-        ) from None
 
 
 def _pickle_of(archive: zipfile.ZipFile) -> str | None:

@@ -58,15 +58,12 @@ def read_safetensors(
     from safetensors.numpy import load
 
     content = files.read_bytes(path)
-    try:
+    # Types that NumPy does not have are a TypeError or a KeyError.
+    broken = f"{path}: not a whole file", "; expected a safetensors file"
+    with files.broken_as(*broken, also=(SafetensorError,)):
         arrays = load(content)
         # The file begins with the length of its header, which is JSON.
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    # Types that NumPy does not have are a TypeError or a KeyError.
-    except (SafetensorError, TypeError, KeyError, ValueError) as error:
-        raise UserError(
-            f"{path}: {files.reason(error)}; expected a safetensors file"
-        ) from None
     return arrays, header.get("__metadata__", {})
 
 
@@ -107,11 +104,8 @@ def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
     """Reads a directory of `save_orbax`; anything else is a UserError."""
     folder = Path(path).absolute()
     text = files.read_text(folder / NETWORK)
-    try:
+    with files.broken_as(f"{path}: broken", "; expected the network's arrays"):
         params = checkpoints.read_arrays(folder / _ARRAYS)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"{path}: {first}; expected the network's arrays") from None
     return _checked(path, text, params)
 
 

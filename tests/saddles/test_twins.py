@@ -214,5 +214,5 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     with pytest.raises(UserError, match="twice"):
         symmetric.read(path)
     path.write_text("program,arm\nx\n")
-    with pytest.raises(UserError, match="a row without a proper 'delta'; expected"):
+    with pytest.raises(UserError, match=r"cannot be read .'delta'.; expected"):
         symmetric.done(path)
