@@ -100,8 +100,9 @@ class RunRecorder:
 
         # Each part of a run has its own file: TensorBoard joins them, and drops what an
         # earlier part wrote about later updates. (The `flush` of tensorboardX'
-        # SummaryWriter does not wait for its thread, which loses events.)
-        self._events = EventsWriter(str(folder / "events"))
+        # SummaryWriter does not wait for its thread, which loses events.) A relative
+        # path that starts with `s3:` or `gs:` would be a bucket.
+        self._events = EventsWriter(str((folder / "events").absolute()))
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
         self._losses: list[float] = []
         self._zero_gradients = 0

@@ -3,6 +3,7 @@ import re
 import resource
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +56,17 @@ def test_a_gradient_of_zero_is_reported_once(tmp_path, capsys):
         keeper.see(replace(record(update), grad_norm=norm), state, False)
     keeper.close()
     assert capsys.readouterr().err.count("the gradient was exactly zero") == 1
+
+
+def test_a_relative_folder_is_no_bucket(tmp_path, monkeypatch):
+    """TensorBoard's writer took a path that starts with `s3:` for one."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("s3:run")
+    folder.mkdir()
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(task=task, training=TrainingSettings(updates=1))
+    run_recorder.RunRecorder(recipe, folder, MANIFEST, 0).close()
+    assert list((tmp_path / "s3:run").glob("events*"))
 
 
 def test_clipping_is_optax_own_before_the_optimiser():
