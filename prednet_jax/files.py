@@ -165,7 +165,7 @@ def broken_as(
         yield
     except UserError:
         raise
-    except (*BROKEN, *also) as error:
+    except BROKEN + also as error:
         raise kind(f"{problem} ({reason(error)}){expected}") from None
 
 
