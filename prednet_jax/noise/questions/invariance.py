@@ -318,7 +318,7 @@ def _line_finder(batched: _BatchedCall) -> Callable[[str], str]:
     The line is "" if no line alone makes a difference.
     """
 
-    def lines(*arrays: Array) -> list[tuple[Step, Array]]:
+    def lines(*arrays: Values) -> list[tuple[Step, Array]]:
         hooks, program = _Lines(), traced(batched.outcome, arrays)
         evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
         return hooks.seen
@@ -326,7 +326,7 @@ def _line_finder(batched: _BatchedCall) -> Callable[[str], str]:
     def of(rows: int) -> list[tuple[Step, jax.ShapeDtypeStruct]]:
         steps: list[Step] = []
 
-        def values_of(*arrays: Array) -> list[Array]:
+        def values_of(*arrays: Values) -> list[Array]:
             seen = lines(*arrays)
             steps.extend(step for step, _ in seen)
             return [x for _, x in seen]
