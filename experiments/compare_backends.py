@@ -125,13 +125,9 @@ def main() -> None:
                 deadline=deadline,
             )
             reporter.stage("judging the runs and drawing the report")
-            verdict = judge(design, saddle)
-            size = _size_record(plan, design, saddle)
-            verdict = dataclasses.replace(
-                verdict,
-                design={**verdict.design, **size},
-                seconds=time.monotonic() - started,
-            )
+            verdict = judge(design, saddle, plan)
+            seconds = time.monotonic() - started
+            verdict = dataclasses.replace(verdict, seconds=seconds)
             records.write_json(root / report.VERDICT, verdict.to_json())
             page = report.build(root)
             (root / budget.PLAN).unlink(missing_ok=True)
@@ -279,18 +275,17 @@ def _saddle(design: runs.Design, plan: budget.Plan) -> Saddle | None:
     return Saddle(design.root / "saddle", arms, updates, plan.first_seed, script)
 
 
-def judge(design: runs.Design, saddle: Saddle | None) -> Verdict:
+def judge(design: runs.Design, saddle: Saddle | None, plan: budget.Plan) -> Verdict:
     """Returns the verdict about the runs on disk, next to the published study."""
     study = published.load()
     others = []
     if saddle is not None and (rows := saddle.rows()):
         others.append(study.saddle_claim(rows, design.margin))
     verdict = comparison.judge(design, study.losses(design), others)
-    command = {
-        "command": shlex.join(["python", *sys.argv]),
-        "flags": _cli.chosen_flags(),
-    }
-    return dataclasses.replace(verdict, design={**verdict.design, **command})
+    command = shlex.join(["python", *sys.argv])
+    about = {"command": command, "flags": _cli.chosen_flags()}
+    about |= verdict.design | _size_record(plan, design, saddle)
+    return dataclasses.replace(verdict, design=about)
 
 
 def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) -> dict:

@@ -80,11 +80,8 @@ class Interruption:
                     f"{number.name}: saving after this update; another signal, a "
                     "second or more from now, ends the run without saving"
                 )
-            elif not self._saving and self._seconds_since() > SAME_SECONDS:
+            elif time.monotonic() - self._noted_at > SAME_SECONDS and not self._saving:
                 _leave(number, "left at once, without saving")
-
-    def _seconds_since(self) -> float:
-        return time.monotonic() - self._noted_at
 
 
 def _leave(number: signal.Signals, message: str) -> None:
