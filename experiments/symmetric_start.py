@@ -29,7 +29,7 @@ from absl import flags
 from prednet_jax import errors, files, process, records
 from prednet_jax.runs import store
 from prednet_jax.saddles import symmetric
-from prednet_jax.saddles.symmetric import ARMS, PROGRAMS, Design
+from prednet_jax.saddles.symmetric import ARMS, PROGRAMS, SaddleDesign
 from prednet_jax.training import keys
 
 FLAGS = flags.FLAGS
@@ -47,7 +47,7 @@ flags.DEFINE_string("workdir", "results/study/A", "Directory of runs.csv.")
 
 def main() -> None:
     """Checks the flags, then makes the runs that are not yet in the table."""
-    design = Design(updates=FLAGS.updates)
+    design = SaddleDesign(updates=FLAGS.updates)
     deltas, seeds = list(_flags.numbers("deltas")), list(_flags.integers("seeds"))
     asked = symmetric.runs(FLAGS.programs, FLAGS.arms, deltas, seeds)
     process.prepare(threads=1, cache=True)
@@ -71,7 +71,9 @@ def main() -> None:
     print(table)
 
 
-def _show(run: symmetric.Run, design: Design, update: int, loss: float) -> None:
+def _show(
+    run: symmetric.SaddleRun, design: SaddleDesign, update: int, loss: float
+) -> None:
     """Prints the progress of a run from time to time."""
     if update % 50 == 0:
         print(
@@ -81,7 +83,7 @@ def _show(run: symmetric.Run, design: Design, update: int, loss: float) -> None:
         )
 
 
-def write_manifest(folder: Path, design: Design) -> None:
+def write_manifest(folder: Path, design: SaddleDesign) -> None:
     """Describes the table's contents; a table of another design is a UserError."""
     shared = {
         **dataclasses.asdict(design),

@@ -52,7 +52,7 @@ def part_a(folder: Path, program: str) -> Dots:
     return saddle(effects(rows), program, rows[0].updates)
 
 
-def effects(rows: Sequence[symmetric.Row]) -> list[dict[str, Any]]:
+def effects(rows: Sequence[symmetric.SaddleRow]) -> list[dict[str, Any]]:
     """Returns every `arm` at every `delta` of every `program`, the symmetric one first.
 
     The result has per seed `separated_at`, and `over_control`, the final loss divided
@@ -75,8 +75,8 @@ def effects(rows: Sequence[symmetric.Row]) -> list[dict[str, Any]]:
 
 
 def _of(
-    rows: Sequence[symmetric.Row], program: str, arm: str, delta: float
-) -> list[symmetric.Row]:
+    rows: Sequence[symmetric.SaddleRow], program: str, arm: str, delta: float
+) -> list[symmetric.SaddleRow]:
     group = [r for r in rows if (r.program, r.arm, r.delta) == (program, arm, delta)]
     return sorted(group, key=lambda row: row.seed)
 

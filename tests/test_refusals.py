@@ -217,7 +217,10 @@ CASES = {
     "saddles from symmetry": [
         (lambda: symmetric.runs(["a"], ["tile"], [0.0], [1]), "'a': expected one of"),
         (lambda: symmetric.runs(["symmetric"], ["b"], [0], [1]), "'b': expected one"),
-        (lambda: symmetric.Design(updates=19), "updates=19: expected .* at least 20"),
+        (
+            lambda: symmetric.SaddleDesign(updates=19),
+            "updates=19: expected .* at least 20",
+        ),
         (lambda: symmetric.symmetrise(PARAMS, CONFIG, blocks="same"), "blocks='same'"),
         (lambda: symmetric.split(PARAMS, CONFIG, -1e-3, KEY), "delta=-0.001"),
         (lambda: symmetric.split(PARAMS, CONFIG, 1.0, KEY), "delta=1.0"),

@@ -85,7 +85,7 @@ class ArmRuns:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
+class JudgedNetwork:
     """One network of a comparison; its runs, the control first, draws in order."""
 
     design: Design
@@ -250,7 +250,7 @@ def judge(
     networks = {}
     for task in design.tasks:
         jobs = [job for job in design.runs() if job.task == task]
-        networks[task.name] = Judged(design, task, read(jobs))
+        networks[task.name] = JudgedNetwork(design, task, read(jobs))
     answers = {name: judged.answers() for name, judged in networks.items()}
     claims = [
         claim

@@ -16,7 +16,7 @@ import numpy as np
 
 from prednet_jax import records, statistics
 from prednet_jax.runs.arms import FIXED_ORDERS
-from prednet_jax.saddles.symmetric import Row
+from prednet_jax.saddles.symmetric import SaddleRow
 
 if TYPE_CHECKING:
     from prednet_jax.runs.design import Design
@@ -35,7 +35,7 @@ _RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
-class Rung:
+class PublishedRung:
     """The results of the study after a given number of updates.
 
     Attributes:
@@ -67,7 +67,7 @@ class Published:
     """The content of `published.json`; `saddle` has losses by updates, arm and seed."""
 
     setting: Mapping[str, object]
-    rungs: Mapping[int, Rung]
+    rungs: Mapping[int, PublishedRung]
     saddle: Mapping[int, Mapping[str, Mapping[str, float]]]
     orders_away: float
 
@@ -102,7 +102,7 @@ class Published:
         ]
 
     def saddle_claim(
-        self, rows: Sequence[Row], margin: float = statistics.MARGIN_FRACTION
+        self, rows: Sequence[SaddleRow], margin: float = statistics.MARGIN_FRACTION
     ) -> statistics.Claim:
         """Returns the claim about an exact saddle, which plain float32 does not leave.
 
@@ -148,7 +148,7 @@ def load() -> Published:
     """Reads the published numbers of the package."""
     stored = records.read_json(PATH)
     rungs = {
-        int(updates): Rung(
+        int(updates): PublishedRung(
             rung["losses"], tuple(rung["distance_over_travelled"].values())
         )
         for updates, rung in stored["rungs"].items()

@@ -60,7 +60,7 @@ class Saddle:
             log=self.folder / f"{arm}.txt",
         )
 
-    def rows(self) -> list[symmetric.Row]:
+    def rows(self) -> list[symmetric.SaddleRow]:
         """Returns the rows of the trainings that have finished."""
         path = self.folder / "runs.csv"
         return symmetric.read(path) if path.exists() else []

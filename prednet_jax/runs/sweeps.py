@@ -226,7 +226,7 @@ def launch(job: Job) -> ProcessCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RemoteOutcome:
     """A run on another machine.
 
     Attributes:
@@ -240,7 +240,7 @@ class Outcome:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
-def run_here(start: ProcessCommand, expected: str) -> Outcome:
+def run_here(start: ProcessCommand, expected: str) -> RemoteOutcome:
     """Executes the command that `launch` gave, in a child of this Ray worker.
 
     `expected` is `jobs.source` where the sweep was started.
@@ -249,7 +249,7 @@ def run_here(start: ProcessCommand, expected: str) -> Outcome:
     script = str(PACKAGE.parent / start.script)
     here = jobs.source(script)
     if here != expected:
-        return Outcome(
+        return RemoteOutcome(
             refused=f"{host}: source {here[:12]} in {PACKAGE.parent}; expected "
             f"{expected[:12]}, the same commit on every machine"
         )
@@ -265,10 +265,10 @@ def run_here(start: ProcessCommand, expected: str) -> Outcome:
             raise KilledError(f"status {status} on {host}")
         files = (file for file in root.rglob("*") if file.is_file())
         content = {str(f.relative_to(root)): f.read_bytes() for f in files}
-        return Outcome(status=status, files=content)
+        return RemoteOutcome(status=status, files=content)
 
 
-def receive(job: Job, outcome: Outcome) -> Ended:
+def receive(job: Job, outcome: RemoteOutcome) -> Ended:
     """Writes the files that `run_here` has sent."""
     if outcome.refused:
         return Ended(job, UserError(outcome.refused))

@@ -63,7 +63,7 @@ BINS = 20
 Params = Mapping[str, Mapping[str, jax.Array]]
 
 
-class Run(NamedTuple):
+class SaddleRun(NamedTuple):
     """The identity of a run; `seed` determines weights, split, data and noise."""
 
     program: str
@@ -73,7 +73,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design:
+class SaddleDesign:
     """The settings that all runs of a table share; `updates` is at least `BINS`."""
 
     config: PredNetConfig = NETWORK
@@ -86,13 +86,13 @@ class Design:
 
 def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
-) -> list[Run]:
+) -> list[SaddleRun]:
     """Returns all combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
     asked = [("program", p, PROGRAMS) for p in programs]
     for name, value, known in asked + [("arm", arm, ARMS) for arm in arms]:
         errors.one_of(name, value, tuple(known))
     return [
-        Run(program, arm, delta, seed)
+        SaddleRun(program, arm, delta, seed)
         for seed in seeds
         for program in programs
         for arm in arms
@@ -102,7 +102,9 @@ def runs(
 
 
 def measure(
-    run: Run, design: Design, see: Callable[[int, float], None] = lambda *_: None
+    run: SaddleRun,
+    design: SaddleDesign,
+    see: Callable[[int, float], None] = lambda *_: None,
 ) -> dict[str, Any]:
     """Executes one run, on the embedded walk of its seed, and returns its row.
 
@@ -152,7 +154,7 @@ def _first(happened: np.ndarray) -> int | None:
     return int(np.argmax(happened)) + 1 if happened.any() else None
 
 
-def start(run: Run, design: Design) -> dict:
+def start(run: SaddleRun, design: SaddleDesign) -> dict:
     """Returns the initial weights of a run, and sets JAX to its precision."""
     process.set_precision("float32")
     config = design.config
@@ -165,7 +167,7 @@ def start(run: Run, design: Design) -> dict:
 
 
 @functools.cache
-def _trainer(design: Design, arm: str) -> Trainer:
+def _trainer(design: SaddleDesign, arm: str) -> Trainer:
     return Trainer(
         design.config,
         tasks.of(design.config).optimizer(design.updates),
@@ -174,13 +176,13 @@ def _trainer(design: Design, arm: str) -> Trainer:
 
 
 @functools.cache
-def _compare(design: Design) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
+def _compare(design: SaddleDesign) -> Callable[[dict], tuple[jax.Array, jax.Array]]:
     config = design.config
     return jax.jit(lambda params: (asymmetry(params, config), unequal(params, config)))
 
 
-class Row(NamedTuple):
-    """The outcome of one run: the fields of `Run`, and its end.
+class SaddleRow(NamedTuple):
+    """The outcome of one run: the fields of `SaddleRun`, and its end.
 
     `equal` is whether every weight always had the same bits as its twin. `loss` is the
     mean over the last fifth of the updates. `separated_at` is `updates + 1` if the
@@ -197,12 +199,12 @@ class Row(NamedTuple):
     updates: int
 
 
-def done(path: Path) -> set[Run]:
+def done(path: Path) -> set[SaddleRun]:
     """Returns the finished runs of runs.csv; a diverged run counts as finished."""
-    return {Run(*row[:4]) for row in _rows(path)}
+    return {SaddleRun(*row[:4]) for row in _rows(path)}
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[SaddleRow]:
     """Reads runs.csv; a duplicate or diverged row is a UserError."""
     rows = _rows(path)
     if diverged := [row for row in rows if not np.isfinite(row.loss)]:
@@ -215,11 +217,11 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def _rows(path: Path) -> list[Row]:
+def _rows(path: Path) -> list[SaddleRow]:
     wanted = "; expected the rows that symmetric_start.py wrote"
     with files.broken_as(f"{path}: a row that cannot be read", wanted):
         return [
-            Row(
+            SaddleRow(
                 program=row["program"],
                 arm=row["arm"],
                 delta=float(row["delta"]),

@@ -138,7 +138,7 @@ class Recipe:
         )
 
 
-class Prepared(NamedTuple):
+class PreparedRun(NamedTuple):
     """A seed's frames, which of them each update sees, and float32 initial weights."""
 
     source: FrameSource
@@ -146,7 +146,7 @@ class Prepared(NamedTuple):
     weights: dict
 
 
-def prepare(recipe: Recipe, seed: int) -> Prepared:
+def prepare(recipe: Recipe, seed: int) -> PreparedRun:
     """Opens the data and draws the weights, all of which can be refused."""
     keys.stream(seed, "init")
     _ = recipe.validation
@@ -161,7 +161,7 @@ def prepare(recipe: Recipe, seed: int) -> Prepared:
             f"data={source.name}: {left} of {source.length} frames are never trained "
             f"on, since they fill no window of {schedule.window} frames"
         )
-    return Prepared(source, schedule, weights)
+    return PreparedRun(source, schedule, weights)
 
 
 def _check_memory(recipe: Recipe, seeds: int, together: bool) -> None:

@@ -43,7 +43,7 @@ _STATE: Any = TrainState(BY_REPLICA, BY_REPLICA, BY_STREAM, BY_REPLICA)  # type:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ReplicaLayout:
     """N replicas of B streams on a mesh of devices `[r, b]`."""
 
     replicas: int
@@ -94,7 +94,7 @@ class Layout:
 
 def layout(
     replicas: int, batch: int, devices: Sequence[jax.Device] | None = None
-) -> Layout:
+) -> ReplicaLayout:
     """Lays out replicas and streams on devices.
 
     Devices default to all, of every process.
@@ -109,7 +109,7 @@ def layout(
         )
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     mesh = Mesh(np.array(ordered, dtype=object).reshape(split), (REPLICAS, BATCH))
-    return Layout(replicas, batch, mesh)
+    return ReplicaLayout(replicas, batch, mesh)
 
 
 def shares(
@@ -154,7 +154,7 @@ def compile_update(
     optimizer: optax.GradientTransformation,
     method: Method,
     noise: NoiseSpec | None,
-    layout: Layout,
+    layout: ReplicaLayout,
     mode: str,
 ) -> Any:
     """Compiles one update of all replicas, to which their state is donated.
@@ -190,7 +190,9 @@ def compile_update(
     return jax.jit(program, donate_argnums=0)
 
 
-def many_seeds(update: Callable, layout: Layout, runs: Sequence[SeedRun]) -> Pair:
+def many_seeds(
+    update: Callable, layout: ReplicaLayout, runs: Sequence[SeedRun]
+) -> Pair:
     """Returns the step and the stream of the replicas of this process.
 
     `runs` are the runs of `layout.local(0)`, in its order, and `update` is the program

@@ -17,7 +17,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, log_line
 from prednet_jax.records import Manifest
 from prednet_jax.training import checkpoints
-from prednet_jax.training.recipe import Prepared, Recipe
+from prednet_jax.training.recipe import PreparedRun, Recipe
 
 #: What makes a directory that of a run.
 PARTS = (
@@ -159,7 +159,7 @@ class PendingRun:
     trained_here: bool
     writes: bool
     existing: ExistingRun
-    prepared: Prepared | None = None
+    prepared: PreparedRun | None = None
     manifest: Manifest | None = None
     state: Any = None
 

@@ -21,8 +21,8 @@ from prednet_jax.records import Manifest
 from prednet_jax.training import keys, loop, replicas, run_directory
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.loop import Pair, SeedRun
-from prednet_jax.training.recipe import Prepared, Recipe, prepare
-from prednet_jax.training.replicas import Layout
+from prednet_jax.training.recipe import PreparedRun, Recipe, prepare
+from prednet_jax.training.replicas import ReplicaLayout
 from prednet_jax.training.run_directory import ExistingRun, PendingRun
 from prednet_jax.training.run_recorder import RunRecorder, record_training
 
@@ -36,7 +36,7 @@ class TrainingStrategy:
     """
 
     recipe: Recipe
-    layout: Layout | None = None
+    layout: ReplicaLayout | None = None
     mode: str = ""
 
     @functools.cached_property
@@ -213,7 +213,7 @@ def _prepare_and_check(
 
 
 def _manifest(
-    recipe: Recipe, seed: int, prepared: Prepared, strategy: TrainingStrategy
+    recipe: Recipe, seed: int, prepared: PreparedRun, strategy: TrainingStrategy
 ) -> Manifest:
     """Returns the manifest of a run that begins now."""
     spec = noise_lib.Identity() if recipe.noise is None else recipe.noise

@@ -1,10 +1,10 @@
-from prednet_jax.saddles.symmetric import Row
+from prednet_jax.saddles.symmetric import SaddleRow
 from study import figures
 
 
 def test_effects_are_relative_to_float32_of_the_same_seed():
     rows = [
-        Row(program, arm, delta, seed, 700 + seed, False, loss * (1 + seed), 3000)
+        SaddleRow(program, arm, delta, seed, 700 + seed, False, loss * (1 + seed), 3000)
         for program in ("ordinary", "symmetric")
         for delta in (0.0, 0.1)
         for arm, loss in (("float32", 3.0), ("tile", 1.5))

@@ -8,7 +8,7 @@ from prednet_jax import AutoencoderConfig, PredNetConfig, runs, statistics, task
 from prednet_jax.records.verdict import Answer
 from prednet_jax.runs import published
 from prednet_jax.runs.arms import FIXED_ORDERS
-from prednet_jax.saddles.symmetric import Row
+from prednet_jax.saddles.symmetric import SaddleRow
 
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 
@@ -52,7 +52,7 @@ def test_the_records_say_what_a_size_can_show():
 def saddle_rows(updates, left=True):
     losses = published.load().saddle[updates]
     return [
-        Row(
+        SaddleRow(
             program="symmetric",
             arm=arm,
             delta=0.0,

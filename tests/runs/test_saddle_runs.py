@@ -47,10 +47,10 @@ def test_each_missing_arm_is_a_process_and_what_has_finished_is_judged(
     assert [script.name for script in one.scripts()] == [*saddle_runs.MEANINGS]
     done = []
     (one.folder / "runs.csv").touch()
-    row = dict.fromkeys(symmetric.Row._fields, 0)
+    row = dict.fromkeys(symmetric.SaddleRow._fields, 0)
 
     def rows(path):
-        return [symmetric.Row(**row | {"arm": arm}) for arm in done]
+        return [symmetric.SaddleRow(**row | {"arm": arm}) for arm in done]
 
     monkeypatch.setattr(symmetric, "read", rows)
     for arm, left, judged in (

@@ -15,7 +15,7 @@ from prednet_jax import PredNetConfig, Trainer, data, init_params, noise, optimi
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet
 from prednet_jax.saddles import symmetric
-from prednet_jax.saddles.symmetric import Design, Row, Run
+from prednet_jax.saddles.symmetric import SaddleDesign, SaddleRow, SaddleRun
 from prednet_jax.training import loop
 
 SMALL = PredNetConfig(
@@ -163,8 +163,8 @@ def _restored():
 @pytest.mark.usefixtures("_restored")
 def test_row_of_a_split_run_and_the_start_in_float64():
     config = dataclasses.replace(SMALL, width=8)
-    design = Design(config=config, window=2, updates=60)
-    row = symmetric.measure(Run("symmetric", "float32", 0.1, 1), design)
+    design = SaddleDesign(config=config, window=2, updates=60)
+    row = symmetric.measure(SaddleRun("symmetric", "float32", 0.1, 1), design)
     assert row["separated_at"] == row["unequal_at"] == 1
     assert row["asymmetry_20"] == pytest.approx(0.2, rel=0.3)
     losses = [row[f"loss_{i:02d}"] for i in range(1, 21)]
@@ -172,7 +172,7 @@ def test_row_of_a_split_run_and_the_start_in_float64():
     assert losses[-1] < losses[0]
     assert row["initial_params_sha256"] != row["final_params_sha256"]
     starts = [
-        symmetric.start(Run("ordinary", arm, 0.0, 1), design)["gates_1"]["kernel"]
+        symmetric.start(SaddleRun("ordinary", arm, 0.0, 1), design)["gates_1"]["kernel"]
         for arm in ("float32", "float64", "float32")
     ]
     assert [kernel.dtype for kernel in starts] == ["f4", "f8", "f4"]
@@ -204,12 +204,12 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     names = "program,arm,delta,seed,updates,separated_at,unequal_at,final_loss"
     line = "ordinary,tile,1e-08,8100,3000,,1,0.004"
     path.write_text(f"{names}\n{line}\n")
-    expected = Row("ordinary", "tile", 1e-8, 8100, 3001, False, 0.004, 3000)
+    expected = SaddleRow("ordinary", "tile", 1e-8, 8100, 3001, False, 0.004, 3000)
     assert symmetric.read(path) == [expected]
     path.write_text(f"{names}\n{line.replace('0.004', 'nan')}\n")
     with pytest.raises(UserError, match="diverged"):
         symmetric.read(path)
-    assert symmetric.done(path) == {Run(*expected[:4])}  # It is not made again.
+    assert symmetric.done(path) == {SaddleRun(*expected[:4])}  # It is not made again.
     path.write_text(f"{names}\n{line}\n{line}\n")
     with pytest.raises(UserError, match="twice"):
         symmetric.read(path)
