@@ -43,7 +43,7 @@ IMAGE, KERNEL = normal(304, 2, 9, 9, 4), normal(305, 3, 3, 4, 8, scale=0.2)
 DEVICE: dict[str, Callable[[], tuple]] = {}
 MIXED: dict[str, Callable[[], tuple]] = {}
 #: Those of `DEVICE` whose rows do not depend on each other.
-ROWS = ("normalised", "strided", "experts")
+ROWS = ("normalised", "strided", "experts", "u_net", "masked_attention", "runge_kutta")
 
 
 @listed(DEVICE, X, W, V)
@@ -134,6 +134,79 @@ def experts(x, w, u, v):
 @listed(DEVICE, X, W, V)
 def tangent(x, w, v):
     return jax.jvp(lambda w: jnp.log1p(jnp.square(x @ w)) @ v, (w,), (w[::-1],))
+
+
+A, B, C = (normal(711 + i, 40, 40, scale=0.17) for i in range(3))
+
+
+@listed(DEVICE, normal(720, 6, 8, 40), A, B, C)
+def gated_unit(xs, a, b, c):
+    def step(h, x):
+        z, r = (jax.nn.sigmoid(s) for s in (x @ a + h @ b, x @ b - h @ c))
+        return z * h + (np.float32(1) - z) * jnp.tanh(x @ c + (r * h) @ a), None
+
+    return lax.scan(step, jnp.zeros((8, 40)), xs)[0]
+
+
+@listed(DEVICE, normal(721, 24, 3), normal(722, 24), normal(723, 8, 3))
+def gaussian_process(x, y, new):
+    def kernel(a, b):
+        far = jnp.sum(a**2, 1)[:, None] + jnp.sum(b**2, 1)[None] - 2 * a @ b.T
+        return jnp.exp(np.float32(-0.25) * far)
+
+    lower = jnp.linalg.cholesky(
+        kernel(x, x) + np.float32(0.3) * jnp.eye(24, dtype=jnp.float32)
+    )
+    half = jax.scipy.linalg.solve_triangular(lower, kernel(x, new), lower=True)
+    weights = jax.scipy.linalg.cho_solve((lower, True), y)
+    return kernel(new, x) @ weights, jnp.diag(kernel(new, new) - half.T @ half)
+
+
+@listed(
+    DEVICE,
+    normal(724, 4, 12, 12, 3),
+    normal(725, 3, 3, 3, 6, scale=0.25),
+    normal(726, 3, 3, 6, 6, scale=0.18),
+    normal(727, 3, 3, 12, 2, scale=0.15),
+)
+def u_net(x, down, low, up):
+    fine = jax.nn.relu(convolve(x, down))
+    coarse = fine.reshape(-1, 6, 2, 6, 2, 6).mean((2, 4))
+    coarse = jax.nn.relu(convolve(coarse, low))
+    coarse = jnp.repeat(jnp.repeat(coarse, 2, 1), 2, 2)
+    return convolve(jnp.concatenate([fine, coarse], -1), up)
+
+
+@listed(DEVICE, normal(728, 4, 10, 40), A, B, normal(715, 40, 5, scale=0.3))
+def masked_attention(x, a, b, v):
+    scores = jnp.einsum("bqd,bkd->bqk", x @ a, x @ b) / np.float32(6.3)
+    seen = jnp.tril(jnp.ones((10, 10), bool))
+    shares = jax.nn.softmax(jnp.where(seen, scores, np.float32(-1e9)))
+    return (x + shares @ x) @ v
+
+
+@listed(DEVICE, normal(710, 8, 40), A, B)
+def runge_kutta(x, a, b):
+    def slope(h):
+        return jnp.tanh(h @ a) @ b - h
+
+    dt = np.float32(0.1)
+
+    def step(_, h):
+        one = slope(h)
+        two = slope(h + dt / 2 * one)
+        three = slope(h + dt / 2 * two)
+        four = slope(h + dt * three)
+        return h + dt / 6 * (one + 2 * two + 2 * three + four)
+
+    return lax.fori_loop(0, 5, step, x)
+
+
+@listed(DEVICE, normal(730, 48, 12), normal(731, 5, 12))
+def k_means(x, centres):
+    far = jnp.sum(centres**2, 1)[None] - 2 * x @ centres.T
+    nearest = jax.nn.one_hot(jnp.argmin(far, 1), 5, dtype=jnp.float32)
+    return (nearest.T @ x) / jnp.maximum(nearest.sum(0), 1)[:, None]
 
 
 def mixed(*arguments: Any, dtype: str = "bfloat16") -> Callable:
@@ -312,6 +385,89 @@ def attention_in_bfloat16(dtype):
         q, k = product(x, w, dtype), product(x, w.T, dtype)
         weights = jax.nn.softmax(product(q, k.T, dtype) / np.float32(7))
         return product(product(weights, x, dtype), v, dtype)
+
+    return fn
+
+
+@mixed(normal(740, 12, 48), W, V, dtype="float16")
+def scaled_loss(dtype):
+    """Gradients in float16 of a loss times 1024, divided by it in float32."""
+
+    def fn(x, w, v):
+        def loss(weights):
+            h = jax.nn.gelu(product(x, weights[0], dtype))
+            return np.float32(1024) * jnp.mean(
+                jnp.square(product(h, weights[1], dtype))
+            )
+
+        gradients = jax.tree.map(lambda g: cast(g, dtype), jax.grad(loss)((w, v)))
+        return jax.tree.map(lambda g: g / np.float32(1024), gradients)
+
+    return fn
+
+
+@mixed(normal(741, 12, 48), W, V, dtype="float8_e4m3fn")
+def two_float8s(dtype):
+    """Multiplies in float8: e4m3 forward and e5m2 backward, each with its scale."""
+
+    def scaled(x, dtype, largest):
+        if dtype is None:
+            return x
+        scale = jnp.max(jnp.abs(x)) / np.float32(largest)
+        return cast(x / scale, dtype) * scale
+
+    @jax.custom_vjp
+    def layer(x, w):
+        return scaled(x, dtype, 448) @ scaled(w, dtype, 448)
+
+    def backward(kept, g):
+        x, w = (scaled(a, dtype, 448) for a in kept)
+        g = scaled(g, dtype and "float8_e5m2", 57344)
+        return g @ w.T, x.T @ g
+
+    layer.defvjp(lambda x, w: (layer(x, w), (x, w)), backward)
+    loss = lambda w, x, v: jnp.sum(jnp.tanh(layer(jnp.sin(layer(x, w)), v)))  # noqa: E731
+    return lambda x, w, v: jax.grad(loss)(w, x, v)
+
+
+@mixed(normal(742, 10, 32), *(normal(743 + i, 32, 32, scale=0.2) for i in range(3)))
+def decoder(dtype):
+    """Attends to keys and values that are kept in the narrow type."""
+
+    def fn(x, q, k, v):
+        def step(kept, now):
+            place, token = now
+            row = jnp.stack([token @ k, token @ v]).astype(kept.dtype)
+            kept = lax.dynamic_update_slice(kept, row[:, None], (0, place, 0))
+            keys, values = kept.astype(token.dtype)
+            scores = jnp.where(jnp.arange(10) <= place, keys @ (token @ q), -1e9)
+            return kept, jax.nn.softmax(scores / np.float32(5)) @ values
+
+        kept = jnp.zeros((2, 10, 32), dtype or x.dtype)
+        return lax.scan(step, kept, (jnp.arange(10), x))[1]
+
+    return fn
+
+
+@mixed(normal(746, 4, 8, 8, 4), normal(747, 3, 3, 4, 8, scale=0.2), normal(748, 8, 3))
+def normalised_convolution(dtype):
+    """A convolution in the narrow type, with statistics of the batch in float32."""
+
+    def fn(x, w, v):
+        y = convolve(cast(x, dtype), cast(w, dtype))
+        y = (y - y.mean((0, 1, 2))) * lax.rsqrt(y.var((0, 1, 2)) + np.float32(1e-5))
+        return cast(jax.nn.relu(y), dtype).mean((1, 2)) @ v
+
+    return fn
+
+
+@mixed(normal(749, 10, 48), W, V, whole(750, 6, 10))
+def narrow_logits(dtype):
+    """Keeps its logits in the narrow type; the loss is computed in float32."""
+
+    def fn(x, w, v, labels):
+        logits = cast(jnp.square(product(x, w, dtype)) @ v, dtype)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
 
     return fn
 

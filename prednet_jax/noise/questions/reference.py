@@ -46,6 +46,11 @@ RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
 # All terms of a sum added one after another; tried where the others are too small.
 CHAIN = specs.ReductionOrder(granularity="element", chain="terms")
 LONG_CHAIN = "a longer chain of additions"
+# An operand next to the middle of two numbers of a format is rounded to the other one
+# in few runs. Noise that is n times as large makes it n times as frequent, so that 8
+# draws show what 128 would; a jump that no draw shows then comes in less than one run
+# of 300, as q (1 - q)^128 < 1 / 300 for every chance q of a jump.
+JUMPS = specs.compose(specs.default(), specs.UlpPerturbation(max_ulps=16))
 # From the finest on.
 FORMATS = tuple(sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n][1], reverse=True))
 RUNGS = ("identical", *RANDOM, CASTS, *FORMATS, "beyond")
@@ -150,7 +155,7 @@ class NoiseReference:
         causes = [("order", CHAIN, self._own.call, LONG_CHAIN)]
         for name in self._own.effects.keys() - {CASTS}:
             words = f"two runs that both multiply in {name} on this device"
-            causes.append((name, specs.default(), self._call, words))
+            causes.append((name, JUMPS, self._call, words))
         for rung, spec, call, words in causes:
             if words not in self._wider:
                 elements = self._element_noise()

@@ -7,7 +7,9 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
+from prednet_jax.noise.questions.explain import classify
 from prednet_jax.noise.questions.own_rounding import OwnRounding, own_rounding
+from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall
 from tests.accuracy import narrow, noise_programs
 from tests.noise.rounding_cpu import multiplying
@@ -38,6 +40,19 @@ def test_where_products_round(name):
         assert row["tolerance"]
         assert row["first"] in ("dot_general", "conv_general_dilated")
         assert row["told"] == [True, True]
+
+
+def test_a_jump_that_no_draw_shows_is_of_the_device_s_format():
+    """An operand crossed the middle of two numbers of TF32: it was `beyond`."""
+    fn, args = narrow.DEVICE["heads"]()
+    with multiplying("tf32"):
+        noisy = jax.jit(noise.inject(fn, noise.parse(narrow.NOISE)))
+        reference = NoiseReference(BoundCall(fn, args, {}), narrow.KEY, draws=8)
+        for seed in (1, 10, 12):
+            result = noisy(jax.random.key(seed), *args)
+            (leaf,) = classify(reference, result, jax.jit(fn)(*args)).leaves
+            assert leaf.rung == "tf32"
+            assert "two runs that both multiply in tf32" in leaf.reason
 
 
 def explicit(x, w, v):
