@@ -3,6 +3,7 @@
 A given flag that contradicts a setting of the run or file is a `UserError`.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import data, records, tasks, weights
+from prednet_jax import data, files, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import run_directory, settings
@@ -83,16 +84,11 @@ def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     if not (folders := run_directory.runs_below(workdir)):
         return {}
     path = folders[0] / records.MANIFEST
-    try:
-        manifests = [records.read_manifest(folder) for folder in folders]
-        recorded = dict(manifests[0].flags)
-    except (records.ManifestError, TypeError, ValueError):
-        recorded = {}
-    if not recorded:
-        raise UserError(
-            f"{path}: not the manifest of a run of train.py; expected its directory"
-        )
-    recorded["updates"] = max(manifest.updates for manifest in manifests)
+    with _reading(path):
+        recorded = dict(records.read_manifest(folders[0]).flags)
+        if not recorded:
+            raise ValueError("it has no flags")
+    recorded["updates"] = max(records.read_manifest(f).updates for f in folders)
     recorded = {k: v for k, v in recorded.items() if k not in _OF_COMMAND}
     if "model" not in given:
         tasks.check_recorded(str(recorded.get("model", "prednet")))
@@ -114,6 +110,12 @@ def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"{_shown(recorded[name])}{more}, as in {path}"
             )
     return recorded
+
+
+def _reading(manifest: Path) -> contextlib.AbstractContextManager:
+    """Names a manifest that is read, in the error of one that is broken."""
+    problem = f"{manifest}: not the manifest of a run of train.py"
+    return files.broken_as(problem, "; expected its directory, or a weight file")
 
 
 def _comparable(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,13 +195,8 @@ def run_flags(path: str) -> Mapping[str, Any]:
         folder = folder.parent
     if not (folder / records.MANIFEST).is_file():
         return {}
-    found = records.read_manifest(folder).flags
-    if not isinstance(found, Mapping):
-        raise UserError(
-            f"{folder / records.MANIFEST}: not the manifest of a run of train.py; "
-            "expected its directory, or a weight file"
-        )
-    return found
+    with _reading(folder / records.MANIFEST):
+        return dict(records.read_manifest(folder).flags)
 
 
 def frames_of(path: str, own: DataSettings) -> DataSettings:

@@ -201,11 +201,8 @@ def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
 def check_all_begun(runs: Sequence[PendingRun]) -> None:
     """Refuses to continue where some runs have checkpoints and another has no run."""
     lost = [run.folder for run in runs if run.existing.manifest is None]
-    kept = [
-        run.folder
-        for run in runs
-        if run.existing.manifest and checkpoints.updates(run.folder)
-    ]
+    begun = [run.folder for run in runs if run.folder not in lost]
+    kept = [folder for folder in begun if checkpoints.updates(folder)]
     if lost and kept:
         raise UserError(
             f"--resume: {kept[0]} has a run and {lost[0]} has none; expected a run in "
