@@ -14,7 +14,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import data, files, records, tasks, weights
+from prednet_jax import data, errors, files, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import run_directory, settings
@@ -219,10 +219,8 @@ def frames_of(path: str, own: DataSettings) -> DataSettings:
         print(f"--data={layer['data']}, as {path}")
     if layer.get("data", own.data) in (None, *data.NAMES):
         layer = {name: layer[name] for name in ("data",) if name in layer}
-    try:
+    with errors.named(path):
         return settings.fill(DataSettings, dataclasses.asdict(own) | layer)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
 def define_weights() -> None:

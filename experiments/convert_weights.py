@@ -33,7 +33,7 @@ from absl import flags
 
 from prednet_jax import process, resize, weights
 from prednet_jax.config import PredNetConfig
-from prednet_jax.errors import UserError, expect
+from prednet_jax.errors import UserError, expect, named
 
 FLAGS = flags.FLAGS
 _cli.TOPICS |= {
@@ -125,10 +125,8 @@ def resized(config: PredNetConfig, params: dict) -> tuple[PredNetConfig, dict]:
         *("--resize", text, "HEIGHT,WIDTH, as in 48,64"),
     )
     height, width = map(int, FLAGS.resize)
-    try:
+    with named(f"--resize={text}"):
         return resize(config, params, height=height, width=width)
-    except UserError as error:
-        raise UserError(f"--resize={text}: {error}") from None
 
 
 def print_network(config: PredNetConfig, params: Mapping) -> None:

@@ -171,10 +171,8 @@ def check_network(trained: _inherited.TrainedNetwork) -> None:
                 f"network {task.name}: expected a PredNet, or leave --{name} out"
             )
     for name in FLAGS.layers:
-        try:
+        with errors.named(f"--layers={','.join(FLAGS.layers)}"):
             prednet.place_of_map(config, name)
-        except UserError as error:
-            raise UserError(f"--layers={','.join(FLAGS.layers)}: {error}") from None
 
 
 def shown_frames(source: FrameSource, task: Task) -> tuple[int, int]:

@@ -4,10 +4,12 @@ A script prints a `UserError` as one line and ends with status 2, a `RunError` w
 status 1; every other exception is a fault of the program and keeps its traceback.
 """
 
+import contextlib
 import functools
 import logging
 import os
 import sys
+from collections.abc import Iterator
 
 from prednet_jax.noise.errors import UserError as UserError
 from prednet_jax.noise.errors import check_int as check_int
@@ -21,6 +23,15 @@ from prednet_jax.noise.errors import positive as positive
 
 class RunError(RuntimeError):
     """A run that cannot continue although its command was valid."""
+
+
+@contextlib.contextmanager
+def named(name: object, kind: type[UserError] = UserError) -> Iterator[None]:
+    """Puts the name of a flag or file in front of a UserError; it becomes a `kind`."""
+    try:
+        yield
+    except UserError as error:
+        raise kind(f"{name}: {error}") from None
 
 
 # The extra of setup.cfg that brings a module, by the name under which it is imported.

@@ -252,17 +252,14 @@ class Manifest:
             ManifestError: it is not the manifest of a run; the message contains `name`.
         """
         names = {f.name for f in fields(cls)} - {"other"}
-        try:
+        broken = f"{name}: not the manifest of a run", "; expected what train.py wrote"
+        with files.broken_as(*broken, ManifestError, also=(AttributeError,)):
             known = {k: v for k, v in values.items() if k in names and v is not None}
             known["updates"] = int(known.get("updates", 0))
             known["resumed"] = tuple(known.get("resumed", ()))
             other = {k: v for k, v in values.items() if k not in names}
             defaults = {"model": "", "network": {}, "seed": 0, "flags": {}}
             return cls(**defaults | known, other=other)
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            raise ManifestError(
-                f"{name}: not the manifest of a run; expected what train.py wrote"
-            ) from None
 
 
 def read_manifest(directory: str | os.PathLike) -> Manifest:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prednet_jax import files, records
-from prednet_jax.errors import UserError
+from prednet_jax.errors import named
 from prednet_jax.files import FileError
 from prednet_jax.records.verdict import ArmRecord, Verdict
 
@@ -91,10 +91,8 @@ def load(directory: str | Path) -> Results:
 def read_verdict(path: Path) -> Verdict:
     """Reads verdict.json; a missing or broken file is a FileError."""
     content = records.read_json(path)
-    try:
+    with named(path, FileError):
         return Verdict.from_json(content)
-    except UserError as error:
-        raise FileError(f"{path}: {error}") from None
 
 
 def _read_examples(path: Path) -> Examples:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from prednet_jax import noise, statistics
 from prednet_jax.config import CONVOLUTIONS
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, named
 
 
 class Role(StrEnum):
@@ -210,10 +210,8 @@ def arm(name: str) -> Arm:
 
 
 def _check_noise(name: str, text: str) -> None:
-    try:
+    with named(f"arm={name!r}"):
         spec = noise.parse(text)
-    except ValueError as error:
-        raise UserError(f"arm={name!r}: {error}") from None
     if spec == noise.Identity():
         raise UserError(f"arm={name!r}: expected a noise, such as noise:ulp:max_ulps=2")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prednet_jax import data, process, statistics, tasks
-from prednet_jax.errors import UserError, check_int, open_unit
+from prednet_jax.errors import UserError, check_int, named, open_unit
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
@@ -221,11 +221,8 @@ def check(setup: Setup) -> None:
             training=TrainingSettings(updates=updates),
         ).check_sizes(1)
         outside = setup.allow_outside
-        try:
+        with named("data" if task.windowed else "images"):
             source = data.open_source(
                 setup.data_of(task), **tasks.frame_size(task), allow_outside=outside
             )
             loop.frame_schedule(task, source, window=window, updates=updates)
-        except UserError as error:
-            field = "data" if task.windowed else "images"
-            raise UserError(f"{field}: {error}") from None

@@ -125,14 +125,10 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
             f"{path}: damaged; its files are not those that were saved: "
             "remove it, and an earlier checkpoint is used"
         )
-    try:
+    problem = f"{path}: not a state of this network"
+    accepted = "; expected the checkpoint of a run of the same network"
+    with files.broken_as(problem, accepted, FileError):
         tree = read_arrays(path)
-    except (ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise FileError(
-            f"{path}: not a state of this network ({first}); "
-            "expected the checkpoint of a run of the same network"
-        ) from None
     leaves = [np.asarray(tree[name]) for name in sorted(tree)]
     expected, whole = jax.tree.leaves(like), isinstance(like, TrainState)
     if not whole:  # The parameters are the first field of a state.

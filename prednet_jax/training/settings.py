@@ -18,7 +18,7 @@ from prednet_jax import data, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.data import CROPS, FrameSource
-from prednet_jax.errors import UserError, check_int, one_of, positive
+from prednet_jax.errors import UserError, check_int, named, one_of, positive
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 
@@ -316,10 +316,8 @@ class TrainingSettings:
 
 def parse_noise(text: str) -> noise_lib.NoiseSpec:
     """Returns a noise spec; a UserError names the flag if the text is not a noise."""
-    try:
+    with named("--noise"):
         return noise_lib.parse(text)
-    except ValueError as error:
-        raise UserError(f"--noise: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
