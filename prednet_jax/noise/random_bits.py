@@ -26,7 +26,7 @@ The draw takes two operations instead of ten, and the program has fewer to compi
 import hashlib
 import math
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -81,6 +81,16 @@ def split(key: Array, count: int) -> Array:
     """Splits a typed or raw key into `count` keys; do not use `key` again."""
     check(key)
     return jax.random.split(key, count)
+
+
+def each(key: Array, count: int) -> Iterator[Array]:
+    """Yields the keys of `split`; none is cut out by a program to be compiled."""
+    keys = split(key, count)
+    if not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        yield from map(jnp.asarray, jax.device_get(keys))
+        return
+    for data in jax.device_get(jax.random.key_data(keys)):
+        yield jax.random.wrap_key_data(data, impl=jax.random.key_impl(keys))
 
 
 def fold(state: Array, *data: int | Array) -> Array:

@@ -66,6 +66,12 @@ class ElementNoise:
         self._squares += size**2
         self._largest = np.maximum(self._largest, size)
 
+    def see_sums(self, runs: int, squares: np.ndarray, largest: np.ndarray) -> None:
+        """Adds runs by the sum of their squared deviations, and the largest one."""
+        self.runs += runs
+        self._squares += squares
+        self._largest = np.maximum(self._largest, largest)
+
     def limits(self) -> np.ndarray:
         """Returns for each element the largest deviation among similar elements.
 

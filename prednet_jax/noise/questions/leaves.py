@@ -66,13 +66,14 @@ def describe_leaves(tree: PyTree) -> list[Leaf]:
     return described
 
 
-def wide_leaves(tree: PyTree) -> Result:
-    """Returns the leaves in float64 or complex128.
+def own_leaves(tree: PyTree) -> Result:
+    """Returns the leaves in their own types; it raises the errors of `as_array`."""
+    return [as_array(x, path) for path, x in named_leaves(tree)]
 
-    Raises:
-        NoiseError: as for `as_array`.
-    """
-    arrays = [as_array(x, path) for path, x in named_leaves(tree)]
+
+def wide_leaves(tree: PyTree) -> Result:
+    """Returns the leaves in float64 or complex128, as `own_leaves`."""
+    arrays = own_leaves(tree)
     return [x.astype(complex if np.iscomplexobj(x) else float) for x in arrays]
 
 

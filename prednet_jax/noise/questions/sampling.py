@@ -11,6 +11,7 @@ leaves and operations without noise.
 """
 
 import dataclasses
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import (
     Leaf,
     Result,
+    own_leaves,
     rebuilt,
     subtract,
     wide_leaves,
@@ -53,7 +55,7 @@ def draw_keys(key: Array, draws: int) -> Iterator[Array]:
     Progress is written to the standard error once a minute, after a run.
     """
     start = shown = time.monotonic()
-    for i, one in enumerate(random_bits.split(key, draws)):
+    for i, one in enumerate(random_bits.each(key, draws)):
         yield one
         now = time.monotonic()
         if now - shown > _SILENCE:
@@ -235,6 +237,8 @@ class Moments(NamedTuple):
         deviations: the standard deviations of each leaf.
         finite: the number of results in which each element is finite.
         runs: the number of results.
+        squares: the sums of squared differences from the first result.
+        largest: the largest difference from the first result.
     """
 
     tree: PyTree
@@ -242,6 +246,8 @@ class Moments(NamedTuple):
     deviations: Result
     finite: Result
     runs: int
+    squares: Result
+    largest: Result
 
     def notes(self, described: Sequence[Leaf]) -> tuple[str, ...]:
         """Returns a line for each leaf that is finite in only some of the runs."""
@@ -258,28 +264,57 @@ class Moments(NamedTuple):
         return tuple(lines)
 
 
-def sample_moments(results: Iterable[PyTree]) -> Moments:
+# Results that are held at once, and elements of a block, which a cache holds.
+_HELD, _BLOCK = 8, 4096
+
+
+def sample_moments(
+    results: Iterable[PyTree],
+    see: Callable[[int, slice, np.ndarray], None] = lambda *_: None,
+) -> Moments:
     """Returns the mean and the standard deviation of each element of two or more.
 
-    Welford's recurrence (B. P. Welford, Technometrics 4, 1962) runs on differences from
-    the first result.
+    The sums run over differences from the first result, so that they do not cancel.
+
+    Args:
+        results: the results.
+        see: is called with the number of a leaf, a range of its elements, and these
+            elements of the next few results, [n, m] in float64 or complex128.
     """
     results = iter(results)
-    tree = next(results)
-    first = wide_leaves(tree)
-    shift = [np.zeros_like(x) for x in first]
-    squares = [np.zeros(x.shape) for x in first]
-    finite = [np.isfinite(x).astype(int) for x in first]
-    count = 1
+    tree, count = next(results), 0
+    origin = wide_leaves(tree)
+    sums = [np.zeros(x.size, x.dtype) for x in origin]
+    finite, squares, largest = ([np.zeros(x.size) for x in sums] for _ in range(3))
+    held = [tree, *itertools.islice(results, _HELD - 1)]
+    while held:
+        count += len(held)
+        for i, arrays in enumerate(zip(*map(own_leaves, held), strict=True)):
+            rows, first = [x.reshape(-1) for x in arrays], origin[i].reshape(-1)
+            for start in range(0, first.size, _BLOCK):
+                part = slice(start, start + _BLOCK)
+                x = np.stack([row[part] for row in rows], dtype=first.dtype)
+                see(i, part, x)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    away = x - first[part]
+                    if not np.isfinite(away).all():
+                        away = subtract(x, first[part])
+                    finite[i][part] += np.isfinite(x).sum(0)
+                    sums[i][part] += away.sum(0)
+                    size = np.abs(away)
+                    largest[i][part] = np.maximum(largest[i][part], size.max(0))
+                    squares[i][part] += np.square(size, out=size).sum(0)
+        held = list(itertools.islice(results, _HELD))
+
+    def shaped(arrays: Iterable[np.ndarray]) -> Result:
+        return [x.reshape(y.shape) for x, y in zip(arrays, origin, strict=True)]
+
     with np.errstate(invalid="ignore", over="ignore"):
-        for result in results:
-            count += 1
-            for i, x in enumerate(wide_leaves(result)):
-                finite[i] += np.isfinite(x)
-                now = subtract(x, first[i])
-                old = now - shift[i]
-                shift[i] = shift[i] + old / count
-                squares[i] = squares[i] + (old * np.conj(now - shift[i])).real
-        means = [x + d for x, d in zip(first, shift, strict=True)]
-        deviations = [np.sqrt(q / (count - 1)) for q in squares]
-    return Moments(tree, means, deviations, finite, count)
+        around = (
+            np.maximum(q - np.square(np.abs(s)) / count, 0) / (count - 1)
+            for q, s in zip(squares, sums, strict=True)
+        )
+        deviations = shaped(map(np.sqrt, around))
+        means = [x + s / count for x, s in zip(origin, shaped(sums), strict=True)]
+    rest = shaped(squares), shaped(largest)
+    return Moments(tree, means, deviations, shaped(finite), count, *rest)

@@ -187,34 +187,31 @@ def tolerance(
 
     def measure(call: BoundCall, key: Array) -> PyTree:
         own = own_rounding(call)
-        compiled = call._replace(fn=inject(fn, noise, only=())).result(key)
+        # An impure function is called once, and its compiled program is the same.
+        once = own.call.traced_once()
+        compiled = once._replace(fn=inject(once.fn, noise, only=())).result(key)
         there = wide_leaves(compiled)
         references = [wide_leaves(call.result()), there]
         widened = [name for name in own.effects if name != CASTS]
         for name in widened:
-            references.append(list(map(np.subtract, there, own.effects[name])))
+            references.append(list(map(np.add, there, own.effects[name])))
         described = leaves.describe_leaves(compiled)
         pairs = zip(described, zip(*references, strict=True), strict=True)
         errors = [_Errors(np.stack(xs), leaf) for leaf, xs in pairs]
-
-        def seen() -> Iterator[PyTree]:
-            for result in own.call.draw(inject(own.call.fn, noise), key, draws):
-                for leaf, x in zip(errors, wide_leaves(result), strict=True):
-                    leaf.see(x)
-                yield result
-
-        moments = sampling.sample_moments(seen())
+        noisy = inject(once.fn, noise)
+        moments = sampling.sample_moments(
+            once.draw(noisy, key, draws), lambda i, part, x: errors[i].see(part, x)
+        )
+        for i, error in enumerate(errors):
+            error.end(moments, i)
         eager = references[0] if own.call is call else wide_leaves(own.call.result())
         decides, casts = takes_decisions(call), own.effects.get(CASTS, [])
-        pair = eager, references[-1]
-        _check_compilation(own.call, noise, key, errors, *pair, casts, decides)
+        _check_compilation(once, noise, key, errors, eager, there, casts, decides)
         about: dict = {"widened": "".join(widened[-1:]), "spec": text}
         about["casts"] = CASTS in own.effects
         about |= {"limits": None} if decides else {}
-        columns = errors, moments.means, moments.deviations
         tolerances = [
-            dataclasses.replace(error.tolerance(mean, spread, failure), **about)
-            for error, mean, spread in zip(*columns, strict=True)
+            dataclasses.replace(error.tolerance(failure), **about) for error in errors
         ]
         return leaves.rebuilt(moments.tree, tolerances)
 
@@ -222,7 +219,7 @@ def tolerance(
 
 
 def _check_compilation(
-    call: BoundCall,
+    once: BoundCall,
     spec: NoiseSpec,
     key: Array,
     errors: Sequence[_Errors],
@@ -237,42 +234,32 @@ def _check_compilation(
     theirs is allowed. `decides` is whether the function takes decisions, which rounding
     may flip.
     """
-    lost: list = [0.0] * len(errors)
 
-    def suspects(
-        noises: Sequence[ElementNoise], run: Result
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def suspects(noises: Sequence[ElementNoise]) -> Iterator[tuple[int, np.ndarray]]:
         for i, noise in enumerate(noises):
-            for x in (eager[i], run[i]):
-                far = subtract(x, compiled[i])
-                far = np.where(np.isfinite(far), np.abs(far), 0)
-                far = np.maximum(far - COMPILED_FACTOR * lost[i], 0)
-                if not noise.outside(far, COMPILED_FACTOR, decides)[0]:
-                    continue
-                if not casts or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
-                    yield i, x, far
+            far = subtract(eager[i], compiled[i])
+            far = np.where(np.isfinite(far), np.abs(far), 0)
+            if not far.any() or not noise.outside(far, COMPILED_FACTOR, decides)[0]:
+                continue
+            if not casts or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
+                yield i, far
 
-    if not any(suspects([e.elements for e in errors], [e.first for e in errors])):
+    if not any(suspects([e.elements for e in errors])):
         return
     # The order of sums says nothing of rounding, and a long chain moves all runs alike.
-    once = call.traced_once()
-    plain = wide_leaves(once._replace(fn=inject(once.fn, spec, only=())).result(key))
-    chain = wide_leaves(next(once.draw(inject(once.fn, spec), key, 1)))
-    lost = [np.nan_to_num(np.abs(subtract(*x))) for x in zip(chain, plain, strict=True)]
+    noisy = inject(once.fn, compose(spec, with_routines(UlpPerturbation())))
     pairs = zip(compiled, errors, strict=True)
     rounding = [ElementNoise(x, error.leaf.epsilon) for x, error in pairs]
-    noisy = inject(call.fn, with_routines(UlpPerturbation()))
-    first, *later = map(wide_leaves, call.draw(noisy, key, 5))
-    for result in later:
-        for noise, x, y in zip(rounding, result, first, strict=True):
+    for result in once.draw(noisy, key, 5):
+        for noise, x, y in zip(rounding, wide_leaves(result), compiled, strict=True):
             noise.see(subtract(x, y))
-    for i, x, far in suspects(rounding, first):
+    for i, far in suspects(rounding):
         worst = np.unravel_index(int(np.argmax(far)), far.shape)
         raise NoiseError(
             f"{errors[i].leaf.path}{list(map(int, worst))}: the function gives "
-            f"{compiled[i][worst]:.9g} when it is compiled and {x[worst]:.9g} in "
-            "another call, more than rounding makes; expected a pure function that "
-            "gives the same result called and compiled"
+            f"{compiled[i][worst]:.9g} when it is compiled and {eager[i][worst]:.9g} "
+            "when it is called, more than rounding makes; expected a pure function "
+            "that gives the same result called and compiled"
         )
 
 
@@ -288,61 +275,71 @@ def tolerance_table(tolerances: PyTree) -> str:
 class _Errors:
     """The errors of one leaf, in the units of each balance.
 
-    `references` [2, ...] are the results without noise; `squares` has for each rho
-    rms(R) the mean square error of each run.
+    `references` [2, ...] are the results without noise; `floors` are all rho rms(R),
+    and `squares` the mean square error of each run in their units, [runs, floors].
     """
 
     def __init__(self, references: np.ndarray, leaf: Leaf) -> None:
-        self.leaf = leaf
-        self.finite = np.isfinite(references[0])
-        self.special = references[0]
-        same = equal_elements(references, references[0])
-        self.settled = (np.isfinite(references) & self.finite).all(0) | same.all(0)
+        self.leaf, self.special = leaf, references[0]
+        finite, sizes = np.isfinite(references), np.abs(references)
+        self.finite, self.settled = finite[0], finite.all(0)
+        if not self.settled.all():
+            self.settled |= equal_elements(references, self.special).all(0)
+        self.sizes, largest = sizes.min(0), sizes.max(0)
+        self.size, self.largest = self.sizes[self.finite], largest[self.finite]
         self.references = references[:, self.finite]
-        self.elements = ElementNoise(references[0], leaf.epsilon)
-        self.first = references[0]
-        sizes = np.abs(self.references)
-        self.size, self.largest = sizes.min(0), sizes.max(0)
+        self.elements = ElementNoise(self.special, leaf.epsilon)
         masked = self.size == self.size.max(initial=0)
         rest = self.size[~masked] if masked.sum() > 1 else self.size
         scales = {s for s in (rms(self.size), rms(rest)) if s} or {0.0}
-        floors = sorted({rho * scale for rho in BALANCES for scale in scales})
-        self.squares: dict[float, list[float]] = {floor: [] for floor in floors}
+        self.floors = sorted({rho * scale for rho in BALANCES for scale in scales})
+        self.squares = np.zeros((0, len(self.floors)))
 
-    def units(self, floor: float) -> np.ndarray:
-        """Returns the unit in which the error of each element is measured."""
-        return self.size + floor if floor else np.ones(1)
+    def see(self, part: slice, x: np.ndarray) -> None:
+        """Adds elements `part` of runs under noise, [n, m], from the first element."""
+        if part.start == 0:
+            new = np.zeros((len(x), len(self.floors)))
+            self.squares = np.concatenate([self.squares, new])
+        finite, special, size = (
+            of_all.reshape(-1)[part]
+            for of_all in (self.finite, self.special, self.sizes)
+        )
+        if not finite.all():
+            same = equal_elements(x, special).all(0)
+            self.settled.reshape(-1)[part] &= finite | same
+            x, special, size = x[:, finite], special[finite], size[finite]
+        # Squares of the sizes themselves may underflow.
+        scale = self.floors[-1] or 1.0
+        weights = [np.square(scale / _units(size, floor)) for floor in self.floors]
+        far = np.square(np.abs(x - special) / scale) @ np.transpose(weights)
+        self.squares[-len(x) :] += far / max(1, self.size.size)
 
-    def see(self, x: np.ndarray) -> None:
-        """Adds a run under noise."""
-        self.first = self.first if self.elements.runs else x
-        self.elements.see(subtract(x, self.first))
-        self.settled &= self.finite | equal_elements(x, self.special)
-        far = np.abs(x[self.finite] - self.references[0])
-        for floor, squares in self.squares.items():
-            relative = far / self.units(floor)
-            squares.append(float(np.vdot(relative, relative)) / max(1, far.size))
+    def end(self, moments: sampling.Moments, i: int) -> None:
+        """Takes the moments of all runs, in which the leaf is number `i`.
 
-    def tolerance(
-        self, mean: np.ndarray, spread: np.ndarray, failure: float
-    ) -> Tolerance:
-        """Returns the tolerance that errors exceed with probability `failure`."""
-        leaf = self.leaf
+        Raises:
+            NoiseError: an element is finite in only some of the runs.
+        """
+        mean, spread = moments.means[i], moments.deviations[i]
         settled = self.settled & (np.isfinite(mean) == self.finite)
         if not np.all(settled & np.isfinite(spread)):
             raise NoiseError(
-                f"{leaf.path}: an element is finite in some of the runs only, or NaN "
-                "in some and infinite in others; expected the same in all runs "
+                f"{self.leaf.path}: an element is finite in some of the runs only, or "
+                "NaN in some and infinite in others; expected the same in all runs "
                 "(noise.nan_rate counts them)"
             )
-        mean, spread = mean[self.finite], spread[self.finite]
-        far = np.abs(mean - self.references).max(0)
-        grid = GRID * leaf.epsilon * self.largest
+        self.mean, self.spread = mean[self.finite], spread[self.finite]
+        self.elements.see_sums(moments.runs, moments.squares[i], moments.largest[i])
+
+    def tolerance(self, failure: float) -> Tolerance:
+        """Returns the tolerance that errors exceed with probability `failure`."""
+        far = np.abs(self.mean - self.references).max(0)
+        grid = GRID * self.leaf.epsilon * self.largest
         rtol = atol = 0.0
         least = math.inf
-        for floor, squares in self.squares.items() if mean.size else ():
-            unit = self.units(floor)
-            sigma = np.maximum(_spread_bound(spread / unit, squares), grid / unit)
+        for i, floor in enumerate(self.floors if self.mean.size else ()):
+            unit, squares = _units(self.size, floor), self.squares[:, i]
+            sigma = np.maximum(_spread_bound(self.spread / unit, squares), grid / unit)
             sigma *= math.sqrt(1 + 1 / len(squares))
             bound = _exceeded(far / unit, sigma, failure)
             cost = math.log(bound or 1) + float(np.mean(np.log(unit)))
@@ -353,19 +350,23 @@ class _Errors:
             rtol, atol = 0.0, rtol
         allowed = atol + rtol * self.size
         some = allowed > 0
-        noise = rms(spread[some] / allowed[some])
-        limits = self.elements.limits()
+        noise = rms(self.spread[some] / allowed[some])
+        limits = np.array(self.elements.limits())
         hidden = small_elements(self.special, atol, limits)
         # The difference between the references is not noise.
-        extra = np.zeros(limits.shape)
-        extra[self.finite] = far
+        limits[self.finite] += far
         return Tolerance(
             *(rtol, atol, noise, failure < EXTRAPOLATED, hidden),
-            limits=ELEMENT_FACTOR * (limits + extra),
+            limits=ELEMENT_FACTOR * limits,
         )
 
 
-def _spread_bound(spread: np.ndarray, squares: list[float]) -> np.ndarray:
+def _units(size: np.ndarray, floor: float) -> np.ndarray:
+    """Returns the unit in which the error of each element is measured."""
+    return size + floor if floor else np.ones_like(size)
+
+
+def _spread_bound(spread: np.ndarray, squares: np.ndarray) -> np.ndarray:
     """Returns upper bounds of deviations [N], for runs of mean squares [n]."""
     free, variances = len(squares) - 1, np.square(spread)
     typical = float(variances.mean())

@@ -12,6 +12,7 @@ from scipy import stats
 from prednet_jax import noise
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.__main__ import plain_data
+from prednet_jax.noise.questions import sampling
 from tests.accuracy import accuracy, noise_programs
 
 KEY = jax.random.key(0)
@@ -256,3 +257,35 @@ def test_nan_and_infinity_are_not_the_same_result():
     x = jnp.full(100, 1.5, jnp.float32)
     with pytest.raises(noise.NoiseError, match="or NaN in some and infinite in others"):
         noise.tolerance(fn, noise.UlpPerturbation())(KEY, x)
+
+
+def test_a_right_layer_is_sampled_once(monkeypatch):
+    """An element of a million made `tolerance` suspect the compiler and draw anew."""
+    drawn, draw = [], sampling.BoundCall.draw
+
+    def counted(call, noisy, key, draws):
+        drawn.append(draws)
+        return draw(call, noisy, key, draws)
+
+    monkeypatch.setattr(sampling.BoundCall, "draw", counted)
+    x = jax.random.normal(jax.random.key(0), (1000, 64))
+    w = jax.random.normal(jax.random.key(1), (64, 1000)) / 8
+    noise.tolerance(lambda x, w: jnp.tanh(x @ w))(KEY, x, w)
+    assert drawn == [16]
+
+
+def test_moments_are_those_of_all_results():
+    rng = np.random.default_rng(0)
+    runs = (1e6 + rng.standard_normal((19, 3, 3000))).astype(np.float32)
+    runs[:, 0, :2] = np.nan, np.inf
+    runs[11, 1, 5] = np.nan
+    found = sampling.sample_moments(iter(runs))
+    wide = runs[:, 2].astype(float)
+    np.testing.assert_allclose(found.means[0][2], wide.mean(0), rtol=1e-15)
+    np.testing.assert_allclose(found.deviations[0][2], wide.std(0, ddof=1), rtol=1e-9)
+    away = np.abs(wide - wide[0])
+    np.testing.assert_array_equal(found.largest[0][2], away.max(0))
+    assert found.finite[0][1, 5] == 18
+    assert (found.finite[0][0, :3] == [0, 0, 19]).all()
+    assert np.isposinf(found.means[0][0, 1])
+    assert not np.isfinite(found.means[0][1, 5])
