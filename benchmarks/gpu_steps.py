@@ -237,18 +237,24 @@ def _worked(
 def settings(*, torch: bool) -> list[Step]:
     """Returns the steps to time, in the order of value.
 
-    Algorithms, sizes with batches, and precisions are crossed. `torch` adds PyTorch.
+    Algorithms, sizes with batches, and precisions are crossed. `torch` adds PyTorch. At
+    the end are the steps of `auto` in bfloat16 with an order of sums by tile.
     """
+    sizes = [
+        *(("64x48", 8), ("160x120", 8), ("64x48", 32), ("160x120", 32)),
+        *(("64x48", 1), ("24x32", 1), ("160x120", 1), ("24x32", 8)),
+    ]
+    tile = "reduction_order:granularity=tile"
     return [
         Step(size=size, batch=batch, precision=precision, convolution=convolution)
         for convolution, (size, batch), precision in itertools.product(
             ("auto", "xla", *(("torch",) if torch else ())),
-            (
-                *(("64x48", 8), ("160x120", 8), ("64x48", 32), ("160x120", 32)),
-                *(("64x48", 1), ("24x32", 1), ("160x120", 1), ("24x32", 8)),
-            ),
+            sizes,
             ("float32", "tf32", "bfloat16"),
         )
+    ] + [
+        Step(size=size, batch=batch, precision="bfloat16", noise=tile)
+        for size, batch in sizes
     ]
 
 
@@ -256,6 +262,8 @@ def line(record: Mapping[str, Any]) -> str:
     """Returns a record in one line of text."""
     step = f"{record['size']} batch {record['batch']} {record['precision']} "
     step += record["convolution"]
+    if record["noise"] != "none":
+        step += f" {record['noise']}"
     if "error" in record:
         return f"{step}: {record['error']}"
     text = f"{step}: {1e3 * record['seconds_per_window']:.2f} ms a window"

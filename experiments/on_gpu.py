@@ -8,13 +8,15 @@ speed     training steps by size, batch, precision and convolution: seconds, ker
           the fraction of what the card can do; PyTorch's, where it is installed
 tools     answers of explain, tolerance and digits about this card's results; how many
           different results twenty calls give
-compare   compare_backends.py with the arms gpu and gpu_deterministic
+compare   compare_backends.py with the arms gpu and gpu_deterministic, and
+          calibrate_noise.py
+bfloat16  the loss of a training in bfloat16, and of float32 with five orders of sums
 training  a network for 64x48 frames, trained twice as the package's walk network was
 
 Each result is written to --workdir at once. The same command again adds missing
 results. All parts run at the same time, since compiling takes most of it; while `speed`
 times its steps the others are stopped. Without a GPU everything runs in small on the
-CPU. docs/gpu.md has the results of an H200.
+CPU, one part after the other. docs/gpu.md has the results of an H200.
 """
 
 import contextlib
@@ -45,7 +47,7 @@ sys.path.append(str(ROOT))
 from benchmarks import gpu_steps  # noqa: E402
 
 FLAGS = flags.FLAGS
-PARTS = ("speed", "tools", "compare", "training")
+PARTS = ("speed", "tools", "compare", "bfloat16", "training")
 flags.DEFINE_float("minutes", 10, "Wall time that all parts together may take.", 0.5)
 flags.DEFINE_string("workdir", "runs/on_gpu", "Directory to write.")
 flags.DEFINE_list("parts", list(PARTS), f"Some of {', '.join(PARTS)}.")
@@ -85,8 +87,17 @@ def main() -> None:
         flush=True,
     )
     children = Children(time.monotonic() + 60 * FLAGS.minutes)
-    parts = {"training": training, "compare": compare, "tools": tools}
-    with ThreadPoolExecutor() as pool, contextlib.closing(children):
+    parts = {
+        **{"tools": tools, "compare": compare},
+        **{"bfloat16": bfloat16, "training": training},
+    }
+    time_steps = functools.partial(speed, folder, gpu=gpu)
+    share = 60 * FLAGS.minutes * (_SPEED if len(FLAGS.parts) > 1 else 1.0)
+    if not gpu and "speed" in FLAGS.parts:
+        time_steps(share, alone=contextlib.nullcontext())
+    # A processor would only be shared: without a GPU one part follows the other.
+    pool = ThreadPoolExecutor(len(PARTS) if gpu else 1)
+    with pool, contextlib.closing(children):
         running = {
             name: pool.submit(
                 part,
@@ -98,9 +109,8 @@ def main() -> None:
             for name, part in parts.items()
             if name in FLAGS.parts
         }
-        if "speed" in FLAGS.parts:
-            share = _SPEED if running else 1.0
-            speed(folder, 60 * FLAGS.minutes * share, gpu, children.paused())
+        if gpu and "speed" in FLAGS.parts:
+            time_steps(share, alone=children.paused())
         for name, future in running.items():
             outcome = "done"
             try:
@@ -126,6 +136,9 @@ class Children:
         Raises:
             _PartError: it ended with an error, or the time is used up.
         """
+        stopped = "stopped at the end of --minutes; the same command continues it"
+        if time.monotonic() >= self.end:
+            raise _PartError(stopped)
         environment = gpu_steps.gpu_environment(log.parent / "programs", 0.1)
         with self._lock, log.open("a") as out:
             child = gpu_steps.start(
@@ -139,9 +152,7 @@ class Children:
             _send(child, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(30)
-            raise _PartError(
-                "stopped at the end of --minutes; the same command continues it"
-            ) from None
+            raise _PartError(stopped) from None
         finally:
             self._running.discard(child)
             _send(child, signal.SIGKILL)
@@ -187,6 +198,7 @@ def check_gpu(gpu: str | None, folder: Path) -> None:
 def speed(
     folder: Path,
     seconds: float,
+    *,
     gpu: str | None,
     alone: contextlib.AbstractContextManager,
 ) -> None:
@@ -216,9 +228,12 @@ def speed(
 
 
 def tools(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> None:
-    """Asks the tools about this device's results, until 20 seconds before the end."""
-    del gpu  # The programs are small.
-    seconds = max(end - time.monotonic() - 20, 1)
+    """Asks the tools about this device's results, until 20 seconds before the end.
+
+    Without a GPU they have a quarter of the time.
+    """
+    left = end - time.monotonic()
+    seconds = max(left - 20 if gpu else left / 4, 1)
     run("tests/accuracy/gpu_tools.py", str(folder / "tools.jsonl"), str(seconds))
 
 
@@ -229,9 +244,38 @@ def compare(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> No
     run(
         *("experiments/compare_backends.py", f"--workdir={folder / 'compare'}"),
         *(f"--arms={arms}", "--models=prednet", "--seeds=3"),
-        *(f"--updates={400 if gpu else 5}", "--height=48", "--width=64"),
-        "--channels=3,12,24,48",
+        *(f"--updates={400 if gpu else 5}", *_size(gpu)),
     )
+    shapes = f"--shapes={'prednet' if gpu else 'tiny'}"
+    run("experiments/calibrate_noise.py", shapes, f"--workdir={folder / 'calibration'}")
+
+
+def _size(gpu: bool) -> tuple[str, ...]:
+    """Returns the flags of the network of `compare` and `bfloat16`."""
+    if gpu:
+        return "--height=48", "--width=64", "--channels=3,12,24,48"
+    return "--height=24", "--width=32", "--channels=3,6"
+
+
+def bfloat16(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> None:
+    """Trains in bfloat16, and in float32 with other orders of sums, from equal weights.
+
+    Writes the mean loss of the last tenth of the updates to bfloat16.json.
+    """
+    del end
+    updates = 1000 if gpu else 10
+    trainings = {"bfloat16": ("--precision=bfloat16",)}
+    for draw in range(5 if gpu else 2):
+        order = "--noise=reduction_order:granularity=tile"
+        trainings[f"float32_{draw}"] = order, f"--draw={draw}"
+    losses = {}
+    for name, words in trainings.items():
+        workdir = folder / "bfloat16" / name
+        flags = "--resume", "--noplot", "--validate_every=0", f"--updates={updates}"
+        run("experiments/train.py", f"--workdir={workdir}", *_size(gpu), *flags, *words)
+        lines = records.metrics_lines(workdir / records.METRICS)[-(updates // 10) :]
+        losses[name] = statistics.mean(json.loads(line)["loss"] for line in lines)
+        records.write_json(folder / "bfloat16.json", losses)
 
 
 def training(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> None:

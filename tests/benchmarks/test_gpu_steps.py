@@ -67,7 +67,7 @@ def test_the_script_for_a_gpu_is_killed_and_does_what_is_missing(
     # Else the trainings would take their share of twenty minutes.
     (tmp_path / "updates.json").write_text("[2, 3]")
     first = forked(*command)
-    for part in ("tools", "compare", "training"):
+    for part in ("tools", "compare", "bfloat16", "training"):
         assert f"{part}: done" in first.stdout
     assert (tmp_path / "tools.jsonl").read_text().startswith(before)
     record = json.loads((tmp_path / "speed.jsonl").read_text())
