@@ -15,8 +15,10 @@ in the file in MODULE: `forward = functools.partial(model.apply, params)`.
 import argparse
 import contextlib
 import json
+import pathlib
 import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -172,6 +174,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         one_line = " ".join(str(error).split())
         print(f"python -m prednet_jax.noise: {one_line}", file=sys.stderr)
         return 2
+    except Exception as error:
+        # The user's frames alone: JAX leaves out its own.
+        package = str(pathlib.Path(__file__).parent)
+        libraries = package, sys.prefix, sys.base_prefix
+        calls = traceback.extract_tb(error.__traceback__)
+        calls = [f for f in calls if not f.filename.startswith(package)]
+        if all(f.filename.startswith((*libraries, "<")) for f in calls):
+            raise
+        lines = traceback.format_list(calls) + traceback.format_exception_only(error)
+        print("Traceback (most recent call last):", *lines, sep="\n", file=sys.stderr)
+        return 1
     shown, data = answer if isinstance(answer, CommandResult) else (answer, answer)
     if options.json:
         head = {"command": options.command, "function": options.function}

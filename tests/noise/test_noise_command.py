@@ -214,10 +214,13 @@ def test_what_is_wrong_is_said_in_one_line(folder, capsys, command, message):
     assert line.startswith("python -m prednet_jax.noise")
 
 
-def test_an_error_inside_the_function_keeps_its_traceback(folder):
+def test_an_error_inside_the_function_shows_the_users_lines(folder, capsys):
     np.savez("square.npz", np.ones((3, 3)), np.ones((4, 4)))
-    with pytest.raises(TypeError, match="dot_general"):
-        main(["coverage", f"{folder}:loss", "--args=square.npz"])
+    assert main(["coverage", f"{folder}:loss", "--args=square.npz"]) == 1
+    error = capsys.readouterr().err
+    assert "dot_general" in error
+    assert f"{folder}.py" in error
+    assert "prednet_jax" not in error
 
 
 @pytest.mark.parametrize(("argument", "status"), [("--help", 0), ("frobnicate", 2)])

@@ -65,6 +65,8 @@ REPEATED = 0.25
 SAME_EFFECT = 0.05
 # How much further the other result is; float64's own error, of the larger distance.
 CLOSER_FACTOR = 1.1
+# How much further than all its known causes two results of another function are.
+OTHER_FUNCTION = 10.0
 FLOAT64_ERROR_LIMIT = 0.05
 
 
@@ -203,6 +205,7 @@ def classify(
         one = _classify_leaf(leaf, x, y, reference, i)
         if truth is not None:
             one = _add_float64_errors(one, leaf, (x, y), truth, i)
+            one = _add_other_function(one, reference, truth, i)
         if reference.signs.is_free[i]:
             one = one._replace(reason=joined(one.reason, NOTE))
         leaves.append(one)
@@ -264,6 +267,26 @@ def _add_float64_errors(
         error_b=second,
         ulps=ulps,
         reason=joined(one.reason, more),
+    )
+
+
+def _add_other_function(
+    one: ExplainedLeaf, reference: NoiseReference, exact: Exact, i: int
+) -> ExplainedLeaf:
+    """Adds a remark if neither value is near what the function gives here."""
+    if one.error_a is None or one.error_b is None:
+        return one
+    truth = exact.values[i]
+    size = rms(truth[np.isfinite(truth)]) or 1.0
+    away = size * min(one.error_a, one.error_b)
+    known = [rms(subtract(p[i], truth)) for p in reference.plain]
+    known += [x for several in reference.sizes(i).values() for x in several]
+    known += [rms(effect[i]) for effect in reference.effects.values()]
+    if not OTHER_FUNCTION * max(known) < away < math.inf:
+        return one
+    far = f"a and b are both {away / size:.2g} (relative) from the function's result"
+    return one._replace(
+        reason=joined(one.reason, f"{far}: other function or arguments?")
     )
 
 
@@ -335,6 +358,11 @@ def _causes(
     if near and not count:
         seen = reference.sizes(i)
         overlap = [r for r, v in seen.items() if v and min(v) <= now[0] <= max(v)]
+        low, high = FORMAT_RATIO_RANGE
+        weights = min(difference.size, reference.weights)
+        casts = low <= (ratios[CASTS] or 0.0) <= high
+        if casts and _same_pattern(difference, effects[CASTS], weights):
+            overlap.append(CASTS)
     if (
         ratios[CASTS]
         and difference.size > CHANCE**2

@@ -24,6 +24,7 @@ from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
+UNCOMPARED, UNSEEN = "not compared", "not seen"
 _LEGEND = [
     "right up to: the values of these lines are the reference's;",
     "look at: one of these lines is wrong, or a line is missing before them;",
@@ -88,6 +89,12 @@ class Layers(NamedTuple):
         return next((layer for layer in self.layers if layer.is_beyond), None)
 
     @property
+    def is_partial(self) -> bool:
+        """Whether the result, or a layer here, was not compared."""
+        left = any(note.startswith((UNCOMPARED, UNSEEN)) for note in self.notes)
+        return left or bool(self.unmatched[0])
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """The lines in which the fault of the first layer beyond noise must lie."""
         return self.first.lines if self.first else ()
@@ -107,7 +114,8 @@ class Layers(NamedTuple):
         text += [*unmatched_lines(self.unmatched), *self.notes]
         beyond = [layer for layer in self.layers if layer.is_beyond]
         if not beyond:
-            text.append("no layer is beyond noise")
+            alone = " among those compared" if self.is_partial else ""
+            text.append(f"no layer is beyond noise{alone}")
         for i, layer in enumerate(beyond):
             what = "another" if i else "first layer beyond noise"
             text.append(f"{what}: {layer.name}{': ' * bool(layer.hint)}{layer.hint}")
@@ -179,13 +187,14 @@ def compare_layers(
         rest = tuple(n for n in marked if n not in pairs and n not in results)
         left = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
-        notes += [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
+        notes += [f"{UNSEEN}, inside a branch or a while loop: {hidden}"] * bool(hidden)
         known = [i for numbers in chosen.values() for i in numbers]
         for name in results - pairs.keys():
             nodes = program.segment(marked[name], known)
             lines = dict.fromkeys(n.sources[0] for n in nodes if n.sources)
-            if lines:
-                notes.append(f"not compared: {name}, computed at {', '.join(lines)}")
+            notes += [f"{UNCOMPARED}: {name}, computed at {', '.join(lines)}"] * bool(
+                lines
+            )
         layers = tuple(
             layer._replace(reference=pairs[layer.name], total=totals[layer.name])
             for layer in _compared(program, chosen, there, noise, key, draws)

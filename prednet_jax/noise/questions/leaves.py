@@ -133,9 +133,9 @@ def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Le
         NoiseError: the pytrees differ in structure, or in the shape of a leaf.
     """
     mine: Any = jax.tree.structure(a)
-    yours = jax.tree.structure(b)
-    if mine != yours:
-        raise NoiseError(f"{name} is {mine} and {other} {yours}: expected the same")
+    if mine != jax.tree.structure(b):
+        given = f"{name} is {in_words(a)} and {other} {in_words(b)}"
+        raise NoiseError(f"{given}: expected the same")
     described = describe_leaves(b)
     for leaf, expected in zip(describe_leaves(a), described, strict=True):
         if leaf.shape != expected.shape:
@@ -144,6 +144,16 @@ def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Le
                 f"{expected.shape}: expected the same"
             )
     return described
+
+
+def in_words(tree: PyTree) -> str:
+    """Returns the kind of a pytree and the paths of its first leaves, in words."""
+    paths = [path for path, _ in named_leaves(tree)]
+    if paths == ["result"]:
+        return "one array"
+    first = ", ".join([*paths[:4], *["..."] * (len(paths) > 4)])
+    many = f"of {len(paths)} array{'s' * (len(paths) != 1)}"
+    return f"a {type(tree).__name__} {many}{f' ({first})' * bool(paths)}"
 
 
 def subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:

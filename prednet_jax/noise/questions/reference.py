@@ -45,7 +45,7 @@ RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
 }
 # All terms of a sum added one after another; tried where the others are too small.
 CHAIN = specs.ReductionOrder(granularity="element", chain="terms")
-LONG_CHAIN = "a longer chain of additions"
+LONG_CHAIN = "a longer chain of additions, or another formula"
 # An operand next to the middle of two numbers of a format is rounded to the other one
 # in few runs. Noise that is n times as large makes it n times as frequent, so that 8
 # draws show what 128 would; a jump that no draw shows then comes in less than one run

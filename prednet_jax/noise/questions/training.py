@@ -86,13 +86,15 @@ class Comparison(NamedTuple):
 
     def __str__(self) -> str:
         where = (
-            "stays within the band, at most"
+            "stays within the band"
             if self.first is None
-            else f"leaves the band at update {self.first},"
+            else f"leaves the band at update {self.first}"
         )
+        far = f"{self.ratio:.2g} half widths from its middle ({self.relative:.2g} "
+        # A curve that is NaN or infinite has no distance.
+        far = f", {far}relative)" if math.isfinite(self.ratio) else ""
         text = (
-            f"{self.answer}: {self.quantity} {where} {self.ratio:.2g} half widths from "
-            f"its middle ({self.relative:.2g} relative); {self.draws} draws, at most "
+            f"{self.answer}: {self.quantity} {where}{far}; {self.draws} draws, at most "
             f"{RATE:.0%} of equal trainings leave it"
         )
         return joined(text, self.note)
@@ -304,7 +306,9 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     if bool(broken.size) != bool(bounds.broken):
         at, who = (int(broken[0]), "the curve") if broken.size else (end, "every draw")
         note = f"{who} is NaN or infinite from update {at} on, and not the other"
-        return Comparison("beyond", at, math.inf, relative, name, note=note), True
+        # Draws that all stay finite have decided; draws that all break may be few.
+        found = Comparison("beyond", at, math.inf, math.inf, name, note=note)
+        return found, not broken.size
     return result, bool(near.any())
 
 

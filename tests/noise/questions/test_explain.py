@@ -367,3 +367,38 @@ def test_what_is_no_number_is_refused_by_name():
         ):
             with pytest.raises(noise.NoiseError, match="expected numbers"):
                 ask()
+
+
+def test_results_of_another_function_are_told():
+    """Variances times another number were `order`, and nothing else was said."""
+    x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    a, b = jnp.var(x), np.float32(x.astype(float).var())
+    other = noise.explain(lambda v: jnp.var(v) * np.float32(1.1), a, b)(KEY, x)
+    assert "other function or arguments?" in other.leaves[0].reason
+    right = noise.explain(jnp.var, a, b)(KEY, x)
+    assert "other function" not in right.leaves[0].reason
+    # A cancellation is no longer chain.
+    shifted = x + np.float32(5)
+    fast = np.mean(shifted * shifted) - np.mean(shifted) ** 2
+    wrong = noise.explain(jnp.var, jnp.var(shifted), fast)(KEY, shifted)
+    assert "or another formula" in wrong.leaves[0].reason
+
+
+def test_casts_that_are_the_whole_difference_are_plausible():
+    x = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32)
+    w = np.random.default_rng(1).standard_normal((64, 8)).astype(np.float32) / 8
+
+    def loss(x, w, kind=jnp.bfloat16):
+        y = (x.astype(kind) @ w.astype(kind)).astype(np.float32)
+        return jnp.mean(jax.nn.logsumexp(y, -1))
+
+    a = loss(x, w, np.float32)
+    (leaf,) = noise.explain(loss, a, jax.jit(loss)(x, w))(KEY, x, w).leaves
+    assert "casts" in leaf.plausible
+
+
+def test_unlike_structures_are_described_in_words():
+    with pytest.raises(noise.NoiseError) as caught:
+        noise.explain(lambda x: x, (1.0, 2.0), 1.0)
+    words = "a is a tuple of 2 arrays ([0], [1]) and b one array: expected the same"
+    assert str(caught.value) == words

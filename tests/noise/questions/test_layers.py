@@ -473,10 +473,12 @@ def test_unmatched_names_are_listed_and_others_can_be_given():
     report = noise.compare_layers(block, there)(KEY, w, x)
     assert report.unmatched == (("act",), ("mlp.activation",))
     assert "unmatched there: mlp.activation" in str(report)
+    assert "no layer is beyond noise among those compared" in str(report)
     names = {"act": "mlp.activation"}
     report = noise.compare_layers(block, there, names=names)(KEY, w, x)
     assert report.unmatched == ((), ())
     assert report.first is None
+    assert "among those compared" not in str(report)
 
 
 def test_a_file_of_the_reference(tmp_path):

@@ -117,6 +117,9 @@ def test_a_curve_that_becomes_nan_is_beyond(band):
     found = band.compare(loss)
     assert (found.answer, found.first) == ("beyond", 30)
     assert "NaN or infinite from update 30 on" in found.note
+    # No draw breaks, so that more draws would change nothing.
+    assert found.draws == len(band.losses)
+    assert "inf" not in str(found).replace("infinite", "")
 
 
 def test_a_training_that_ends_in_nan_at_an_update_of_chance():
