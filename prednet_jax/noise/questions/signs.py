@@ -3,6 +3,7 @@
 docs/noise/explain.md explains when a leaf depends on them and how it is compared.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,8 +11,8 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise._inject import evaluate, traced
-from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.loops import CheckError
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.leaves import (
     Result,
     rms,
@@ -22,7 +23,7 @@ from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Evaluation
+from prednet_jax.noise.run import Call, Evaluation
 from prednet_jax.noise.specs import Identity
 from prednet_jax.noise.types import PyTree
 
@@ -54,23 +55,48 @@ class _Turned(Evaluation):
         super().__init__()
         self.first = first
 
+    def first_order(self, call: Call, words: Words, operands: list) -> list:
+        """Turns what Q is multiplied by, where the product has the columns of Q."""
+        if call.step.name == "ormqr" and not _turns_result(call.step):
+            reflectors, taus, x = operands
+            turned = self._turned(x, _axes_of_product(call.step))
+            operands = [reflectors, taus, turned]
+        return super().first_order(call, words, operands)
+
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Turns every other vector, from the vector `first` on."""
         results = list(results)
+        if step.name == "ormqr" and _turns_result(step):
+            results = [self._turned(results[0], _axes_of_product(step))]
         for i, axes in FREE_SIGNS.get(step.name, {}).items():
             # Vectors that were not asked for are no results.
             for x in results[i : i + 1]:
-                turned = x
-                for axis in axes:
-                    number = jnp.arange(x.shape[axis]) + self.first
-                    signs = jnp.where(number % 2 == 0, -1, 1).astype(x.dtype)
-                    turned = turned * (signs if axis == -1 else signs[:, None])
+                turned = self._turned(x, axes)
                 if step.name in _STORES_REFLECTORS:
                     below = _STORES_REFLECTORS[step.name] - 1
                     stored = jnp.tril(jnp.ones(x.shape, bool), below)
                     turned = jnp.where(stored, x, turned)
                 results[i] = turned
         return results
+
+    def _turned(self, x: Array, axes: Sequence[int]) -> Array:
+        """Returns an array with the opposite sign of every other slice of its axes."""
+        for axis in axes:
+            number = jnp.arange(x.shape[axis]) + self.first
+            signs = jnp.where(number % 2 == 0, -1, 1).astype(x.dtype)
+            x = x * (signs if axis == -1 else signs[:, None])
+        return x
+
+
+def _turns_result(step: Step) -> bool:
+    """Returns whether a product with Q has the signs of Q: Q* x and x Q, not Q x."""
+    params = step.equation.params
+    return bool(params["left"] == params["transpose"])
+
+
+def _axes_of_product(step: Step) -> tuple[int, ...]:
+    """Returns the axis along which a product with Q, or its factor, has the signs."""
+    return (-2,) if step.equation.params["left"] else (-1,)
 
 
 class Signs(NamedTuple):
@@ -107,20 +133,20 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
         known: the result whose signs are taken. Defaults to the call's own result,
             which is computed if the program has a factor with free signs.
     """
-    pure, arrays = call.pure()
-    steps = plan(traced(pure, arrays).jaxpr, Identity()).walk()
-    if FREE_SIGNS.keys().isdisjoint(step.name for step in steps):
+    if FREE_SIGNS.keys().isdisjoint(step.name for step in call.steps()):
         known = known or []
         return Signs([False] * len(known), known)
     if known is None:
         known = wide_leaves(call.result())
 
-    @jax.jit
-    def run(first: PyTree, *arrays: Array) -> PyTree:
-        program, key = traced(pure, arrays), jax.random.key(0)
-        return evaluate(Identity(), key, program, arrays, hooks=_Turned(first))
-
-    one, other = (wide_leaves(run(first, *arrays).result()) for first in (0, 1))
+    run = call.hooked(Identity(), _Turned)
+    try:
+        one, other = (
+            wide_leaves(run(jax.random.key(0), first).result()) for first in (0, 1)
+        )
+    except CheckError:
+        # The function itself takes a result of other signs for a failure.
+        return Signs([False] * len(known), known)
     moved = [
         rms(subtract(x, y)) > MOVED * rms(y) for x, y in zip(one, other, strict=True)
     ]

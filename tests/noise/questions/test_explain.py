@@ -2,6 +2,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import pytest
 from jax import lax
@@ -149,6 +150,23 @@ def test_signs_of_vectors_are_free_and_nothing_else_is():
     assert max(report.error_b[name] for name in free) < 1e-4
     said = [leaf.path[2:-2] for leaf in report.leaves if "signs are" in leaf.reason]
     assert set(said) == free
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
+def test_a_product_with_a_factor_has_its_signs(shape):
+    """The opposite of a solution by QR was identical, its signs called free.
+
+    Tall matrices multiply by Q*, wide ones by Q.
+    """
+    a = lineax.MatrixLinearOperator(jax.random.normal(KEY, shape))
+
+    def fn(x):
+        return lineax.linear_solve(a, x, lineax.QR()).value
+
+    x = jax.random.normal(jax.random.key(2), shape[:1])
+    report = noise.explain(fn, -fn(x), fn(x), draws=2)(KEY, x)
+    assert report.rung == "beyond", report
+    assert "signs" not in report.leaves[0].reason
 
 
 def test_where_float64_is_no_better_it_says_so():
