@@ -178,8 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The user's frames alone: JAX leaves out its own.
         package = str(pathlib.Path(__file__).parent)
         libraries = package, sys.prefix, sys.base_prefix
-        calls = traceback.extract_tb(error.__traceback__)
-        calls = [f for f in calls if not f.filename.startswith(package)]
+        every = traceback.extract_tb(error.__traceback__)
+        calls = [f for f in every if not f.filename.startswith(package)]
         if all(f.filename.startswith((*libraries, "<")) for f in calls):
             raise
         lines = traceback.format_list(calls) + traceback.format_exception_only(error)

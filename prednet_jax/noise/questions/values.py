@@ -27,7 +27,11 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    draw_keys,
+    with_routines,
+)
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.specs import NoiseSpec
 
@@ -67,11 +71,32 @@ class SubstitutedValues:
     def drawn(
         self, spec: NoiseSpec, key: Array, draws: int
     ) -> dict[int, list[np.ndarray]]:
-        """Returns the differences that noise makes in each value."""
+        """Returns the differences that noise makes in each value.
+
+        Values of the reference that the program has in a narrower type are rounded to
+        it anew in each draw: what a later layer loses by that is no fault of its own.
+        """
         noisy = inject(self.function(self.plain), with_routines(spec))
-        results = list(BoundCall(noisy, self.given, {}).draw(noisy, key, draws))
+        random, results = np.random.default_rng(0), []
+        for one in draw_keys(key, draws):
+            known, arrays = self.given
+            known = known | {i: self._rounded(i, random) for i in self._narrowed}
+            results.append(jax.device_get(noisy(one, known, arrays)))
         plain = {i: _wide(x) for i, x in self.plain.items()}
         return {i: [subtract(_wide(x[i]), plain[i]) for x in results] for i in plain}
+
+    @functools.cached_property
+    def _narrowed(self) -> list[int]:
+        """The numbers of values that are rounded when they are given to the program."""
+        cast = self.given[0]
+        own = {i: _wide(np.asarray(x)) for i, x in cast.items() if x.dtype in NARROW}
+        return [i for i, x in own.items() if (x != _wide(self.known[i])).any()]
+
+    def _rounded(self, i: int, random: np.random.Generator) -> Array:
+        """Returns a value of the reference in the program's type, rounded at random."""
+        x, dtype = self.known[i].astype(float), self.program.types[i].dtype
+        moved = x + random.uniform(-0.5, 0.5, x.shape) * float(jnp.finfo(dtype).eps) * x
+        return jnp.asarray(moved, dtype)
 
     def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:
         """Returns the rung by `explain` for values that differ by more than noise."""

@@ -558,3 +558,20 @@ def test_calls_of_one_module_are_counted_from_0():
     report = noise.compare_layers(call, recorded)(KEY, params, x)
     assert [layer.name for layer in report.layers] == ["act/0", "act/1", "result"]
     assert report.unmatched == ((), ())
+
+
+def test_a_right_layer_after_a_narrow_one_is_not_accused():
+    """It read the reference's value rounded to bfloat16, and was `beyond`."""
+    w, x = normal(16, 16) / 4, normal(32, 16)
+
+    def port(w, x, kind=jnp.bfloat16, factor=1.0):
+        first = jnp.tanh(x.astype(kind) @ w.astype(kind))
+        second = first.astype(np.float32) @ w * np.float32(factor)
+        return {"first": first, "second": second, "third": jnp.sin(second)}
+
+    there = reference_of(functools.partial(port, kind=np.float32), w, x)
+    report = noise.compare_layers(port, there)(KEY, w, x)
+    assert [layer.is_beyond for layer in report.layers] == [True, False, False]
+    assert report.first.rung == "bf16"
+    wrong = noise.compare_layers(functools.partial(port, factor=1.2), there)(KEY, w, x)
+    assert wrong.layers[1].is_beyond
