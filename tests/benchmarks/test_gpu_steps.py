@@ -59,12 +59,12 @@ def test_the_script_for_a_gpu_is_killed_and_does_what_is_missing(
     tmp_path, started, forked
 ):
     """In small on a CPU; the same command continues, and repeats nothing."""
-    command = "on_gpu.py", "--minutes=20", f"--workdir={tmp_path}"
-    with started(*command) as process:
-        process.wait_for_update(tmp_path / "trial", 3)
+    command = "on_gpu.py", "--minutes=10", f"--workdir={tmp_path}"
+    with started(*command, "--parts=tools,bfloat16", "--minutes=4") as process:
+        process.wait_for_update(tmp_path / "bfloat16" / "bfloat16", 3)
         process.kill()
     before = (tmp_path / "tools.jsonl").read_text()
-    # Else the trainings would take their share of twenty minutes.
+    # Else the trainings would take their share of ten minutes.
     (tmp_path / "updates.json").write_text("[2, 3]")
     first = forked(*command)
     for part in ("tools", "compare", "bfloat16", "training"):
