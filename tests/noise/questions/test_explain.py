@@ -383,7 +383,7 @@ def test_what_is_no_number_is_refused_by_name():
             lambda thing=thing: noise.assert_close({"a": thing}, {"a": thing}, {}),
             lambda thing=thing: noise.digits(lambda: thing)(KEY),
         ):
-            with pytest.raises(noise.NoiseError, match="expected numbers"):
+            with pytest.raises(noise.NoiseError, match=r"expected .*numbers"):
                 ask()
 
 
