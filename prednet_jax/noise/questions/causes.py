@@ -66,10 +66,14 @@ def split_by_downstream_agreement(
     for j, one in enumerate(here):
         for i in one.operands:
             readers.setdefault(i, []).append(j)
+    results = {j for j, one in enumerate(here) if one.primitive == "result"}
+    # Nothing depends on a value without readers, or it is not known what does.
+    ends = results if results and results <= set(agreeing) else set(range(len(here)))
     alive: set[int] = set()
     # An equation without a counterpart passes on what its readers say.
     for j in reversed(range(len(here))):
-        if j not in agreeing and (j not in readers or alive.intersection(readers[j])):
+        read = alive.intersection(readers[j]) if j in readers else j in ends
+        if j not in agreeing and read:
             alive.add(j)
     note = "what is computed of it agrees"
     faults, recovered = [], []
