@@ -143,9 +143,10 @@ def describe(
         for name, offset in sequences.unit_times(config, FLAGS.layers).items():
             print(f"{name} at frame t has seen frames up to t{' - 1' * (offset < 0)}")
         if first is not None:
+            no_error = "; E0 is then no error" * ("E0" in FLAGS.layers)
             print(
                 f"from frame {start + first} on the layers see the network's own "
-                "predictions in place of frames; E of the bottom layer is then no error"
+                f"predictions in place of frames{no_error}"
             )
     if FLAGS.future:
         print(
