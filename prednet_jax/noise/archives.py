@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.questions.names import read_arrays
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.types import PyTree
 
@@ -29,7 +30,8 @@ def bound_call(name: str, file: str | None) -> BoundCall:
         if not f"{module}.".startswith(f"{error.name}."):
             raise
         raise NoiseError(
-            f"{name!r}: {error}: expected one in the current directory, or installed"
+            f"{name!r}: {error}: expected a module in the current directory (without "
+            ".py), or installed"
         ) from None
     for part in attribute.split("."):
         if not hasattr(fn, part):
@@ -59,14 +61,7 @@ def read_arguments(
     flag: str, file: str
 ) -> tuple[tuple[np.ndarray, ...], dict[str, PyTree]]:
     """Returns the arrays of --flag=file: by position, and by name, nested."""
-    try:
-        with np.load(file, allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
-    except Exception:
-        # NumPy, zipfile and zlib have different exceptions.
-        raise NoiseError(
-            f"--{flag}={file}: expected a file of arrays as numpy.savez writes it"
-        ) from None
+    arrays = read_arrays(f"--{flag}", file)
     for name, array in arrays.items():
         # JAX has no types of more than 64 bits for a real number.
         if array.dtype.kind not in "biufc" or array.real.dtype.itemsize > 8:

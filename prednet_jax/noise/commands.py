@@ -296,9 +296,9 @@ def _result(context: CommandContext, flag: str, file: str) -> PyTree:
     count = len(jax.tree.leaves(shapes))
     if named or len(positional) != count:
         raise NoiseError(
-            f"--{flag}={file}: {len(positional)} arrays arr_0, arr_1, ... and "
-            f"{len(named)} with names: expected the {count} leaves of the result in "
-            "order, or of a dict by name"
+            f"--{flag}={file}: {len(positional) + len(named)} arrays: expected one for "
+            f"each of the {count} arrays of the result: arr_0, arr_1, ... in order, or "
+            "the names of its dictionary"
         )
     return rebuilt(shapes, positional)
 

@@ -165,7 +165,10 @@ def test_text_and_json(folder, capsys, command, expected):
     [
         ("coverage {}:nothing --args=one.npz", "no 'nothing' there; expected one of "),
         ("coverage {}:CONSTANT", "is int: expected a function"),
-        ("coverage no_such_module:f", "No module named 'no_such_module': expected one"),
+        (
+            "coverage no_such_module:f",
+            "No module named 'no_such_module': expected a module",
+        ),
         ("coverage ./{}:loss", "expected MODULE:FUNCTION, such as model:loss of ./"),
         ("coverage {}:Model.nothing", "no 'nothing' there; expected one of"),
         ("coverage {}:loss", "without --args: missing a required argument"),
@@ -179,7 +182,7 @@ def test_text_and_json(folder, capsys, command, expected):
         ("localize {one} --parts=inner", "nothing in 'inner'"),
         ("invariance {one} --batch=x", "--batch=x: expected pos"),
         ("explain {one}", "arguments are required: --a, --b"),
-        ("explain {one} --a=a.npz --b=a.npz", "the 1 leaves"),
+        ("explain {one} --a=a.npz --b=a.npz", "the 1 arrays"),
         ("coverage {one} --failure=0.1", "coverage takes --args, --json, --noise"),
         ("devices {one} --mesh=data", "--mesh=data: expected sizes"),
         ("devices {one} --mesh=data=2;data=3 --specs=data", "sizes of axes, each once"),
@@ -196,7 +199,7 @@ def test_text_and_json(folder, capsys, command, expected):
         ("compare_layers {one} --reference=sum.npz --names=y", "--names=y: expected"),
         ("compare_layers {one} --reference=sum.npz --names=q=z", "nearest is 'y'"),
         ("compare_layers {one} --reference=no.npz", "expected a file of arrays"),
-        ("compare_logits {one} --a=a.npz --b=a.npz", "the 1 leaves"),
+        ("compare_logits {one} --a=a.npz --b=a.npz", "the 1 arrays"),
         ("first_difference {one} --recording=one.npz", "one.npz: expected a recording"),
     ],
 )

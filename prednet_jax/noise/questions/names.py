@@ -13,20 +13,22 @@ from prednet_jax.noise.questions.segments import key_text
 from prednet_jax.noise.questions.tables import shortened
 
 
+def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file by name."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except Exception as error:  # NumPy, zipfile and zlib have different exceptions.
+        why = getattr(error, "strerror", None) or "it is not such a file, or damaged"
+        raise NoiseError(
+            f"{what}={path}: expected a file of arrays as numpy.savez writes it ({why})"
+        ) from None
+
+
 def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
     """Returns arrays by name, of a mapping or an .npz file."""
     if isinstance(given, str | os.PathLike):
-        try:
-            with open(given, "rb") as file, np.load(file, allow_pickle=False) as held:
-                given = {name: held[name] for name in held.files}
-        except Exception as error:
-            why = (
-                getattr(error, "strerror", None) or "it is not such a file, or damaged"
-            )
-            raise NoiseError(
-                f"{what}={given}: expected a file of arrays as numpy.savez writes it "
-                f"({why})"
-            ) from None
+        given = read_arrays(what, given)
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         raise NoiseError(f"{what}: {kind}: expected arrays by name, or an .npz file")
