@@ -6,12 +6,12 @@ is one file with a subclass of `Task`, perhaps outside this package
 """
 
 import abc
+import ast
 import dataclasses
 import importlib
 import importlib.machinery
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -366,21 +366,27 @@ def check_recorded(model: str) -> None:
         spec = find(".".join(parts[:end]), search_path)
         search_path = (spec and spec.submodule_search_locations) or []
     package = __name__.partition(".")[0]
-    if not _imports(package, module, spec and spec.loader):
+    if package not in _imports(module, spec and spec.loader):
         raise UserError(
             f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
             f"that imports {package}; a record cannot have another one imported"
         )
 
 
-def _imports(package: str, module: str, loader: Any) -> bool:
-    """Returns whether the text of a module imports a package, in a line of its own."""
+def _imports(module: str, loader: Any) -> set[str]:
+    """Returns the packages that the text of a module imports anywhere."""
     try:
         source = getattr(loader, "get_source", lambda _: None)(module)
-    except (SyntaxError, ValueError, ImportError):  # It is not a text.
-        return False
-    line = rf"^\s*(from|import)\s+{package}\b"
-    return re.search(line, source or "", re.MULTILINE) is not None
+        tree = ast.parse(source or "")
+    except (SyntaxError, ValueError, ImportError):
+        return set()
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+    return {name.partition(".")[0] for name in names}
 
 
 def load(name: str) -> Task:

@@ -106,7 +106,7 @@ def test_a_record_names_no_module_that_was_not_written_for_this_package(
     (tmp_path / "folder").mkdir()
     for name in ("stranger.py", "folder/__init__.py", "folder/inner.py"):
         (tmp_path / name).write_text("raise SystemExit('imported')")
-    says = '"""\nfrom here we import the best of prednet_jax\n"""\n1 / 0'
+    says = '"""\nWe import\nimport prednet_jax is not needed\n"""\n1 / 0'
     (tmp_path / "says_so.py").write_text(says)
     for name in (
         *("says_so:X", "stranger:X"),
