@@ -178,12 +178,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The user's frames alone: JAX leaves out its own.
         package = str(pathlib.Path(__file__).parent)
         libraries = package, sys.prefix, sys.base_prefix
-        every = traceback.extract_tb(error.__traceback__)
-        calls = [f for f in every if not f.filename.startswith(package)]
+        told = traceback.TracebackException.from_exception(error)
+        calls = [f for f in told.stack if not f.filename.startswith(package)]
         if all(f.filename.startswith((*libraries, "<")) for f in calls):
             raise
-        lines = traceback.format_list(calls) + traceback.format_exception_only(error)
-        print("Traceback (most recent call last):", *lines, sep="\n", file=sys.stderr)
+        told.stack = traceback.StackSummary.from_list(calls)
+        print("".join(told.format()), end="", file=sys.stderr)
         return 1
     shown, data = answer if isinstance(answer, CommandResult) else (answer, answer)
     if options.json:
