@@ -258,6 +258,11 @@ def settings(*, torch: bool) -> list[Step]:
     ]
 
 
+def due(steps: Sequence[Step], done: Sequence[Step], seconds: float) -> list[Step]:
+    """Returns the next steps that `seconds` have time for, at least two."""
+    return [step for step in steps if step not in done][: max(2, int(seconds / 5))]
+
+
 def line(record: Mapping[str, Any]) -> str:
     """Returns a record in one line of text."""
     step = f"{record['size']} batch {record['batch']} {record['precision']} "

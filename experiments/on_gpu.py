@@ -212,12 +212,9 @@ def speed(
     steps = [gpu_steps.Step(size="24x32", window=2, precision="bfloat16")]
     if gpu:
         steps = gpu_steps.settings(torch=importlib.util.find_spec("torch") is not None)
-        # Repeated, the same command times the next ones.
-        steps = [step for step in steps if step not in done]
-        steps = steps[: max(2, int(seconds / 5))]
     with path.open("a") as out:
         for record in gpu_steps.run(
-            [step for step in steps if step not in done],
+            gpu_steps.due(steps, done, seconds),
             cache=folder / "programs",
             workers=min(10, process.available_threads()) if gpu else 1,
             seconds=seconds,
@@ -249,7 +246,9 @@ def compare(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> No
         *(f"--updates={400 if gpu else 5}", *_size(gpu)),
     )
     shapes = f"--shapes={'prednet' if gpu else 'tiny'}"
-    run("experiments/calibrate_noise.py", shapes, f"--workdir={folder / 'calibration'}")
+    calibration = folder / "calibration"
+    if not (calibration / "calibration.json").exists():
+        run("experiments/calibrate_noise.py", shapes, f"--workdir={calibration}")
 
 
 def _size(gpu: bool) -> tuple[str, ...]:

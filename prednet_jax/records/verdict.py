@@ -344,11 +344,13 @@ class Verdict:
         found = content.get("manipulation") or {}
         _check("manipulation", found, dict, "an object")
         checks = {model: check for model, check in found.items() if check}
+        for model, check in checks.items():
+            _check(f"manipulation.{model}", check, dict, "an object")
         lists = {n: content.get(n) or [] for n in ("claims", "together", "excluded")}
         for name, rows in lists.items():
             _check(name, rows, list | tuple, "a list")
         together = {
-            (row.get("claim"), row.get("model")): row
+            (str(row.get("claim")), str(row.get("model"))): row
             for row in lists["together"]
             if isinstance(row, Mapping)
         }
@@ -376,7 +378,7 @@ def _claim(
 ) -> Claim:
     """Reads a claim of a verdict, with the evidence that other sections have on it."""
     _check(place, row, Mapping, "an object")
-    name, model = str(row.get("claim")), row.get("model")
+    name, model = str(row.get("claim")), str(row.get("model"))
     kind, _, remark = name.partition(" (")
     check = checks.get(model) or {} if kind == Kind.NOISE else {}
     more = {
@@ -400,6 +402,9 @@ def _from_json(kind: Any, value: Any, place: str) -> Any:
         return None if value is None else _from_json(kinds[0], value, place)
     if origin is tuple:
         _check(place, value, list | tuple, "a list")
+        pair = kinds[-1] is not Ellipsis
+        if pair and len(value) != len(kinds):
+            raise UserError(f"{place} is {value!r}; expected {len(kinds)} values")
         rows = enumerate(value)
         return tuple(_from_json(kinds[0], row, f"{place}[{i}]") for i, row in rows)
     if origin is Mapping:
@@ -407,6 +412,8 @@ def _from_json(kind: Any, value: Any, place: str) -> Any:
         return {k: _from_json(kinds[1], v, f"{place}.{k}") for k, v in value.items()}
     if kind in (int, float):
         _check(place, value, int | float, "a number")
+    if kind is str:
+        _check(place, value, str, "a text")
     if kind is Any or not isinstance(kind, type) or isinstance(value, kind):
         return value
     if issubclass(kind, StrEnum):

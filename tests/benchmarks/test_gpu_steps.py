@@ -37,6 +37,17 @@ def test_a_limit_is_the_longer_of_arithmetic_and_memory():
     assert gpu_steps.limit_seconds(step, "an unknown card") is None
 
 
+@pytest.mark.parametrize("torch", [False, True])
+def test_the_same_command_repeated_times_every_step(torch):
+    """It began with the same steps each time, and never reached the last ones."""
+    steps = gpu_steps.settings(torch=torch)
+    done = gpu_steps.due(steps, [], 240)
+    assert done == steps[:48]
+    done += gpu_steps.due(steps, done, 240)
+    assert done == steps
+    assert gpu_steps.due(steps, done, 240) == []
+
+
 def test_sizes_are_networks():
     for height, width, channels in gpu_steps.SIZES.values():
         PredNetConfig(channels=channels, height=height, width=width)

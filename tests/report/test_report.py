@@ -70,6 +70,25 @@ def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):
             results.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"claims": [{"claim": "noise lowers the loss", "model": []}]},
+        {"manipulation": {"prednet": 5}},
+        {"claims": [{"claim": 3, "model": "prednet"}]},
+    ],
+)
+def test_a_section_of_another_kind_is_named(section, verdict):
+    """They ended in a TypeError or an AttributeError."""
+    least = {"contrasts": [], "verdict": {}}
+    with pytest.raises(UserError, match=f"{next(iter(section))}.*expected"):
+        Verdict.from_json(least | section)
+    study = records.read_json(ROOT / "results" / "study" / "verdict.json")
+    claim = study["claims"][0] | {"predicted": [1.0]}
+    with pytest.raises(UserError, match=r"predicted is \[1.0\]; expected 2 values"):
+        Verdict.from_json(study | {"claims": [claim]})
+
+
 def test_a_verdict_is_read_as_it_was_written(verdict):
     study = records.read_json(ROOT / "results" / "study" / "verdict.json")
     for content in (verdict, study):
