@@ -24,7 +24,6 @@ from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
-UNCOMPARED, UNSEEN = "not compared", "not seen"
 _LEGEND = [
     "right up to: the values of these lines are the reference's;",
     "look at: one of these lines is wrong, or a line is missing before them;",
@@ -76,23 +75,19 @@ class Layers(NamedTuple):
         layout: the order of the reference's axes, for the whole report.
         unmatched: names here, and names of the reference, without a counterpart.
         notes: names that could not be seen.
+        is_partial: whether the result, or a layer here, was not compared.
     """
 
     layers: tuple[Layer, ...]
     layout: str
     unmatched: tuple[tuple[str, ...], tuple[str, ...]]
     notes: tuple[str, ...] = ()
+    is_partial: bool = False
 
     @property
     def first(self) -> Layer | None:
         """The first layer beyond noise."""
         return next((layer for layer in self.layers if layer.is_beyond), None)
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether the result, or a layer here, was not compared."""
-        left = any(note.startswith((UNCOMPARED, UNSEEN)) for note in self.notes)
-        return left or bool(self.unmatched[0])
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -187,19 +182,20 @@ def compare_layers(
         rest = tuple(n for n in marked if n not in pairs and n not in results)
         left = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
-        notes += [f"{UNSEEN}, inside a branch or a while loop: {hidden}"] * bool(hidden)
+        notes += [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
+        is_partial = bool(hidden or rest)
         known = [i for numbers in chosen.values() for i in numbers]
         for name in results - pairs.keys():
             nodes = program.segment(marked[name], known)
             lines = dict.fromkeys(n.sources[0] for n in nodes if n.sources)
-            notes += [f"{UNCOMPARED}: {name}, computed at {', '.join(lines)}"] * bool(
-                lines
-            )
+            if lines:
+                notes.append(f"not compared: {name}, computed at {', '.join(lines)}")
+                is_partial = True
         layers = tuple(
             layer._replace(reference=pairs[layer.name], total=totals[layer.name])
             for layer in _compared(program, chosen, there, noise, key, draws)
         )
-        return Layers(layers, layout, (rest, left), tuple(notes))
+        return Layers(layers, layout, (rest, left), tuple(notes), is_partial)
 
     return keyed(fn, compare)
 
