@@ -26,7 +26,8 @@ EXPECTED = {
     ),
     # Why, how many digits, a formula, and a tolerance that the next line keeps to.
     "start": (
-        r"beyond\n[67]\.\d\n[01]\.\d digits\n4\.\d% off, cause: rounding\nbf16\n"
+        r"beyond\n[67]\.\d\n[01]\.\d digits\n4\.\d% off, cause: rounding\n"
+        r"False\nbf16\n"
     ),
     "trainings": (
         r"(?s)half width.*\nnoise: loss stays.*\nbeyond: loss leaves the band at"
