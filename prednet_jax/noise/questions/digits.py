@@ -8,11 +8,14 @@ n runs is an estimate. With confidence c the digits are at least
 
 The program's own rounding (`own_rounding`) is the same in every run. The runs are those
 of the program without it, and its effect d is added to the error:
-sqrt((z s)^2 + d^2). An element that is infinite in only some of the runs has no digits.
+sqrt((z s)^2 + d^2). So is a systematic error, such as the rounding of a long running
+sum: the distance of the mean of the runs from the function in float64, where it is
+larger than noise can explain. An element that is infinite in only some of the runs has
+no digits.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +24,20 @@ from jax import Array
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import check_int, expect
-from prednet_jax.noise.questions.leaves import describe_leaves, rebuilt, rms
+from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
+from prednet_jax.noise.questions.exact import widened_program
+from prednet_jax.noise.questions.leaves import (
+    Leaf,
+    Result,
+    describe_leaves,
+    rebuilt,
+    rms,
+    subtract,
+)
 from prednet_jax.noise.questions.own_rounding import own_rounding
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
+    Moments,
     computation_part,
     keyed,
     reach_notes,
@@ -107,6 +120,8 @@ class DigitsTable(NamedTuple):
         return rest | {"assured": ASSURED}
 
 
+# A systematic error is so many times the largest deviation of similar elements.
+SYSTEMATIC = 4.0
 # Probability and confidence of the column `assured`: the defaults of significantdigits.
 ASSURED = 0.95
 
@@ -152,6 +167,7 @@ def digits_table(
     The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
     check_int("draws", draws, 2)
+    spec_is_default = spec is None or spec == default()
     spec = spec or default()
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
@@ -162,13 +178,11 @@ def digits_table(
     expect(any(differ), "spec", spec, each)
     text, spec = format(spec), with_routines(spec)
     noisy = inject(fn, spec)
-    # How far D(0.95) with confidence lies below D(0.5).
-    z, cautious = quantiles.two_sided(0.5), quantiles.two_sided(1 - ASSURED)
-    caution = cautious / z * quantiles.spread_bound(draws, ASSURED)
 
     def measure(call: BoundCall, key: Array) -> DigitsTable:
         own = own_rounding(call)
         free = signs(own.call)
+        settled = free.settled if any(free.is_free) else list
         if any(free.is_free):
             own = own_rounding(call, free.settled)
         drawn: Iterator[PyTree]
@@ -184,34 +198,91 @@ def digits_table(
         reaches = own.call.reaches(spec)
         described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
         effects = own.total() or [np.zeros(x.shape) for x in means]
-        columns = described, means, spreads, effects, blind
+        systematic: tuple[str, ...] = ()
+        if spec_is_default:
+            errors, systematic = _systematic(own.call, moments, described, settled)
+            effects = list(map(np.hypot, map(np.abs, effects), errors))
         every, rows = [], []
-        for leaf, mean, spread, effect, unknown in zip(*columns, strict=True):
-            error = np.hypot(z * spread, np.abs(effect))
-            elements = _digits(mean, error, leaf.precision, unknown)
+        columns = zip(described, means, spreads, effects, blind, strict=True)
+        for leaf, mean, spread, effect, unknown in columns:
+            elements, row = _row(leaf, mean, spread, effect, unknown, draws)
             every.append(elements)
-            if not elements.size:
-                continue
-            # An infinite mean has no size to compare the others with.
-            size = rms(np.where(np.isinf(mean), 0, mean))
-            whole, assured = (
-                float(_digits(size, error, leaf.precision, unknown))
-                for factor in (1.0, caution)
-                for error in [math.hypot(factor * z * rms(spread), rms(effect))]
-            )
-            numbers = float(elements.min()), float(np.median(elements)), whole, assured
-            rows.append(DigitsRow(*leaf[:3], *numbers, leaf.precision, not unknown))
+            rows += [row] * bool(elements.size)
         # Without free signs, `is_free` is empty.
         chosen = [
             x.path
             for x, is_free in zip(described, free.is_free, strict=False)
             if is_free
         ]
-        notes = (*own.notes, *moments.notes(described), *reach_notes(reaches))
+        notes = (
+            *own.notes,
+            *systematic,
+            *moments.notes(described),
+            *reach_notes(reaches),
+        )
         notes += tuple(f"{path}: {NOTE}" for path in chosen)
         return DigitsTable(tuple(rows), draws, rebuilt(tree, every), text, notes)
 
     return keyed(fn, measure)
+
+
+def _row(
+    leaf: Leaf,
+    mean: np.ndarray,
+    spread: np.ndarray,
+    effect: np.ndarray,
+    blind: bool,
+    draws: int,
+) -> tuple[np.ndarray, DigitsRow]:
+    """Returns the digits of a leaf's elements, and its row of the table."""
+    z, cautious = quantiles.two_sided(0.5), quantiles.two_sided(1 - ASSURED)
+    error = np.hypot(z * spread, np.abs(effect))
+    elements = _digits(mean, error, leaf.precision, blind)
+    # An infinite mean has no size to compare the others with.
+    size = rms(np.where(np.isinf(mean), 0, mean))
+    # D(0.95) with confidence is lower than D(0.5).
+    bounded = cautious * quantiles.spread_bound(draws, ASSURED)
+    whole, assured = (
+        float(_digits(size, error, leaf.precision, blind))
+        for error in [math.hypot(f * rms(spread), rms(effect)) for f in (z, bounded)]
+    )
+    worst, median = (
+        float(of(elements)) if elements.size else 0.0 for of in (np.min, np.median)
+    )
+    numbers = worst, median, whole, assured
+    return elements, DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind)
+
+
+def _systematic(
+    call: BoundCall,
+    moments: Moments,
+    described: Sequence[Leaf],
+    comparable: Callable[[Result], Result],
+) -> tuple[Result, tuple[str, ...]]:
+    """Returns the systematic error of each element, 0 if noise explains it, and notes.
+
+    The means of the runs are compared with the function in float64.
+    """
+    errors = [np.zeros(x.shape) for x in moments.means]
+    try:
+        truth = comparable(widened_program(call, np.dtype(np.float64))(None))
+    except Exception as error:  # Some primitives exist in narrow types only.
+        why = str(error).partition("\n")[0]
+        return errors, (f"not compared with float64: {why}",)
+    decides, notes = takes_decisions(call), []
+    for i, (leaf, mean) in enumerate(zip(described, moments.means, strict=True)):
+        noise = ElementNoise(mean, leaf.epsilon)
+        noise.see_sums(moments.runs, moments.squares[i], moments.largest[i])
+        far = np.abs(subtract(mean, truth[i]))
+        far = np.where(np.isfinite(far), far, 0)
+        if noise.outside(far, SYSTEMATIC, decides)[0]:
+            found = noise.ratios(far) > SYSTEMATIC
+            errors[i] = np.where(found, far, 0)
+            notes.append(
+                f"{leaf.path}: {np.count_nonzero(found)} of {found.size} elements have "
+                "the same error in every run, as a run in float64 shows"
+            )
+    return errors, tuple(notes)
 
 
 def _digits(

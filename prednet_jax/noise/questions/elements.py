@@ -69,8 +69,10 @@ class ElementNoise:
     def see_sums(self, runs: int, squares: np.ndarray, largest: np.ndarray) -> None:
         """Adds runs by the sum of their squared deviations, and the largest one."""
         self.runs += runs
-        self._squares += squares
-        self._largest = np.maximum(self._largest, largest)
+        finite = np.isfinite(squares) & np.isfinite(largest)
+        self.broken |= ~finite
+        self._squares += np.where(finite, squares, 0)
+        self._largest = np.maximum(self._largest, np.where(finite, largest, 0))
 
     def limits(self) -> np.ndarray:
         """Returns for each element the largest deviation among similar elements.

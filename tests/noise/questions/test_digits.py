@@ -45,6 +45,35 @@ def test_digits_agree_with_float64_on_held_out_programs(name):
     assert max(accuracy.digits_errors(name)) < 0.5
 
 
+def running_sum(x):
+    return jax.lax.scan(lambda total, y: (total + y, None), jnp.float32(0), x)[0]
+
+
+def repeated_sum(step):
+    return jax.lax.fori_loop(0, 10_000, lambda _, t: t + step, jnp.float32(0))
+
+
+@pytest.mark.parametrize(
+    ("fn", "x", "truth"),
+    [
+        (running_sum, np.full(50_000, 0.1, np.float32), 50_000),
+        (repeated_sum, np.float32(0.1), 10_000),
+        (lambda x: jnp.cumsum(x) * 2, np.full(300, 0.1, np.float32), None),
+    ],
+)
+def test_systematic_errors_are_counted(fn, x, truth):
+    table = noise.digits_table(fn)(KEY, x)
+    if truth is None:  # No loop, and no error that noise does not show.
+        assert not any("every run" in note for note in table.notes)
+        return
+    error = float(fn(x)) / (truth * float(np.float32(0.1))) - 1
+    assert abs(float(table.elements) + math.log10(abs(error))) < 0.1
+    assert "1 of 1 elements have the same error in every run" in str(table)
+    # Another noise may leave out what rounds.
+    other = noise.digits(fn, noise.parse("ulp"))(KEY, x)
+    assert other > table.elements + 1
+
+
 def test_every_kind_of_leaf_is_finite_and_of_its_shape():
     def fn(x):
         return {
