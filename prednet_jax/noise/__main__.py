@@ -14,7 +14,9 @@ in the file in MODULE: `forward = functools.partial(model.apply, params)`.
 
 import argparse
 import contextlib
+import io
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -172,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
     except NoiseError as error:
         one_line = " ".join(str(error).split())
-        print(f"python -m prednet_jax.noise: {one_line}", file=sys.stderr)
+        print(f"{parser.prog}: {one_line}", file=sys.stderr)
         return 2
     except Exception as error:
         # The user's frames alone: JAX leaves out its own.
@@ -190,13 +192,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         head = {"command": options.command, "function": options.function}
         if options.command != "audit":
             head["noise"] = text
-        print(json.dumps(head | plain_data(data), allow_nan=False))
-    else:
-        print(shown)
+        shown = json.dumps(head | plain_data(data), allow_nan=False)
+    try:
+        print(shown, flush=True)
+    except BrokenPipeError:  # Nobody reads the output any more, as in `| head`.
+        os._exit(128 + signal.SIGPIPE)
+    except OSError as error:  # Such as a full disk.
+        print(f"{parser.prog}: output: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(1)
     return 0
 
 
 if __name__ == "__main__":
+    # The name of a file need not be text in the encoding of the terminal.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # Python's own handler would wait for a running program to end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

@@ -1,17 +1,20 @@
-"""Writes files atomically, also when several threads write the same one."""
+"""Writes files atomically, also when threads or processes write the same one."""
 
 import contextlib
 import os
+from collections.abc import Iterator
+
+from prednet_jax.noise.errors import NoiseError
 
 
-def write_whole(path: str | os.PathLike, content: bytes) -> None:
+def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes a temporary file in the same directory and moves it to its final name.
 
     The temporary name is unique to this call. So a reader sees either the old file or
     the complete new file.
 
     Raises:
-        OSError: the file cannot be written; the temporary file is removed.
+        NoiseError: the file cannot be written; the temporary file is removed.
     """
     folder = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(folder, f".{os.getpid()}.{os.urandom(8).hex()}.tmp")
@@ -19,7 +22,35 @@ def write_whole(path: str | os.PathLike, content: bytes) -> None:
         with open(temporary, "xb") as file:
             file.write(content)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    except BaseException as error:
+        with contextlib.suppress(OSError, ValueError):
             os.remove(temporary)
-        raise
+        if not isinstance(error, OSError | ValueError):  # ValueError: a NUL byte.
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise NoiseError(
+            f"{printable(path)}: {reason}: expected a file that can be written"
+        ) from None
+
+
+@contextlib.contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Lets one thread or process at a time into the block, for each directory.
+
+    The lock is one of the directory itself and leaves no file. A directory that cannot
+    be opened, and a system without such locks, are not locked.
+    """
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl  # Not on Windows.
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            opened.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """Returns a path as a message shows it: in quotes if it has control characters."""
+    name = os.fspath(path)
+    return name if name.isprintable() else repr(name)

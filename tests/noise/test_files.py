@@ -39,7 +39,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
     files.write_whole(path, b"old")
     full = OSError(28, "No space left on device")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(full))
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(noise.NoiseError, match="No space"):
         files.write_whole(path, b"new")
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
     monkeypatch.undo()

@@ -1,10 +1,12 @@
 """`python -m prednet_jax.noise`, as a process only where that matters."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from prednet_jax import noise
 from prednet_jax.noise.__main__ import COMMANDS, main
 from tests.processes import ROOT, python
 
@@ -98,6 +100,32 @@ def test_as_a_process_in_the_current_directory(folder):
     assert found["function"] == f"{folder}:loss"
     assert [e["primitive"] for e in found["perturbed"]] == ["dot_general", "reduce_sum"]
     assert found["perturbed"][0]["source"] == f"{folder}.py:10 in loss"
+
+
+@pytest.mark.fault
+def test_a_name_that_is_no_text_can_be_printed(folder):
+    words = ("record", f"{folder}:named", "--args=one.npz", "--output=r\udcff.npz")
+    strict = {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8:strict"}
+    done = python("-m", "prednet_jax.noise", *words, folder=None, **strict)
+    assert done.stdout.endswith("r\\udcff.npz\n")
+    assert noise.load_recording("r\udcff.npz").function == "named"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [(BrokenPipeError(32, ""), 141, ""), (OSError(28, "disk full"), 1, "disk full\n")],
+)
+def test_an_output_that_nobody_reads_ends_without_a_traceback(
+    folder, monkeypatch, capsys, error, status, told
+):
+    ended = Mock(side_effect=SystemExit)
+    monkeypatch.setattr("os._exit", ended)
+    monkeypatch.setattr("sys.stdout", Mock(write=Mock(side_effect=error)))
+    with pytest.raises(SystemExit):
+        main(["coverage", f"{folder}:named", "--args=one.npz"])
+    ended.assert_called_once_with(status)
+    assert capsys.readouterr().err.endswith(told)
 
 
 @pytest.mark.parametrize(

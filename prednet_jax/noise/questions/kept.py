@@ -45,10 +45,15 @@ def tolerance_file_for(test: Path) -> Path:
     return test.with_suffix(".noise.json")
 
 
+# Errors of a content that is no JSON, or other JSON; a nested one fills the stack.
+_BROKEN = (
+    *(ArithmeticError, LookupError, AttributeError),
+    *(ValueError, TypeError, RecursionError),
+)
+
+
 def read(file: Path) -> dict[str, list[_Entry]]:
     """Returns the entries of a file, by test; none if there is no file."""
-    if not file.exists():
-        return {}
     try:
         tests = json.loads(file.read_text())
         if not all(isinstance(entries, list) for entries in tests.values()):
@@ -59,7 +64,13 @@ def read(file: Path) -> dict[str, list[_Entry]]:
             for x in (*kept, kept.noise, leaf["size"]):
                 if isinstance(x, str) or not 0 <= float(x) < math.inf:
                     raise ValueError("a tolerance is no number from 0 on")
-    except (ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise NoiseError(
+            f"{file}: {error.strerror}: expected a file that can be read"
+        ) from None
+    except _BROKEN:
         raise NoiseError(
             f"{file}: expected tolerances as pytest --noise-update writes them"
         ) from None
@@ -136,12 +147,13 @@ class StoredTolerance:
         sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
         named = zip(named_leaves(reference.tolerances), sizes, strict=True)
         leaves = {path: {**one.to_json(), "size": size} for (path, one), size in named}
-        tests = read(self.file)
         entry = _Entry(noise=noise, failure=failure, leaves=leaves)
-        tests[self.test] = [*tests.get(self.test, [])[:position], entry]
-        text = json.dumps(dict(sorted(tests.items())), indent=1) + "\n"
         # Workers of pytest-xdist read and write at the same time.
-        files.write_whole(self.file, text.encode())
+        with files.locked(self.file.parent):
+            tests = read(self.file)
+            tests[self.test] = [*tests.get(self.test, [])[:position], entry]
+            text = json.dumps(dict(sorted(tests.items())), indent=1) + "\n"
+            files.write_whole(self.file, text.encode())
 
 
 # Written tolerances up to so many times the measured one are as they should be.

@@ -119,15 +119,7 @@ class Recording:
         }
         content = io.BytesIO()
         np.savez_compressed(content, about=np.array(text), **arrays)
-        try:
-            files.write_whole(path, content.getvalue())
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the path.
-            reason = getattr(error, "strerror", None) or error
-            name = os.fspath(path)
-            shown = name if str(name).isprintable() else repr(name)
-            raise NoiseError(
-                f"{shown}: {reason}: expected a file that can be written"
-            ) from None
+        files.write_whole(path, content.getvalue())
 
     def __str__(self) -> str:
         count = sum(len(one.steps) for one in self.equations)

@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -63,6 +64,32 @@ X = np.linspace(0, 1, 300, dtype=np.float32)
 
 def keeper(tmp_path, renew=False):
     return kept.StoredTolerance(tmp_path / "test_a.py", "test_b", renew)
+
+
+@pytest.mark.fault
+def test_tests_that_measure_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
+    """One read the file before another wrote it, whose entry was lost."""
+    reference = noise.noise_reference(jnp.sum, X, draws=3)
+    monkeypatch.setattr(kept, "noise_reference", lambda *_, **__: reference)
+    names = [f"test_{i}" for i in range(32)]
+    with ThreadPoolExecutor(8) as pool:
+        each = [kept.StoredTolerance(tmp_path / "test_a.py", n, False) for n in names]
+        list(pool.map(lambda keep: keep(jnp.sum, X), each))
+    assert sorted(json.loads((tmp_path / "test_a.noise.json").read_text())) == sorted(
+        names
+    )
+
+
+@pytest.mark.fault
+def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
+    (tmp_path / "test_a.noise.json").mkdir()
+    with pytest.raises(noise.NoiseError, match="Is a directory: expected a file"):
+        keeper(tmp_path)(jnp.sum, X, draws=3)
+    with pytest.raises(noise.NoiseError, match="expected a file that can be written"):
+        keeper(Path("/proc"))(jnp.sum, X, draws=3)
+    (tmp_path / "test_b.noise.json").write_text("[" * 100_000)
+    with pytest.raises(noise.NoiseError, match="expected tolerances as pytest"):
+        kept.read(tmp_path / "test_b.noise.json")
 
 
 def test_what_is_kept_is_not_measured_again(tmp_path):
