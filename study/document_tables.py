@@ -357,7 +357,9 @@ def accuracy(record: Record) -> str:
         what += f"outside, mean of 4 keys; {len(runs)} programs and noises"
         found = f"{runs['mean'].mean():.1g}, worst {runs['mean'].max():.2g} (one key "
         found += f"{runs.worst.max():.2g}); the tolerance is {excess.min():.1f} to "
-        found += f"{excess.max():.1f}, median {excess.median():.1f}, times the furthest"
+        found += (
+            f"{excess.max():.1f} times (median {excess.median():.1f}) the furthest run"
+        )
         rows.append((what, f"{failure:g}", found))
     # One of the kernels is not a mistake.
     words = {True: "caught", False: "passes"}

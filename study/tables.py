@@ -393,8 +393,8 @@ def verdict(record: Record) -> str:
         "distance of runs, divided by the distance travelled": significant(apart, 2),
     }
     for known in details.get("known_answers", ()):
-        said = "it is" if known["holds"] else f"**it is not** ({known['answer']})"
-        what = f"{known['arm']} must be answered `{known['expected']}`: {said}"
+        said = "found" if known["holds"] else f"**not found** ({known['answer']})"
+        what = f"{known['arm']}, whose answer must be `{known['expected']}`: {said}"
         rows[what] = shown(known, *ends)
     table = markdown(pd.DataFrame(list(rows.items()), columns=["what", "found"]))
     claim = "In verdict.json the claim that noise lowers the loss is"

@@ -192,8 +192,8 @@ def test_a_planned_part_has_its_answer(tmp_path, monkeypatch):
     assert "| 2401 to 3000 | 10.0 % | 10.0 % |" in redraws
     answer = makers["study-H-verdict"]()
     assert "first run: part H; confirmed by its controls. In verdict.json" in answer
-    assert answer.count("`noise raises the loss`: it is |") == 3
-    assert "planted_rate_0.85 must be answered `above 0`: it is |" in answer
+    assert answer.count("`noise raises the loss`: found |") == 3
+    assert "planted_rate_0.85, whose answer must be `above 0`: found |" in answer
     assert "| stale_targets - float32 | 20 |" in makers["study-H-contrasts"]()
     endpoints = makers["study-H-endpoints"]()
     assert "`held_out_loss`; random against fixed orders" in endpoints

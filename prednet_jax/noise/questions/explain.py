@@ -131,8 +131,8 @@ class Explanation(NamedTuple):
             rows.append([one.path, one.rung, *numbers, *ulps, one.closer, words])
         lines = [
             *format_table(head, rows, "<<" + ">" * (len(head) - 4) + "<<"),
-            f"{columns[0]} to {columns[-1]}: the difference, divided by the difference "
-            "that this cause makes",
+            f"columns {columns[0]} to {columns[-1]}: the difference, divided by the "
+            "difference that this cause makes",
             "ulps: distances of a and b from the function in float64, in units in the "
             "last place",
         ]
