@@ -26,12 +26,7 @@ from typing import Any, NoReturn
 
 import prednet_jax.noise as noise
 from prednet_jax.noise.archives import bound_call
-from prednet_jax.noise.commands import (
-    COMMANDS,
-    Command,
-    CommandContext,
-    CommandResult,
-)
+from prednet_jax.noise.commands import COMMANDS, Command, CommandContext, CommandResult
 from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.gpu.compilation import TIME_LIMIT
 from prednet_jax.noise.questions import kept

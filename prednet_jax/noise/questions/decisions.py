@@ -26,11 +26,7 @@ from prednet_jax.noise.questions.own_rounding import (
     format_notes,
     rounded_products,
 )
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    computation_part,
-    draw_keys,
-)
+from prednet_jax.noise.questions.sampling import BoundCall, computation_part, draw_keys
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.run import Call

@@ -21,16 +21,9 @@ from prednet_jax.noise.arguments import Outcome, Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, check_int, expect
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
-from prednet_jax.noise.questions.leaves import (
-    as_array,
-    wide_leaves,
-)
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-)
-from prednet_jax.noise.questions.tables import (
-    format_table,
-)
+from prednet_jax.noise.questions.leaves import as_array, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 from prednet_jax.noise.types import Aval, PyTree, Values
 

@@ -21,16 +21,8 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._inject import inject, traced
 from prednet_jax.noise.plan import plan
-from prednet_jax.noise.questions.leaves import (
-    Result,
-    rms,
-    subtract,
-    wide_leaves,
-)
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    with_routines,
-)
+from prednet_jax.noise.questions.leaves import Result, rms, subtract, wide_leaves
+from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.run import Call, Evaluation, at_words

@@ -6,14 +6,7 @@ noise, and `causes` finds which of the differences are faults.
 
 import itertools
 import math
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import Array

@@ -48,10 +48,7 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
 
 
 def fitted_hint(
-    ours: np.ndarray,
-    theirs: np.ndarray,
-    explains: Callable,
-    axes: Iterable[int | None],
+    ours: np.ndarray, theirs: np.ndarray, explains: Callable, axes: Iterable[int | None]
 ) -> str:
     """Returns the factor and offset, of all or of an axis, that give the reference."""
     if ours.size < 2:

@@ -238,10 +238,7 @@ _TIED: Mapping[str, Callable[[compat.Equation], list[tuple[int, int, int]]]] = {
 
 
 def _by_shards(
-    equation: compat.Equation,
-    over: list[Names],
-    own: Names,
-    sizes: Mapping[str, int],
+    equation: compat.Equation, over: list[Names], own: Names, sizes: Mapping[str, int]
 ) -> compat.Equation:
     """Rewrites an equation as each device's computation, in a shard_map.
 

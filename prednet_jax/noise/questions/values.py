@@ -27,11 +27,7 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    draw_keys,
-    with_routines,
-)
+from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.specs import NoiseSpec
 
