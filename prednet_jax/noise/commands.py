@@ -1,12 +1,13 @@
 """Defines the commands of `python -m prednet_jax.noise`, one for each question.
 
-A command is a function of a `CommandContext`; its docstring is its help. `READERS` turn
-the texts of flags into values.
+A command is a function of a `CommandContext`; its docstring is its help, and its
+decorator lists its flags with their defaults. `FLAGS` describes the flags, and
+`READERS` turn their texts into values.
 """
 
 import argparse
+import functools
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +15,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import prednet_jax.noise as noise
-from prednet_jax.noise.archives import read_arguments
+from prednet_jax.noise.archives import bound_call, read_arguments
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.gpu.compilation import install
+from prednet_jax.noise.gpu.compilation import TIME_LIMIT, install
 from prednet_jax.noise.questions import kept
 from prednet_jax.noise.questions.devices import SUMS_BY_RANK
 from prednet_jax.noise.questions.leaves import named_leaves, rebuilt
@@ -25,12 +26,21 @@ from prednet_jax.noise.specs import default
 from prednet_jax.noise.types import Function, PyTree
 
 
-class CommandContext(NamedTuple):
-    """The inputs of a command: a call, the noise, and the command line."""
+class CommandContext:
+    """The inputs of a command, read from the command line when they are needed."""
 
-    call: BoundCall
-    spec: noise.NoiseSpec
-    options: argparse.Namespace
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+
+    @functools.cached_property
+    def call(self) -> BoundCall:
+        """The function that is named, with its arguments."""
+        return bound_call(self.options.target, self.options.args)
+
+    @property
+    def spec(self) -> noise.NoiseSpec:
+        """The noise that --noise gives."""
+        return noise.parse(self.options.noise)
 
     @property
     def key(self) -> jax.Array:
@@ -48,11 +58,10 @@ class CommandContext(NamedTuple):
 
         `first` come before the arguments of the call, as a PRNG key does.
         """
-        command = COMMANDS[self.options.command]
-        flags = {flag: self.value(flag) for flag in command.flags.split()}
-        flags |= {"spec": self.spec} if command.noise else {}
-        flags |= {"draws": self.options.draws} if command.draws else {}
-        asked = self.call._replace(fn=tool(self.call.fn, **flags | options))
+        flags = COMMANDS[self.options.command].flags
+        given = {flag: self.value(flag) for flag in flags if flag not in _NOT_OF_TOOLS}
+        given |= {"spec": self.spec} if "noise" in flags else {}
+        asked = self.call._replace(fn=tool(self.call.fn, **given | options))
         return asked.result(*first)
 
 
@@ -64,37 +73,42 @@ class CommandResult(NamedTuple):
 
 
 Ask = Callable[[CommandContext], object]
+FUNCTION, FOLDER = "MODULE:FUNCTION", "FOLDER"
+# Flags that no tool takes as an option of their names.
+_NOT_OF_TOOLS = frozenset({"args", "noise", "seed", "loop_limit"})
 
 
 class Command(NamedTuple):
-    """A question: its function, its purpose and its own flags.
+    """A question.
 
-    Commands whose `noise` and `draws` are not set take no such flags.
+    Attributes:
+        ask: the function that answers; its docstring is the help.
+        target: what the question is about, `FUNCTION` or `FOLDER`.
+        optional: whether the target may be left out.
+        flags: the default of each flag, which gives its type. None is a text without a
+            default, and `...` a text that is required.
     """
 
     ask: Ask
-    about: str
-    noise: str
-    draws: int
-    flags: str
+    target: str
+    optional: bool
+    flags: Mapping[str, Any]
 
 
 COMMANDS: dict[str, Command] = {}
 
 
-def _command(noise: str = "", draws: int = 0, flags: str = "") -> Callable[[Ask], Ask]:
-    """Registers a function as a command; its docstring is the help.
-
-    Args:
-        noise: the default of --noise.
-        draws: the default of --draws.
-        flags: the command's own flags, separated by blanks.
-    """
+def _command(
+    target: str = FUNCTION, *, optional: bool = False, **flags: object
+) -> Callable[[Ask], Ask]:
+    """Registers a function as a command with these flags and defaults."""
+    of_function = {"args": None} if target == FUNCTION else {}
+    of_noise = {"seed": 0, "loop_limit": 100} if "draws" in flags else {}
 
     def register(ask: Ask) -> Ask:
-        about = " ".join((ask.__doc__ or "").split())
         name = ask.__name__.removeprefix("_")
-        COMMANDS[name] = Command(ask, about, noise, draws, flags)
+        every = of_function | flags | of_noise
+        COMMANDS[name] = Command(ask, target, optional, every)
         return ask
 
     return register
@@ -104,13 +118,13 @@ _DEFAULT, _CHAINED = map(noise.format, (default(), kept.default_noise()))
 _BY_RANK = noise.format(SUMS_BY_RANK)
 
 
-@_command("reduction_order")
+@_command(noise="reduction_order")
 def _coverage(context: CommandContext) -> object:
     """Lists the equations that noise reaches and those that it does not."""
     return context.tell(noise.coverage)
 
 
-@_command("reduction_order", 8, "parts")
+@_command(noise="reduction_order", draws=8, parts=None)
 def _localize(context: CommandContext) -> object:
     """Lists the lines whose noise moves the result most."""
 
@@ -120,13 +134,13 @@ def _localize(context: CommandContext) -> object:
     return context.tell(tool, context.key)
 
 
-@_command(_DEFAULT, 16)
+@_command(noise=_DEFAULT, draws=16)
 def _digits(context: CommandContext) -> object:
     """Counts the significant decimal digits of each result."""
     return context.tell(noise.digits_table, context.key)
 
 
-@_command(_CHAINED, 16, "failure")
+@_command(noise=_CHAINED, draws=16, failure=1e-6)
 def _tolerance(context: CommandContext) -> CommandResult:
     """Recommends the rtol and atol of a test."""
     tolerances = context.tell(noise.tolerance, context.key)
@@ -136,19 +150,19 @@ def _tolerance(context: CommandContext) -> CommandResult:
     return CommandResult(text, {"leaves": leaves, "notes": notes})
 
 
-@_command(draws=8, flags="a b")
+@_command(draws=8, a=..., b=...)
 def _explain(context: CommandContext) -> object:
     """Finds what makes two results differ."""
     return context.tell(noise.explain, context.key)
 
 
-@_command(_DEFAULT, 16, "labels")
+@_command(noise=_DEFAULT, draws=16, labels=None)
 def _decisions(context: CommandContext) -> object:
     """Lists the decisions that noise flips."""
     return context.tell(noise.decisions, context.key)
 
 
-@_command(flags="output")
+@_command(output=...)
 def _record(context: CommandContext) -> CommandResult:
     """Writes the result of every equation to a file."""
     recording = context.tell(lambda fn, output: noise.record(fn))
@@ -157,43 +171,43 @@ def _record(context: CommandContext) -> CommandResult:
     return CommandResult(f"{text}: {path}", {"recording": text, "output": path})
 
 
-@_command(_DEFAULT, 8, "recording")
+@_command(noise=_DEFAULT, draws=8, recording=...)
 def _first_difference(context: CommandContext) -> object:
     """Finds where a run here first differs from a recorded one."""
     return context.tell(noise.first_difference, context.key)
 
 
-@_command(_DEFAULT, 8, "reference names")
+@_command(noise=_DEFAULT, draws=8, reference=..., names=None)
 def _compare_layers(context: CommandContext) -> object:
     """Finds the first layer of a port whose difference is more than noise."""
     return context.tell(noise.compare_layers, context.key)
 
 
-@_command(flags="reference")
+@_command(reference=...)
 def _compare_trees(context: CommandContext) -> object:
     """Pairs the weights that the function returns with those of a reference."""
     return noise.compare_trees(context.call.result(), context.options.reference)
 
 
-@_command(_DEFAULT, 8, "a b")
+@_command(noise=_DEFAULT, draws=8, a=..., b=...)
 def _compare_logits(context: CommandContext) -> object:
     """Compares two results that are logits: ratios, KL divergence and flips."""
     return context.tell(noise.compare_logits, context.key)
 
 
-@_command(draws=8, flags="batch seed")
+@_command(draws=8, batch="0")
 def _invariance(context: CommandContext) -> object:
     """Finds whether the result of a row depends on other rows and the batch size."""
-    return context.tell(noise.invariance)
+    return context.tell(noise.invariance, seed=context.options.seed)
 
 
-@_command()
+@_command(FOLDER)
 def _tolerances(context: CommandContext) -> object:
     """Lists tests of a folder whose tolerance is looser or tighter than measured."""
-    return kept.compare(context.options.function)
+    return kept.compare(context.options.target)
 
 
-@_command(_BY_RANK, 8, "mesh specs")
+@_command(noise=_BY_RANK, draws=8, mesh=..., specs=None)
 def _devices(context: CommandContext) -> object:
     """Computes over a mesh of devices that are not here, and compares."""
     sizes, in_specs = _on_mesh(context.options.mesh, context.options.specs)
@@ -205,14 +219,16 @@ def _devices(context: CommandContext) -> object:
         return context.call._replace(fn=compare).result(key)
     mesh = {axis: size for axis, (size,) in sizes.items()}
     over, alone = (
-        context.call._replace(fn=partial(noise.devices(fn, mesh=each, **options), key))
+        context.call._replace(
+            fn=functools.partial(noise.devices(fn, mesh=each, **options), key)
+        )
         for each in (mesh, dict.fromkeys(mesh, 1))
     )
     tool = noise.explain(alone.fn, over.result(), alone.result(), draws=draws)
     return alone._replace(fn=tool).result(key)
 
 
-@_command(_DEFAULT, 8, "losses updates")
+@_command(noise=_DEFAULT, draws=8, losses=None, updates=0)
 def _training(context: CommandContext) -> object:
     """Computes the band of losses of equal trainings, or compares losses with it.
 
@@ -221,7 +237,7 @@ def _training(context: CommandContext) -> object:
     given, options = context.call.result(), context.options
     if not isinstance(given, tuple) or len(given) != 3:
         raise NoiseError(
-            f"{options.function}: expected a function that gives (step, state, "
+            f"{options.target}: expected a function that gives (step, state, "
             f"batches), as noise.training takes them, not {type(given).__name__}"
         )
     about = {"updates": options.updates or None, "draws": options.draws}
@@ -230,11 +246,16 @@ def _training(context: CommandContext) -> object:
     return band if losses is None else band.compare(losses)
 
 
-@_command(flags="a b paired margin")
+@_command(optional=True, a=None, b=None, paired=False, margin=0.02)
 def _curves(context: CommandContext) -> object:
-    """Tests whether two sets of recorded curves differ."""
+    """Tests whether two sets of recorded curves differ.
+
+    Files hold the curves, or a function gives both sets:
+
+        python -m prednet_jax.noise curves --a=mine.npz --b=theirs.npz
+    """
     options = context.options
-    if options.function is not None:
+    if options.target is not None:
         pair = context.call.result()
     elif None in (options.a, options.b):
         raise NoiseError("curves: expected --a and --b, or a function that gives both")
@@ -242,7 +263,7 @@ def _curves(context: CommandContext) -> object:
         pair = [_only_array(context, n, getattr(options, n)) for n in ("a", "b")]
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise NoiseError(
-            f"{options.function}: expected a function that gives two sets of curves "
+            f"{options.target}: expected a function that gives two sets of curves "
             f"(a, b), not {type(pair).__name__}"
         )
     return noise.curves(*pair, paired=options.paired, margin=options.margin)
@@ -256,22 +277,31 @@ def _first_nan(context: CommandContext) -> CommandResult:
     return CommandResult(entry or nothing, {"entry": entry})
 
 
-@_command(_DEFAULT, 16)
+@_command(noise=_DEFAULT, draws=16)
 def _nan_rate(context: CommandContext) -> object:
     """Measures how often noise makes a NaN."""
     return context.tell(noise.nan_rate, context.key)
 
 
-@_command(_DEFAULT, 4)
+@_command(noise=_DEFAULT, draws=4)
 def _cancellations(context: CommandContext) -> object:
     """Lists the subtractions and sums that lose digits."""
-    return context.tell(partial(noise.cancellations, key=context.key))
+    return context.tell(functools.partial(noise.cancellations, key=context.key))
 
 
-@_command(flags="gpu devices deterministic time_limit install")
+@_command(
+    optional=True,
+    gpu="h100",
+    devices=1,
+    deterministic=False,
+    time_limit=TIME_LIMIT,
+    install=False,
+)
 def _audit(context: CommandContext) -> object:
     """Lists what will vary on a GPU; needs no GPU."""
     if not context.options.install:
+        if context.options.target is None:
+            raise NoiseError("audit: expected MODULE:FUNCTION, or --install")
         return context.tell(lambda fn, install, **options: noise.audit(fn, **options))
     folder = install()
     return CommandResult(f"XLA's CUDA compiler is in {folder}", {"folder": str(folder)})
@@ -320,7 +350,38 @@ def _pairs(context: CommandContext, flag: str, text: str) -> dict[str, str]:
     return dict(pairs)
 
 
-# What the texts of flags mean; those of all others are values.
+# What the flags mean.
+FLAGS: Mapping[str, str] = {
+    "args": "file of the arguments, FILE.npz; not needed without arguments",
+    "noise": "the noise, such as ulp (docs/noise/noises.md lists them)",
+    "draws": "number of noisy runs",
+    "seed": "seed of the PRNG key",
+    "parts": "scopes or paths whose effect is measured, as encoder,3:scan",
+    "labels": "file of the right classes, FILE.npz, to measure the accuracy",
+    "failure": "probability that a test with the tolerance fails",
+    "batch": "positions of the arguments that have a batch axis 0, as 0,2",
+    "gpu": "model of the GPU, such as gtx1080",
+    "devices": "number of GPUs",
+    "deterministic": "compile under --xla_gpu_deterministic_ops=true",
+    "time_limit": "seconds that each compilation may take",
+    "install": "install the compiler for this version of JAX, and end",
+    "loop_limit": "a while loop may take this many times its steps without noise",
+    "a": "file of one result, FILE.npz (or of curves, [n, T])",
+    "b": "file of the other result, FILE.npz",
+    "losses": "file of losses [T], FILE.npz, that are compared with the band",
+    "updates": "updates of the training; 0 means all batches of a list, else 100",
+    "paired": "curve i has the same seed on both sides",
+    "margin": "relative change of the final loss that counts as no change",
+    "output": "file to write, FILE.npz",
+    "recording": "file that the command record wrote",
+    "reference": "file of the original's arrays by name, FILE.npz",
+    "names": "pairs of names that do not agree, as Dense_0=fc1,Dense_1=fc2",
+    "mesh": "sizes of the mesh's axes, as data=64 or 'data=8;model=2'; data=1,8,64 "
+    "gives a table of three sizes",
+    "specs": "mesh axes of each axis of each positional argument, - for none, as "
+    "'-;data', which spreads the rows of the second argument",
+}
+# How their texts are read; all others are values as they are.
 READERS: Mapping[str, Callable[[CommandContext, str, str], Any]] = {
     "a": _result,
     "b": _result,

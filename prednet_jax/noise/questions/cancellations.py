@@ -99,10 +99,6 @@ class Cancellations(tuple[Cancellation, ...]):
         )
         return "\n".join([*format_table(head, rows, ">>><<"), last])
 
-    def to_json(self) -> dict[str, object]:
-        """Returns all numbers and texts."""
-        return {"cancellations": list(self), **vars(self)}
-
 
 def cancellations(
     fn: Function,

@@ -18,19 +18,23 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from prednet_jax.noise import compat, quantiles
-from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.errors import NoiseError, check_int
-from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.own_rounding import (
     at_highest_precision,
     format_notes,
     rounded_products,
 )
-from prednet_jax.noise.questions.sampling import BoundCall, computation_part, draw_keys
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    computation_part,
+    draw_keys,
+    keyed,
+)
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.run import Call
-from prednet_jax.noise.specs import Identity, NoiseSpec, default
+from prednet_jax.noise.specs import NoiseSpec, default
 from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Params, PyTree, Values
 from prednet_jax.noise.watch import Seen, Watched
@@ -165,31 +169,23 @@ def decisions(
     acting = computation_part(spec)
     wanted = None if labels is None else _labels(labels)
 
-    def search(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Decisions:
-        call = BoundCall(fn, args, kwargs)
-        pure, arrays = call.pure()
-        products = rounded_products(list(plan(call.program().jaxpr, Identity()).walk()))
+    def search(call: BoundCall, key: Array) -> Decisions:
+        products = rounded_products(call.steps())
         watched = _Deciding()
 
-        def watched_run(pure: Callable) -> Callable:
-            @jax.jit
-            def run(key: Array, noise: Array, *arrays: Array) -> PyTree:
-                watched.switch = lambda path: noise
-                program = traced(pure, arrays)
-                return evaluate(acting, key, program, arrays, hooks=watched)
+        def hooks(noise: Array) -> _Deciding:
+            watched.switch = lambda path: noise
+            return watched
 
-            return run
-
-        run = clean = watched_run(pure)
+        run = clean_run = call.hooked(acting, hooks)
         if products:
-            full = call._replace(fn=at_highest_precision(fn))
-            clean = watched_run(full.pure()[0])
-
+            highest = call._replace(fn=at_highest_precision(fn))
+            clean_run = highest.hooked(acting, hooks)
         answers: list[np.ndarray] = []
 
         def once(key: Array, noise: bool) -> Seen:
-            program = run if noise else clean
-            seen, outcome = watched.seen(lambda: program(key, noise, *arrays))
+            program = run if noise else clean_run
+            seen, outcome = watched.seen(lambda: program(key, np.bool_(noise)))
             if wanted is not None:
                 answers.append(_answers(outcome.result(), wanted))
             return seen
@@ -202,7 +198,7 @@ def decisions(
             report.evaluation = _evaluated(answers[::2], answers[1::2], wanted)
         return report
 
-    return search
+    return keyed(fn, search)
 
 
 def _tallied(

@@ -9,9 +9,8 @@ the runs) and of the next, never by the largest of the whole leaf.
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import BoundCall
-from prednet_jax.noise.specs import Identity
 
 # Elements that noise never moved may differ by so many units in the last place.
 _QUIET = 1.0
@@ -34,7 +33,7 @@ def decides(step: Step) -> bool:
 
 def takes_decisions(call: BoundCall) -> bool:
     """Returns whether a function takes discrete decisions about its numbers."""
-    return any(map(decides, plan(call.program().jaxpr, Identity()).walk()))
+    return any(map(decides, call.steps()))
 
 
 class ElementNoise:

@@ -315,7 +315,10 @@ def _classify_leaf(
         is_plain = any(
             equal_elements(v, p[i]).all() for v in (x, y) for p in reference.plain
         )
-        causes, reason = _causes(difference, is_plain, reference, i, effects, ratios)
+        weights = min(difference.size, reference.weights)
+        noise = reference.elements[i]
+        observed = _Observed(difference, noise, effects, ratios, weights)
+        causes, reason = _causes(observed, is_plain, reference, i)
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
     size = rms(np.where(np.isfinite(y), y, 0))
@@ -325,32 +328,62 @@ def _classify_leaf(
     return ExplainedLeaf(leaf.path, first, far, relative, ratios, plausible, words)
 
 
-def _causes(
-    difference: np.ndarray,
-    is_plain: bool,
-    reference: NoiseReference,
-    i: int,
-    effects: Mapping[str, np.ndarray],
-    ratios: Mapping[str, float | None],
-) -> tuple[list[str], str]:
-    """Returns the causes of a finite difference of a leaf, and a remark.
+class _Observed(NamedTuple):
+    """A finite difference of one leaf, compared with the effects of the causes on it.
 
-    The first one is the cause. The others have made a smaller and a larger difference.
-
-    Args:
+    Attributes:
         difference: the difference, not all zero.
-        is_plain: whether one of the results is the plain one.
-        reference: the effects of all causes.
-        i: number of the leaf.
+        noise: the noise of the leaf's elements.
         effects: the differences that formats and casts make in the leaf.
         ratios: the difference in units of the typical difference of each cause.
+        weights: number of elements, or of weights behind them if there are fewer.
     """
-    noise, now = reference.elements[i], sample(difference)
+
+    difference: np.ndarray
+    noise: ElementNoise
+    effects: Mapping[str, np.ndarray]
+    ratios: Mapping[str, float | None]
+    weights: int
+
+    def sized(self) -> dict[str, float]:
+        """Returns the formats whose effect is about as large, and the ratios."""
+        low, high = FORMAT_RATIO_RANGE
+        ratios = {name: self.ratios[name] or 0.0 for name in self.effects}
+        return {name: ratio for name, ratio in ratios.items() if low <= ratio <= high}
+
+    def has_pattern(self, name: str) -> bool:
+        """Returns whether the difference has the pattern of a format's effect."""
+        return _same_pattern(self.difference, self.effects[name], self.weights)
+
+    def is_within(self, name: str) -> bool:
+        """Returns whether each element differs by no more than a format's effect."""
+        effect = self.effects[name]
+        return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
+
+    def repeats_casts(self) -> bool:
+        """Returns whether the difference is the effect of the casts itself."""
+        return bool(
+            self.ratios[CASTS]
+            and self.difference.size > CHANCE**2
+            and _repeats(self.difference, self.effects[CASTS])
+            and self.is_within(CASTS)
+        )
+
+
+def _causes(
+    observed: _Observed, is_plain: bool, reference: NoiseReference, i: int
+) -> tuple[list[str], str]:
+    """Returns the causes of a difference of leaf number `i`, and a remark.
+
+    The first one is the cause. The others have made a smaller and a larger difference.
+    `is_plain` is whether one of the results is the plain one.
+    """
+    now, sized = sample(observed.difference), observed.sized()
 
     def outside(noise: ElementNoise) -> tuple[int, int]:
-        return noise.outside(difference, RATIO_LIMIT, reference.flips)
+        return noise.outside(observed.difference, RATIO_LIMIT, reference.flips)
 
-    count, unknown = outside(noise)
+    count, unknown = outside(observed.noise)
     zeros = f"{unknown} elements that are zero in all runs: not resolved"
     note = zeros if unknown else ""
     near = [c for c in reference.noises[i] if c.holds(now)]
@@ -358,47 +391,43 @@ def _causes(
     if near and not count:
         seen = reference.sizes(i)
         overlap = [r for r, v in seen.items() if v and min(v) <= now[0] <= max(v)]
-        low, high = FORMAT_RATIO_RANGE
-        weights = min(difference.size, reference.weights)
-        casts = low <= (ratios[CASTS] or 0.0) <= high
-        if casts and _same_pattern(difference, effects[CASTS], weights):
-            overlap.append(CASTS)
-    if (
-        ratios[CASTS]
-        and difference.size > CHANCE**2
-        and _repeats(difference, effects[CASTS])
-        and noise.within_effect(difference, effects[CASTS], ELEMENT_RATIO)
-    ):
+        overlap += [CASTS] * (CASTS in sized and observed.has_pattern(CASTS))
+    if observed.repeats_casts():
         return [CASTS, *overlap], note
     if near and not count:
         return [_nearest(now, near, is_plain), *overlap], note
     for name, samples, elements in reference.wider(i):
         if samples.holds(now) and not outside(elements)[0]:
             return [samples.rung], joined(note, name)
-    low, high = FORMAT_RATIO_RANGE
-    sized = {n: r for n in effects if low <= (r := ratios[n] or 0.0) <= high}
-    weights = min(difference.size, reference.weights)
     away = {
         name: abs(math.log(ratio))
         for name, ratio in sized.items()
-        if _same_pattern(difference, effects[name], weights)
-        and noise.within_effect(difference, effects[name], ELEMENT_RATIO)
+        if observed.has_pattern(name) and observed.is_within(name)
     }
     if away:
         best = min(away.values())
         return [n for n, size in away.items() if size <= best + SAME_EFFECT], note
-    if near:
-        more = f"{count} of {difference.size} elements differ by more than their own"
-        reason = f"{more} noise"
-    elif not sized:
-        reason = _between(ratios)
-    else:
-        reason = f"of the size of {' and '.join(sized)}, in another pattern"
-        if weights <= CHANCE**2:
-            few = "one number has" if weights == 1 else f"{weights} numbers have"
-            more = "no pattern: ask with the outputs before the mean"
-            reason = f"of the size of {' and '.join(sized)}, {few} {more}"
-    return ["beyond"], joined(note, reason)
+    return ["beyond"], joined(note, _why_beyond(observed, count if near else 0))
+
+
+def _why_beyond(observed: _Observed, outside: int) -> str:
+    """Returns why no cause explains a difference.
+
+    `outside` is the number of elements that differ by too much, if the leaf as a whole
+    does not.
+    """
+    sized = " and ".join(observed.sized())
+    if outside:
+        count = f"{outside} of {observed.difference.size} elements"
+        return f"{count} differ by more than their own noise"
+    if not sized:
+        return _between(observed.ratios)
+    if observed.weights > CHANCE**2:
+        return f"of the size of {sized}, in another pattern"
+    numbers = observed.weights
+    few = "one number has" if numbers == 1 else f"{numbers} numbers have"
+    more = "no pattern: ask with the outputs before the mean"
+    return f"of the size of {sized}, {few} {more}"
 
 
 def _cause_of_broken(

@@ -12,7 +12,6 @@ from typing import Any
 from jax import Array
 
 from prednet_jax.noise.errors import check_int, expect
-from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.alignment import (
     UnmatchedEquations,
     align_recording,
@@ -35,7 +34,7 @@ from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.own_rounding import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
 from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
-from prednet_jax.noise.specs import Identity, NoiseSpec, default
+from prednet_jax.noise.specs import NoiseSpec, default
 from prednet_jax.noise.types import PyTree
 
 MAX_ROWS = 12
@@ -113,8 +112,8 @@ def first_difference(
         clean, under_noise = (Watch(fn, args, kwargs, x) for x in (None, reaching))
         noisy = map(under_noise.run, draw_keys(key, draws))
         found = against(recording, clean.run(key), noisy, clean.name)
-        steps = plan(BoundCall(fn, args, kwargs).program().jaxpr, Identity()).walk()
-        found.notes = format_notes(rounded_products(list(steps)))
+        steps = BoundCall(fn, args, kwargs).steps()
+        found.notes = format_notes(rounded_products(steps))
         return found
 
     return compare

@@ -102,30 +102,27 @@ def invariance(
         shapes = batched.program(batched.rows).shapes
         _check_rows(batched, shapes)
         expected = list(map(np.asarray, jax.jit(batched.result)(*batched.arrays)))
-        tree = _result(shapes, expected)
-        for path, x in named_leaves(tree):
-            where = np.argwhere(np.isnan(as_array(x, path)))
-            if len(where):
-                at = f"{path}{where[0].tolist()}"
-                raise NoiseError(f"{at} is NaN: expected a result without NaN")
+        _check_numbers(_result(shapes, expected))
         # Neither is needed if all variants agree.
         reference = functools.cache(
             lambda: NoiseReference(call, jax.random.key(seed), draws=draws)
         )
-        variants = []
-        for name, called in _ways(batched, batched.result).items():
+
+        def variant(name: str, called: Callable[[], Iterable]) -> Variant:
             try:
                 values = list(map(np.asarray, called()))
             except NotImplementedError as error:
                 raise NoiseError(f"called {name}: {error}") from None
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
-                variants.append(Variant(name, True, 0.0, "identical", (), ""))
-                continue
-            change = summarize_change(reference(), _result(shapes, values), tree)
+                return Variant(name, True, 0.0, "identical", (), "")
+            trees = (_result(shapes, arrays) for arrays in (values, expected))
+            change = summarize_change(reference(), *trees)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
-            rows = tuple(np.flatnonzero(flipped).tolist())
-            variants.append(Variant(name, *change, rows, ""))
+            return Variant(name, *change, tuple(np.flatnonzero(flipped).tolist()), "")
+
+        ways = _ways(batched, batched.result)
+        variants = [variant(name, called) for name, called in ways.items()]
         # Of one fault every way tells the same line, and each is a program to compile.
         differ = [i for i, v in enumerate(variants) if not v.same_bits]
         if differ:
@@ -234,6 +231,15 @@ def _check_rows(batched: _BatchedCall, shapes: Outcome) -> None:
                     f"{path}: shape {x.shape} of {rows} rows: expected the batch as "
                     "axis 0; let the function return what it computes of each row"
                 )
+
+
+def _check_numbers(result: PyTree) -> None:
+    """Refuses a result that holds a NaN."""
+    for path, x in named_leaves(result):
+        where = np.argwhere(np.isnan(as_array(x, path)))
+        if len(where):
+            at = f"{path}{where[0].tolist()}"
+            raise NoiseError(f"{at} is NaN: expected a result without NaN")
 
 
 def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -67,10 +67,6 @@ class Logits(NamedTuple):
     rung: str
     worst: tuple[int, ...]
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the content of the report."""
-        return self._asdict()
-
     def __str__(self) -> str:
         names = ["largest ratio of a token", "KL (nats)"]
         names += ["most likely token flips", "most likely set flips"]
