@@ -66,6 +66,17 @@ class Watched(Evaluation):
         self._around: list[tuple[Step, int, int]] = []
         self._operands: dict[str, Values] = {}
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
+        # By the id of a traced value, the value and its mark. The values are kept, so
+        # that no other object gets the same id.
+        self._marks: dict[int, tuple[object, Any]] = {}
+
+    def mark(self, value: object, mark: Any) -> None:
+        """Gives a traced value a mark, which follows it into calls, loops, branches."""
+        self._marks[id(value)] = value, mark
+
+    def marked(self, value: object, default: Any = None) -> Any:
+        """Returns the mark of a traced value."""
+        return self._marks.get(id(value), (None, default))[1]
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
         """Evaluates an equation as `Evaluation` does, and records it as surrounding."""
@@ -77,15 +88,20 @@ class Watched(Evaluation):
         finally:
             self._around.pop()
 
-    def outer(self, call: Call, operands: Values) -> list[tuple[Array, Array]]:
-        """Returns each operand of a body with the operand of its equation.
+    def body(
+        self, call: Call, words: Words, operands: Values, label: str
+    ) -> list[Array]:
+        """Evaluates a body, whose operands get the marks of the equation's operands.
 
-        They are known where their order identifies them.
+        They correspond where their order identifies them.
         """
         given = self._operands.get(call.step.path, [])
         given = given[1:] if call.step.name == "cond" else given
-        same = len(given) == len(operands)
-        return list(zip(operands, given, strict=True)) if same else []
+        for inner, outer in zip(operands, given, strict=False):
+            mark = self.marked(outer) if len(given) == len(operands) else None
+            if mark is not None and self.marked(inner) is None:
+                self.mark(inner, mark)
+        return super().body(call, words, operands, label)
 
     def place(self, words: Words | None = None) -> Place:
         """Returns the current place; without words, it is outside of all loops."""

@@ -258,11 +258,12 @@ def first_lines() -> dict[str, Score]:
     judged_by = with_routines(NOISE)
     for program in planted.FAULTY:
         args, clear = planted.arguments(0), partial(program, fault="")
-        good, other = Watch(clear, args, {}), Watch(clear, args, {}, OTHER)
+        call = BoundCall(clear, args, {})
+        good, other = Watch(call), Watch(call, OTHER)
         for fault in ("", *planted.FAULTS):
-            bad = partial(program, fault=fault)
-            here = Watch(bad, args, {}) if fault else good
-            judge = Watch(bad, args, {}, judged_by)
+            faulty = BoundCall(partial(program, fault=fault), args, {})
+            here = Watch(faulty) if fault else good
+            judge = Watch(faulty, judged_by)
             score = scores["faulty" if fault else "clean"]
             for seed in range(FAULTY_RUNS if fault else RUNS):
                 args, key = planted.arguments(seed), jax.random.key(seed)

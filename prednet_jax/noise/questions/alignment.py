@@ -100,7 +100,10 @@ def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
     kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
     if kinds_a == kinds_b:
         return [(i, i) for i in range(len(a))]
-    inner_a, inner_b = (_without_results(values) for values in (a, b))
+    # The results come last.
+    inner_a, inner_b = (
+        sum(one.primitive != "result" for one in values) for values in (a, b)
+    )
     pairs = _align_equations(a[:inner_a], b[:inner_b], kinds_a, kinds_b)
     return pairs + _pair_results(a, inner_a, b, inner_b)
 
@@ -127,14 +130,6 @@ def _kind(value: Recorded) -> tuple:
     named = value.primitive in ("argument", "result")
     name = value.path if named else ""
     return value.within, value.primitive, value.shape, value.dtype, name
-
-
-def _without_results(values: Sequence[Recorded]) -> int:
-    """Returns the number of values before the results, which come last."""
-    count = len(values)
-    while count and values[count - 1].primitive == "result":
-        count -= 1
-    return count
 
 
 def _pair_results(

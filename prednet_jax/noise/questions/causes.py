@@ -12,6 +12,7 @@ import numpy as np
 
 from prednet_jax.noise.questions.alignment import INPUT_PRIMITIVES, Pairs
 from prednet_jax.noise.questions.recording import Recorded
+from prednet_jax.noise.questions.tables import bracketed
 
 
 class Difference(NamedTuple):
@@ -34,10 +35,9 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         step = f" at step {', '.join(map(str, self.step))}" if self.step else ""
-        where = f"  [{self.source}]" if self.source else ""
         note = f"  ({self.note})" if self.note else ""
         numbers = f"{self.difference:>9.2g}  {self.expected:>9.2g}"
-        return f"{numbers}  {self.path}{step}{where}{note}"
+        return f"{numbers}  {self.path}{step}{bracketed(self.source)}{note}"
 
 
 class Found(NamedTuple):

@@ -122,34 +122,57 @@ def curves(
         )
         change = math.expm1(last)
         return CurvesComparison("cannot tell", None, change, None, None, None, note)
-    if paired:
-        statistics, deviation, free = (
-            _of_signs(y - x),
-            (y - x)[:, -1].std(ddof=1),
-            n - 1,
-        )
-        error, enough = deviation / math.sqrt(n), n >= LEAST_PAIRS
-    else:
-        statistics, free = _of_labels(x, y), n + m - 2
-        last_of = [z[:, -1] - z[:, -1].mean() for z in (x, y)]
-        deviation = math.sqrt(sum(float(z @ z) for z in last_of) / free)
-        error, enough = deviation * math.sqrt(1 / n + 1 / m), min(n, m) >= LEAST
-    p = float(np.mean(statistics >= statistics[0] * (1 - 1e-9)))
-    reach = quantiles.student(EQUIVALENCE, free) * error
+    test = _paired_test(x, y) if paired else _unpaired_test(x, y)
+    p = float(np.mean(test.statistics >= test.statistics[0] * (1 - 1e-9)))
+    reach = quantiles.student(EQUIVALENCE, test.free) * test.error
     low, high = math.expm1(last - reach), math.expm1(last + reach)
     detectable = None
-    if 2 / len(statistics) < LEVEL:
-        seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
-        detectable = math.expm1(seen * error)
+    if 2 / len(test.statistics) < LEVEL:
+        seen = sum(quantiles.student(level, test.free) for level in (LEVEL / 2, 0.2))
+        detectable = math.expm1(seen * test.error)
     answer, note = _answer(p, low, high, margin), ""
-    if answer != "beyond" and not enough:
+    if answer != "beyond" and not test.enough:
         answer = "cannot tell"
         note = f"{n} against {m} curves are too few: record five a side, or eight pairs"
     elif answer == "cannot tell":
-        need = _curves_needed(float(deviation), margin, paired)
+        need = _curves_needed(test.deviation, margin, paired)
         what = "pairs" if paired else "curves a side"
         note = f"a change of {margin:.0%} needs about {need} {what}"
     return CurvesComparison(answer, p, math.expm1(last), low, high, detectable, note)
+
+
+class _Test(NamedTuple):
+    """A permutation test, and the scatter of the last fifth of the curves.
+
+    Attributes:
+        statistics: the statistic of each relabelling, the observed one first.
+        deviation: the standard deviation of a curve's mean over its last fifth, or of a
+            pair's difference.
+        error: the standard error of the difference of the two sets.
+        free: the degrees of freedom of `deviation`.
+        enough: whether there are curves enough for the answer `noise`.
+    """
+
+    statistics: np.ndarray
+    deviation: float
+    error: float
+    free: int
+    enough: bool
+
+
+def _paired_test(x: np.ndarray, y: np.ndarray) -> _Test:
+    n, differences = len(x), y - x
+    deviation = float(differences[:, -1].std(ddof=1))
+    error = deviation / math.sqrt(n)
+    return _Test(_of_signs(differences), deviation, error, n - 1, n >= LEAST_PAIRS)
+
+
+def _unpaired_test(x: np.ndarray, y: np.ndarray) -> _Test:
+    n, m = len(x), len(y)
+    last_of = [z[:, -1] - z[:, -1].mean() for z in (x, y)]
+    deviation = math.sqrt(sum(float(z @ z) for z in last_of) / (n + m - 2))
+    error, enough = deviation * math.sqrt(1 / n + 1 / m), min(n, m) >= LEAST
+    return _Test(_of_labels(x, y), deviation, error, n + m - 2, enough)
 
 
 def _answer(p: float, low: float, high: float, margin: float) -> str:

@@ -18,6 +18,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from prednet_jax.noise import compat, quantiles
+from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_int
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.own_rounding import (
@@ -31,9 +32,9 @@ from prednet_jax.noise.questions.sampling import (
     draw_keys,
     keyed,
 )
+from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
-from prednet_jax.noise.run import Call
 from prednet_jax.noise.specs import NoiseSpec, default
 from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Params, PyTree, Values
@@ -126,9 +127,8 @@ class Decisions(tuple[Decision, ...]):
         lines = [f"decisions: {len(self)}, flipped: {flipped}"]
         lines += [
             f"  {d.flipped:.0%} of runs, {d.share:.2g} of {d.elements} elements  "
-            f"{d.path}"
-            + (f"  [{d.source}]" if d.source else "")
-            + (f"  examples{_listed(d.examples)}" if d.examples else "")
+            f"{d.path}{bracketed(d.source)}"
+            f"{'  examples' * bool(d.examples)}{_listed(d.examples)}"
             for d in self
         ]
         if self.evaluation is not None:
@@ -170,17 +170,11 @@ def decisions(
     wanted = None if labels is None else _labels(labels)
 
     def search(call: BoundCall, key: Array) -> Decisions:
-        products = rounded_products(call.steps())
-        watched = _Deciding()
-
-        def hooks(noise: Array) -> _Deciding:
-            watched.switch = lambda path: noise
-            return watched
-
-        run = clean_run = call.hooked(acting, hooks)
+        watched, products = _Deciding(), rounded_products(call.steps())
+        run = clean_run = watched.compiled(call, acting)
         if products:
             highest = call._replace(fn=at_highest_precision(fn))
-            clean_run = highest.hooked(acting, hooks)
+            clean_run = watched.compiled(highest, acting)
         answers: list[np.ndarray] = []
 
         def once(key: Array, noise: bool) -> Seen:
@@ -295,12 +289,19 @@ def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
 
 
 class _Deciding(Watched):
-    """Evaluates a program and sends its decisions to the host."""
+    """Evaluates a program and sends its decisions to the host.
 
-    def __init__(self) -> None:
-        super().__init__()
-        # Integers of the trace that hold the bits of floats, by id.
-        self._bits: dict[int, Array] = {}
+    Integers that hold the bits of floats are marked.
+    """
+
+    def compiled(self, call: BoundCall, spec: NoiseSpec) -> Callable[..., Outcome]:
+        """Returns `run(key, noise)`, which evaluates a call with noise on or off."""
+
+        def hooks(noise: Array) -> Watched:
+            self.switch = lambda path: noise
+            return self
+
+        return call.hooked(spec, hooks)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         if step.bodies:
@@ -308,26 +309,19 @@ class _Deciding(Watched):
         decided = _decided(step, operands, results)
         if self._holds_bits(step, operands):
             if step.name in _KEEPS_BITS:
-                self._bits |= {id(x): x for x in results}
+                for x in results:
+                    self.mark(x, True)
             else:
                 decided = _discrete(results)
         for i, x in enumerate(decided):
             self._note(step, words, i, x)
         return results
 
-    def body(
-        self, call: Call, words: Words, operands: Values, label: str
-    ) -> list[Array]:
-        """Follows bits into a program."""
-        same = self.outer(call, operands)
-        self._bits |= {id(x): x for x, y in same if id(y) in self._bits}
-        return super().body(call, words, operands, label)
-
     def _holds_bits(self, step: Step, operands: list) -> bool:
         """Returns whether an equation reads floats as bits."""
         if step.name == "bitcast_convert_type":
             return jnp.issubdtype(jnp.result_type(operands[0]), jnp.inexact)
-        return any(id(x) in self._bits for x in operands)
+        return any(map(self.marked, operands))
 
     def decided(self, step: Step, words: Words, number: Array) -> None:
         """Notes the number of steps of a loop, or the index of a branch."""

@@ -64,13 +64,7 @@ def devices(
             divide over it, axes are unknown, shardings ambiguous, a result of a body
             without `out_specs` differs between devices, or no array is sharded.
     """
-    accepted = (
-        "sizes of axes by name, as {'data': 64}; of a jax.sharding.Mesh its .shape"
-    )
-    expect(isinstance(mesh, Mapping) and mesh, "mesh", mesh, accepted)
-    sizes = dict(mesh)
-    for axis, size in sizes.items():
-        check_int(f"mesh[{axis!r}]", size, 1)
+    sizes = _checked_sizes(mesh)
     spec = _with_order(spec)
 
     @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -96,6 +90,17 @@ def devices(
         return outcome.result(objects)
 
     return run
+
+
+def _checked_sizes(mesh: Mapping[str, int]) -> dict[str, int]:
+    """Returns the sizes of the axes of a mesh, or raises an error."""
+    accepted = (
+        "sizes of axes by name, as {'data': 64}; of a jax.sharding.Mesh its .shape"
+    )
+    expect(isinstance(mesh, Mapping) and mesh, "mesh", mesh, accepted)
+    for axis, size in mesh.items():
+        check_int(f"mesh[{axis!r}]", size, 1)
+    return dict(mesh)
 
 
 class OverDevices(NamedTuple):

@@ -33,9 +33,13 @@ from prednet_jax.noise.questions.distances import (
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.own_rounding import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
-from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    draw_keys,
+    keyed,
+    with_routines,
+)
 from prednet_jax.noise.specs import NoiseSpec, default
-from prednet_jax.noise.types import PyTree
 
 MAX_ROWS = 12
 
@@ -108,15 +112,14 @@ def first_difference(
     expect(isinstance(recording, Recording), "recording", recording, accepted)
     reaching = with_routines(NOISE if spec is None else spec)
 
-    def compare(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Differences:
-        clean, under_noise = (Watch(fn, args, kwargs, x) for x in (None, reaching))
+    def compare(call: BoundCall, key: Array) -> Differences:
+        clean, under_noise = (Watch(call, spec) for spec in (None, reaching))
         noisy = map(under_noise.run, draw_keys(key, draws))
         found = against(recording, clean.run(key), noisy, clean.name)
-        steps = BoundCall(fn, args, kwargs).steps()
-        found.notes = format_notes(rounded_products(steps))
+        found.notes = format_notes(rounded_products(call.steps()))
         return found
 
-    return compare
+    return keyed(fn, compare)
 
 
 def against(

@@ -1,15 +1,16 @@
 """Finds hints in the numbers of two arrays to the cause of their difference.
 
-`array_hint` tries the content of an array in another order. `program_hint` evaluates
-the lines of a layer again with other equations: another epsilon or another place for
-it, another GELU, a transposed square matrix. `fitted_hint` fits a factor, an offset or
-both, for the array or for each element of an axis, and `epsilon_hint` fits an epsilon.
-A hint is given only where nothing but noise is left.
+`array_hint` tries the content of an array in another order. `Lines.program_hint`
+evaluates the lines of a layer again with other equations: another epsilon or another
+place for it, another GELU, a transposed square matrix. `fitted_hint` fits a factor, an
+offset or both, for the array or for each element of an axis, and `Lines.epsilon_hint`
+fits an epsilon. A hint is given only where nothing but noise is left.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -95,12 +96,14 @@ def _fitted(
     usual = size <= 1e4 * np.median(size)
     x0, r0 = np.where(usual, x, 0), np.where(usual, r, 0)
     others = tuple(i for i in range(x.ndim) if i != axis)
-    count = np.sum(usual, others, keepdims=True)
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.sum(values, others, keepdims=True)
+
+    count = total(usual)
     if axis is not None and (x.shape[axis] < 2 or count.min() < FITTED):
         return
-    factor = np.sum(x0 * r0, others, keepdims=True)
-    factor = factor / np.sum(x0 * x0, others, keepdims=True)
-    offset = np.sum(r0 - x0, others, keepdims=True) / count
+    factor, offset = total(x0 * r0) / total(x0 * x0), total(r0 - x0) / count
     one, each = axis is None, f" for each element of axis {axis}"
     text = f"a constant factor of {factor.flat[0]:.6g}" if one else f"a factor{each}"
     yield text, np.where(usual, x * factor, x)
@@ -108,167 +111,167 @@ def _fitted(
     yield text, np.where(usual, x + offset, x)
     if count.min() < 2 * FITTED:
         return
-    means = [np.sum(a, others, keepdims=True) / count for a in (x0, r0)]
-    x1, r1 = (np.where(usual, a - m, 0) for a, m in zip((x, r), means, strict=True))
-    factor = np.sum(x1 * r1, others, keepdims=True)
-    factor = factor / np.sum(x1 * x1, others, keepdims=True)
-    changed = np.where(usual, (x - means[0]) * factor + means[1], x)
+    x_mean, r_mean = total(x0) / count, total(r0) / count
+    x1, r1 = np.where(usual, x - x_mean, 0), np.where(usual, r - r_mean, 0)
+    factor = total(x1 * r1) / total(x1 * x1)
+    offset = r_mean - factor * x_mean
+    text = f"a factor and an offset{each} (a scale before a bias?)"
     if one:
-        offset = (means[1] - factor * means[0]).flat[0]
-        yield f"a factor of {factor.flat[0]:.6g} and an offset of {offset:.6g}", changed
-    else:
-        yield f"a factor and an offset{each} (a scale before a bias?)", changed
+        numbers = factor.flat[0], offset.flat[0]
+        text = "a factor of {:.6g} and an offset of {:.6g}".format(*numbers)
+    yield text, np.where(usual, (x - x_mean) * factor + r_mean, x)
 
 
-def program_hint(
-    program: Program,
-    nodes: list[Node],
-    evaluate: Callable[[dict[int, Callable]], np.ndarray],
-    theirs: np.ndarray,
-    explains: Callable,
-) -> str:
-    """Returns the change of an equation that gives the reference, in words, or "".
+# For a node, by `id`, another function.
+Change = dict[int, Callable]
 
-    `evaluate({id(node): apply})` is the layer with other functions for some nodes.
+
+class Lines(NamedTuple):
+    """The lines that compute one layer, and the reference's value of it.
+
+    Attributes:
+        program: the program.
+        nodes: the nodes of these lines.
+        evaluate: returns the layer with other functions for some nodes.
+        theirs: the reference's value.
+        explains: `explains(changed, part)`, as for `array_hint`.
     """
-    for node in nodes:
-        for similar in _changes(program, nodes, node):
-            found = []
-            for text, changed in similar:
-                result = evaluate(changed)
-                if explains(result, (...,)):
-                    found.append((_distance(result, theirs), text))
-            if found:
-                return min(found)[1] + _at(node)
-    return ""
 
+    program: Program
+    nodes: Sequence[Node]
+    evaluate: Callable[[Change], np.ndarray]
+    theirs: np.ndarray
+    explains: Callable
 
-def _distance(result: np.ndarray, theirs: np.ndarray) -> float:
-    with np.errstate(all="ignore"):
-        return float(np.sum((result.astype(float) - theirs) ** 2))
+    def program_hint(self) -> str:
+        """Returns the change of an equation that gives the reference, or ""."""
+        for node in self.nodes:
+            for similar in self._changes(node):
+                found = []
+                for text, changed in similar:
+                    result = self.evaluate(changed)
+                    if self.explains(result, (...,)):
+                        found.append((self._distance(result), text))
+                if found:
+                    return min(found)[1] + _at(node)
+        return ""
 
+    def epsilon_hint(self) -> str:
+        """Returns the epsilon below a square root that gives the reference, or "".
 
-def epsilon_hint(
-    program: Program,
-    nodes: list[Node],
-    evaluate: Callable[[dict[int, Callable]], np.ndarray],
-    theirs: np.ndarray,
-    explains: Callable,
-) -> str:
-    """Returns the epsilon below a square root that gives the reference, or "".
+        The distance to the reference rises in both directions from the right epsilon.
+        """
+        from scipy.optimize import minimize_scalar
 
-    The distance to the reference rises in both directions from the right epsilon.
-    """
-    for node in nodes:
-        for i, here in _epsilons(program, node):
-            if not _root(nodes, node.results[0], read=True):
+        for node in self.nodes:
+            for i, here in self._epsilons(node):
+                if not self._root_of(node):
+                    continue
+
+                def result(log: float, node=node, i=i) -> np.ndarray:
+                    return self.evaluate(
+                        {id(node): _given(node.apply, i, math.exp(log))}
+                    )
+
+                best = minimize_scalar(
+                    lambda log: self._distance(result(log)),
+                    bounds=np.log(SEARCHED),
+                    options={"xatol": 1e-6},
+                ).x
+                if self.explains(result(best), (...,)):
+                    return _epsilon_text(here, math.exp(best), rooted=True) + _at(node)
+        return ""
+
+    def _distance(self, result: np.ndarray) -> float:
+        with np.errstate(all="ignore"):
+            return float(np.sum((result.astype(float) - self.theirs) ** 2))
+
+    def _changes(self, node: Node) -> Iterator[list[tuple[str, Change]]]:
+        """Yields other functions for a node and the root next to it, described.
+
+        Those that may give the same numbers up to noise are in one list.
+        """
+        for text, apply in self._others(node):
+            yield [(text, {id(node): apply})]
+        for i, here in self._epsilons(node):
+            reader = self._root_of(node)
+            yield [
+                (
+                    _epsilon_text(here, there, rooted=reader is not None),
+                    {id(node): _given(node.apply, i, there)},
+                )
+                for there in EPSILONS
+            ]
+            root = reader or self._root_before(node.operands[1 - i])
+            if root is None:
                 continue
+            where = "below the root here, added to it there"
+            if not reader:
+                where = "added to the root here, below it there"
+            for some in ((here,), EPSILONS[1:]):
+                yield [
+                    (
+                        f"epsilon {where} ({here:.2g} here, {there:.2g} there)",
+                        {
+                            id(node): lambda *x, i=i: [x[1 - i]],
+                            id(root): _rooted(root, there, outside=reader is not None),
+                        },
+                    )
+                    for there in some
+                ]
 
-            def result(log: float, node=node, i=i) -> np.ndarray:
-                return evaluate({id(node): _given(node.apply, i, math.exp(log))})
+    def _epsilons(self, node: Node) -> Iterator[tuple[int, float]]:
+        """Yields the place and the value of a small constant that a node adds."""
+        for i, value in self._constants(node) if node.step.name == "add" else ():
+            if 0 < abs(value) <= 0.1:
+                yield i, value
 
-            best = _least(lambda log: _distance(result(log), theirs))
-            if explains(result(best), (...,)):
-                return _epsilon_text(here, math.exp(best), rooted=True) + _at(node)
-    return ""
+    def _constants(self, node: Node) -> Iterator[tuple[int, float]]:
+        """Yields the place and the value of each operand that is a constant number."""
+        for i, number in enumerate(node.operands):
+            kind, value = self.program.types[number], self.program.constants.get(number)
+            is_number = not kind.shape and jnp.issubdtype(kind.dtype, jnp.floating)
+            if value is not None and is_number:
+                yield i, float(value)
 
+    def _root_of(self, node: Node) -> Node | None:
+        """Returns the square root that reads what a node computes, or None."""
+        roots = (n for n in self.nodes if n.step.name in ("sqrt", "rsqrt"))
+        return next((n for n in roots if node.results[0] in n.operands), None)
 
-def _least(function: Callable[[float], float]) -> float:
-    """Returns where a function with one valley is least, by golden-section search."""
-    share = (math.sqrt(5) - 1) / 2
-    low, high = map(math.log, SEARCHED)
-    x = [high - share * (high - low), low + share * (high - low)]
-    y = [function(log) for log in x]
-    for _ in range(36):
-        if y[0] < y[1]:
-            high, x, y = x[1], [x[1] - share * (x[1] - low), x[0]], [0.0, y[0]]
-            y[0] = function(x[0])
-        else:
-            low, x, y = x[0], [x[1], x[0] + share * (high - x[0])], [y[1], 0.0]
-            y[1] = function(x[1])
-    return x[y.index(min(y))]
+    def _root_before(self, number: int) -> Node | None:
+        """Returns the square root that computes a value, or None."""
+        roots = (n for n in self.nodes if n.step.name == "sqrt")
+        return next((n for n in roots if number in n.results), None)
+
+    def _others(self, node: Node) -> Iterator[tuple[str, Callable]]:
+        """Yields other functions for a node, described."""
+        name, apply = node.step.name, node.apply
+        if name == "dot_general":
+            for i, number in enumerate(node.operands):
+                shape = self.program.types[number].shape
+                if len(shape) == 2 and shape[0] == shape[1]:
+                    text = "a transposed square matrix"
+                    yield text, lambda *x, i=i: apply(*_with(x, i, x[i].T))
+        elif name == "div":
+            n = dict(self._constants(node)).get(1, 0.5)
+            for there in (n - 1, n + 1) if n > 2 and n % 1 == 0 else ():
+                text = f"a sum divided by {n:g} here, by {there:g} there (a variance?)"
+                yield text, _given(apply, 1, there)
+        elif name == "sub":  # As jnp.var computes its divisor.
+            constants = dict(self._constants(node))
+            if len(constants) == 2 and constants[1] in (0, 1):
+                ours, theirs = ("n", "n - 1") if constants[1] == 0 else ("n - 1", "n")
+                other = _given(apply, 1, 1 - constants[1])
+                yield f"a variance over {ours} here, over {theirs} there", other
+        elif name in ("erf", "erfc"):
+            yield "another GELU: exact here, by tanh there", _erf_by_tanh(name)
+        elif name == "tanh":
+            yield "another GELU: by tanh here, exact there", _exact_erf
 
 
 def _at(node: Node) -> str:
     return f", at {node.sources[0]}" if node.sources else ""
-
-
-Changes = list[tuple[str, dict[int, Callable]]]
-
-
-def _changes(program: Program, nodes: list[Node], node: Node) -> Iterator[Changes]:
-    """Yields other functions for a node and the root next to it, described.
-
-    Those that may give the same numbers up to noise are in one list.
-    """
-    for text, apply in _others(program, node):
-        yield [(text, {id(node): apply})]
-    for i, here in _epsilons(program, node):
-        reader = _root(nodes, node.results[0], read=True)
-        root = reader or _root(nodes, node.operands[1 - i], read=False)
-        yield [
-            (
-                _epsilon_text(here, there, rooted=reader is not None),
-                {id(node): _given(node.apply, i, there)},
-            )
-            for there in EPSILONS
-        ]
-        if root is None:
-            continue
-        where = "below the root here, added to it there"
-        if not reader:
-            where = "added to the root here, below it there"
-        for some in ((here,), EPSILONS[1:]):
-            yield [
-                (
-                    f"epsilon {where} ({here:.2g} here, {there:.2g} there)",
-                    {
-                        id(node): lambda *x, i=i: [x[1 - i]],
-                        id(root): _rooted(root, there, outside=reader is not None),
-                    },
-                )
-                for there in some
-            ]
-
-
-def _rooted(root: Node, epsilon: float, *, outside: bool) -> Callable:
-    """Returns a square root with an epsilon outside of the root or below it."""
-
-    def apply(x: jax.Array) -> list[jax.Array]:
-        small = jnp.asarray(epsilon, x.dtype)
-        y = jnp.sqrt(x) + small if outside else jnp.sqrt(x + small)
-        return [1 / y if root.step.name == "rsqrt" else y]
-
-    return apply
-
-
-def _epsilons(program: Program, node: Node) -> Iterator[tuple[int, float]]:
-    """Yields the place and the value of a small constant that a node adds."""
-    for i, value in _constants(program, node) if node.step.name == "add" else ():
-        if 0 < abs(value) <= 0.1:
-            yield i, value
-
-
-def _constants(program: Program, node: Node) -> Iterator[tuple[int, float]]:
-    """Yields the place and the value of each operand that is a constant number."""
-    for i, number in enumerate(node.operands):
-        kind, value = program.types[number], program.constants.get(number)
-        if (
-            value is not None
-            and not kind.shape
-            and jnp.issubdtype(kind.dtype, jnp.floating)
-        ):
-            yield i, float(value)
-
-
-def _root(nodes: list[Node], number: int, *, read: bool) -> Node | None:
-    """Returns the square root that reads a value, or that makes it, or None."""
-    names = ("sqrt", "rsqrt") if read else ("sqrt",)
-    roots = [n for n in nodes if n.step.name in names]
-    sides = (n.operands if read else n.results for n in roots)
-    return next(
-        (n for n, side in zip(roots, sides, strict=True) if number in side), None
-    )
 
 
 def _epsilon_text(here: float, there: float, *, rooted: bool) -> str:
@@ -282,51 +285,42 @@ def _epsilon_text(here: float, there: float, *, rooted: bool) -> str:
     return f"{text} (or an input {size} there)"
 
 
+def _rooted(root: Node, epsilon: float, *, outside: bool) -> Callable:
+    """Returns a square root with an epsilon outside of the root or below it."""
+
+    def apply(x: jax.Array) -> list[jax.Array]:
+        small = jnp.asarray(epsilon, x.dtype)
+        y = jnp.sqrt(x) + small if outside else jnp.sqrt(x + small)
+        return [1 / y if root.step.name == "rsqrt" else y]
+
+    return apply
+
+
 def _given(apply: Callable, i: int, value: float) -> Callable:
     """Returns a function that takes another value for one of its operands."""
     return lambda *x: apply(*_with(x, i, np.asarray(value, x[1 - i].dtype)))
 
 
-def _others(program: Program, node: Node) -> Iterator[tuple[str, Callable]]:
-    """Yields other functions for a node, described."""
-    name, apply = node.step.name, node.apply
-    if name == "dot_general":
-        for i, number in enumerate(node.operands):
-            shape = program.types[number].shape
-            if len(shape) == 2 and shape[0] == shape[1]:
-                text = "a transposed square matrix"
-                yield text, lambda *x, i=i: apply(*_with(x, i, x[i].T))
-    elif name == "div":
-        count = dict(_constants(program, node)).get(1, 0.5)
-        for there in (count - 1, count + 1) if count > 2 and count % 1 == 0 else ():
-            text = f"a sum divided by {count:g} here, by {there:g} there (a variance?)"
-            yield text, _given(apply, 1, there)
-    elif name == "sub":  # As jnp.var computes its divisor.
-        constants = dict(_constants(program, node))
-        if len(constants) == 2 and constants[1] in (0, 1):
-            ours, theirs = ("n", "n - 1") if constants[1] == 0 else ("n - 1", "n")
-            other = _given(apply, 1, 1 - constants[1])
-            yield f"a variance over {ours} here, over {theirs} there", other
-    elif name in ("erf", "erfc"):
-
-        def by_tanh(x: jax.Array) -> list[jax.Array]:
-            u = np.sqrt(2) * x
-            y = jnp.tanh(_TANH * (u + 0.044715 * u**3))
-            return [(y if name == "erf" else 1 - y).astype(x.dtype)]
-
-        yield "another GELU: exact here, by tanh there", by_tanh
-    elif name == "tanh":
-
-        def exact(x: jax.Array) -> list[jax.Array]:
-            t, u = np.asarray(x, float) / _TANH, np.asarray(x, float) / _TANH
-            for _ in range(60):
-                u = u - (u + 0.044715 * u**3 - t) / (1 + 3 * 0.044715 * u**2)
-            return [jax.lax.erf(jnp.asarray(u / math.sqrt(2), x.dtype))]
-
-        yield "another GELU: by tanh here, exact there", exact
-
-
 _TANH = math.sqrt(2 / math.pi)
+
+
+def _erf_by_tanh(name: str) -> Callable[[jax.Array], list[jax.Array]]:
+    """Returns erf or erfc, as the approximate GELU computes it."""
+
+    def apply(x: jax.Array) -> list[jax.Array]:
+        u = np.sqrt(2) * x
+        y = jnp.tanh(_TANH * (u + 0.044715 * u**3))
+        return [(y if name == "erf" else 1 - y).astype(x.dtype)]
+
+    return apply
+
+
+def _exact_erf(x: jax.Array) -> list[jax.Array]:
+    """Returns erf in place of the tanh of the approximate GELU."""
+    t, u = np.asarray(x, float) / _TANH, np.asarray(x, float) / _TANH
+    for _ in range(60):
+        u = u - (u + 0.044715 * u**3 - t) / (1 + 3 * 0.044715 * u**2)
+    return [jax.lax.erf(jnp.asarray(u / math.sqrt(2), x.dtype))]
 
 
 def _with(operands: tuple, i: int, value: object) -> list:

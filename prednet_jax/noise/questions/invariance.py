@@ -123,13 +123,7 @@ def invariance(
 
         ways = _ways(batched, batched.result)
         variants = [variant(name, called) for name, called in ways.items()]
-        # Of one fault every way tells the same line, and each is a program to compile.
-        differ = [i for i, v in enumerate(variants) if not v.same_bits]
-        if differ:
-            worst = max(differ, key=lambda i: variants[i].difference or math.inf)
-            line = _line_finder(batched)(variants[worst].name)
-            variants[worst] = variants[worst]._replace(source=line)
-        return Invariance(tuple(variants), batched.rows)
+        return Invariance(_with_line(batched, variants), batched.rows)
 
     return measure
 
@@ -312,6 +306,21 @@ class _Lines(Evaluation):
         if call.rule.joins:
             return call.body(words, operands)
         return self.first_order(call, words, operands)
+
+
+def _with_line(
+    batched: _BatchedCall, variants: Sequence[Variant]
+) -> tuple[Variant, ...]:
+    """Adds the line of the first difference to the variant that differs most.
+
+    Each line is a program to compile, and a fault has the same line in every variant.
+    """
+    differ = [v for v in variants if not v.same_bits]
+    if not differ:
+        return tuple(variants)
+    worst = max(differ, key=lambda v: v.difference or math.inf)
+    line = _line_finder(batched)(worst.name)
+    return tuple(v._replace(source=line) if v is worst else v for v in variants)
 
 
 class _ProgramDependsOnBatchError(Exception):

@@ -126,35 +126,42 @@ def compare_logits(
     pair = [_checked(name, x, axis) for name, x in (("a", a), ("b", b))]
     noise = with_routines(spec)
 
-    def log_probabilities(*args: PyTree, **kwargs: PyTree) -> Array:
-        (x,) = jax.tree.leaves(fn(*args, **kwargs))
-        return _log_softmax(x, axis)
-
     def compare(call: BoundCall, key: Array) -> Logits:
         plain = call.result()
         check_same_structure("a", a, "the result", plain)
         runs = [plain, *call.draw(inject(fn, noise), key, draws)]
         logs = [_logs(wide_leaves(x)[0], axis) for x in (a, b, *runs)]
-        chosen = _tokens(tokens, logs[1], axis)
+        chosen = None if axis is None else _tokens(tokens, logs[1])
         pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
-        found, *others = (_measures(x, y, axis, chosen, top) for x, y in pairs)
-        ratios = _ratios(logs[0], logs[1], axis, chosen)
+        found, *others = (_measures(x, y, chosen, top) for x, y in pairs)
+        ratios = _ratios(logs[0], logs[1], chosen)
         far = np.abs(np.log(ratios))
         dtype = jax.tree.leaves(plain)[0].dtype
-        both = (_log_softmax(jax.numpy.asarray(x, dtype), axis) for x in pair)
-        explained = explain(log_probabilities, *both, draws=draws)
+        both = [jax.numpy.asarray(x, dtype) for x in pair]
         return Logits(
             **{n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN},
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
-            rung=explained(key, *call.args, **call.kwargs).leaves[0].rung,
+            rung=_cause(call, both, axis, draws, key),
             worst=tuple(map(int, np.unravel_index(np.argmax(far), far.shape))),
         )
 
     return keyed(fn, compare)
 
 
-def _log_softmax(x: Array, axis: int | None) -> Array:
-    return x if axis is None else jax.nn.log_softmax(x, axis)
+def _cause(
+    call: BoundCall, pair: Sequence[Array], axis: int | None, draws: int, key: Array
+) -> str:
+    """Returns the cause of the difference of two results' log-probabilities."""
+
+    def log_softmax(x: Array) -> Array:
+        return x if axis is None else jax.nn.log_softmax(x, axis)
+
+    def log_probabilities(*args: PyTree, **kwargs: PyTree) -> Array:
+        (x,) = jax.tree.leaves(call.fn(*args, **kwargs))
+        return log_softmax(x)
+
+    explained = explain(log_probabilities, *map(log_softmax, pair), draws=draws)
+    return explained(key, *call.args, **call.kwargs).leaves[0].rung
 
 
 def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
@@ -179,61 +186,58 @@ def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
 
 
 def _logs(x: np.ndarray, axis: int | None) -> np.ndarray:
-    """Returns log-probabilities, unchanged if the input has them already."""
+    """Returns log-probabilities with the vocabulary as the last axis.
+
+    Without an axis they are the log-probabilities of chosen tokens, unchanged.
+    """
     if axis is None:
         return x
-    x = x - x.max(axis, keepdims=True)
-    return x - np.log(np.exp(x).sum(axis, keepdims=True))
+    x = np.moveaxis(x, axis, -1)
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
-def _tokens(
-    tokens: np.ndarray | Sequence | None, logs: np.ndarray, axis: int | None
-) -> np.ndarray:
-    """Returns the tokens whose ratio is measured; unused without an axis."""
-    if axis is None:
-        return np.zeros(0, int)
+def _tokens(tokens: np.ndarray | Sequence | None, logs: np.ndarray) -> np.ndarray:
+    """Returns the tokens whose ratio is measured."""
     if tokens is None:
-        return logs.argmax(axis)
-    shape, tokens = tuple(np.delete(logs.shape, axis)), np.asarray(tokens)
-    if tokens.shape != shape or tokens.dtype.kind not in "iu":
+        return logs.argmax(-1)
+    (*shape, size), tokens = logs.shape, np.asarray(tokens)
+    if tokens.shape != tuple(shape) or tokens.dtype.kind not in "iu":
         raise NoiseError(
             f"tokens have the shape {tokens.shape} and type {tokens.dtype}: expected "
-            f"whole numbers of the shape {shape}"
+            f"whole numbers of the shape {tuple(shape)}"
         )
-    size = logs.shape[axis]
     if ((tokens < 0) | (tokens >= size)).any():
         raise NoiseError(f"tokens outside of the vocabulary: expected 0 to {size - 1}")
     return tokens
 
 
-def _ratios(
-    x: np.ndarray, y: np.ndarray, axis: int | None, tokens: np.ndarray
-) -> np.ndarray:
-    if axis is not None:
-        at = np.expand_dims(tokens, axis)
-        x, y = (np.take_along_axis(z, at, axis).squeeze(axis) for z in (x, y))
+def _ratios(x: np.ndarray, y: np.ndarray, tokens: np.ndarray | None) -> np.ndarray:
+    """Returns the ratios of the probabilities of the tokens."""
+    if tokens is not None:
+        at = tokens[..., None]
+        x, y = (np.take_along_axis(z, at, -1)[..., 0] for z in (x, y))
     with np.errstate(invalid="ignore"):
         return np.exp(np.where(x == y, 0.0, x - y))
 
 
 def _measures(
-    x: np.ndarray, y: np.ndarray, axis: int | None, tokens: np.ndarray, top: int
+    x: np.ndarray, y: np.ndarray, tokens: np.ndarray | None, top: int
 ) -> dict[str, float]:
     """Returns the measures of two arrays of log-probabilities."""
-    ratios = _ratios(x, y, axis, tokens)
+    ratios = _ratios(x, y, tokens)
     far = float(np.exp(np.max(np.abs(np.log(ratios)), initial=0)))
-    if axis is None:
+    if tokens is None:
         kl = float(np.mean(ratios - 1 - np.log(ratios)))
         return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}
     with np.errstate(invalid="ignore"):
         terms = np.where(x == -np.inf, 0.0, np.exp(x) * (x - y))
-    first = range(min(top, x.shape[axis]))
-    best = [np.sort(np.argsort(-z, axis).take(first, axis), axis) for z in (x, y)]
+    best = [np.sort(np.argsort(-z)[..., :top]) for z in (x, y)]
     return {
         "ratio": far,
-        "kl": max(0.0, float(terms.sum(axis).mean())),
-        "flips": float(np.mean(x.argmax(axis) != y.argmax(axis))),
-        "top": float(np.mean((best[0] != best[1]).any(axis))),
+        "kl": max(0.0, float(terms.sum(-1).mean())),
+        "flips": float(np.mean(x.argmax(-1) != y.argmax(-1))),
+        "top": float(np.mean((best[0] != best[1]).any(-1))),
     }
 
 

@@ -193,7 +193,7 @@ def record(fn: Callable) -> Callable[..., Recording]:
     """
 
     def run(*args: PyTree, **kwargs: PyTree) -> Recording:
-        watch = Watch(fn, args, kwargs)
+        watch = Watch(BoundCall(fn, args, kwargs))
         device = jax.devices()[0]
         machine = f"jax {jax.__version__}, {device.platform} ({device.device_kind})"
         values = watch.run(jax.random.key(0))
@@ -210,30 +210,26 @@ def record(fn: Callable) -> Callable[..., Recording]:
 class Watch(Watched):
     """A function with its arguments, compiled so that all its values are seen.
 
-    `name` is the function's name; `labels` describes each value by path.
+    `name` is the function's name; `labels` describes each value by path. Traced values
+    are marked with the numbers of the recorded values that they are or come from.
     """
 
-    def __init__(
-        self, fn: Callable, args: PyTree, kwargs: PyTree, spec: NoiseSpec | None = None
-    ) -> None:
-        """Traces and plan; `spec` is the noise of each run, if any."""
+    def __init__(self, call: BoundCall, spec: NoiseSpec | None = None) -> None:
+        """Prepares runs of a call; `spec` is the noise of each run, if any."""
         super().__init__(EXECUTIONS)
-        self.name = getattr(fn, "__name__", type(fn).__name__)
-        args, kwargs = BoundCall(fn, args, kwargs).arguments()
-        pure, self._arrays = BoundCall(fn, args, kwargs).pure()
-        # By the id of a traced value, the recorded values that it is or comes from. The
-        # objects are kept, so that no other object gets the same id.
-        self._numbers: dict[int, tuple[object, tuple[int, ...]]] = {}
+        self.name = getattr(call.fn, "__name__", type(call.fn).__name__)
+        arguments = call.arguments()
+        pure, self._arrays = BoundCall(call.fn, *arguments).pure()
         # By the path of an equation, for each of its results, the sources in its
         # bodies.
         self._left: dict[str, list[tuple[int, ...]]] = {}
 
         @jax.jit
         def watched(key: Array, *arrays: Array) -> None:
-            self._numbers.clear()
+            self._marks.clear()
             self._left.clear()
             program = traced(pure, arrays)
-            plain, inside = array_paths((args, kwargs))
+            plain, inside = array_paths(arguments)
             for path, x in zip([*plain, *inside], arrays, strict=True):
                 self._note(f"argument{path}", "argument", x)
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
@@ -263,7 +259,7 @@ class Watch(Watched):
                 sources = inside[i] if i < len(inside) else ()
             if step.bodies and not loop:
                 if sources and not self._sources(x):
-                    self._numbers[id(x)] = x, sources
+                    self.mark(x, sources)
                 continue
             several = loop or len(results) > 1
             path = f"{step.path}[{i}]" if several else step.path
@@ -273,10 +269,7 @@ class Watch(Watched):
     def body(
         self, call: Call, words: Words, operands: Values, label: str
     ) -> list[Array]:
-        """Follows values into a program, where their order identifies them."""
-        for x, y in self.outer(call, operands):
-            if not self._sources(x) and self._sources(y):
-                self._numbers[id(x)] = x, self._sources(y)
+        """Keeps what the results of a body come from."""
         results = super().body(call, words, operands, label)
         if label != "[cond]":
             before = self._left.get(call.step.path, [()] * len(results))
@@ -289,7 +282,7 @@ class Watch(Watched):
 
     def _sources(self, value: object) -> tuple[int, ...]:
         """Returns the numbers of the recorded values that a value is or comes from."""
-        return self._numbers.get(id(value), (None, ()))[1]
+        return self.marked(value, ())
 
     def _note(
         self,
@@ -318,7 +311,7 @@ class Watch(Watched):
                 "starts": tuple(place.starts),
             }
         if primitive != "result":
-            self._numbers[id(value)] = value, (self.labels[path]["number"],)
+            self.mark(value, (self.labels[path]["number"],))
         small = x.size * place.most * x.dtype.itemsize <= LEAVES
         for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
             self.send((path, i), part, place)

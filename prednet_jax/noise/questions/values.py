@@ -133,11 +133,11 @@ class SubstitutedValues:
 
         nodes = self.program.segment([i], self.known)
         evaluate = functools.partial(self._evaluate, i)
-        of_lines = self.program, nodes, evaluate
+        lines = hints.Lines(self.program, nodes, evaluate, theirs, explains)
         return (
             hints.array_hint(ours, theirs, explains)
-            or hints.program_hint(*of_lines, theirs, explains)
-            or hints.epsilon_hint(*of_lines, theirs, explains)
+            or lines.program_hint()
+            or lines.epsilon_hint()
             or hints.fitted_hint(ours, theirs, explains, (None, *range(ours.ndim)))
         )
 
