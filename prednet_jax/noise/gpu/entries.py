@@ -5,11 +5,10 @@ Source for XLA's behaviour: openxla/xla, xla/service/gpu and xla/backends/gpu/co
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from prednet_jax.noise.gpu import hlo, ptx, replay
+from prednet_jax.noise.gpu import hlo
 from prednet_jax.noise.gpu.compilation import Compiled, KernelLaunch
 from prednet_jax.noise.plan import Step
 
@@ -68,7 +67,6 @@ def entries_of(
         unseen.pop(kernel, None)
         inside = list(program.inside(instruction))
         opcodes = {x.opcode for x in inside if _FLOAT.search(x.type)}
-        trees = cache(partial(_trees, program, instruction, launch, text))
         atomics = _ATOMIC.findall(text)
         explained = False
         for each in inside:
@@ -82,7 +80,7 @@ def entries_of(
                 combines = _combines(program, each)
                 entries.append(_atomic(atomics, combines, place, kernel))
             for kind, varies, detail in (
-                *_reduction(program, each, text, deterministic, tuned, trees),
+                *_reduction(program, each, text, deterministic, tuned),
                 *_called(each, deterministic),
                 *_reduced(program, each, text, ampere),
             ):
@@ -233,28 +231,8 @@ def _atomic(
 
 # Kind, what varies, and a description.
 Finding = tuple[str, str, str]
+_FIXED = "the kernel fixes the order"
 _MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
-
-# Bytes of the largest arguments whose kernel is run to read a tree.
-_READABLE = 1 << 28
-
-
-def _trees(
-    program: hlo.Program, instruction: hlo.Instruction, launch: KernelLaunch, text: str
-) -> Mapping[int, replay.Schedule]:
-    """Returns the trees of sums in a fusion's kernel that `replay.trees` can read."""
-    operands = [program.instructions[name] for name in instruction.operands]
-    variables = [array for x in (*operands, instruction) for array in x.arrays]
-    if sum(size for _, size in variables) > _READABLE:
-        return {}
-    try:
-        kernel = ptx.parse(text)[launch.kernel]
-        arguments = tuple(range(len(variables)))
-        started = ptx.InterpreterLaunch(kernel, launch.grid, launch.threads, arguments)
-        return replay.trees(started, variables)
-    # Any kernel may use instructions that the interpreter does not support.
-    except Exception:
-        return {}
 
 
 def _reduction(
@@ -263,14 +241,13 @@ def _reduction(
     text: str,
     deterministic: bool,
     tuned: bool,
-    trees: Callable[[], Mapping[int, replay.Schedule]],
 ) -> Iterator[Finding]:
     """Describes sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
         unit = "on matrix units" if _MATRIX.search(text) else "fused multiply-adds"
         if blocks := re.search(r'"sizes":\["(\d+)"\]', each.attributes):
             unit += f", k in blocks of {blocks[1]}"
-        chosen = "tree not read" if deterministic else "autotuning chooses its blocks"
+        chosen = _FIXED if deterministic else "autotuning chooses its blocks"
         varies = "device" if deterministic else "compilation"
         yield "reduction", varies, f"a product, {unit}; {chosen}"
     elif not _combines(program, each):
@@ -281,7 +258,7 @@ def _reduction(
         terms = size // max(result, 1)
         varies, detail = "device", f"a sum of {terms}: of which there is one order"
         if terms > 2:
-            detail = f"a sum of {terms}: {trees().get(terms) or 'tree not read'}"
+            detail = f"a sum of {terms}: {_FIXED}"
             # The kernel, XLA's own or Triton's, is chosen by measuring on the device.
             # It was Triton's for 32 of 72 sums on an H200 (docs/noise/gpu_order.md).
             if tuned:
@@ -289,7 +266,7 @@ def _reduction(
                 detail += "; or autotuning takes Triton's"
         yield "reduction", varies, detail
     elif each.opcode == "reduce-window":
-        yield "reduction", "device", "sums of windows: tree not read"
+        yield "reduction", "device", f"sums of windows: {_FIXED}"
     elif each.opcode == "scatter" and deterministic and not _ATOMIC.search(text):
         yield "reduction", "device", "sorted by index first, then in a fixed order"
 

@@ -34,7 +34,6 @@ from prednet_jax.noise.gpu.instructions import (
 _AT_ONCE = 1 << 19
 # The instructions that make up a sum of float32.
 ADDITION = "add.rn.f32"
-_ARITHMETIC = re.compile(r"(?!add\.rn\.|selp\.|cvt\.f32).*\.f32$")
 
 # Combines tags in arithmetic. Given an opcode such as "add.rn.f32", the operands' tags
 # (int32 [threads]; 0: none) and the operands, it returns the tags of the result.
@@ -192,24 +191,19 @@ class InterpreterLaunch(NamedTuple):
 
 
 def run(
-    launch: InterpreterLaunch,
-    memory: Memory,
-    combine: Combine | None = None,
-    *,
-    sample: bool = False,
+    launch: InterpreterLaunch, memory: Memory, combine: Combine | None = None
 ) -> None:
     """Runs a kernel on global memory; without `combine` there are no tags.
 
-    `sample` runs only the first block, and arithmetic on floats other than additions
-    gives arbitrary numbers, for tags that do not depend on them. A PtxError is raised
-    for unknown instructions and for operations that a kernel must not do.
+    A PtxError is raised for unknown instructions and for operations that a kernel must
+    not do.
     """
-    blocks = 1 if sample else math.prod(launch.grid)
+    blocks = math.prod(launch.grid)
     chunk = max(1, _AT_ONCE // math.prod(launch.block))
     with np.errstate(all="ignore"):
         for first in range(0, blocks, chunk):
             numbers = np.arange(first, min(first + chunk, blocks))
-            _Threads(launch, memory, combine, sample, numbers).run()
+            _Threads(launch, memory, combine, numbers).run()
 
 
 @dataclass(eq=False)
@@ -219,7 +213,6 @@ class _Threads:
     launch: InterpreterLaunch
     memory: Memory
     combine: Combine | None
-    sample: bool
     blocks: Array
 
     def __post_init__(self) -> None:
@@ -305,8 +298,6 @@ class _Threads:
         """Executes the instructions that are functions of their operands."""
         target, *sources = instruction.operands
         opcode = instruction.opcode
-        if self.sample and _ARITHMETIC.match(opcode):
-            opcode, sources = "neg.f32", sources[:1]
         if opcode not in OPERATIONS or isinstance(target, tuple):
             raise unknown(instruction)
         function, kinds = OPERATIONS[opcode]

@@ -121,20 +121,11 @@ class Schedule(NamedTuple):
             columns = total
         return columns[0]
 
-    def __str__(self) -> str:
-        longest, chains = self.rounds[0].shape
-        if chains == 1:
-            return "one after the other"
-        steps = ", ".join(str(len(table)) for table in self.rounds[1:])
-        return f"{chains} chains of at most {longest}, joined by {steps}"
-
 
 class _Sums:
     """Tags of sums: terms from 1, then 0.0, then additions in order of execution.
 
     Attributes:
-        exact: whether the terms are known beforehand; if not, each number that is added
-            and is not a sum becomes a term.
         zero: the tag of 0.0.
         count: the number of tags.
         values: float32 [`count` or more] by tag; NaN if not seen yet.
@@ -143,7 +134,7 @@ class _Sums:
     """
 
     def __init__(self, terms: int) -> None:
-        self.exact, self.zero = terms > 0, terms + 1
+        self.zero = terms + 1
         self.count = terms + 2
         self.values = np.full(2 * self.count, np.nan, np.float32)
         self.values[self.zero] = 0
@@ -165,12 +156,10 @@ class _Sums:
         either = np.max(tags, axis=0)
         if opcode != ptx.ADDITION:
             joined = np.any([(tag != 0) & (tag != either) for tag in tags], axis=0)
-            if self.exact and joined.any():
+            if joined.any():
                 raise PtxError(f"sum: {opcode} joins two terms, and is no addition")
-            return np.where(joined, 0, either)
+            return either
         real = tags[0] != tags[1]
-        if not self.exact:
-            real |= (either == 0) & (values[0] != values[1])
         left, right = (self._operand(tags[i][real], values[i][real]) for i in (0, 1))
         self.additions.append((self.count, left, right))
         result = np.where(real, 0, tags[0])
@@ -179,17 +168,10 @@ class _Sums:
 
     def _operand(self, tag: Array, value: Array) -> Array:
         """Returns the tags of numbers that are added."""
-        known = self.values[tag]
-        other = (tag == 0) & (value.view(np.uint32) != 0)
-        if self.exact:
-            if other.any():
-                raise PtxError("sum: an addition of a term and a number that is none")
-            first = (tag != 0) & np.isnan(known)
-            self.values[tag[first]] = value[first]
-        else:
-            other |= (tag != 0) & (known.view(np.uint32) != value.view(np.uint32))
-            tag = tag.copy()
-            tag[other] = self._new(value[other])
+        if ((tag == 0) & (value.view(np.uint32) != 0)).any():
+            raise PtxError("sum: an addition of a term and a number that is none")
+        first = (tag != 0) & np.isnan(self.values[tag])
+        self.values[tag[first]] = value[first]
         return np.where(tag == 0, self.zero, tag)
 
     def _new(self, values: Array) -> Array:
@@ -261,37 +243,6 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     if recomputed.tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
-
-
-def trees(
-    launch: ptx.InterpreterLaunch, variables: Sequence[tuple[str, int]]
-) -> dict[int, Schedule]:
-    """Returns the trees of sums inside any kernel, by the number of their terms.
-
-    Its first block runs on arbitrary numbers, and instructions on floats that PTX does
-    not define to the bit give arbitrary numbers: no order depends on them. A term is a
-    number that is added and is not a sum. `variables` are the types and bytes of all
-    arguments. A PtxError is raised for instructions that the interpreter does not know.
-    """
-    sums = _Sums(0)
-    memory = ptx.Memory([size for _, size in variables], tagged=True)
-    memory.data[:] = 1
-    numbers = np.random.default_rng(29).normal(size=4099)
-    floats = [(i, _FLOATS[t]) for i, (t, _) in enumerate(variables) if t in _FLOATS]
-    for variable in floats:
-        values = memory.view(*variable)
-        values[:] = np.resize(numbers, values.size)
-    ptx.run(launch, memory, sums.combine, sample=True)
-    schedules = {}
-    for variable in floats:
-        root = int(memory.tags_of(*variable)[0])
-        terms, rounds = sums.rounds(root)
-        schedule = Schedule(tuple(rounds))
-        with np.errstate(all="ignore"):
-            added = schedule.sum(sums.values[terms, None])[0]
-        if root and added == sums.values[root]:
-            schedules[terms.size] = schedule
-    return schedules
 
 
 _NONE = -9

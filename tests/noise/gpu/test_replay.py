@@ -1,7 +1,6 @@
 """Orders read from kernels: the replay has the bits of the kernel, interpreted."""
 
 import functools
-import math
 import re
 
 import jax
@@ -128,19 +127,6 @@ def test_kernels_compiled_now_are_replayed(compiler, gpu):
         x = case.drawn(0)
         result = case.read(compiled).sum(case.columns(x))
         assert result.tobytes() == reductions.interpreted(compiled, x).tobytes()
-
-
-def test_trees_inside_of_other_kernels():
-    """Terms need not be known: the tree is that of the sum alone."""
-    for (_, case), compiled in GOLDEN.items():
-        if case.arguments == 1 and len(compiled.launches) == 1:
-            program = replay.assemble(compiled)
-            kinds = ["bf16" if case.dtype == "bfloat16" else "f32", "f32"]
-            variables = list(zip(kinds, program.sizes, strict=True))
-            found = replay.trees(program.launches[0], variables)
-            schedule = case.read(compiled)
-            terms = math.prod(case.shape[d] for d in case.axes)
-            assert str(found[terms]) == str(schedule)
 
 
 GTX = noise.GpuOrder(gpu="gtx1080")
