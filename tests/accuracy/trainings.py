@@ -26,7 +26,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise import specs
-from prednet_jax.noise.questions.training import Program
+from prednet_jax.noise.questions.training import NoisyTraining
 
 ROWS, LENGTH, INPUTS, UNITS, CLASSES = 16, 8, 6, 16, 5
 # Batches that are there; later updates see them again.
@@ -313,7 +313,7 @@ def noisy(name: str, updates: int, halves: bool) -> Callable[..., np.ndarray]:
         nonlocal program
         with jax.numpy_dtype_promotion("standard"):
             state, many = initial(name, fault), batches(name, updates, fault)[:EARLY]
-            program = program or Program(step, state, many[0], specs.default())
+            program = program or NoisyTraining(step, state, many[0], specs.default())
             program.arrays = jax.tree.leaves(state)
             keys = jax.random.split(jax.random.key(len(fault)), draws)
             return program.curves(keys, enumerate(many))["loss"]

@@ -191,7 +191,7 @@ class Written(NamedTuple):
     verdict: str
 
 
-class Comparison(NamedTuple):
+class WrittenTolerances(NamedTuple):
     """The result of `compare`: an entry per comparison in a test."""
 
     written: tuple[Written, ...]
@@ -213,7 +213,7 @@ class Comparison(NamedTuple):
         return "\n".join(lines)
 
 
-def compare(path: str) -> Comparison:
+def compare(path: str) -> WrittenTolerances:
     """Compares the hand-written tolerances of a test file, or of all in a folder.
 
     A NoiseError is raised if there is no such file or folder, or no Python in it.
@@ -232,7 +232,7 @@ def compare(path: str) -> Comparison:
         for name, test in _tests(module):
             of_test = [es for key, es in kept.items() if key.partition("[")[0] == name]
             written += _written(file, name, test, _leaves(of_test))
-    return Comparison(tuple(written))
+    return WrittenTolerances(tuple(written))
 
 
 def _tests(module: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.FunctionDef]]:

@@ -364,7 +364,7 @@ def training(
 
     def run(key: Array) -> Band:
         random_bits.check(key)
-        program = Program(step, state, next(many())[1], noise)
+        program = NoisyTraining(step, state, next(many())[1], noise)
 
         def draw(count: int) -> dict[str, Curves]:
             nonlocal key
@@ -396,7 +396,7 @@ def _batches(
     return lambda: zip(range(count), listed, strict=False)
 
 
-class Program:
+class NoisyTraining:
     """A training step under noise, compiled once, for many trainings at once.
 
     Attributes:
