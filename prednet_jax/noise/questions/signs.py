@@ -42,11 +42,11 @@ NOTE = "its signs are free: a library routine chooses them"
 
 
 class _Turned(Evaluation):
-    """Evaluates a program with the opposite sign of every other vector."""
+    """Evaluates a program with every other vector times `sign`, from `first` on."""
 
-    def __init__(self, first: PyTree) -> None:
+    def __init__(self, first: PyTree, sign: PyTree) -> None:
         super().__init__()
-        self.first = first
+        self.first, self.sign = first, sign
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         """Turns what Q is multiplied by, where the product has the columns of Q."""
@@ -57,7 +57,7 @@ class _Turned(Evaluation):
         return super().first_order(call, words, operands)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Turns every other vector, from the vector `first` on."""
+        """Turns the vectors that a routine returns."""
         results = list(results)
         if step.name == "ormqr" and _turns_result(step):
             results = [self._turned(results[0], _axes_of_product(step))]
@@ -73,10 +73,10 @@ class _Turned(Evaluation):
         return results
 
     def _turned(self, x: Array, axes: Sequence[int]) -> Array:
-        """Returns an array with the opposite sign of every other slice of its axes."""
+        """Returns an array with every other slice of its axes turned."""
         for axis in axes:
             number = jnp.arange(x.shape[axis]) + self.first
-            signs = jnp.where(number % 2 == 0, -1, 1).astype(x.dtype)
+            signs = jnp.where(number % 2 == 0, self.sign, 1).astype(x.dtype)
             x = x * (signs if axis == -1 else signs[:, None])
         return x
 
@@ -134,14 +134,17 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
 
     run = call.hooked(Identity(), _Turned)
     try:
-        one, other = (
-            wide_leaves(run(jax.random.key(0), first).result()) for first in (0, 1)
+        # A form such as T is the same if all vectors change sign.
+        plain, *turned = (
+            wide_leaves(run(jax.random.key(0), first, sign).result())
+            for first, sign in ((0, 1), (0, -1), (1, -1))
         )
     except CheckError:
         # The function itself takes a result of other signs for a failure.
         return Signs([False] * len(known), known)
     moved = [
-        rms(subtract(x, y)) > MOVED * rms(y) for x, y in zip(one, other, strict=True)
+        any(rms(subtract(x, y)) > MOVED * rms(y) for x in several)
+        for y, *several in zip(plain, *turned, strict=True)
     ]
     return Signs(moved, known)
 
