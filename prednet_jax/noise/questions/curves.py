@@ -33,6 +33,10 @@ EQUIVALENCE = 0.05
 EXACT = 20_000
 # Curves a side, or pairs, with which `noise` can be the answer.
 LEAST, LEAST_PAIRS = 5, 8
+_ONE_CURVE = (
+    "one curve a side has no scatter to compare with: record five a side with other "
+    "seeds, or eight pairs; or ask noise.training for the band of one"
+)
 
 
 class CurvesComparison(NamedTuple):
@@ -105,74 +109,47 @@ def curves(
     """
     flag("paired", paired)
     open_unit("margin", margin)
-    x, y = (np.log(_checked(name, c)) for name, c in (("a", a), ("b", b)))
-    if x.shape[1] != y.shape[1] or (paired and len(x) != len(y)):
-        what = "as many curves, one pair a seed" if paired else "curves"
-        raise NoiseError(
-            f"a of shape {list(x.shape)} and b of shape {list(y.shape)}: expected "
-            f"{what} of the same updates"
-        )
+    x, y = _checked_pair(a, b, paired)
     x, y = map(_with_means, (x, y))
     n, m = len(x), len(y)
     last = y[:, -1].mean() - x[:, -1].mean()
     if min(n, m) < 2 and (paired or n + m < 4):
-        note = (
-            "one curve a side has no scatter to compare with: record five a side with "
-            "other seeds, or eight pairs; or ask noise.training for the band of one"
-        )
-        change = math.expm1(last)
-        return CurvesComparison("cannot tell", None, change, None, None, None, note)
-    test = _paired_test(x, y) if paired else _unpaired_test(x, y)
-    p = float(np.mean(test.statistics >= test.statistics[0] * (1 - 1e-9)))
-    reach = quantiles.student(EQUIVALENCE, test.free) * test.error
+        none = None, math.expm1(last), None, None, None
+        return CurvesComparison("cannot tell", *none, _ONE_CURVE)
+    statistics = _of_signs(y - x) if paired else _of_labels(x, y)
+    p = float(np.mean(statistics >= statistics[0] * (1 - 1e-9)))
+    deviation, error, free = _scatter(x[:, -1], y[:, -1], paired)
+    reach = quantiles.student(EQUIVALENCE, free) * error
     low, high = math.expm1(last - reach), math.expm1(last + reach)
     detectable = None
-    if 2 / len(test.statistics) < LEVEL:
-        seen = sum(quantiles.student(level, test.free) for level in (LEVEL / 2, 0.2))
-        detectable = math.expm1(seen * test.error)
+    if 2 / len(statistics) < LEVEL:
+        seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
+        detectable = math.expm1(seen * error)
     answer, note = _answer(p, low, high, margin), ""
-    if answer != "beyond" and not test.enough:
+    enough = n >= LEAST_PAIRS if paired else min(n, m) >= LEAST
+    if answer != "beyond" and not enough:
         answer = "cannot tell"
         note = f"{n} against {m} curves are too few: record five a side, or eight pairs"
     elif answer == "cannot tell":
-        need = _curves_needed(test.deviation, margin, paired)
+        need = _curves_needed(deviation, margin, paired)
         what = "pairs" if paired else "curves a side"
         note = f"a change of {margin:.0%} needs about {need} {what}"
     return CurvesComparison(answer, p, math.expm1(last), low, high, detectable, note)
 
 
-class _Test(NamedTuple):
-    """A permutation test, and the scatter of the last fifth of the curves.
+def _scatter(x: np.ndarray, y: np.ndarray, paired: bool) -> tuple[float, float, int]:
+    """Returns the scatter of the curves' means over their last fifth.
 
-    Attributes:
-        statistics: the statistic of each relabelling, the observed one first.
-        deviation: the standard deviation of a curve's mean over its last fifth, or of a
-            pair's difference.
-        error: the standard error of the difference of the two sets.
-        free: the degrees of freedom of `deviation`.
-        enough: whether there are curves enough for the answer `noise`.
+    It consists of the standard deviation of one curve, or of a pair's difference, the
+    standard error of the difference of the two sets, and the degrees of freedom.
     """
-
-    statistics: np.ndarray
-    deviation: float
-    error: float
-    free: int
-    enough: bool
-
-
-def _paired_test(x: np.ndarray, y: np.ndarray) -> _Test:
-    n, differences = len(x), y - x
-    deviation = float(differences[:, -1].std(ddof=1))
-    error = deviation / math.sqrt(n)
-    return _Test(_of_signs(differences), deviation, error, n - 1, n >= LEAST_PAIRS)
-
-
-def _unpaired_test(x: np.ndarray, y: np.ndarray) -> _Test:
     n, m = len(x), len(y)
-    last_of = [z[:, -1] - z[:, -1].mean() for z in (x, y)]
-    deviation = math.sqrt(sum(float(z @ z) for z in last_of) / (n + m - 2))
-    error, enough = deviation * math.sqrt(1 / n + 1 / m), min(n, m) >= LEAST
-    return _Test(_of_labels(x, y), deviation, error, n + m - 2, enough)
+    if paired:
+        deviation = float((y - x).std(ddof=1))
+        return deviation, deviation / math.sqrt(n), n - 1
+    squares = sum(float(z @ z) for z in (x - x.mean(), y - y.mean()))
+    deviation = math.sqrt(squares / (n + m - 2))
+    return deviation, deviation * math.sqrt(1 / n + 1 / m), n + m - 2
 
 
 def _answer(p: float, low: float, high: float, margin: float) -> str:
@@ -180,6 +157,18 @@ def _answer(p: float, low: float, high: float, margin: float) -> str:
     if p < LEVEL:
         return "beyond"
     return "noise" if -margin < low and high < margin else "cannot tell"
+
+
+def _checked_pair(a: object, b: object, paired: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the logarithms of two sets of curves, or raises an error."""
+    x, y = (np.log(_checked(name, c)) for name, c in (("a", a), ("b", b)))
+    if x.shape[1] != y.shape[1] or (paired and len(x) != len(y)):
+        what = "as many curves, one pair a seed" if paired else "curves"
+        raise NoiseError(
+            f"a of shape {list(x.shape)} and b of shape {list(y.shape)}: expected "
+            f"{what} of the same updates"
+        )
+    return x, y
 
 
 def _checked(name: str, x: object) -> np.ndarray:

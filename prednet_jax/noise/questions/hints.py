@@ -163,6 +163,7 @@ class Lines(NamedTuple):
         """
         from scipy.optimize import minimize_scalar
 
+        low, high = map(math.log, SEARCHED)
         for node in self.nodes:
             for i, here in self._epsilons(node):
                 if not self._root_of(node):
@@ -175,7 +176,7 @@ class Lines(NamedTuple):
 
                 best = minimize_scalar(
                     lambda log: self._distance(result(log)),
-                    bounds=np.log(SEARCHED),
+                    bounds=(low, high),
                     options={"xatol": 1e-6},
                 ).x
                 if self.explains(result(best), (...,)):
@@ -183,8 +184,10 @@ class Lines(NamedTuple):
         return ""
 
     def _distance(self, result: np.ndarray) -> float:
+        """Returns the squared distance to the reference, a finite number."""
         with np.errstate(all="ignore"):
-            return float(np.sum((result.astype(float) - self.theirs) ** 2))
+            squares = (result.astype(float) - self.theirs) ** 2
+        return min(1e300, float(np.sum(squares)))
 
     def _changes(self, node: Node) -> Iterator[list[tuple[str, Change]]]:
         """Yields other functions for a node and the root next to it, described.
