@@ -1,12 +1,13 @@
 """Defines the commands of `python -m prednet_jax.noise`, one for each question.
 
 A command is a function of a `CommandContext`; its docstring is its help, and its
-decorator lists its flags with their defaults. `FLAGS` describes the flags, and
+decorator names its tool, whose options are its flags. `FLAGS` describes the flags, and
 `READERS` turn their texts into values.
 """
 
 import argparse
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec
 import prednet_jax.noise as noise
 from prednet_jax.noise.archives import bound_call, read_arguments
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.gpu.compilation import TIME_LIMIT, install
+from prednet_jax.noise.gpu.compilation import install
 from prednet_jax.noise.questions import kept
 from prednet_jax.noise.questions.devices import SUMS_BY_RANK
 from prednet_jax.noise.questions.leaves import named_leaves, rebuilt
@@ -53,16 +54,17 @@ class CommandContext:
         read = READERS.get(flag)
         return given if read is None or given is None else read(self, flag, given)
 
-    def tell(self, tool: Function, *first: jax.Array, **options: PyTree) -> Any:
-        """Returns the answer of a tool for the call, with the command's flags.
+    def tell(self, *first: jax.Array, **options: PyTree) -> Any:
+        """Returns the answer of the command's tool for the call, with the flags.
 
         `first` come before the arguments of the call, as a PRNG key does.
         """
-        flags = COMMANDS[self.options.command].flags
-        given = {flag: self.value(flag) for flag in flags if flag not in _NOT_OF_TOOLS}
-        given |= {"spec": self.spec} if "noise" in flags else {}
-        asked = self.call._replace(fn=tool(self.call.fn, **given | options))
-        return asked.result(*first)
+        command = COMMANDS[self.options.command]
+        accepted = inspect.signature(command.tool).parameters
+        given = {flag: self.value(flag) for flag in command.flags if flag in accepted}
+        given |= {"spec": self.spec} if "spec" in accepted else {}
+        tool = command.tool(self.call.fn, **given | options)
+        return self.call._replace(fn=tool).result(*first)
 
 
 class CommandResult(NamedTuple):
@@ -74,8 +76,6 @@ class CommandResult(NamedTuple):
 
 Ask = Callable[[CommandContext], object]
 FUNCTION, FOLDER = "MODULE:FUNCTION", "FOLDER"
-# Flags that no tool takes as an option of their names.
-_NOT_OF_TOOLS = frozenset({"args", "noise", "seed", "loop_limit"})
 
 
 class Command(NamedTuple):
@@ -83,6 +83,7 @@ class Command(NamedTuple):
 
     Attributes:
         ask: the function that answers; its docstring is the help.
+        tool: the tool that it uses.
         target: what the question is about, `FUNCTION` or `FOLDER`.
         optional: whether the target may be left out.
         flags: the default of each flag, which gives its type. None is a text without a
@@ -90,6 +91,7 @@ class Command(NamedTuple):
     """
 
     ask: Ask
+    tool: Function
     target: str
     optional: bool
     flags: Mapping[str, Any]
@@ -98,116 +100,153 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {}
 
 
+# What the flags mean.
+FLAGS: Mapping[str, str] = {
+    "args": "file of the arguments, FILE.npz; not needed without arguments",
+    "noise": "the noise, such as ulp (docs/noise/noises.md lists them)",
+    "draws": "number of noisy runs",
+    "seed": "seed of the PRNG key",
+    "parts": "scopes or paths whose effect is measured, as encoder,3:scan",
+    "labels": "file of the right classes, FILE.npz, to measure the accuracy",
+    "failure": "probability that a test with the tolerance fails",
+    "batch": "positions of the arguments that have a batch axis 0, as 0,2",
+    "gpu": "model of the GPU, such as gtx1080",
+    "devices": "number of GPUs",
+    "deterministic": "compile under --xla_gpu_deterministic_ops=true",
+    "time_limit": "seconds that each compilation may take",
+    "install": "install the compiler for this version of JAX, and end",
+    "loop_limit": "a while loop may take this many times its steps without noise",
+    "a": "file of one result, FILE.npz (or of curves, [n, T])",
+    "b": "file of the other result, FILE.npz",
+    "losses": "file of losses [T], FILE.npz, that are compared with the band",
+    "updates": "updates of the training; 0 means all batches of a list, else 100",
+    "paired": "curve i has the same seed on both sides",
+    "margin": "relative change of the final loss that counts as no change",
+    "output": "file to write, FILE.npz",
+    "recording": "file that the command record wrote",
+    "reference": "file of the original's arrays by name, FILE.npz",
+    "names": "pairs of names that do not agree, as Dense_0=fc1,Dense_1=fc2",
+    "mesh": "sizes of the mesh's axes, as data=64 or 'data=8;model=2'; data=1,8,64 "
+    "gives a table of three sizes",
+    "specs": "mesh axes of each axis of each positional argument, - for none, as "
+    "'-;data', which spreads the rows of the second argument",
+}
+_DEFAULT, _CHAINED = map(noise.format, (default(), kept.default_noise()))
+_BY_RANK = noise.format(SUMS_BY_RANK)
+_TILES = "reduction_order"
+
+
 def _command(
-    target: str = FUNCTION, *, optional: bool = False, **flags: object
+    tool: Function, *, target: str = FUNCTION, optional: bool = False, **flags: object
 ) -> Callable[[Ask], Ask]:
-    """Registers a function as a command with these flags and defaults."""
+    """Registers a function as a command for a tool.
+
+    Its flags are the options of the tool that `FLAGS` describes, with the defaults of
+    the tool, and `flags` with their defaults, which replace the tool's.
+    """
+    parameters = inspect.signature(tool).parameters
+    own = {name: p.default for name, p in parameters.items() if name in FLAGS}
+    own = {n: ... if x is inspect.Parameter.empty else x for n, x in own.items()}
+    own |= {"noise": _DEFAULT} if "spec" in parameters else {}
+    own |= flags
     of_function = {"args": None} if target == FUNCTION else {}
-    of_noise = {"seed": 0, "loop_limit": 100} if "draws" in flags else {}
+    of_noise = {"seed": 0, "loop_limit": 100} if "draws" in own else {}
 
     def register(ask: Ask) -> Ask:
         name = ask.__name__.removeprefix("_")
-        every = of_function | flags | of_noise
-        COMMANDS[name] = Command(ask, target, optional, every)
+        every = of_function | own | of_noise
+        COMMANDS[name] = Command(ask, tool, target, optional, every)
         return ask
 
     return register
 
 
-_DEFAULT, _CHAINED = map(noise.format, (default(), kept.default_noise()))
-_BY_RANK = noise.format(SUMS_BY_RANK)
-
-
-@_command(noise="reduction_order")
+@_command(noise.coverage, noise=_TILES)
 def _coverage(context: CommandContext) -> object:
     """Lists the equations that noise reaches and those that it does not."""
-    return context.tell(noise.coverage)
+    return context.tell()
 
 
-@_command(noise="reduction_order", draws=8, parts=None)
+@_command(noise.localize, noise=_TILES, draws=8)
 def _localize(context: CommandContext) -> object:
     """Lists the lines whose noise moves the result most."""
-
-    def tool(fn: Function, draws: int, **options: PyTree) -> Function:
-        return noise.localize(fn, samples=draws, **options)
-
-    return context.tell(tool, context.key)
+    return context.tell(context.key, samples=context.options.draws)
 
 
-@_command(noise=_DEFAULT, draws=16)
+@_command(noise.digits_table)
 def _digits(context: CommandContext) -> object:
     """Counts the significant decimal digits of each result."""
-    return context.tell(noise.digits_table, context.key)
+    return context.tell(context.key)
 
 
-@_command(noise=_CHAINED, draws=16, failure=1e-6)
+@_command(noise.tolerance, noise=_CHAINED)
 def _tolerance(context: CommandContext) -> CommandResult:
     """Recommends the rtol and atol of a test."""
-    tolerances = context.tell(noise.tolerance, context.key)
+    tolerances = context.tell(context.key)
     notes = reach_notes(context.call.reaches(with_routines(context.spec)))
     text = "\n".join([noise.tolerance_table(tolerances), *notes])
     leaves = dict(named_leaves(tolerances))
     return CommandResult(text, {"leaves": leaves, "notes": notes})
 
 
-@_command(draws=8, a=..., b=...)
+@_command(noise.explain)
 def _explain(context: CommandContext) -> object:
     """Finds what makes two results differ."""
-    return context.tell(noise.explain, context.key)
+    return context.tell(context.key)
 
 
-@_command(noise=_DEFAULT, draws=16, labels=None)
+@_command(noise.decisions)
 def _decisions(context: CommandContext) -> object:
     """Lists the decisions that noise flips."""
-    return context.tell(noise.decisions, context.key)
+    return context.tell(context.key)
 
 
-@_command(output=...)
+@_command(noise.record, output=...)
 def _record(context: CommandContext) -> CommandResult:
     """Writes the result of every equation to a file."""
-    recording = context.tell(lambda fn, output: noise.record(fn))
+    recording = context.tell()
     path, text = context.options.output, str(recording)
     recording.save(path)
     return CommandResult(f"{text}: {path}", {"recording": text, "output": path})
 
 
-@_command(noise=_DEFAULT, draws=8, recording=...)
+@_command(noise.first_difference)
 def _first_difference(context: CommandContext) -> object:
     """Finds where a run here first differs from a recorded one."""
-    return context.tell(noise.first_difference, context.key)
+    return context.tell(context.key)
 
 
-@_command(noise=_DEFAULT, draws=8, reference=..., names=None)
+@_command(noise.compare_layers)
 def _compare_layers(context: CommandContext) -> object:
     """Finds the first layer of a port whose difference is more than noise."""
-    return context.tell(noise.compare_layers, context.key)
+    return context.tell(context.key)
 
 
-@_command(reference=...)
+@_command(noise.compare_trees)
 def _compare_trees(context: CommandContext) -> object:
     """Pairs the weights that the function returns with those of a reference."""
     return noise.compare_trees(context.call.result(), context.options.reference)
 
 
-@_command(noise=_DEFAULT, draws=8, a=..., b=...)
+@_command(noise.compare_logits)
 def _compare_logits(context: CommandContext) -> object:
     """Compares two results that are logits: ratios, KL divergence and flips."""
-    return context.tell(noise.compare_logits, context.key)
+    return context.tell(context.key)
 
 
-@_command(draws=8, batch="0")
+@_command(noise.invariance, batch="0")
 def _invariance(context: CommandContext) -> object:
     """Finds whether the result of a row depends on other rows and the batch size."""
-    return context.tell(noise.invariance, seed=context.options.seed)
+    return context.tell()
 
 
-@_command(FOLDER)
+@_command(kept.compare, target=FOLDER)
 def _tolerances(context: CommandContext) -> object:
     """Lists tests of a folder whose tolerance is looser or tighter than measured."""
     return kept.compare(context.options.target)
 
 
-@_command(noise=_BY_RANK, draws=8, mesh=..., specs=None)
+@_command(noise.devices, noise=_BY_RANK, draws=8, specs=None)
 def _devices(context: CommandContext) -> object:
     """Computes over a mesh of devices that are not here, and compares."""
     sizes, in_specs = _on_mesh(context.options.mesh, context.options.specs)
@@ -228,7 +267,7 @@ def _devices(context: CommandContext) -> object:
     return alone._replace(fn=tool).result(key)
 
 
-@_command(noise=_DEFAULT, draws=8, losses=None, updates=0)
+@_command(noise.training, updates=0, losses=None)
 def _training(context: CommandContext) -> object:
     """Computes the band of losses of equal trainings, or compares losses with it.
 
@@ -246,7 +285,7 @@ def _training(context: CommandContext) -> object:
     return band if losses is None else band.compare(losses)
 
 
-@_command(optional=True, a=None, b=None, paired=False, margin=0.02)
+@_command(noise.curves, optional=True, a=None, b=None)
 def _curves(context: CommandContext) -> object:
     """Tests whether two sets of recorded curves differ.
 
@@ -269,40 +308,33 @@ def _curves(context: CommandContext) -> object:
     return noise.curves(*pair, paired=options.paired, margin=options.margin)
 
 
-@_command()
+@_command(noise.first_nan)
 def _first_nan(context: CommandContext) -> CommandResult:
     """Finds the first equation that makes a NaN or an infinity."""
-    entry = context.tell(noise.first_nan)
+    entry = context.tell()
     nothing = "no equation makes a NaN or an infinity"
     return CommandResult(entry or nothing, {"entry": entry})
 
 
-@_command(noise=_DEFAULT, draws=16)
+@_command(noise.nan_rate)
 def _nan_rate(context: CommandContext) -> object:
     """Measures how often noise makes a NaN."""
-    return context.tell(noise.nan_rate, context.key)
+    return context.tell(context.key)
 
 
-@_command(noise=_DEFAULT, draws=4)
+@_command(noise.cancellations)
 def _cancellations(context: CommandContext) -> object:
     """Lists the subtractions and sums that lose digits."""
-    return context.tell(functools.partial(noise.cancellations, key=context.key))
+    return context.tell(key=context.key)
 
 
-@_command(
-    optional=True,
-    gpu="h100",
-    devices=1,
-    deterministic=False,
-    time_limit=TIME_LIMIT,
-    install=False,
-)
+@_command(noise.audit, optional=True, install=False)
 def _audit(context: CommandContext) -> object:
     """Lists what will vary on a GPU; needs no GPU."""
     if not context.options.install:
         if context.options.target is None:
             raise NoiseError("audit: expected MODULE:FUNCTION, or --install")
-        return context.tell(lambda fn, install, **options: noise.audit(fn, **options))
+        return context.tell()
     folder = install()
     return CommandResult(f"XLA's CUDA compiler is in {folder}", {"folder": str(folder)})
 
@@ -350,38 +382,7 @@ def _pairs(context: CommandContext, flag: str, text: str) -> dict[str, str]:
     return dict(pairs)
 
 
-# What the flags mean.
-FLAGS: Mapping[str, str] = {
-    "args": "file of the arguments, FILE.npz; not needed without arguments",
-    "noise": "the noise, such as ulp (docs/noise/noises.md lists them)",
-    "draws": "number of noisy runs",
-    "seed": "seed of the PRNG key",
-    "parts": "scopes or paths whose effect is measured, as encoder,3:scan",
-    "labels": "file of the right classes, FILE.npz, to measure the accuracy",
-    "failure": "probability that a test with the tolerance fails",
-    "batch": "positions of the arguments that have a batch axis 0, as 0,2",
-    "gpu": "model of the GPU, such as gtx1080",
-    "devices": "number of GPUs",
-    "deterministic": "compile under --xla_gpu_deterministic_ops=true",
-    "time_limit": "seconds that each compilation may take",
-    "install": "install the compiler for this version of JAX, and end",
-    "loop_limit": "a while loop may take this many times its steps without noise",
-    "a": "file of one result, FILE.npz (or of curves, [n, T])",
-    "b": "file of the other result, FILE.npz",
-    "losses": "file of losses [T], FILE.npz, that are compared with the band",
-    "updates": "updates of the training; 0 means all batches of a list, else 100",
-    "paired": "curve i has the same seed on both sides",
-    "margin": "relative change of the final loss that counts as no change",
-    "output": "file to write, FILE.npz",
-    "recording": "file that the command record wrote",
-    "reference": "file of the original's arrays by name, FILE.npz",
-    "names": "pairs of names that do not agree, as Dense_0=fc1,Dense_1=fc2",
-    "mesh": "sizes of the mesh's axes, as data=64 or 'data=8;model=2'; data=1,8,64 "
-    "gives a table of three sizes",
-    "specs": "mesh axes of each axis of each positional argument, - for none, as "
-    "'-;data', which spreads the rows of the second argument",
-}
-# How their texts are read; all others are values as they are.
+# How the texts of flags are read; all others are values as they are.
 READERS: Mapping[str, Callable[[CommandContext, str, str], Any]] = {
     "a": _result,
     "b": _result,
