@@ -154,6 +154,7 @@ def _index(path: Path) -> tuple[int, list[int], float | None]:
     if not stamps:
         raise UserError(f"data={path}: the video holds no frames; expected one or more")
     count = len(stamps)
+    _check_gif(path, count)
     if None in stamps:
         return count, [], rate
     stamps.sort()
@@ -164,6 +165,25 @@ def _index(path: Path) -> tuple[int, list[int], float | None]:
             head.append(frame.pts)
     agree = head and head == stamps[: len(head)] and len(set(stamps)) == count
     return count, stamps if agree else [], rate
+
+
+def _check_gif(path: Path, count: int) -> None:
+    """Refuses a GIF whose pictures have no times: FFmpeg takes them for one frame."""
+    from PIL import Image
+
+    pictures = count
+    if path.suffix.lower() == ".gif":
+        # A broken file is reported by FFmpeg.
+        with (
+            contextlib.suppress(*files.BROKEN),
+            Image.open(path, formats=("GIF",)) as film,
+        ):
+            pictures = getattr(film, "n_frames", 1)
+    if pictures != count:
+        raise UserError(
+            f"data={path}: FFmpeg finds {count} of its {pictures} pictures; expected a "
+            "duration of each picture, such as duration=100 of Pillow's save"
+        )
 
 
 def _numbered(path: Path, stamps: list[int], start: int) -> Iterator[tuple[int, Any]]:

@@ -152,6 +152,12 @@ def test_an_animated_gif_is_a_video(tmp_path):
     grey[0].save(path, save_all=True, append_images=grey[1:], duration=40)
     source = open_source(str(path), **SIZE)
     assert numbers(source.read(0, source.length)) == list(range(9))
+    # Without durations FFmpeg takes several pictures for one.
+    noisy = np.random.default_rng(0).integers(0, 256, (9, HEIGHT, WIDTH, 3), np.uint8)
+    first, *others = map(Image.fromarray, noisy)
+    first.save(path, save_all=True, append_images=others)
+    with pytest.raises(UserError, match="finds 8 of its 9 pictures; expected a dura"):
+        open_source(str(path), **SIZE)
     alpha = np.where(np.arange(WIDTH) < 9, 0, 255) * np.ones((HEIGHT, 1))
     clear = [
         Image.fromarray(np.dstack([picture(i), alpha]).astype(np.uint8)) for i in (0, 1)
