@@ -35,7 +35,7 @@ from prednet_jax.noise.commands import (
     CommandContext,
     CommandResult,
 )
-from prednet_jax.noise.errors import NoiseError, check_int
+from prednet_jax.noise.errors import NoiseError, check_draws, check_int
 from prednet_jax.noise.questions.tables import plain_data
 
 _TARGETS = {
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{unknown[0]}: {options.command} takes --{', --'.join(accepted)}")
     try:
         if "draws" in options:
-            check_int("--draws", options.draws, 1, 1 << 20)
+            check_draws(options.draws, 1, "--draws")
             check_int("--seed", options.seed, -(2**63), 2**63 - 1)
         # Output of the user's code is not part of the answer.
         with (

@@ -18,7 +18,7 @@ from jax import Array
 
 from prednet_jax.noise import compat, loops, random_bits
 from prednet_jax.noise.arguments import Outcome, Static, split
-from prednet_jax.noise.errors import NoiseError, expect
+from prednet_jax.noise.errors import NoiseError, check_function, texts
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.rules.primitives import known
 from prednet_jax.noise.run import Evaluation, run
@@ -76,12 +76,13 @@ def inject(
                 "noise.perturb_tree; expected parts that act on a computation, such "
                 "as noise.at(spec, 'computation') gives"
             )
-    paths = "a collection of paths, such as [...]"
-    listed = isinstance(only, Collection) and not isinstance(only, str)
-    expect(only is None or listed, "only", only, paths)
+    check_function(fn)
+    paths = texts("only", only, "a collection of paths, such as [...]")
+    if run_key is not None:
+        random_bits.check(run_key)
     if isinstance(spec, Identity):
         return _named(lambda key, /, *args, **kwargs: fn(*args, **kwargs), fn, spec)
-    program = _compiled(fn, spec, None if only is None else frozenset(only))
+    program = _compiled(fn, spec, None if paths is None else frozenset(paths))
 
     def noisy(key: Array, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         random_bits.check(key)

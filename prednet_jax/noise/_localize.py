@@ -24,7 +24,7 @@ from jax import Array
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise.errors import NoiseError, check_int, expect, number
+from prednet_jax.noise.errors import NoiseError, check_draws, number, texts
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
 from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.run import Evaluation
@@ -120,9 +120,9 @@ def localize(
         NoiseError: an option is not accepted, or `spec` does not act on a computation.
             On a call: as for `inject`, or no noise acts in one of the parts.
     """
-    expect(not isinstance(parts, str), "parts", parts, "a sequence of texts")
+    parts = texts("parts", parts, "a sequence of texts")
     number("share", share, lambda x: 0 < x <= 1, "a number in (0, 1]")
-    check_int("samples", samples, 1)
+    check_draws(samples, 1, "samples")
     acting = computation_part(spec)
 
     def search(call: BoundCall, key: Array) -> Findings:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, check_function
 from prednet_jax.noise.types import PyTree, Values
 
 # JAX has no such types.
@@ -73,6 +73,7 @@ class Static:
 
     def call(self, fn: Callable) -> "Callable[..., Outcome]":
         """Returns `fn` as a pure function of the arrays alone."""
+        check_function(fn)
 
         def of_arrays(*arrays: Array) -> Outcome:
             (args, kwargs), objects = self.filled(arrays)
@@ -211,6 +212,14 @@ def holds_numbers(value: Any) -> bool:
     return not isinstance(value, np.ma.MaskedArray) and (
         number or kind == jax.dtypes.float0
     )
+
+
+def is_number(value: object) -> bool:
+    """Returns whether a value is an array of numbers, or a number of Python."""
+    kinds = jax.Array | np.ndarray | np.generic | int | float | complex
+    if not isinstance(value, kinds):
+        return False
+    return not hasattr(value, "dtype") or holds_numbers(value)
 
 
 def _is_array(value: object) -> bool:

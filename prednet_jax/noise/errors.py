@@ -3,8 +3,9 @@
 The rest of the project imports them from here too.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -36,7 +37,9 @@ def expect(accepted: object, name: str, value: object, wanted: str) -> None:
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
     """Refuses a value that is not among `accepted`."""
     listed = ", ".join(map(str, accepted))
-    expect(value in accepted, name, value, f"one of {listed}")
+    # An array would be compared element by element.
+    known = isinstance(value, Hashable) and value in accepted
+    expect(known, name, value, f"one of {listed}")
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
@@ -50,6 +53,16 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
     bounds = f"at least {low}" if high is None else f"from {low} to {high}"
     expect(inside, name, value, f"a whole number, {bounds}")
     return number
+
+
+def check_draws(draws: object, least: int, name: str = "draws") -> None:
+    """Refuses a number of noisy runs below `least`, or beyond all patience."""
+    check_int(name, draws, least, 1 << 20)
+
+
+def check_function(fn: object, name: str = "fn") -> None:
+    """Refuses what cannot be called."""
+    expect(callable(fn), name, fn, "a function of arrays")
 
 
 def positive(name: str, value: object) -> None:
@@ -89,6 +102,17 @@ def flag(name: str, value: object) -> None:
 def text(name: str, value: object, wanted: str) -> None:
     """Refuses a value that is not a non-empty string."""
     expect(isinstance(value, str) and value, name, value, wanted)
+
+
+def texts(name: str, value: object, wanted: str) -> tuple[str, ...] | None:
+    """Returns None or several strings as a tuple, and refuses any other value."""
+    found: tuple | None = None
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        with contextlib.suppress(TypeError):  # An array of no axes.
+            found = tuple(value)
+    strings = found is not None and all(isinstance(x, str) for x in found)
+    expect(value is None or strings, name, value, wanted)
+    return found
 
 
 def names(name: str, value: object) -> None:

@@ -15,6 +15,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
+from prednet_jax.noise.arguments import is_number
 from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.rounding import error_free, steps
@@ -37,6 +38,10 @@ def perturb_tree(spec: NoiseSpec, key: Array, tree: Tree) -> Tree:
         NoiseError: a leaf, an index or a bit of a BitFlip does not exist, or the tree
             has no floating-point element.
     """
+    for path, x in jax.tree.leaves_with_path(tree):
+        if not (isinstance(x, Array) or is_number(x)):
+            name = f"tree{jax.tree_util.keystr(path)}"
+            raise NoiseError(f"{name} is {type(x).__name__}: expected arrays")
     state = random_bits.words(key)
     for position, part in enumerate(parts(spec)):
         here = random_bits.fold(state, zlib.crc32(b"tree"), position)

@@ -26,7 +26,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome
-from prednet_jax.noise.errors import NoiseError, check_int
+from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
@@ -121,7 +121,7 @@ def cancellations(
     Raises:
         NoiseError: as for `inject`.
     """
-    check_int("draws", draws, 1)
+    check_draws(draws, 1)
     noise = with_routines(spec)
 
     def measure(*args: PyTree, **kwargs: PyTree) -> Cancellations:

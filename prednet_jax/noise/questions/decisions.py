@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome
-from prednet_jax.noise.errors import NoiseError, check_int
+from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.own_rounding import (
     at_highest_precision,
@@ -164,7 +164,7 @@ def decisions(
         NoiseError: for a bad option; on a call, as for `inject`, and if the result does
             not fit the labels, or holds a NaN.
     """
-    check_int("draws", draws, 1)
+    check_draws(draws, 1)
     spec = default() if spec is None else spec
     acting = computation_part(spec)
     wanted = None if labels is None else _labels(labels)

@@ -99,7 +99,7 @@ def _checked_sizes(mesh: Mapping[str, int]) -> dict[str, int]:
     )
     expect(isinstance(mesh, Mapping) and mesh, "mesh", mesh, accepted)
     for axis, size in mesh.items():
-        check_int(f"mesh[{axis!r}]", size, 1)
+        check_int(f"mesh[{axis!r}]", size, 1, 1 << 20)
     return dict(mesh)
 
 

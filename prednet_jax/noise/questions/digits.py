@@ -23,7 +23,7 @@ from jax import Array
 
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.errors import check_int, expect
+from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.exact import widened_program
 from prednet_jax.noise.questions.leaves import (
@@ -166,9 +166,9 @@ def digits_table(
 
     The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
     spec_is_default = spec is None or spec == default()
-    spec = spec or default()
+    spec = default() if spec is None else spec
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
         not isinstance(part, ReducedPrecision | FixedOrder)

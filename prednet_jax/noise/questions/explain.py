@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise.errors import check_int
+from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
@@ -171,7 +171,7 @@ def explain(
         >>> report.rung
         'beyond'
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
     check_same_structure("a", a, "b", b)
 
     def measure(call: BoundCall, key: Array) -> Explanation:

@@ -11,7 +11,7 @@ from typing import Any
 
 from jax import Array
 
-from prednet_jax.noise.errors import check_int, expect
+from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.questions.alignment import (
     UnmatchedEquations,
     align_recording,
@@ -107,7 +107,7 @@ def first_difference(
         NoiseError: as for `inject`, and when the recording is of another program or of
             arguments of other shapes.
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
     accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
     expect(isinstance(recording, Recording), "recording", recording, accepted)
     reaching = with_routines(NOISE if spec is None else spec)

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
-from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.leaves import as_array, named_leaves, rms, wide_leaves
@@ -89,7 +89,7 @@ def invariance(
             batch axis, `fn` does not accept another number of rows, or the result holds
             a NaN.
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
     batch = (batch,) if isinstance(batch, int) else batch
     some = isinstance(batch, Sequence) and len(batch) > 0
     expect(some, "batch", batch, "positions of arguments, such as (0,)")

@@ -117,7 +117,7 @@ class StoredTolerance:
     ) -> Reference:
         """Returns `noise_reference`, with the kept tolerances if there are any."""
         position, self.calls = self.calls, self.calls + 1
-        noise = format(spec or default_noise())
+        noise = format(default_noise() if spec is None else spec)
         entries = read(self.file).get(self.test, [])
         if self.renew or position >= len(entries):
             reference = noise_reference(

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from prednet_jax.noise.errors import NoiseError, check_int
+from prednet_jax.noise.errors import NoiseError, check_draws, expect
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name, match
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
@@ -152,7 +152,12 @@ def compare_layers(
     Raises:
         NoiseError: as for `inject`, and if no name or a shape does not fit.
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
+    pairs_given = {} if names is None else names
+    by_name = isinstance(pairs_given, Mapping) and all(
+        isinstance(x, str) for pair in pairs_given.items() for x in pair
+    )
+    expect(by_name, "names", names, "a dictionary of names here and in the reference")
     theirs = arrays_of("reference", reference)
     noise = with_routines(spec)
 
@@ -164,7 +169,7 @@ def compare_layers(
                 "the function names no layer: expected one that returns a mapping, or "
                 "marks values with jax.ad_checkpoint.checkpoint_name"
             )
-        pairs = match(list(marked), list(theirs), names or {})
+        pairs = match(list(marked), list(theirs), pairs_given)
         # The last array recorded is the result, under a name of its own.
         results, last = {n for n in marked if _is_result(n)}, list(theirs)[-1]
         notes = []

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.arguments import holds_numbers
+from prednet_jax.noise.arguments import is_number
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.types import PyTree
 
@@ -99,14 +99,16 @@ def as_array(x: object, path: str = "result") -> np.ndarray:
         x = jax.random.key_data(x)
     if isinstance(x, np.ndarray) and x.dtype == jax.dtypes.float0:
         x = np.zeros(x.shape)
-    numbers = isinstance(x, jax.Array | np.ndarray | np.generic | int | float | complex)
-    if not numbers or (hasattr(x, "dtype") and not holds_numbers(x)):
+    if not is_number(x):
         text = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
         raise NoiseError(
             f"{path} is {text}: expected numbers; let the function return its arrays "
             "alone"
         )
-    return np.asarray(x)
+    array = np.asarray(x)
+    if array.dtype == object:  # A whole number of more than 64 bits.
+        raise NoiseError(f"{path} is a whole number beyond 64 bits: expected a float")
+    return array
 
 
 def real_numbers(x: object, path: str) -> np.ndarray:

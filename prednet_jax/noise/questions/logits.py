@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.leaves import check_same_structure, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
@@ -120,7 +120,7 @@ def compare_logits(
         NoiseError: as for `inject`; a, b and the result are not arrays of one shape, or
             a number is NaN.
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
     check_int("top", top, 1)
     check_same_structure("a", a, "b", b)
     pair = [_checked(name, x, axis) for name, x in (("a", a), ("b", b))]

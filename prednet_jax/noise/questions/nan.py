@@ -21,7 +21,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import quantiles
-from prednet_jax.noise.errors import check_int
+from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.leaves import Result, named_leaves, wide_leaves
 from prednet_jax.noise.questions.sampling import (
@@ -153,7 +153,7 @@ def nan_rate(
     Raises:
         NoiseError: as for `inject`.
     """
-    check_int("draws", draws, 1)
+    check_draws(draws, 1)
     noise = with_routines(spec)
 
     def measure(call: BoundCall, key: Array) -> NanRate:

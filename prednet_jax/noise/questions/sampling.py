@@ -25,7 +25,7 @@ from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, pure, split
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, check_function
 from prednet_jax.noise.loops import asking, without_checks
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import (
@@ -85,6 +85,7 @@ class BoundCall(NamedTuple):
 
     def result(self, *first: PyTree) -> PyTree:
         """Returns `fn(*first, *args, **kwargs)` of copies of the arguments."""
+        check_function(self.fn)
         args, kwargs = self.arguments()
         with without_checks():
             return self.fn(*first, *args, **kwargs)
@@ -168,7 +169,7 @@ def computation_part(spec: NoiseSpec | None) -> NoiseSpec:
     Raises:
         NoiseError: no part does, such as noise on weights alone.
     """
-    on_computation = specs.at(spec or specs.default(), "computation")
+    on_computation = specs.at(specs.default() if spec is None else spec, "computation")
     if on_computation is None:
         raise NoiseError(f"spec={spec!r}: expected a noise that acts on a computation")
     return on_computation

@@ -46,7 +46,13 @@ from jax import Array
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.errors import NoiseError, check_int, expect, open_unit
+from prednet_jax.noise.errors import (
+    NoiseError,
+    check_draws,
+    check_int,
+    expect,
+    open_unit,
+)
 from prednet_jax.noise.questions import leaves, sampling
 from prednet_jax.noise.questions.elements import (
     ElementNoise,
@@ -179,10 +185,10 @@ def tolerance(
         >>> bool(0 < bound.rtol < 1e-4)
         True
     """
-    check_int("draws", draws, 2)
+    check_draws(draws, 2)
     open_unit("failure", failure)
     expect(failure >= LEAST_FAILURE, "failure", failure, f"{LEAST_FAILURE} or more")
-    spec = spec or default_noise()
+    spec = default_noise() if spec is None else spec
     text, noise = format(spec), with_routines(spec)
 
     def measure(call: BoundCall, key: Array) -> PyTree:
@@ -266,6 +272,10 @@ def _check_compilation(
 def tolerance_table(tolerances: PyTree) -> str:
     """Returns a line of text for each leaf, and one for the noise."""
     named = leaves.named_leaves(tolerances)
+    for name, one in named:
+        if not isinstance(one, Tolerance):
+            kind = type(one).__name__
+            raise NoiseError(f"{name} is {kind}: expected what noise.tolerance gives")
     width = max((len(name) for name, _ in named), default=0)
     lines = [f"{name:{width}}  {one}" for name, one in named]
     texts = dict.fromkeys(one.spec for _, one in named if one.spec)
@@ -454,6 +464,7 @@ def noise_reference(
     The options and errors are documented in `tolerance`; `seed` seeds the noise.
     """
     measure = tolerance(fn, spec, draws=draws, failure=failure)
+    check_int("seed", seed, -(2**63), 2**63 - 1)
     tolerances = measure(jax.random.key(seed), *args)
     return Reference(BoundCall(fn, args, {}).result(), tolerances)
 

@@ -40,7 +40,13 @@ from jax import numpy as jnp
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.arguments import Static, is_mutable, split
-from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.errors import (
+    NoiseError,
+    check_draws,
+    check_function,
+    check_int,
+    expect,
+)
 from prednet_jax.noise.questions.leaves import as_array, real_numbers
 from prednet_jax.noise.questions.sampling import computation_part
 from prednet_jax.noise.questions.tables import format_table, joined
@@ -357,8 +363,9 @@ def training(
         NoiseError: there is no batch; on a call, as for `inject`, and when the step is
             not pure or changes the structure of its state.
     """
-    check_int("draws", draws, 4)
-    check_int("most", most, 4)
+    check_function(step, "step")
+    check_draws(draws, 4)
+    check_draws(most, 4, "most")
     noise = computation_part(spec)
     many = _batches(batches, updates)
 
@@ -390,6 +397,8 @@ def _batches(
     if callable(batches):
         count = 100 if updates is None else updates
         return lambda: ((t, batches(t)) for t in range(count))
+    iterable = isinstance(batches, Iterable)
+    expect(iterable, "batches", batches, "a list, or a function of the update")
     listed = batches if isinstance(batches, Sequence) else list(batches)
     count = len(listed) if updates is None else updates
     expect(0 < count <= len(listed), "batches", f"{len(listed)} of them", "one or more")
