@@ -265,7 +265,7 @@ class BitFlip(NoiseSpec):
 class Composition(NoiseSpec):
     """Several noises at once, applied in the order of `specs`.
 
-    A sum has one order, an operand one format, and one bit is flipped.
+    At most one of them orders sums, one narrows operands, and one flips a bit.
     """
 
     specs: tuple[NoiseSpec, ...]

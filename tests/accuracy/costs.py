@@ -113,7 +113,7 @@ def cases() -> dict[str, tuple[str, Callable, tuple, Callable[[], Any]]]:
     return {
         "digits": (
             *("a layer of a million outputs", layer, wide),
-            lambda: noise.digits(layer, noise.parse("ulp"))(KEY, *wide),
+            lambda: noise.digits(layer)(KEY, *wide),
         ),
         "tolerance": (
             *("a layer of a million outputs", layer, wide),

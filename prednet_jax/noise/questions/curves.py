@@ -81,7 +81,7 @@ class CurvesComparison(NamedTuple):
 def curves(
     a: object, b: object, *, paired: bool = False, margin: float = 0.02
 ) -> CurvesComparison:
-    """Compares two sets of recorded curves alone.
+    """Compares two sets of recorded curves, without a program.
 
     Args:
         a: curves [n, T] of positive numbers, such as losses, one a training.

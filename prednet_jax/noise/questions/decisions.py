@@ -61,7 +61,7 @@ class Decision(NamedTuple):
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
         share: fraction of them decided otherwise, mean over draws.
-        examples: those along axis 0 that any draw flipped, the most often first.
+        examples: the rows (along axis 0) that any draw flips, the most frequent first.
     """
 
     path: str

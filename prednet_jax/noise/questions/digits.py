@@ -1,8 +1,8 @@
 """Counts the significant decimal digits of a result.
 
-docs/noise/digits.md defines D(p), the digits that an element has with probability p,
-and names its source (Sohier et al., ACM TOMS 47(2), 2021). The standard deviation s of
-n runs is an estimate. With confidence c the digits are at least
+D(p) are the digits that an element has with probability p; docs/noise/digits.md has the
+formula for p = 0.5 and its source (Sohier et al., ACM TOMS 47(2), 2021). The standard
+deviation s of n runs is an estimate. With confidence c the digits are at least
 
     D(p) - 1/2 log10((n - 1) / chi2(1 - c; n - 1))
 
@@ -129,7 +129,9 @@ ASSURED = 0.95
 def digits(
     fn: Function, spec: NoiseSpec | None = None, *, draws: int = 16
 ) -> Callable[..., PyTree]:
-    """Returns a function that counts the significant decimal digits of `fn`: D(0.5).
+    """Returns a function that counts the significant decimal digits of `fn`.
+
+    These are the digits that an element has with probability 0.5 (D(0.5) above).
 
     Args:
         fn: the function, as for `inject`.

@@ -37,7 +37,8 @@ class Variant(NamedTuple):
     """One way to call the function, such as `one row at a time`.
 
     Attributes:
-        same_bits: as `difference` and `rung` of `explain.Change`, from the whole batch.
+        same_bits: whether all bits are those of the call of the whole batch. This,
+            `difference` and `rung` are the fields of `explain.Change`.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
         source: in the way that differs most, the user's line that makes the first

@@ -42,7 +42,7 @@ class Layer(NamedTuple):
         expected: the difference that noise causes, RMS over the draws.
         ratio: `difference` divided by `expected`.
         rung: the cause, as in `explain`: `identical`, `order` and `rounding` are noise.
-        hint: a hint in the numbers to the cause.
+        hint: a likely fault that the numbers show, or "".
         total: the difference of the whole program, including earlier layers.
         lines: the lines between this layer and the layers before.
         after: the lines of the values from which `lines` start; these values are right.

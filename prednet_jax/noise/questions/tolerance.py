@@ -162,7 +162,8 @@ def tolerance(
 
     Args:
         fn: the function, as for `inject`.
-        spec: the noise. Defaults to `default_noise()`.
+        spec: the noise. Defaults to another order of sums, with the error of long
+            chains, and the rounding of the last place (`default_noise`).
         draws: number of runs, 2 or more.
         failure: probability, per leaf, that a fresh run is outside; in (0, 1).
 
