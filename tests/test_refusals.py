@@ -125,6 +125,7 @@ CASES = {
         (lambda: PredNetConfig(a_filters=2), "2 is even"),
         (lambda: PredNetConfig(ahat_filters=(3, 3)), "list of 4"),
         (lambda: PredNetConfig(pixel_max=0.0), "pixel_max=0.0"),
+        (lambda: PredNetConfig(pixel_max=1e300), r"pixel_max=1e\+300: .* up to 3.4e38"),
         (lambda: PredNetConfig(convolution="fft"), "convolution='fft': .* auto"),
         (lambda: AutoencoderConfig(hidden=()), "hidden"),
         (lambda: keys.stream(2**32, "init"), "seed="),

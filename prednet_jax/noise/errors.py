@@ -4,7 +4,6 @@ The rest of the project imports them from here too.
 """
 
 import contextlib
-import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -20,6 +19,10 @@ NoiseError = UserError
 
 class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
     """A higher-order primitive without a rule; see `noise.register_rule`."""
+
+
+# The largest number of float32.
+_LARGEST = 3.4028234663852886e38
 
 
 def expect(accepted: object, name: str, value: object, wanted: str) -> None:
@@ -66,13 +69,15 @@ def check_function(fn: object, name: str = "fn") -> None:
 
 
 def positive(name: str, value: object) -> None:
-    """Refuses a value that is not a finite number above 0."""
-    number(name, value, lambda x: 0 < x < math.inf, "a finite number above 0")
+    """Refuses a value that is not a number above 0 that float32 holds."""
+    wanted = "a finite number above 0, up to 3.4e38"
+    number(name, value, lambda x: 0 < x <= _LARGEST, wanted)
 
 
 def not_negative(name: str, value: object) -> None:
-    """Refuses a value that is not a finite number of at least 0."""
-    number(name, value, lambda x: 0 <= x < math.inf, "a finite number, 0 or more")
+    """Refuses a value that is not a number of at least 0 that float32 holds."""
+    wanted = "a finite number, 0 or more, up to 3.4e38"
+    number(name, value, lambda x: 0 <= x <= _LARGEST, wanted)
 
 
 def open_unit(name: str, value: object) -> None:
@@ -91,7 +96,9 @@ def number(name: str, value: object, holds: Callable[[Any], bool], wanted: str) 
     NumPy's scalars count, booleans do not.
     """
     real = isinstance(value, Real) and not isinstance(value, bool)
-    expect(real and holds(value), name, value, wanted)
+    # A bound may be more than a narrow type of NumPy holds.
+    plain = value.item() if real and hasattr(value, "item") else value
+    expect(real and holds(plain), name, value, wanted)
 
 
 def flag(name: str, value: object) -> None:

@@ -101,8 +101,10 @@ class RunRecorder:
         # Each part of a run has its own file: TensorBoard joins them, and drops what an
         # earlier part wrote about later updates. (The `flush` of tensorboardX'
         # SummaryWriter does not wait for its thread, which loses events.) A relative
-        # path that starts with `s3:` or `gs:` would be a bucket.
-        self._events = EventsWriter(str((folder / "events").absolute()))
+        # path that starts with `s3:` or `gs:` would be a bucket. TensorboardX adds the
+        # second of the clock, which may have been set back.
+        own = f".{done:09}.{os.urandom(4).hex()}"
+        self._events = EventsWriter(str((folder / "events").absolute()), own)
         self._event(done + 1, session_log=SessionLog(status=SessionLog.START))
         self._losses: list[float] = []
         self._zero_gradients = 0

@@ -69,6 +69,17 @@ def test_a_relative_folder_is_no_bucket(tmp_path, monkeypatch):
     assert list((tmp_path / "s3:run").glob("events*"))
 
 
+@pytest.mark.fault
+def test_a_part_of_a_run_keeps_the_events_of_another(tmp_path, monkeypatch):
+    """The clock was set back to the second in which the first part began."""
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.5)
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(task=task, training=TrainingSettings(updates=2))
+    for _ in range(2):
+        run_recorder.RunRecorder(recipe, tmp_path, MANIFEST, 0).close()
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2
+
+
 def test_clipping_is_optax_own_before_the_optimiser():
     params = {"w": jnp.arange(4.0), "b": jnp.ones(2)}
     gradients = {"w": jnp.array([3.0, 0, -4, 12]), "b": jnp.array([0.5, -2])}
