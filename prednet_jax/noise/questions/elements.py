@@ -7,9 +7,8 @@ the runs) and of the next, never by the largest of the whole leaf.
 """
 
 import numpy as np
-from jax import numpy as jnp
 
-from prednet_jax.noise.plan import Step
+from prednet_jax.noise.plan import Step, has_floats
 from prednet_jax.noise.questions.sampling import BoundCall
 
 # Elements that noise never moved may differ by so many units in the last place.
@@ -23,10 +22,7 @@ _SHARE = 0.05
 def decides(step: Step) -> bool:
     """Returns whether a step takes a discrete decision about floating-point numbers."""
     atoms = step.equation.invars, step.equation.outvars
-    given, made = (
-        [jnp.issubdtype(getattr(a.aval, "dtype", bool), jnp.inexact) for a in some]
-        for some in atoms
-    )
+    given, made = ([has_floats([a.aval]) for a in some] for some in atoms)
     discrete = not all(made) and step.name != "is_finite" and not step.bodies
     return any(given) and (discrete or step.name in STEPS or step.name == "sort")
 
@@ -57,13 +53,9 @@ class ElementNoise:
 
     def see(self, deviation: np.ndarray) -> None:
         """Adds the deviation of one run from the result without noise."""
-        self.runs += 1
         size = np.abs(deviation)
-        finite = np.isfinite(size)
-        self.broken |= ~finite
-        size = np.where(finite, size, 0)
-        self._squares += size**2
-        self._largest = np.maximum(self._largest, size)
+        with np.errstate(over="ignore"):
+            self.see_sums(1, np.square(size), size)
 
     def see_sums(self, runs: int, squares: np.ndarray, largest: np.ndarray) -> None:
         """Adds runs by the sum of their squared deviations, and the largest one."""

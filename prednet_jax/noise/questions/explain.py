@@ -204,8 +204,7 @@ def classify(
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
         one = _classify_leaf(leaf, x, y, reference, i)
         if truth is not None:
-            one = _add_float64_errors(one, leaf, (x, y), truth, i)
-            one = _add_other_function(one, reference, truth, i)
+            one = _add_float64(one, leaf, (x, y), reference, truth, i)
         if reference.signs.is_free[i]:
             one = one._replace(reason=joined(one.reason, NOTE))
         leaves.append(one)
@@ -241,53 +240,45 @@ def summarize_change(reference: NoiseReference, a: PyTree, b: PyTree) -> Change:
     return Change(False, difference, max((x.rung for x in leaves), key=RUNGS.index))
 
 
-def _add_float64_errors(
-    one: ExplainedLeaf, leaf: Leaf, pair: Sequence[np.ndarray], exact: Exact, i: int
+def _add_float64(
+    one: ExplainedLeaf,
+    leaf: Leaf,
+    pair: Sequence[np.ndarray],
+    reference: NoiseReference,
+    exact: Exact,
+    i: int,
 ) -> ExplainedLeaf:
     """Adds the distances of a leaf's two values from the value in float64."""
     truth, error = exact.values[i], exact.errors[i]
+    size = rms(truth[np.isfinite(truth)]) or 1.0
     far = [rms(subtract(value, truth)) for value in pair]
     far = [d if math.isfinite(d) else math.inf for d in far]
-    size = rms(truth[np.isfinite(truth)]) or 1.0
-    # JSON has no infinite numbers.
-    first, second = (d / size if math.isfinite(d) else None for d in far)
-    closer, more = "neither", ""
+    closer, notes = "neither", [one.reason]
     if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
         if one.rung != "identical":
             own = format_cell(error / size)
-            more = f"float64 is no better, it errs by {own} itself"
+            notes.append(f"float64 is no better, it errs by {own} itself")
     elif max(far) >= CLOSER_FACTOR * min(far) < math.inf and max(far) > 0:
         closer = "a" if far[0] < far[1] else "b"
+    # JSON has no infinite numbers.
+    first, second = (d / size if math.isfinite(d) else None for d in far)
     ulps = None
-    if leaf.epsilon and first is not None and second is not None:
-        ulps = first / leaf.epsilon, second / leaf.epsilon
+    if first is not None and second is not None:
+        if leaf.epsilon:
+            ulps = first / leaf.epsilon, second / leaf.epsilon
+        if min(far) > OTHER_FUNCTION * _largest_known(reference, truth, i):
+            away = f"{min(far) / size:.2g} (relative) from the function's result"
+            notes.append(f"a and b are both {away}: other function or arguments?")
     return one._replace(
-        closer=closer,
-        error_a=first,
-        error_b=second,
-        ulps=ulps,
-        reason=joined(one.reason, more),
+        closer=closer, error_a=first, error_b=second, ulps=ulps, reason=joined(*notes)
     )
 
 
-def _add_other_function(
-    one: ExplainedLeaf, reference: NoiseReference, exact: Exact, i: int
-) -> ExplainedLeaf:
-    """Adds a remark if neither value is near what the function gives here."""
-    if one.error_a is None or one.error_b is None:
-        return one
-    truth = exact.values[i]
-    size = rms(truth[np.isfinite(truth)]) or 1.0
-    away = size * min(one.error_a, one.error_b)
+def _largest_known(reference: NoiseReference, truth: np.ndarray, i: int) -> float:
+    """Returns the largest distance from float64 that a known cause makes in a leaf."""
     known = [rms(subtract(p[i], truth)) for p in reference.plain]
     known += [x for several in reference.sizes(i).values() for x in several]
-    known += [rms(effect[i]) for effect in reference.effects.values()]
-    if not OTHER_FUNCTION * max(known) < away < math.inf:
-        return one
-    far = f"a and b are both {away / size:.2g} (relative) from the function's result"
-    return one._replace(
-        reason=joined(one.reason, f"{far}: other function or arguments?")
-    )
+    return max(known + [rms(effect[i]) for effect in reference.effects.values()])
 
 
 def _classify_leaf(
@@ -322,10 +313,9 @@ def _classify_leaf(
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
     size = rms(np.where(np.isfinite(y), y, 0))
-    words, relative = joined(note, reason), far / size if size else 0.0
-    if broken.any():
-        return ExplainedLeaf(leaf.path, first, None, None, ratios, plausible, words)
-    return ExplainedLeaf(leaf.path, first, far, relative, ratios, plausible, words)
+    numbers = (None, None) if broken.any() else (far, far / size if size else 0.0)
+    words = joined(note, reason)
+    return ExplainedLeaf(leaf.path, first, *numbers, ratios, plausible, words)
 
 
 class _Observed(NamedTuple):
@@ -352,22 +342,28 @@ class _Observed(NamedTuple):
         return {name: ratio for name, ratio in ratios.items() if low <= ratio <= high}
 
     def has_pattern(self, name: str) -> bool:
-        """Returns whether the difference has the pattern of a format's effect."""
-        return _same_pattern(self.difference, self.effects[name], self.weights)
+        """Returns whether the difference has the pattern of a format's effect.
+
+        By chance the cosine of unrelated patterns is about one over the root of the
+        number of weights.
+        """
+        effect = self.effects[name]
+        least = max(PATTERN, CHANCE / math.sqrt(self.weights))
+        if least >= 1:
+            return self.repeats(name)
+        size = np.linalg.norm(self.difference) * np.linalg.norm(effect)
+        return bool(abs(np.vdot(self.difference, effect)) >= least * size)
+
+    def repeats(self, name: str) -> bool:
+        """Returns whether the difference is a format's effect, or its opposite."""
+        effect = self.effects[name]
+        far = [rms(subtract(self.difference, x)) for x in (effect, -effect)]
+        return min(far) <= REPEATED * rms(effect)
 
     def is_within(self, name: str) -> bool:
         """Returns whether each element differs by no more than a format's effect."""
         effect = self.effects[name]
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
-
-    def repeats_casts(self) -> bool:
-        """Returns whether the difference is the effect of the casts itself."""
-        return bool(
-            self.ratios[CASTS]
-            and self.difference.size > CHANCE**2
-            and _repeats(self.difference, self.effects[CASTS])
-            and self.is_within(CASTS)
-        )
 
 
 def _causes(
@@ -392,7 +388,12 @@ def _causes(
         seen = reference.sizes(i)
         overlap = [r for r, v in seen.items() if v and min(v) <= now[0] <= max(v)]
         overlap += [CASTS] * (CASTS in sized and observed.has_pattern(CASTS))
-    if observed.repeats_casts():
+    if (
+        observed.ratios[CASTS]
+        and observed.difference.size > CHANCE**2
+        and observed.repeats(CASTS)
+        and observed.is_within(CASTS)
+    ):
         return [CASTS, *overlap], note
     if near and not count:
         return [_nearest(now, near, is_plain), *overlap], note
@@ -462,25 +463,3 @@ def _nearest(now: np.ndarray, noises: list[NoiseSamples], is_plain: bool) -> str
     spread = np.sqrt(np.mean([p.var(0) for p in points], axis=0)) + 0.05
     far = [float(np.sum(((here[0] - p.mean(0)) / spread) ** 2)) for p in points]
     return noises[int(np.argmin(far))].rung
-
-
-def _same_pattern(x: np.ndarray, effect: np.ndarray, count: int) -> bool:
-    """Returns whether a difference has the pattern of a format's effect.
-
-    Args:
-        x: the difference.
-        effect: the difference that the format makes.
-        count: number of elements, or of weights behind them if there are fewer. By
-            chance the cosine of unrelated patterns is about one over its root.
-    """
-    least = max(PATTERN, CHANCE / math.sqrt(count))
-    if least >= 1:
-        return _repeats(x, effect)
-    size = np.linalg.norm(x) * np.linalg.norm(effect)
-    return bool(abs(np.vdot(x, effect)) >= least * size)
-
-
-def _repeats(x: np.ndarray, effect: np.ndarray) -> bool:
-    """Returns whether a difference is an effect itself, or its opposite."""
-    nearest = min(rms(subtract(x, effect)), rms(subtract(x, -effect)))
-    return nearest <= REPEATED * rms(effect)

@@ -320,7 +320,7 @@ def _with_line(
     if not differ:
         return tuple(variants)
     worst = max(differ, key=lambda v: v.difference or math.inf)
-    line = _line_finder(batched)(worst.name)
+    line = _first_line(batched, worst.name)
     return tuple(v._replace(source=line) if v is worst else v for v in variants)
 
 
@@ -328,8 +328,8 @@ class _ProgramDependsOnBatchError(Exception):
     """The program has other equations for another number of rows."""
 
 
-def _line_finder(batched: _BatchedCall) -> Callable[[str], str]:
-    """Returns the user's line that a way of calling changes first, by its name.
+def _first_line(batched: _BatchedCall, name: str) -> str:
+    """Returns the user's line that a way of calling, by its name, changes first.
 
     The line is "" if no line alone makes a difference.
     """
@@ -371,17 +371,14 @@ def _line_finder(batched: _BatchedCall) -> Callable[[str], str]:
 
     expected = list(map(np.asarray, jax.jit(values)(*batched.arrays)))
 
-    def first_line(name: str) -> str:
-        try:
-            found = list(map(np.asarray, _ways(batched, values)[name]()))
-        except _ProgramDependsOnBatchError:
-            return ""
-        for (i, _, fold), x, y in zip(followed, found, expected, strict=True):
-            if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
-                return here[i][0].source
+    try:
+        found = list(map(np.asarray, _ways(batched, values)[name]()))
+    except _ProgramDependsOnBatchError:
         return ""
-
-    return first_line
+    for (i, _, fold), x, y in zip(followed, found, expected, strict=True):
+        if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
+            return here[i][0].source
+    return ""
 
 
 def _by_row(x: Array, rows: int, axis: int | None) -> Array:

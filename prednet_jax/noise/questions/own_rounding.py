@@ -30,7 +30,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise._inject import traced
 from prednet_jax.noise.arguments import split
-from prednet_jax.noise.plan import Step
+from prednet_jax.noise.plan import Step, has_floats
 from prednet_jax.noise.questions.exact import widened_program
 from prednet_jax.noise.questions.leaves import (
     Result,
@@ -239,7 +239,7 @@ def _uncast(call: BoundCall, steps: Sequence[Step]) -> Callable[..., Result]:
         atom.aval.dtype
         for step in steps
         for atom in (*step.equation.invars, *step.equation.outvars)
-        if jnp.issubdtype(getattr(atom.aval, "dtype", bool), jnp.inexact)
+        if has_floats([atom.aval])
     ]
     wide = any(jnp.finfo(dtype).bits == 64 for dtype in types)
     return widened_program(call, np.dtype(np.float64 if wide else np.float32))
