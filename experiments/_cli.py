@@ -58,7 +58,12 @@ TOPICS: dict[str, list[str]] = {}
 # Errors of a system about a path that it does not accept.
 _PATH_ERRORS = (
     *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
-    *(errno.EISDIR, errno.ELOOP, errno.EILSEQ),
+    *(errno.EISDIR, errno.ELOOP, errno.EILSEQ, errno.EEXIST),
+)
+# Errors of a disk, a network disk or a limit of the process, at which it has to end.
+_SYSTEM_ERRORS = (
+    *(errno.EIO, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE),
+    *(errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
 )
 _WRITTEN = ("workdir", "folder", "output", "record", "profile")
 
@@ -109,6 +114,12 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename:
         path, reason = os.fsdecode(error.filename), os.strerror(error.errno or 0)
         return f"{path}: {reason}; expected a path that can be used", 2
+    if isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS:
+        place = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return (
+            f"{place}{os.strerror(error.errno or 0)}: expected files that can be read "
+            "and written; what was saved is kept"
+        ), 1
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         first = (str(error).strip() or "MemoryError").splitlines()[0]
         return (

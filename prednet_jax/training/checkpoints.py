@@ -10,6 +10,7 @@ import errno
 import hashlib
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from prednet_jax.training.truncated import TrainState
 UNLIKE = "what was read back is not what was saved; the disk may be faulty: use another"
 
 FOLDER, DIGEST = "checkpoints", "digest.json"
+# More than the files that orbax adds to the arrays take.
+_OWN_BYTES = 2**20
 
 
 class DamagedError(FileError):
@@ -77,21 +80,22 @@ def write_arrays(path: Path, tree: Any) -> None:
         OSError: the disk is full.
         RunError: the file that was read back differs from the state that was written.
     """
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
-    if shutil.disk_usage(path.parent).free < size:
+    if shutil.disk_usage(path.parent).free < size + _OWN_BYTES:
         # The error is raised before orbax meets it, whose threads would print hundreds
         # of lines.
-        raise full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
         try:
             checkpointer.save(parent / path.name, tree)
             checkpointer.wait_until_finished()
         except Exception as error:
             # Not an OSError where the file is written by tensorstore.
-            if isinstance(error, OSError) or "No space left" not in str(error):
+            found = re.search(r"os_error_code='(\d+)'", str(error))
+            if isinstance(error, OSError) or found is None:
                 raise
-            raise full from error
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
         stored = checkpointer.restore(parent / path.name)
     if records.fingerprint(stored) != records.fingerprint(tree):
         raise RunError(f"{path}: {UNLIKE}")

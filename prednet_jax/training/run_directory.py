@@ -178,8 +178,7 @@ def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
             checkpoints.remove_leftovers(run.folder, everything=overwrite)
             if overwrite:
                 _clear(run.folder)
-            for leftover in run.folder.glob(".*.tmp"):  # of an interrupted write
-                leftover.unlink(missing_ok=True)
+            remove_leftovers(run.folder)
     done = 0
     if all(run.existing.manifest is not None for run in runs):
         metrics = [folder / records.METRICS for folder in folders]
@@ -196,6 +195,12 @@ def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
                 run.manifest = _continued(run.existing.manifest, run.manifest, done)
             records.write_json(run.folder / records.MANIFEST, run.manifest.to_json())
     return done
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes files that an interrupted write left next to a run's own."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def check_all_begun(runs: Sequence[PendingRun]) -> None:

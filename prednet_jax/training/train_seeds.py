@@ -142,6 +142,7 @@ def train_seeds(
     ]
     for run in runs:
         if run.writes and run.existing.finished:
+            run_directory.remove_leftovers(run.folder)
             print(f"{run.folder}: finished, {recipe.updates} updates; nothing to do")
     if layout is None:
         runs = [run for run in runs if not run.existing.finished]

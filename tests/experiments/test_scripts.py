@@ -432,6 +432,22 @@ def test_a_full_disk_is_one_line(monkeypatch):
     assert said.startswith("the disk is full (runs/x): expected room, or fewer --keep_")
 
 
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("number", "status"), [(errno.EIO, 1), (errno.EFBIG, 1), (errno.EEXIST, 2)]
+)
+def test_what_a_system_cannot_do_is_one_line(monkeypatch, number, status):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import _cli
+
+    line, ended = _cli._ending(OSError(number, "", "runs/x"))
+    assert (ended, line.partition("; ")[0].split(": exp")[0]) == (
+        status,
+        f"runs/x: {os.strerror(number)}",
+    )
+    assert _cli._ending(OSError(errno.ENOENT, "", "runs/x")) is None
+
+
 def test_a_pipe_instead_of_a_manifest_is_refused(refused, tmp_path):
     os.mkfifo(tmp_path / "manifest.json")
     (tmp_path / "weights.npz").write_bytes(b"")

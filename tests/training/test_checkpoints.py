@@ -1,6 +1,8 @@
+import contextlib
 import errno
 import functools
 import shutil
+from unittest.mock import Mock
 
 import chex
 import numpy as np
@@ -135,12 +137,21 @@ def test_a_full_disk_leaves_the_older_checkpoint_alone(tmp_path, monkeypatch):
         checkpoints.save(tmp_path, state(4))
     monkeypatch.undo()
     # What has no room is not begun: threads of orbax would write hundreds of lines.
-    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     monkeypatch.delattr(checkpoints, "_checkpointer")
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(tmp_path, state(4))
     monkeypatch.undo()
+    # Tensorstore has an error of its own, with the number of the system's.
+    limit = ValueError("Failed to write: File too large [os_error_code='27']")
+    with monkeypatch.context() as context:
+        writer = Mock(save=Mock(side_effect=limit))
+        opened = contextlib.nullcontext(writer)
+        context.setattr(checkpoints, "_checkpointer", lambda: opened)
+        with pytest.raises(OSError, match="File too large") as raised:
+            checkpoints.save(tmp_path, state(4))
+        assert raised.value.errno == errno.EFBIG
     equal(checkpoints.restore(tmp_path, 3, state()), state())
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
 

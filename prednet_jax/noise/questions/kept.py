@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -219,15 +220,17 @@ def compare(path: str) -> WrittenTolerances:
     A NoiseError is raised if there is no such file or folder, or no Python in it.
     """
     root = Path(path)
-    if not root.exists() or (root.is_file() and root.suffix != ".py"):
+    # A name that is too long for the system is no file.
+    if not os.path.exists(root) or (root.is_file() and root.suffix != ".py"):
         raise NoiseError(f"{path!r}: expected a test file, or a folder of them")
     tests = {*root.rglob("test_*.py"), *root.rglob("*_test.py")}
     written: list[Written] = []
     for file in [root] if root.is_file() else sorted(tests):
         try:
             module = ast.parse(file.read_text())
-        except (SyntaxError, ValueError) as error:
-            raise NoiseError(f"{file}: {error}: expected a Python file") from None
+        except (SyntaxError, ValueError, OSError, RecursionError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise NoiseError(f"{file}: {why}: expected a Python file") from None
         kept = read(tolerance_file_for(file))
         for name, test in _tests(module):
             of_test = [es for key, es in kept.items() if key.partition("[")[0] == name]

@@ -87,6 +87,11 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path):
         keeper(tmp_path)(jnp.sum, X, draws=3)
     with pytest.raises(noise.NoiseError, match="expected a file that can be written"):
         keeper(Path("/proc"))(jnp.sum, X, draws=3)
+    (tmp_path / "test_c.py").mkdir()
+    with pytest.raises(noise.NoiseError, match="Is a directory: expected a Python fi"):
+        kept.compare(tmp_path)
+    with pytest.raises(noise.NoiseError, match="expected a test file, or a folder of"):
+        kept.compare("x" * 300)
     (tmp_path / "test_b.noise.json").write_text("[" * 100_000)
     with pytest.raises(noise.NoiseError, match="expected tolerances as pytest"):
         kept.read(tmp_path / "test_b.noise.json")
