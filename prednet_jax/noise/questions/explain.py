@@ -313,7 +313,9 @@ def _classify_leaf(
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
     size = rms(np.where(np.isfinite(y), y, 0))
-    numbers = (None, None) if broken.any() else (far, far / size if size else 0.0)
+    numbers: tuple[float | None, float | None] = far, far / size if size else 0.0
+    if broken.any():
+        numbers = None, None
     words = joined(note, reason)
     return ExplainedLeaf(leaf.path, first, *numbers, ratios, plausible, words)
 

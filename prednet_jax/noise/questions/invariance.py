@@ -375,8 +375,9 @@ def _first_line(batched: _BatchedCall, name: str) -> str:
         found = list(map(np.asarray, _ways(batched, values)[name]()))
     except _ProgramDependsOnBatchError:
         return ""
-    for (i, _, fold), x, y in zip(followed, found, expected, strict=True):
-        if x.tobytes() != y.tobytes() and not (fold > 1 and _rearranged(x, y)):
+    for (i, _, fold), now, before in zip(followed, found, expected, strict=True):
+        unchanged = now.tobytes() == before.tobytes()
+        if not unchanged and not (fold > 1 and _rearranged(now, before)):
             return here[i][0].source
     return ""
 
