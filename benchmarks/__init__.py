@@ -1,5 +1,6 @@
-"""Measurements of speed, and of how often the tools of `noise` are right.
+"""Measurements of speed.
 
-`experiments/benchmark.py` runs them by suite: the function of a suite's name, which
-returns a dict for JSON.
+`speed` has the suites of `experiments/benchmark.py`: the function of a suite's name
+returns a dict for JSON. `gpu_steps` is a part of `experiments/on_gpu.py`;
+`compare_costs` and `torch_prednet` are scripts.
 """

@@ -1,11 +1,11 @@
-"""Measures what each training of `make compare` costs, relative to the control's.
+"""Measures what each training of `make compare` costs.
 
     python benchmarks/compare_costs.py
 
-Prints processor seconds of compiling and milliseconds of an update, on one processor,
-and both divided by the control's: the numbers of `runs.budget.COSTS`. Then it prints
-the time of the reference program, by which machines are compared: an update at 64x48
-with windows of 20 frames.
+Prints processor seconds of compiling and milliseconds of an update, on one processor:
+the numbers of `runs.budget.COSTS`, where `autoencoder` stands for two trainings. Both
+are also printed divided by the control's. The last row is an update at 64x48 with
+windows of 20 frames, by which a reader can compare machines.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""PredNet in JAX, and tools that test whether a GPU's numerical noise helps training.
+"""PredNet in JAX, and tools that explain why two numerical results differ.
 
 This module holds the public names. Everything else is reached through its own module,
 such as `prednet_jax.noise.inject` or `prednet_jax.curvature.extreme_eigenpairs`.

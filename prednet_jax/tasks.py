@@ -1,8 +1,8 @@
 """Tasks: a network and its training, as one object.
 
-Training, comparison and the study know a network through its `Task` only. A new network
-is one file with a subclass of `Task`, perhaps outside this package
-(docs/own_network.md). Here are PredNet and the article's control experiment.
+Training and comparison ask a network through its `Task`, except for features that only
+PredNet has. A new network is one file with a subclass of `Task`, perhaps outside this
+package (docs/own_network.md). Here are PredNet and the article's control experiment.
 """
 
 import abc

@@ -1,1 +1,1 @@
-"""The networks: PredNet in its two published variants, and the autoencoder."""
+"""PredNet in its published variants, and the parameters of every network."""

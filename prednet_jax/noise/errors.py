@@ -1,6 +1,6 @@
 """Errors that a user can correct, and the checks of arguments that raise them.
 
-The rest of the project imports them from here too.
+`prednet_jax.errors` gives them to the rest of the project.
 """
 
 import contextlib

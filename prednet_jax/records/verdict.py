@@ -1,6 +1,7 @@
 """The verdict of a comparison: the types that verdict.json consists of. Needs no JAX.
 
-`statistics` makes them, `report` reads them; text appears only where they are printed.
+`statistics` and `runs.comparison` make them, `report` reads them; text appears only
+where they are printed.
 Numbers that are not finite become null in the file, and NaN when it is read.
 """
 
@@ -21,6 +22,10 @@ Record = Mapping[str, Any]
 Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
 #: Name of the arm that all others are compared with.
 CONTROL = "float32"
+
+#: Smallest distance between two runs, over the distance travelled, that counts as
+#: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.
+SEPARATED = 0.1
 
 
 class Answer(StrEnum):
@@ -113,7 +118,7 @@ class Claim:
             "published": self.published and self.published.to_json(),
             "predicted": self.predicted,
             "holds": self.holds,
-        }
+        } | ({} if self.distance is None else {"distance": self.distance})
 
     def together_to_json(self) -> Record | None:
         """Returns the object for `together`, or None if nothing was repeated."""
@@ -386,7 +391,7 @@ def _claim(
         "remark": remark.removesuffix(")"),
         "found": row,
         "together": together.get((name, model)),
-        "distance": check.get("distance_over_travelled"),
+        "distance": row.get("distance", check.get("distance_over_travelled")),
     }
     return _from_json(Claim, row | more, place)
 

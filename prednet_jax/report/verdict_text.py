@@ -7,6 +7,7 @@ import math
 import textwrap
 
 from prednet_jax.records.verdict import (
+    SEPARATED,
     Answer,
     Claim,
     Contrast,
@@ -20,8 +21,6 @@ from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.tables import columns
 
 WIDTH = 100
-#: Below this distance of the weights, over the distance trained, runs say nothing.
-_SEPARATED = 0.1
 
 
 def display_name(model: str) -> str:
@@ -172,7 +171,7 @@ def _answer(claim: Claim, margin: Margin | None) -> str:
         seeds = f"{claim.together.seeds} seeds of " * (claim.together.seeds is not None)
         said += f" ({seeds}the study and these runs together: {_three(claim.together)})"
     distance = math.inf if claim.distance is None else claim.distance
-    if claim.answer is Answer.CANNOT_TELL and distance < _SEPARATED:
+    if claim.answer is Answer.CANNOT_TELL and distance < SEPARATED:
         said += (
             ", because they are too short: their final weights differ by only "
             f"{significant(100 * distance, 1)} % of the distance that training moved "

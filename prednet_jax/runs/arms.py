@@ -219,7 +219,7 @@ def _check_noise(name: str, text: str) -> None:
 def names(words: Sequence[str]) -> tuple[str, ...]:
     """Returns names of arms from a text that was cut at its commas.
 
-    A spec may contain commas: `noise:ulp:max_ulps=2,site=weights` is one name.
+    A spec may contain commas: `noise:gaussian:scale=1e-3,relative=false` is one name.
     """
     joined: list[str] = []
     for word in words:

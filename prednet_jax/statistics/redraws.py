@@ -18,14 +18,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from prednet_jax import errors
-from prednet_jax.records.verdict import Answer, Arms, Contrast, Estimate, Record
+from prednet_jax.records.verdict import (
+    SEPARATED,
+    Answer,
+    Arms,
+    Contrast,
+    Estimate,
+    Record,
+)
 from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION, paired, seed_order
 from prednet_jax.statistics.sign_flip import Floats
 
-#: Smallest distance between two runs, over the distance travelled, that counts as
-#: separated. Runs of 200 updates reach 2e-5 to 1e-2, separated ones 0.2 to 0.5.
-SEPARATED = 0.1
 LOWERS, RAISES = Answer.LOWERS, Answer.RAISES
 NO_EFFECT, CANNOT_TELL = Answer.NO_EFFECT, Answer.CANNOT_TELL
 _WORDS: Mapping[str, str] = {

@@ -82,9 +82,12 @@ class Recipe:
         asked = self.training
         if asked.learning_rate is None:
             return self.task.adam(updates).rate
-        if asked.schedule == "constant":
-            return asked.learning_rate
-        return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
+        match asked.schedule:
+            case "constant":
+                return asked.learning_rate
+            case "cosine":
+                return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
+        raise ValueError(asked.schedule)
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
