@@ -97,7 +97,7 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
 
 
 # Their results depend on how many bits a number has.
-_BITS = frozenset({"bitcast_convert_type", "nextafter", "rng_uniform"})
+_BITS = frozenset({"bitcast_convert_type", "nextafter", "random_gamma", "rng_uniform"})
 
 
 class _Widening(Evaluation):

@@ -26,6 +26,7 @@ from prednet_jax.noise.questions.causes import (
 )
 from prednet_jax.noise.questions.distances import (
     Distance,
+    NoiseEffect,
     distance,
     effect_of_noise,
     is_discrete,
@@ -139,7 +140,7 @@ def against(
         if i is not None:
             effects[i].see(*distance(value, values[i])[::2])
     distances = {j: distance(there[i], values[j]) for i, j in pairs}
-    flipped = _flipped(values, distances)
+    flipped = _flipped(values, distances, effects)
     beyond: list[Found] = []
     differing: list[Found] = []
     agreeing: set[int] = set()
@@ -192,13 +193,21 @@ def _only(
             yield Difference(one.path, "result", "", math.inf, 0.0, note=note)
 
 
-def _flipped(values: Sequence[Recorded], distances: Mapping[int, Distance]) -> set[int]:
-    """Returns the values computed after a decision that differs, or is not compared."""
+def _flipped(
+    values: Sequence[Recorded],
+    distances: Mapping[int, Distance],
+    effects: Sequence[NoiseEffect],
+) -> set[int]:
+    """Returns the values computed after a decision that differs from the recorded one.
+
+    Of a decision without a counterpart, it counts whether noise flips it.
+    """
     found: set[int] = set()
     for j, one in enumerate(values):
         floats = [i for i in one.operands if not is_discrete(values[i])]
         step = one.primitive in STEPS or is_discrete(one)
-        if floats and step and not (j in distances and not distances[j].relative.any()):
+        differs = distances[j].relative if j in distances else effects[j].expected
+        if floats and step and differs.any():
             found.add(j)
     # What a loop's earlier steps pass on is not among the operands.
     loops = {values[j].starts[0] for j in found if values[j].starts}

@@ -265,6 +265,17 @@ def test_signs_of_factors_are_free():
         assert "beyond" not in jax.tree.leaves(report.rung)
 
 
+def test_random_numbers_are_the_same_in_float64():
+    """Gamma numbers had 0.3 digits, since wider types draw other numbers."""
+    x = jnp.linspace(0.1, 1.0, 8)
+
+    def scaled(x):
+        return x * jax.random.gamma(jax.random.key(4), 2.0, (8,))
+
+    found = noise.digits(scaled, draws=4)(jax.random.key(0), x)
+    assert np.median(found) > 5
+
+
 def test_a_function_that_computes_otherwise_when_compiled_has_no_tolerance():
     """An impure function had rtol 2, and an int64 that wraps atol 4.4e12."""
     calls = []

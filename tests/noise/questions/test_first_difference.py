@@ -425,6 +425,22 @@ def test_arrays_of_objects_have_their_own_names():
     assert report[0].path == "argument[0][1]"
 
 
+def test_a_decision_of_this_program_alone_hides_no_wrong_elements():
+    """The smallest tenth, wrong by a tenth, was within noise after a new threshold."""
+    x = jax.random.normal(jax.random.key(1), (8, 32))
+
+    def weights(x):
+        return jax.nn.softmax(6 * x)
+
+    def wrong(x):
+        found = weights(x)
+        return jnp.where(found <= 1e-5, found * 1.1, found)
+
+    recording = noise.record(weights)(x)
+    report = noise.first_difference(wrong, recording, draws=4)(jax.random.key(0), x)
+    assert report[-1].path == "result", str(report)
+
+
 def test_a_decision_that_nothing_reads_is_no_fault():
     """Derivatives leave some, such as an `eq`, and versions of JAX leave others."""
 
