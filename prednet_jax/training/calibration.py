@@ -7,6 +7,8 @@ keys.
 """
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -137,8 +139,28 @@ def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
     Call it before this process starts its backend, which may use the whole device.
     """
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as pool:
-        return list(pool.map(_all_outputs, [small] * count))
+    with ProcessPoolExecutor(
+        1, spawn, initializer=end_with_the_parent, max_tasks_per_child=1
+    ) as pool:
+        try:
+            return list(pool.map(_all_outputs, [small] * count))
+        except BaseException:
+            # An interrupt would wait here until the process has compiled everything.
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
+
+
+def end_with_the_parent() -> None:
+    """Lets this process end as soon as the one that started it has ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _all_outputs(small: bool) -> list[np.ndarray]:
