@@ -8,6 +8,7 @@ keys.
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -160,6 +161,8 @@ def end_with_the_parent() -> None:
         parent.join()
         os._exit(1)
 
+    # Ctrl-C of a terminal reaches both; the parent ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=watch, daemon=True).start()
 
 
