@@ -130,6 +130,8 @@ def load_task(
             foreign.refuse(path)
             names = " or ".join(pretrained_names())
             raise UserError(f"{error}; expected {_ACCEPTED}; or {names}") from None
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; expected {_ACCEPTED}") from None
     return tasks.of(config), params
 
 

@@ -129,6 +129,12 @@ def test_edited_sizes_are_refused_at_once(tmp_path, variant, edit, message):
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.fault
+def test_a_file_that_the_disk_cannot_read_is_named():
+    with pytest.raises(UserError, match="/mem: Input/output error; expected a weight"):
+        weights.load("/proc/self/mem")
+
+
 def test_arrays_that_are_no_weights_are_named(tmp_path):
     config, params = network("watanabe")
     arrays = weights.chainer.to_chainer(config, params)
