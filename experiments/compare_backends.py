@@ -306,7 +306,7 @@ def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) 
         "window": design.window,
         "networks": {task.name: task.network() for task in design.tasks},
         "data": {task.name: design.data_of(task) for task in design.tasks},
-        "given_up": [budget.GIVEN_UP[n] for n in plan.rung.without],
+        "given_up": plan.rung.given_up,
         "saddle_updates": saddle.updates if saddle else None,
         "differs_from_study": differs,
     }

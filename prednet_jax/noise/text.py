@@ -142,7 +142,8 @@ def _primitives(name: str, given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _text(spec: NoiseSpec, defaults: bool) -> str:
-    name = next(name for name, kind in KINDS.items() if kind is type(spec))
+    name = next((name for name, kind in KINDS.items() if kind is type(spec)), "")
+    expect(bool(name), "spec", spec, f"noises of {', '.join(KINDS)}")
     if isinstance(spec, specs.ReducedPrecision):
         return spec.format
     options = []

@@ -187,7 +187,7 @@ def _numbers(claim: Claim) -> str:
         said = "Here the losses are equal."
     if claim.published is None:
         return said
-    said += f" The study found {_three(claim.published)}"
+    said += f" After as many updates the study found {_three(claim.published)}"
     if claim.predicted is None:
         return f"{said}."
     low, high = (signed_percent(end) for end in claim.predicted)

@@ -114,6 +114,14 @@ class Rung:
         return arms[:2] if "saddle_run" in self.without else arms
 
     @property
+    def given_up(self) -> tuple[str, ...]:
+        """Returns the parts that are left out, in words; a part of another is not."""
+        names = set(self.without) - (
+            {"saddle_run"} if "saddle" in self.without else set()
+        )
+        return tuple(text for name, text in GIVEN_UP.items() if name in names)
+
+    @property
     def chance(self) -> float:
         """Returns the chance that its random orders separate from the fixed ones."""
         return published.load().rungs[self.updates].chance_to_separate(self.seeds)
@@ -254,7 +262,7 @@ def describe_choice(choice: Choice, speed: Speed) -> str:
         f"({effect:+.0%})."
     )
     if rung.without:
-        parts = "; ".join(GIVEN_UP[name] for name in rung.without)
+        parts = "; ".join(rung.given_up)
         text += f" Left out for lack of time: {parts}. Give more --minutes for them."
     if not choice.fits:
         text += " This is the smallest size, and it may take longer than --minutes."

@@ -68,6 +68,6 @@ def reached(folder: Path, validated: Mapping[str, float] | None = None) -> str:
     if not np.any(copied[compared]):
         return ""
     ratio = loss[compared].mean() / copied[compared].mean()
-    text = f", loss {ratio:.2f} of copying the last frame's"
+    text = f", loss {ratio:.2f} times the loss of copying the last frame"
     frozen = validated and f" while training, {validated['ratio']:.2f} frozen, held out"
     return text + (frozen or "")

@@ -168,7 +168,7 @@ def train_seeds(
             noted = interruption or Interruption()
             seconds = _train_group(recipe, group, strategy, shapes, noted)
     written = [run for run in runs if run.writes]
-    if layout is not None and written:
+    if layout is not None and len(written) > 1:
         print(
             f"seeds trained together: {len(written)}, on {layout.mesh.size} devices "
             f"(parts of a CPU count as devices), in {seconds:.1f} s"

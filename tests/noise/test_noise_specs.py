@@ -324,3 +324,12 @@ def test_no_more_noises_than_anybody_needs():
         noise.NoiseError, match="specs=3000: expected at most 32 noises"
     ):
         noise.parse("+".join(["ulp"] * 3000))
+
+
+def test_a_noise_of_another_class_is_named():
+    class Mine(noise.Gaussian):
+        """A noise that has no text."""
+
+    for ask in (noise.digits, noise.tolerance):
+        with pytest.raises(noise.NoiseError, match=r"Mine.*expected noises of"):
+            ask(jnp.sin, Mine(1e-3))(jax.random.key(0), np.float32(1))

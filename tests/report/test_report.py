@@ -232,14 +232,15 @@ def test_claims_and_a_repetition_in_sentences():
     verdict = of_claims(stale, noise, together=[both], margins=margins)
     assert verdict_text.claim_sentences(verdict) == [
         "PredNet: the mistake of the article's script (stale targets) raises the loss, "
-        "the error of the predictions. In these runs the loss changes by +212 %. The "
-        "study found +206 % [+185, +228], and expects +136 % to +305 % from a "
-        "repetition of this size.",
+        "the error of the predictions. In these runs the loss changes by +212 %. "
+        "After as many updates the study found +206 % [+185, +228], and expects +136 % "
+        "to +305 % from a repetition of this size.",
         "PredNet: adding sums in a random order changes the loss by less than the "
         "margin of 2 % (42 seeds of the study and these runs together: +0.1 % [-0.3, "
-        "+0.5]). In these runs the loss changes by +6.0 %. The study found +206 % "
-        "[+185, +228], and expects 0.0 % to +4.9 % from a repetition of this size. "
-        "This one lies outside, as 1 honest repetition in 14 does.",
+        "+0.5]). In these runs the loss changes by +6.0 %. After as many updates the "
+        "study found +206 % [+185, +228], and expects 0.0 % to +4.9 % from a "
+        "repetition of this size. This one lies outside, as 1 honest repetition in 14 "
+        "does.",
     ]
     lines = report.claim_lines(verdict).splitlines()
     assert max(map(len, lines)) <= 100

@@ -200,7 +200,10 @@ def test_a_terminal_gets_a_bar_and_no_message_is_glued_to_it(monkeypatch):
 def test_the_closing_line_is_of_all_updates_of_a_resumed_run(tmp_path):
     """It was of those of the last process: here of the last two, or of none."""
     losses = [9.0, *[3.0] * 7, 5.0, 1.0]
-    for updates, expected in ((10, ", loss 3.00 of copying the last frame's"), (1, "")):
+    for updates, expected in (
+        (10, ", loss 3.00 times the loss of copying the last frame"),
+        (1, ""),
+    ):
         writer = records.MetricsWriter(tmp_path)
         for update, loss in enumerate(losses[:updates], 1):
             copied = 1.0 if updates > 1 else None
