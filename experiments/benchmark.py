@@ -28,9 +28,12 @@ FLAGS = flags.FLAGS
 _flags.define_model_flags(channels="3,12,24,48", height=48, width=64)
 _flags.define_precision_flag()
 flags.DEFINE_enum("suite", "step", ["step", "foreign"], "What to measure.")
-flags.DEFINE_integer("window", 10, "Frames per window.", 2)
-flags.DEFINE_integer("batch", 1, "Number of sequences trained together.", 1)
-flags.DEFINE_integer("repeats", 5, "Timed windows, after two warm-up windows.", 1)
+_MOST = 1_000_000
+flags.DEFINE_integer("window", 10, "Frames per window.", 2, _MOST)
+flags.DEFINE_integer("batch", 1, "Number of sequences trained together.", 1, _MOST)
+flags.DEFINE_integer(
+    "repeats", 5, "Timed windows, after two warm-up windows.", 1, _MOST
+)
 flags.DEFINE_string("noise", "none", "Noise spec of the suites `step` and `foreign`.")
 flags.DEFINE_bool(
     "rematerialize", False, "Compute frames again in the backward pass, for memory."

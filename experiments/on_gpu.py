@@ -48,7 +48,9 @@ from benchmarks import gpu_steps  # noqa: E402
 
 FLAGS = flags.FLAGS
 PARTS = ("speed", "tools", "compare", "bfloat16", "training")
-flags.DEFINE_float("minutes", 10, "Wall time that all parts together may take.", 0.5)
+flags.DEFINE_float(
+    "minutes", 10, "Wall time that all parts together may take.", 0.5, 1e6
+)
 flags.DEFINE_string("workdir", "runs/on_gpu", "Directory to write.")
 flags.DEFINE_list("parts", list(PARTS), f"Some of {', '.join(PARTS)}.")
 
@@ -74,6 +76,7 @@ class _PartError(Exception):
 
 def main() -> None:
     """Checks the flags, then runs the parts at the same time."""
+    errors.positive("--minutes", FLAGS.minutes)  # Not NaN.
     for part in FLAGS.parts:
         errors.one_of("--parts", part, PARTS)
     folder = Path(FLAGS.workdir).resolve()

@@ -109,6 +109,9 @@ def make_recipe(asked: Settings, workdir: Path) -> Recipe:
     else:
         task = _flags.task_of(asked.network, asked.data.data)
         _flags.check_model_flags(asked.network.model)
+    largest = getattr(getattr(task, "config", None), "pixel_max", 1.0)
+    wanted = "at most 1, since frames of uint8 are divided by 255"
+    errors.expect(largest <= 1, "--pixel_max", largest, wanted)
     return Recipe(
         task=task,
         data=asked.data,

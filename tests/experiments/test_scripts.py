@@ -37,6 +37,7 @@ MISTAKES = {
         "--nonsense": "nonsense",
         "extra": "extra",
         "--height=9": "height=9: expected a multiple of 2",
+        "--pixel_max=2": "--pixel_max=2.0: expected at most 1, since frames of uint8",
         "--init_weights=/no/such/file": "/no/such/file: no such file",
         f"{GIVEN} --channels=3,4,6,16": "--channels=3,4,6,16: expected 3,4,6,8, as in",
         f"{GIVEN} --variant=lotter": "--variant=lotter: expected watanabe, as in",
@@ -84,7 +85,8 @@ MISTAKES = {
         "--setting=updates=7 --updates=20": "--updates is given too",
     },
     "benchmark.py": {
-        "--repeats=0": "--repeats=0: 0 is not a positive integer; expected",
+        "--repeats=0": "--repeats=0: 0 is not an integer in the range [1, 1000000]",
+        "--window=99999999999": "is not an integer in the range [2, 1000000]; expected",
         "--suite=foreign --networks=rnn": "networks='rnn': expected",
         "--suite=foreign --batch=4": "--batch has no effect with --suite=foreign",
         "--torch_python=/no/python": "--torch_python=/no/python: expected a Python",
@@ -100,6 +102,10 @@ MISTAKES = {
     "probe_curvature.py": {
         "--updates=0,5": "--updates=0,5: expected numbers from 1",
         "--models=prednet,gan": "model='gan': expected prednet, autoencoder",
+    },
+    "on_gpu.py": {
+        "--minutes=nan": "--minutes=nan: expected a finite number above 0",
+        "--minutes=1e400": "--minutes=1e400: inf is not a number in the range [0.5",
     },
     "saddle_escape.py": {"--functions=banana": "octopus", "--noise=fog:thick=1": "fog"},
 }
