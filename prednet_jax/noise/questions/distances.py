@@ -132,7 +132,11 @@ class NoiseEffect:
         note, agrees = "", relative <= largest[0]
         if self._elements is None or flipped:
             return Judged(over[0], agrees, note)
-        ratios = np.nan_to_num(self._elements.ratios(away) / ELEMENT_LIMIT)
+        # An element without noise of its own may differ like the noisiest of the value.
+        widest = max(np.max(self._elements.limits(), initial=0), np.finfo(float).tiny)
+        ratios = self._elements.ratios(away)
+        ratios = np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
+        ratios = ratios / ELEMENT_LIMIT
         count = np.count_nonzero(ratios > 1)
         if not (over[0] > 1).any():
             for kind, x in zip(("factor", "shift"), over[1:], strict=False):

@@ -441,6 +441,24 @@ def test_a_decision_of_this_program_alone_hides_no_wrong_elements():
     assert report[-1].path == "result", str(report)
 
 
+def test_an_element_that_is_zero_here_alone_is_found():
+    """Noise never moves a zero, so that nothing told how far it may be."""
+    x = jax.random.normal(jax.random.key(1), (32, 32), jnp.bfloat16)
+
+    def squares(x):
+        return x @ x.T
+
+    sizes = np.abs(np.asarray(squares(x), float)).ravel()
+    typical = int(np.argsort(sizes)[sizes.size // 2])
+
+    def zeroed(x):
+        return squares(x).ravel().at[typical].set(0).reshape(32, 32)
+
+    report = compare(zeroed, noise.record(squares)(x), x)
+    assert report
+    assert report[-1].path == "result"
+
+
 def test_a_decision_that_nothing_reads_is_no_fault():
     """Derivatives leave some, such as an `eq`, and versions of JAX leave others."""
 
