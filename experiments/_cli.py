@@ -81,6 +81,11 @@ def run(main: Callable[[], None]) -> None:
 
     def guarded(_: list[str]) -> None:
         try:
+            for name, value in chosen_flags().items():
+                # Seeds may be larger, and have limits of their own.
+                counts = type(value) is int and not re.search("seed|key", name)
+                if counts and value >= 2**31:
+                    fail(f"--{name}={value}: expected a whole number below 2147483648")
             for name in (*_READ, *_WRITTEN):
                 place = FLAGS[name].value if name in FLAGS else None
                 if isinstance(place, str):

@@ -107,7 +107,11 @@ MISTAKES = {
         "--minutes=nan": "--minutes=nan: expected a finite number above 0",
         "--minutes=1e400": "--minutes=1e400: inf is not a number in the range [0.5",
     },
-    "saddle_escape.py": {"--functions=banana": "octopus", "--noise=fog:thick=1": "fog"},
+    "saddle_escape.py": {
+        "--functions=banana": "octopus",
+        "--noise=fog:thick=1": "fog",
+        "--steps=4294967296": "--steps=4294967296: expected a whole number below 21474",
+    },
 }
 # What each is told beside the mistake: where it would write.
 BESIDE = {
