@@ -110,7 +110,7 @@ def test_every_kind_of_leaf_is_finite_and_of_its_shape():
 
 def test_options_are_checked():
     for tool, options, message in (
-        (noise.digits, {"draws": 1}, "draws=1: expected a whole number, at least 2"),
+        (noise.digits, {"draws": 1}, "draws=1: expected a whole number, from 2"),
         (noise.tolerance, {"failure": 0}, "failure=0: expected a number between 0"),
         (noise.decisions, {"draws": 0}, "draws=0: expected a whole number"),
         (noise.digits, {"spec": noise.GradientGaussian(0.1)}, "acts on a computation"),
