@@ -216,7 +216,7 @@ def frames_of(path: str, own: DataSettings) -> DataSettings:
         if name not in given and recorded.get(name) is not None
     }
     if "data" in layer:
-        print(f"--data={layer['data']} is taken from the run {path}")
+        print(f"--data={layer['data']} is taken from {path}")
     if layer.get("data", own.data) in (None, *data.NAMES):
         layer = {name: layer[name] for name in ("data",) if name in layer}
     with errors.named(path):

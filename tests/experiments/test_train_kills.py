@@ -269,8 +269,8 @@ def test_a_loss_that_is_no_number_ends_the_run(refused, forked, tmp_path):
     assert f"checkpoint {last} is kept" in done.stderr
     # An update that is validated is looked at first: clipping hides NaN from a score.
     words = (*words[:-3], f"--workdir={tmp_path}/scored", "--sampling=windows")
-    words += ("--validate_every=1", "--learning_rate=1e39")
-    assert "is params/features_0/bias" in forked(*words, status=1).stderr
+    words += ("--validate_every=1", "--learning_rate=3e38")
+    assert "is carry/hidden/0" in forked(*words, status=1).stderr
 
 
 @pytest.mark.fault

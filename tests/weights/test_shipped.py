@@ -73,7 +73,7 @@ def test_a_network_of_the_package_is_trained_on_by_its_own_data(tmp_path, refuse
     """It was trained on `walk`, without a word."""
     words = ("--init_weights=moving_digits", "--sampling=windows", "--window=21")
     done = refused("longest sequence", "train.py", *words, f"--workdir={tmp_path}/r")
-    assert done.stdout == "--data=moving_digits, as moving_digits\n"
+    assert done.stdout == "--data=moving_digits is taken from moving_digits\n"
 
 
 def unfinished(whole, tmp_path):

@@ -184,7 +184,7 @@ OTHER = jax.shard_map(
 def test_errors():
     for options, message in (
         ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).* 7 times"),
-        ({"mesh": {"data": 0}}, r"mesh\['data'\]=0.*at least 1"),
+        ({"mesh": {"data": 0}}, r"mesh\['data'\]=0.*from 1 to"),
         ({"mesh": jax.sharding.AbstractMesh((8,), ("data",))}, r"Mesh its \.shape"),
         ({"in_specs": (P(), P("model"))}, "model of P.* not found in"),
         ({"in_specs": None}, "nothing is spread over mesh"),
