@@ -28,7 +28,12 @@ from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
+from prednet_jax.noise.questions.leaves import (
+    check_no_texts,
+    rms,
+    subtract,
+    wide_leaves,
+)
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.random_bits import Words
@@ -127,7 +132,9 @@ def cancellations(
     def measure(*args: PyTree, **kwargs: PyTree) -> Cancellations:
         first = jax.random.key(0) if key is None else key
         keys = random_bits.split(first, draws)
-        pair = _Pair(BoundCall(fn, args, kwargs), noise)
+        call = BoundCall(fn, args, kwargs)
+        check_no_texts(call.program().shapes.result())
+        pair = _Pair(call, noise)
         found = pair.cancelling(keys[0])[:SHOWN]
         total = pair.error(keys)
         entries = []

@@ -21,6 +21,7 @@ from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.plan import Step
+from prednet_jax.noise.questions.leaves import check_no_texts
 from prednet_jax.noise.questions.own_rounding import (
     at_highest_precision,
     format_notes,
@@ -170,6 +171,7 @@ def decisions(
     wanted = None if labels is None else _labels(labels)
 
     def search(call: BoundCall, key: Array) -> Decisions:
+        check_no_texts(call.program().shapes.result())
         watched, products = _Deciding(), rounded_products(call.steps())
         run = clean_run = watched.compiled(call, acting)
         if products:

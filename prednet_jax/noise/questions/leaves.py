@@ -111,6 +111,16 @@ def as_array(x: object, path: str = "result") -> np.ndarray:
     return array
 
 
+def check_no_texts(tree: PyTree) -> None:
+    """Refuses a result that holds a text or a date, as `as_array` does.
+
+    Arrays of texts never get here: `inject` refuses a function that returns them.
+    """
+    for path, x in named_leaves(tree):
+        if isinstance(x, str | bytes | np.datetime64 | np.timedelta64):
+            as_array(x, path)
+
+
 def real_numbers(x: object, path: str) -> np.ndarray:
     """Returns an array in float64, and refuses complex numbers too, as `as_array`."""
     array = as_array(x, path)

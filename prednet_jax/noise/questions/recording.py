@@ -26,6 +26,7 @@ from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.plan import Step
+from prednet_jax.noise.questions.leaves import check_no_texts
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call
@@ -237,6 +238,7 @@ class Watch(Watched):
             outcome = evaluate(spec or Identity(), key, program, arrays, hooks=self)
             out = jax.tree.leaves(outcome)
             of_result = program.shapes.result()
+            check_no_texts(of_result)
             states = [f"result, the state of argument{path}" for path in inside]
             names = _names("result", of_result, len(out) - len(states)) + states
             for name, x in zip(names, out, strict=True):

@@ -387,6 +387,22 @@ def test_what_is_no_number_is_refused_by_name():
                 ask()
 
 
+@pytest.mark.parametrize("thing", ["x", np.array(["x"]), np.datetime64("now"), b"x"])
+def test_a_text_in_a_result_is_refused_by_the_tools_that_watch_values(thing):
+    """Two functions that returned other texts had no difference."""
+
+    def fn(x):
+        return x * 2, thing
+
+    for ask in (
+        lambda: noise.record(fn)(np.ones(3)),
+        lambda: noise.decisions(fn)(KEY, np.ones(3)),
+        lambda: noise.cancellations(fn)(np.ones(3)),
+    ):
+        with pytest.raises(noise.NoiseError, match=r"expected .*numbers"):
+            ask()
+
+
 def test_results_of_another_function_are_told():
     """Variances times another number were `order`, and nothing else was said."""
     x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
