@@ -273,14 +273,16 @@ def _training(context: CommandContext) -> object:
 
     The function returns (step, state, batches).
     """
-    given, options = context.call.result(), context.options
+    # A wrong noise is refused before the function runs.
+    spec, options = context.spec, context.options
+    given = context.call.result()
     if not isinstance(given, tuple) or len(given) != 3:
         raise NoiseError(
             f"{options.target}: expected a function that gives (step, state, "
             f"batches), as noise.training takes them, not {type(given).__name__}"
         )
     about = {"updates": options.updates or None, "draws": options.draws}
-    band = noise.training(*given, spec=context.spec, **about)(context.key)
+    band = noise.training(*given, spec=spec, **about)(context.key)
     losses = context.value("losses")
     return band if losses is None else band.compare(losses)
 

@@ -140,6 +140,7 @@ def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
     Call it before this process starts its backend, which may use the whole device.
     """
     spawn = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(
         1, spawn, initializer=end_with_the_parent, max_tasks_per_child=1
     ) as pool:
@@ -147,7 +148,7 @@ def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
             return list(pool.map(_all_outputs, [small] * count))
         except BaseException:
             # An interrupt would wait here until the process has compiled everything.
-            for child in multiprocessing.active_children():
+            for child in set(multiprocessing.active_children()) - others:
                 child.kill()
             raise
 

@@ -93,7 +93,7 @@ def test_lists_may_name_files_outside_where_that_is_allowed(tmp_path):
     ("flags", "named"),
     [
         (["--arms="], "--arms=: expected at least one of float32"),
-        (["--updates=99999999999"], "updates=99999999999: the plan of the updates"),
+        (["--updates=99999999999"], "--updates=99999999999: expected a whole number"),
     ],
 )
 def test_a_refused_comparison_leaves_the_earlier_one(refused, tmp_path, flags, named):

@@ -45,7 +45,7 @@ from prednet_jax.noise.questions.sampling import (
     unreached_leaves,
     with_routines,
 )
-from prednet_jax.noise.questions.signs import NOTE, signs
+from prednet_jax.noise.questions.signs import FREE_SIGNS, NOTE, signs
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import (
     FixedOrder,
@@ -266,6 +266,9 @@ def _systematic(
     The means of the runs are compared with the function in float64.
     """
     errors = [np.zeros(x.shape) for x in moments.means]
+    # In float64 such a routine may choose another order, basis or signs.
+    if not FREE_SIGNS.keys().isdisjoint(step.name for step in call.steps()):
+        return errors, ()
     try:
         truth = comparable(widened_program(call, np.dtype(np.float64))(None))
     except Exception as error:  # Some primitives exist in narrow types only.

@@ -135,7 +135,8 @@ class NoiseEffect:
         # An element without noise of its own may differ like the noisiest of the value.
         widest = max(np.max(self._elements.limits(), initial=0), np.finfo(float).tiny)
         ratios = self._elements.ratios(away)
-        ratios = np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
+        with np.errstate(over="ignore"):
+            ratios = np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
         ratios = ratios / ELEMENT_LIMIT
         count = np.count_nonzero(ratios > 1)
         if not (over[0] > 1).any():

@@ -61,6 +61,8 @@ ELEMENT_RATIO = 16.0
 PATTERN = 0.2
 CHANCE = 3.0
 REPEATED = 0.25
+# A difference whose |cosine| with the value is larger is a factor of the value.
+FACTOR = 0.99
 # Effects whose sizes differ by less are not told apart; the first of them is named.
 SAME_EFFECT = 0.05
 # How much further the other result is; float64's own error, of the larger distance.
@@ -308,7 +310,8 @@ def _classify_leaf(
         )
         weights = min(difference.size, reference.weights)
         noise = reference.elements[i]
-        observed = _Observed(difference, noise, effects, ratios, weights)
+        value = np.where(np.isfinite(y), y, 0)
+        observed = _Observed(difference, value, noise, effects, ratios, weights)
         causes, reason = _causes(observed, is_plain, reference, i)
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
@@ -325,6 +328,7 @@ class _Observed(NamedTuple):
 
     Attributes:
         difference: the difference, not all zero.
+        value: the value of one of the two results; 0 where it is not finite.
         noise: the noise of the leaf's elements.
         effects: the differences that formats and casts make in the leaf.
         ratios: the difference in units of the typical difference of each cause.
@@ -332,6 +336,7 @@ class _Observed(NamedTuple):
     """
 
     difference: np.ndarray
+    value: np.ndarray
     noise: ElementNoise
     effects: Mapping[str, np.ndarray]
     ratios: Mapping[str, float | None]
@@ -353,8 +358,21 @@ class _Observed(NamedTuple):
         least = max(PATTERN, CHANCE / math.sqrt(self.weights))
         if least >= 1:
             return self.repeats(name)
-        size = np.linalg.norm(self.difference) * np.linalg.norm(effect)
-        return bool(abs(np.vdot(self.difference, effect)) >= least * size)
+        if self._leaves_out(effect) or self._is_factor(effect):
+            return False
+        return _cosine(self.difference, effect) >= least
+
+    def _leaves_out(self, effect: np.ndarray) -> bool:
+        """Returns whether most elements that a format clearly moves do not differ."""
+        moved = np.abs(effect) > RATIO_LIMIT * self.noise.limits()
+        return (
+            bool(np.mean(self.difference[moved] != 0) < 0.5) if moved.any() else False
+        )
+
+    def _is_factor(self, effect: np.ndarray) -> bool:
+        """Returns whether the difference is a factor of the value, the effect not."""
+        own, of_effect = (_cosine(x, self.value) for x in (self.difference, effect))
+        return own > FACTOR > of_effect
 
     def repeats(self, name: str) -> bool:
         """Returns whether the difference is a format's effect, or its opposite."""
@@ -366,6 +384,12 @@ class _Observed(NamedTuple):
         """Returns whether each element differs by no more than a format's effect."""
         effect = self.effects[name]
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
+
+
+def _cosine(x: np.ndarray, y: np.ndarray) -> float:
+    """Returns the size of the cosine of the angle between two arrays, 0 to 1."""
+    size = np.linalg.norm(x) * np.linalg.norm(y)
+    return float(abs(np.vdot(x, y)) / size) if size else 0.0
 
 
 def _causes(

@@ -397,7 +397,7 @@ def _batches(
     if callable(batches):
         count = 100 if updates is None else updates
         return lambda: ((t, batches(t)) for t in range(count))
-    iterable = isinstance(batches, Iterable)
+    iterable = isinstance(batches, Iterable) or hasattr(batches, "__getitem__")
     expect(iterable, "batches", batches, "a list, or a function of the update")
     listed = batches if isinstance(batches, Sequence) else list(batches)
     count = len(listed) if updates is None else updates

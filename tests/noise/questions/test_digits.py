@@ -74,6 +74,12 @@ def test_systematic_errors_are_counted(fn, x, truth):
     assert other > table.elements + 1
 
 
+def test_another_order_of_eigenvalues_in_float64_is_no_error():
+    """`eig` lists them in another order there, which left no digit."""
+    matrix = np.random.default_rng(1).normal(size=(10, 10)).astype(np.float32)
+    assert noise.digits(jnp.linalg.eigvals)(KEY, matrix).min() > 5
+
+
 def test_every_kind_of_leaf_is_finite_and_of_its_shape():
     def fn(x):
         return {

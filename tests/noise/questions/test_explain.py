@@ -387,6 +387,25 @@ def test_what_is_no_number_is_refused_by_name():
                 ask()
 
 
+@pytest.mark.parametrize("name", ["relu", "softmax", "gradient"])
+def test_a_small_factor_or_one_wrong_row_is_no_format(name):
+    """A weak pattern and a size like a format's were enough."""
+    x = jax.random.normal(jax.random.key(1), (8, 32))
+    w = jax.random.normal(jax.random.key(2), (32, 32)) / 6
+    fn = {
+        "relu": lambda x: jax.nn.relu(x @ w) @ w,
+        "softmax": lambda x: jax.nn.softmax(3 * (x @ w)),
+        "gradient": jax.grad(lambda x: jnp.sum(jnp.tanh(x @ w) ** 2)),
+    }[name]
+    y = np.asarray(fn(x))
+    row = np.where(np.arange(8)[:, None] == 0, y * 1.01, y)
+    for wrong in (y * np.float32(1.001), row):
+        assert noise.explain(fn, y, wrong)(KEY, x).rung == "beyond"
+    for spec in ("tf32", "bf16"):
+        other = noise.inject(fn, noise.parse(spec))(KEY, x)
+        assert noise.explain(fn, y, other)(KEY, x).rung == spec
+
+
 @pytest.mark.parametrize("thing", ["x", np.array(["x"]), np.datetime64("now"), b"x"])
 def test_a_text_in_a_result_is_refused_by_the_tools_that_watch_values(thing):
     """Two functions that returned other texts had no difference."""

@@ -335,6 +335,13 @@ def test_small_changes_are_found_at_the_noise_that_elements_have(dtype):
         assert compare(lambda x, w: probed(x, w, {}), known, x, w) == ()
 
 
+def test_values_that_are_all_zero_here_are_judged():
+    """They divided by the smallest number, which warned of an overflow."""
+    fn = lambda x: (x * 2) * 3  # noqa: E731
+    recording = noise.record(fn)(np.full(8, 5, np.float32))
+    assert noise.first_difference(fn, recording)(KEY, np.zeros(8, np.float32))
+
+
 def test_a_call_that_returns_a_python_number_is_recorded():
     """A solve of diffrax ended in an AttributeError."""
     number = jax.jit(lambda x: (x, 1))
