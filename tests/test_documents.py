@@ -182,6 +182,29 @@ def test_pages_read_as_well_on_github_as_on_the_site():
         assert not re.search(r"\{(literal)?include\}", page.read_text()), page
 
 
+def headings(page):
+    """Returns the names by which GitHub and the site link the headings of a page."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(), flags=re.S | re.M)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    titles = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in titles]
+    return {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+
+
+def test_links_lead_to_files_and_headings_that_are_there():
+    pages = [*written(ROOT / "docs", ".md"), *(ROOT / "study").rglob("*.md")]
+    pages += [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "BUILD_NOTES.md")]
+    wrong = []
+    for page in pages:
+        links = re.findall(r"\]\(([\w./-]*)(?:#([^)\s]+))?\)", page.read_text())
+        for name, heading in links:
+            target = (page.parent / name).resolve() if name else page
+            found = target.exists()
+            if found and heading and target.suffix == ".md":
+                found = heading in headings(target)
+            wrong += [] if found else [f"{page.name}: {name}#{heading}"]
+    assert not wrong
+
+
 def test_the_version_stands_in_one_place():
     for name in ("CITATION.cff", "CHANGELOG.md", "README.md"):
         assert not re.search(
