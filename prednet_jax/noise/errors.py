@@ -59,7 +59,7 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
 
 
 def check_draws(draws: object, least: int, name: str = "draws") -> None:
-    """Refuses a number of noisy runs below `least`, or beyond all patience."""
+    """Refuses a number of noisy runs below `least` or above 2^20."""
     check_int(name, draws, least, 1 << 20)
 
 

@@ -115,10 +115,13 @@ class Rung:
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """Returns the parts that are left out, in words; a part of another is not."""
-        names = set(self.without) - (
-            {"saddle_run"} if "saddle" in self.without else set()
-        )
+        """Returns in words what is left out.
+
+        The trainings from a saddle include the one with a single order.
+        """
+        names = set(self.without)
+        if "saddle" in names:
+            names.discard("saddle_run")
         return tuple(text for name, text in GIVEN_UP.items() if name in names)
 
     @property

@@ -131,7 +131,9 @@ def digits(
 ) -> Callable[..., PyTree]:
     """Returns a function that counts the significant decimal digits of `fn`.
 
-    These are the digits that an element has with probability 0.5 (D(0.5) above).
+    These are the digits that an element has with probability 0.5. Under the default
+    noise, errors that are the same in every run count too: the mean of the runs is
+    compared with the function in float64.
 
     Args:
         fn: the function, as for `inject`.

@@ -358,16 +358,9 @@ class _Observed(NamedTuple):
         least = max(PATTERN, CHANCE / math.sqrt(self.weights))
         if least >= 1:
             return self.repeats(name)
-        if self._leaves_out(effect) or self._is_factor(effect):
+        if self._is_factor(effect):
             return False
         return _cosine(self.difference, effect) >= least
-
-    def _leaves_out(self, effect: np.ndarray) -> bool:
-        """Returns whether most elements that a format clearly moves do not differ."""
-        moved = np.abs(effect) > RATIO_LIMIT * self.noise.limits()
-        return (
-            bool(np.mean(self.difference[moved] != 0) < 0.5) if moved.any() else False
-        )
 
     def _is_factor(self, effect: np.ndarray) -> bool:
         """Returns whether the difference is a factor of the value, the effect not."""
