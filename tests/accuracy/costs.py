@@ -3,8 +3,8 @@
     python -m tests.accuracy.costs [NAME ...]
 
 For each tool a program of its kind is called once with `jax.jit`, compilation included,
-and once by the tool. Times are processor seconds of the whole process. The compilation
-cache of JAX has to be off.
+and once by the tool. Times are processor seconds of the whole process. Python modules
+are imported before. The compilation cache of JAX has to be off.
 """
 
 import sys
@@ -144,6 +144,7 @@ def seconds(call: Callable[[], Any]) -> float:
 
 def main(names: list[str]) -> None:
     """Prints a table with a line for each tool."""
+    noise.tolerance(jnp.sin)(KEY, jnp.ones(3))  # Imports what is imported when used.
     print("| tool | program | plain [s] | tool [s] | times |")
     print("| --- | --- | --- | --- | --- |")
     for name, (words, fn, args, call) in cases().items():
@@ -154,7 +155,7 @@ def main(names: list[str]) -> None:
         jax.clear_caches()
         plain = seconds(lambda f=compiled, a=args: f(*a))
         tool = seconds(lambda call=call: [call(), None][1])
-        print(f"| `{name}` | {words} | {plain:.1f} | {tool:.1f} | {tool / plain:.0f} |")
+        print(f"| `{name}` | {words} | {plain:.2f} | {tool:.1f} | {tool / plain:.0f} |")
         sys.stdout.flush()
 
 

@@ -209,7 +209,7 @@ def _try_product(equation: compat.Equation, shapes: Sequence[Aval]) -> str:
     # Concrete arrays, also where a function is being traced around.
     with jax.ensure_compile_time_eval():
         operands = [
-            jnp.asarray(drawn.standard_normal(s.shape), s.dtype) for s in shapes
+            jnp.asarray(drawn.standard_normal(s.shape).astype(s.dtype)) for s in shapes
         ]
         here, there = (
             np.asarray(jax.jit(functools.partial(compat.bind, e))(*operands)[0])

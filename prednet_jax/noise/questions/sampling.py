@@ -298,9 +298,11 @@ def sample_moments(
                 see(i, part, x)
                 with np.errstate(invalid="ignore", over="ignore"):
                     away = x - first[part]
-                    if not np.isfinite(away).all():
+                    if np.isfinite(away).all():
+                        finite[i][part] += len(x)
+                    else:
                         away = subtract(x, first[part])
-                    finite[i][part] += np.isfinite(x).sum(0)
+                        finite[i][part] += np.isfinite(x).sum(0)
                     sums[i][part] += away.sum(0)
                     size = np.abs(away)
                     largest[i][part] = np.maximum(largest[i][part], size.max(0))

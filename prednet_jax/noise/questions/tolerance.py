@@ -35,6 +35,7 @@ g_e    results lie on a grid, of which few runs may all meet one point: the dist
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,8 @@ BALANCES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 CONFIDENCE = 0.99
 # The least standard deviation, in distances to the next number.
 GRID = 0.75
+# A bound is found to this fraction, far finer than a few runs determine it.
+RESOLUTION = 1e-4
 # More degrees of freedom do not improve the bound of a spread.
 MAX_DEGREES_OF_FREEDOM = 1000.0
 
@@ -204,7 +207,7 @@ def tolerance(
             references.append(list(map(np.add, there, own.effects[name])))
         described = leaves.describe_leaves(compiled)
         pairs = zip(described, zip(*references, strict=True), strict=True)
-        errors = [_Errors(np.stack(xs), leaf) for leaf, xs in pairs]
+        errors = [_Errors(xs, leaf) for leaf, xs in pairs]
         noisy = inject(once.fn, noise)
         moments = sampling.sample_moments(
             once.draw(noisy, key, draws), lambda i, part, x: errors[i].see(part, x)
@@ -286,19 +289,24 @@ def tolerance_table(tolerances: PyTree) -> str:
 class _Errors:
     """The errors of one leaf, in the units of each balance.
 
-    `references` [2, ...] are the results without noise; `floors` are all rho rms(R),
-    and `squares` the mean square error of each run in their units, [runs, floors].
+    `references` are the results without noise; `floors` are all rho rms(R), and
+    `squares` the mean square error of each run in their units, [runs, floors].
     """
 
-    def __init__(self, references: np.ndarray, leaf: Leaf) -> None:
+    def __init__(self, references: Sequence[np.ndarray], leaf: Leaf) -> None:
         self.leaf, self.special = leaf, references[0]
-        finite, sizes = np.isfinite(references), np.abs(references)
-        self.finite, self.settled = finite[0], finite.all(0)
-        if not self.settled.all():
-            self.settled |= equal_elements(references, self.special).all(0)
-        self.sizes, largest = sizes.min(0), sizes.max(0)
-        self.size, self.largest = self.sizes[self.finite], largest[self.finite]
-        self.references = references[:, self.finite]
+        self.finite = np.isfinite(self.special)
+        self.settled = np.ones(self.finite.shape, bool)
+        for other in references[1:]:
+            same = self.finite & np.isfinite(other)
+            if not same.all():
+                same |= equal_elements(other, self.special)
+            self.settled &= same
+        sizes = [np.abs(x) for x in references]
+        self.sizes = functools.reduce(np.minimum, sizes)
+        self.size = self.sizes[self.finite]
+        self.largest = functools.reduce(np.maximum, sizes)[self.finite]
+        self.references = [x[self.finite] for x in references]
         self.elements = ElementNoise(self.special, leaf.epsilon)
         masked = self.size == self.size.max(initial=0)
         rest = self.size[~masked] if masked.sum() > 1 else self.size
@@ -344,7 +352,9 @@ class _Errors:
 
     def tolerance(self, failure: float) -> Tolerance:
         """Returns the tolerance that errors exceed with probability `failure`."""
-        far = np.abs(self.mean - self.references).max(0)
+        far = functools.reduce(
+            np.maximum, [np.abs(self.mean - x) for x in self.references]
+        )
         grid = GRID * self.leaf.epsilon * self.largest
         rtol = atol = 0.0
         least = math.inf
@@ -409,11 +419,11 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
 
     low = 0.0
-    for _ in range(100):  # Bisection of what falls as the bound grows.
+    while high - low > RESOLUTION * high:  # Bisection of what falls as it grows.
         bound = (low + high) / 2
         beyond = np.sum([ndtr((x - bound) / sigma) for x in (far, -far)])
         low, high = (bound, high) if beyond > failure else (low, bound)
-    return (low + high) / 2
+    return high
 
 
 def assert_close(actual: PyTree, expected: PyTree, tolerances: PyTree) -> None:
