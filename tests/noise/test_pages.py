@@ -35,7 +35,7 @@ EXPECTED = {
     ),
     "ports": (
         r"fc1 .* identical .*(?s:.*)another GELU: exact here.*ports\.py:24 in port"
-        r"(?s:.*)another epsilon: 0\.001 here, 1e-05 there .*, at ports\.py:26"
+        r"(?s:.*)another epsilon: 0\.001 here, 1e-05 there, at ports\.py:26"
         r"(?s:.*)in Flax: fc2 .*in __call__.*\nbound: fc2"
         r"(?s:.*)transposed(?s:.*)equal: False(?s:.*)cause: bf16"
     ),

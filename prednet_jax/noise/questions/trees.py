@@ -9,7 +9,7 @@ remaining weights are paired by shape, nearness and name, and differ.
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -128,23 +128,10 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     for side in rest:
         for name in [n for n, x in side.items() if _is_counter(x)]:
             del side[name]
-    # The order of axes that other shapes leave no choice about, or that most have.
-    forced: Counter[layouts.Layout] = Counter()
-    nearest: Counter[layouts.Layout] = Counter()
-    for _, _, v, r in pairs:
-        far = {fit: _distance(v, r, fit) for fit in layouts.fitting(r, v.shape)}
-        least = min(*far.values(), layouts.CLEARLY) + 1e-6
-        nearest.update(fit for fit, x in far.items() if x <= least)
-        forced.update(far if len(far) == 1 else [])
-    usual: dict[tuple[int, int], layouts.Layout] = {}
-    for ranks in dict.fromkeys((r.ndim, v.ndim) for _, _, v, r in pairs):
-        for votes in (forced, nearest):
-            several = [fit for fit in votes if (fit.theirs, fit.ours) == ranks]
-            ranked = sorted(several, key=lambda fit: -votes[fit])[:2]
-            # Of two weights that disagree, neither tells which of them is wrong.
-            if ranked and (len(ranked) < 2 or votes[ranked[0]] > votes[ranked[1]]):
-                usual.setdefault(ranks, ranked[0])
-    judged = [_judged(*pair, usual) for pair in pairs]
+    judged = [
+        _judged(*pair, *order)
+        for pair, order in zip(pairs, _orders(pairs), strict=True)
+    ]
     judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
     return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])), counters)
 
@@ -225,20 +212,41 @@ def _distance(v: np.ndarray, r: np.ndarray, layout: layouts.Layout) -> float:
     return 1.0 if arranged is None else layouts.distance(arranged, v)
 
 
+def _orders(pairs: Sequence[_Found]) -> list[tuple[layouts.Layout, bool]]:
+    """Returns the order of axes of each pair, and whether the others have another."""
+    far = [
+        {fit: _distance(v, r, fit) for fit in layouts.fitting(r, v.shape)}
+        for _, _, v, r in pairs
+    ]
+    shared = layouts.find(
+        [(r, v.shape) for _, _, v, r in pairs],
+        lambda orders: np.array([x[o] for x, o in zip(far, orders, strict=True)]),
+    )
+    own = []
+    votes: Counter[layouts.Layout] = Counter()
+    for distances, usual in zip(far, shared, strict=True):
+        nearest = min(distances, key=lambda fit: round(distances[fit], 6))
+        # Among unequal weights the nearest order of axes means little.
+        clear = distances[nearest] < distances[usual] - layouts.CLEARLY
+        own.append(nearest if clear else usual)
+        # Two weights that disagree accuse neither, but a shape that fits alone does.
+        votes[own[-1]] += len(pairs) if len(distances) == 1 else 1
+    return [(o, votes[u] > votes[o]) for o, u in zip(own, shared, strict=True)]
+
+
 def _judged(
     name: str,
     reference: str,
     v: np.ndarray,
     r: np.ndarray,
-    usual: Mapping[tuple[int, int], layouts.Layout],
+    order: layouts.Layout,
+    is_other: bool,
 ) -> WeightPair:
-    """Compares two weights and returns the pair."""
-    known = usual.get((r.ndim, v.ndim))
-    fits = sorted(layouts.fitting(r, v.shape), key=lambda fit: fit != known)
-    far = [round(_distance(v, r, fit), 6) for fit in fits]
-    # Among unequal weights the nearest order of axes means little.
-    best = fits[int(np.argmin(far)) if min(far) < far[0] - layouts.CLEARLY else 0]
-    moved = best.arrange(r, v.shape)
+    """Compares two weights and returns the pair.
+
+    `order` is the order of axes, and `is_other` whether the others have another one.
+    """
+    moved = order.arrange(r, v.shape)
     assert moved is not None
     wide, other = (as_array(x).astype(np.float64) for x in (v, moved))
     away, size = np.abs(subtract(wide, other)), np.abs(other)
@@ -252,9 +260,9 @@ def _judged(
             rounded = [x.astype(narrow).astype(np.float64) for x in (wide, other)]
             if (rounded[0] == other).all() or (rounded[1] == wide).all():
                 rung = label
-    if known in fits and best != known:
+    if is_other:
         hint = "transposed: the others have another order of axes"
-    elif best.ours == best.theirs > 3 and best.axes == (*range(best.ours),)[::-1]:
+    elif order.ours == order.theirs > 3 and order.axes == (*range(order.ours),)[::-1]:
         hint = "all axes reversed: height and width of a kernel are exchanged"
     elif rung == "beyond":
         atol = 1e-6 * float(size.max())
@@ -262,7 +270,6 @@ def _judged(
         def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
             return bool(np.allclose(x[part], other[part], 1e-5, atol))
 
-        hint = array_hint(wide, other, explains)
-        hint = hint or fitted_hint(wide, other, explains, [None, *range(wide.ndim)])
-    layout = "the same" if best.is_plain else str(best)
+        hint = array_hint(wide, other, explains) or fitted_hint(wide, other, explains)
+    layout = "the same" if order.is_plain else str(order)
     return WeightPair(name, reference, rung, rms(away) / (rms(size) or 1), layout, hint)

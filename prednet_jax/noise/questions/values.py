@@ -131,18 +131,15 @@ class SubstitutedValues:
             cut = [x[part] for x in drawn]
             return judge(changed[part].astype(ours.dtype), theirs[part], cut).over <= 1
 
+        def evaluate(changed: Mapping[int, Callable]) -> np.ndarray:
+            return np.asarray(self.function([i], changed)(*self.given)[i])
+
         nodes = self.program.segment([i], self.known)
-        evaluate = functools.partial(self._evaluate, i)
-        lines = hints.Lines(self.program, nodes, evaluate, theirs, explains)
         return (
             hints.array_hint(ours, theirs, explains)
-            or lines.program_hint()
-            or lines.epsilon_hint()
-            or hints.fitted_hint(ours, theirs, explains, (None, *range(ours.ndim)))
+            or hints.program_hint(self.program, nodes, evaluate, theirs, explains)
+            or hints.fitted_hint(ours, theirs, explains)
         )
-
-    def _evaluate(self, i: int, changed: Mapping[int, Callable]) -> np.ndarray:
-        return np.asarray(self.function([i], changed)(*self.given)[i])
 
     def where(self, i: int) -> tuple[tuple[str, ...], ...]:
         """Returns the lines of a value, those before it, and the arguments read.

@@ -354,8 +354,6 @@ CHANGES = {
     ),
     "a constant factor of 1.25": lambda v: v * np.float32(1.25),
     "an offset of 0.5": lambda v: v + np.float32(0.5),
-    "an offset for each element of axis 2": lambda v: v + np.arange(8, dtype="f4"),
-    "a factor for each element of axis 2": lambda v: v * np.arange(1, 9, dtype="f4"),
     "NaN or infinite in the reference alone, in 1 of 288": lambda v: np.where(
         np.arange(v.size).reshape(v.shape) == 3, np.float32(np.nan), v
     ),
@@ -387,55 +385,22 @@ def test_hints_that_the_lines_show():
     x, w = normal(5, 8) / 10, normal(8, 8)
     there = reference_of(normalise, x, w, 1e-5)
     report = noise.compare_layers(lambda x, w: normalise(x, w, 1e-3), there)(KEY, x, w)
-    assert report.first.hint.startswith("another epsilon: 0.001 here, 1e-05 there (or")
+    assert report.first.hint.startswith("another epsilon: 0.001 here, 1e-05 there, at ")
     report = noise.compare_layers(lambda x, w: normalise(x, w.T, 1e-5), there)(
         KEY, x, w
     )
     assert report.first.hint.startswith("a transposed square matrix, at ")
 
 
-def layer_norm(x, *, eps=1e-5, outside=False, before=1.0, ddof=0, scale=1.0, bias=0.0):
-    x = before * x
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True, ddof=ddof)
-    root = jnp.sqrt(variance) + eps if outside else jnp.sqrt(variance + eps)
-    return {"y": (x - mean) / root * scale + bias}
-
-
-SCALE, BIAS = np.linspace(1, 3, 64, dtype="f4"), np.linspace(-1, 2, 64, dtype="f4")
-NORMALIZATIONS = [
-    (
-        {},
-        {"outside": True},
-        "epsilon below the root here, added to it there (1e-05 here, 1e-05 there)",
-    ),
-    (
-        {"outside": True},
-        {},
-        "epsilon added to the root here, below it there (1e-05 here, 1e-05 there)",
-    ),
-    ({}, {"eps": 0}, "another epsilon: 1e-05 here, 0 there"),
-    # An input of another size acts like another epsilon alone.
-    ({}, {"before": 0.5}, "4e-05 there (or an input 0.5 times as large there), at "),
-    ({"before": 0.3}, {}, "there (or an input 3."),
-    ({}, {"before": 1 / 255}, "(or an input 0.00392 times as large there), at "),
-    ({"bias": BIAS}, {"bias": BIAS, "scale": SCALE}, "a factor and an offset for each"),
-    ({"bias": BIAS, "scale": SCALE}, {"bias": BIAS}, "a factor and an offset for each"),
-    ({}, {"ddof": 1}, "a variance over n here, over n - 1 there"),
-    ({"ddof": 1}, {}, "a variance over n - 1 here, over n there"),
-]
-
-
-@pytest.mark.parametrize(("here", "there", "hint"), NORMALIZATIONS)
-def test_hints_about_normalization(here, there, hint):
-    # Rows with nearly the same variance, where many causes look like one factor.
+@pytest.mark.parametrize("eps", [0, 1e-6])
+def test_an_epsilon_is_a_hint_where_it_looks_like_a_factor(eps):
+    """Rows with nearly the same variance."""
     x = normal(12, 64)
     sizes = np.linspace(0.95, 1.05, 12, dtype="f4")[:, None]
-    x = x / x.std(-1, keepdims=True) * sizes
-    original = reference_of(functools.partial(layer_norm, **there), x)
-    report = noise.compare_layers(functools.partial(layer_norm, **here), original)(
-        KEY, x
-    )
-    assert hint in report.first.hint
+    x, w = x / x.std(-1, keepdims=True) * sizes, np.eye(64, dtype="f4")
+    there = reference_of(normalise, x, w, eps)
+    report = noise.compare_layers(lambda x, w: normalise(x, w, 1e-5), there)(KEY, x, w)
+    assert f"another epsilon: 1e-05 here, {eps:.2g} there" in report.first.hint
 
 
 def test_a_large_mask_hides_nothing():

@@ -213,7 +213,7 @@ def closes_over_an_object(state, batch):
 
 STEPS = {
     "free of objects": (closes_over_an_object, "expected a pure function"),
-    "pure": (impure, "two traces give two programs .* whose counters"),
+    "pure": (impure, "two traces give two programs; .* whose counters"),
     "traceable": (reads_numbers, "JAX cannot trace it .* expected a pure function"),
     "with a loss": (lambda state, batch: state, r"expected \(state, loss\)"),
     "of one loss": (lambda s, b: (s, b[0]), r"the loss is float32\[16, 6\]"),
