@@ -128,48 +128,49 @@ def test_an_output_that_nobody_reads_ends_without_a_traceback(
     assert capsys.readouterr().err.endswith(told)
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("coverage {}:loss --args=mixed.npz", "{}.py:10 in loss"),
-        ("localize {}:named --args=one.npz", "{}.py:15 in named"),
-        ("decisions {}:loss --args=mixed.npz", "argmax"),
-        ("digits {}:named --args=one.npz", "['y'] float32[4]"),
-        ("tolerance {}:named --args=one.npz", "['y']  rtol"),
-        ("invariance {}:named --args=one.npz", "rows in reverse"),
-        ("devices {}:loss --args=positional.npz --mesh=data=2", "not modelled"),
-        ("devices {}:loss --args=positional.npz --mesh=data=1,2", "norm of the rest"),
-        ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
-        ("first_nan {}:named --args=one.npz", "no equation makes"),
-        ("nan_rate {}:named --args=one.npz", "0 of 2 runs under noise"),
-        ("cancellations {}:named --args=one.npz", "sums; error of the result"),
-        ("training {}:task --args=one.npz", "half width"),
-        (
-            "training {}:task --args=one.npz --losses=four.npz",
-            "beyond: loss leaves the band",
-        ),
-        ("curves {}:both --args=one.npz", "cannot tell: p"),
-        (
-            "first_difference {}:other --args=one.npz --recording=r.npz",
-            "{}.py:19 in other",
-        ),
-        ("compare_layers {}:other --args=one.npz --reference=sum.npz", "an offset of"),
-        (
-            "compare_layers {}:other --args=one.npz --reference=sum.npz --names=y=z",
-            "{}.py:19 in other",
-        ),
-        ("compare_trees {}:weights --reference=positional.npz", "unmatched there"),
-        (
-            "compare_logits {}:logits --args=positional.npz --a=l.npz --b=l.npz",
-            "cause of the difference: identical",
-        ),
-        # Names with slashes are the places of nested dictionaries.
-        (
-            "explain {}:model --args=model.npz --a=out.npz --b=out.npz",
-            "['out']['y']  identical",
-        ),
-    ],
-)
+#: Commands and a part of their answers; of audit and tolerances in tests of their own.
+ANSWERS = [
+    ("coverage {}:loss --args=mixed.npz", "{}.py:10 in loss"),
+    ("localize {}:named --args=one.npz", "{}.py:15 in named"),
+    ("decisions {}:loss --args=mixed.npz", "argmax"),
+    ("digits {}:named --args=one.npz", "['y'] float32[4]"),
+    ("tolerance {}:named --args=one.npz", "['y']  rtol"),
+    ("invariance {}:named --args=one.npz", "rows in reverse"),
+    ("devices {}:loss --args=positional.npz --mesh=data=2", "not modelled"),
+    ("devices {}:loss --args=positional.npz --mesh=data=1,2", "norm of the rest"),
+    ("record {}:named --args=one.npz --output=r.npz", "r.npz"),
+    ("first_nan {}:named --args=one.npz", "no equation makes"),
+    ("nan_rate {}:named --args=one.npz", "0 of 2 runs under noise"),
+    ("cancellations {}:named --args=one.npz", "sums; error of the result"),
+    ("training {}:task --args=one.npz", "half width"),
+    (
+        "training {}:task --args=one.npz --losses=four.npz",
+        "beyond: loss leaves the band",
+    ),
+    ("curves {}:both --args=one.npz", "cannot tell: p"),
+    (
+        "first_difference {}:other --args=one.npz --recording=r.npz",
+        "{}.py:19 in other",
+    ),
+    ("compare_layers {}:other --args=one.npz --reference=sum.npz", "an offset of"),
+    (
+        "compare_layers {}:other --args=one.npz --reference=sum.npz --names=y=z",
+        "{}.py:19 in other",
+    ),
+    ("compare_trees {}:weights --reference=positional.npz", "unmatched there"),
+    (
+        "compare_logits {}:logits --args=positional.npz --a=l.npz --b=l.npz",
+        "cause of the difference: identical",
+    ),
+    # Names with slashes are the places of nested dictionaries.
+    (
+        "explain {}:model --args=model.npz --a=out.npz --b=out.npz",
+        "['out']['y']  identical",
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), ANSWERS)
 def test_text_and_json(folder, capsys, command, expected):
     if "r.npz" in command:
         asked(capsys, "record", f"{folder}:named", "--args=one.npz", "--output=r.npz")

@@ -16,7 +16,7 @@ import pytest
 
 from prednet_jax import PredNetConfig, Trainer, data, noise, records, tasks
 from prednet_jax.config import AutoencoderConfig
-from prednet_jax.objectives import Method
+from prednet_jax.objectives import OBJECTIVES, Method
 from prednet_jax.training import loop
 from tests.processes import ROOT
 
@@ -26,7 +26,7 @@ UPDATES = 4
 _PREDNET = PredNetConfig(channels=(3, 4), height=8, width=8, convolution="xla")
 _LEAKY = Method(truncation_leak=True)
 _STALE = Method(targets="stale", truncation_leak=True)
-_NETWORKS = {
+NETWORKS = {
     "watanabe": (_PREDNET, _LEAKY),
     "lotter": (dataclasses.replace(_PREDNET, variant="lotter"), Method()),
     "autoencoder": (AutoencoderConfig(hidden=(12, 6, 12)), Method()),
@@ -36,7 +36,7 @@ _ARMS = {
     "float32": {},
     "float64": {"dtype": "float64"},
     "stale_targets": {"method": _STALE},
-    "mse": {"method": Method(objective="mse")},
+    **{name: {"method": Method(objective=name)} for name in OBJECTIVES},
     "extrapolated": {"method": Method(objective="mse", extrapolate_from=1)},
     "convolution_auto": {"convolution": "auto"},
     "convolution_im2col": {"convolution": "im2col"},
@@ -50,13 +50,13 @@ _ARMS = {
 # Of each kind one in `make test`.
 QUICK = [
     *(("watanabe", arm) for arm in ("float32", "stale_targets", "reduction_order")),
-    *(("lotter", arm) for arm in ("float32", "mse", "extrapolated")),
+    *(("lotter", arm) for arm in (*OBJECTIVES, "extrapolated")),
     *(("autoencoder", arm) for arm in _ARMS),
 ]
-_OF_PREDNET_ALONE = ("convolution_", "extrapolated", "mse", "stale_targets")
+_OF_PREDNET_ALONE = ("convolution_", "extrapolated", "stale_targets", *OBJECTIVES)
 CASES = [
     pytest.param(name, arm, marks=() if (name, arm) in QUICK else pytest.mark.slow)
-    for name in _NETWORKS
+    for name in NETWORKS
     for arm in _ARMS
     if name != "autoencoder" or not arm.startswith(_OF_PREDNET_ALONE)
     if name != "lotter" or (arm != "stale_targets" and "noise" not in _ARMS[arm])
@@ -65,7 +65,7 @@ CASES = [
 
 def train(name, arm):
     """The losses and gradient norms of each update, and the final weights."""
-    network, method = _NETWORKS[name]
+    network, method = NETWORKS[name]
     changes = dict(_ARMS[arm])
     if "convolution" in changes:
         network = dataclasses.replace(network, convolution=changes["convolution"])
@@ -91,7 +91,7 @@ plain = functools.cache(train)
 def distance(name, arm, weights):
     """Of the final weights from those without noise, over what training changed."""
     _, control = plain(name, "float32")
-    start = records.vector(loop.initial_params(_NETWORKS[name][0], 3))
+    start = records.vector(loop.initial_params(NETWORKS[name][0], 3))
     return float(np.linalg.norm(weights - control) / np.linalg.norm(control - start))
 
 
