@@ -7,6 +7,7 @@ the flag.
 
 import dataclasses
 import inspect
+import itertools
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,14 @@ PREDNET = (
     *("variant", "channels", "r_channels", "pixel_max", "convolution"),
     *("a_filters", "ahat_filters", "r_filters"),
 )
+# The flags of each network. Its weights bring them with them, except `convolution`,
+# which stands in arms of all networks.
+_OF_NETWORK: Mapping[str, Sequence[str]] = {
+    "prednet": (*PREDNET, "height", "width"),
+    "autoencoder": ("height", "width", "hidden"),
+}
+NETWORK = dict.fromkeys(itertools.chain(*_OF_NETWORK.values()))
+del NETWORK["convolution"]
 # Fields of `DataSettings` that select the frames.
 FRAMES = ("data", "layout", "every", "crop", "offset", "allow_outside")
 # Fields of `runs.design.Setup` that are flags.
@@ -112,7 +121,8 @@ def define_model_flags(
     flags.DEFINE_string(
         "model",
         "prednet",
-        "Network: prednet, autoencoder, or module:object, a prednet_jax.tasks.Task.",
+        f"Network: {', '.join(tasks.NAMED)}, or module:object, a "
+        "prednet_jax.tasks.Task.",
     )
     choices = {"variant": VARIANTS, "convolution": CONVOLUTIONS}
     define_fields(PredNetConfig, PREDNET, choices, channels=channels.split(","))
@@ -207,11 +217,8 @@ def task_of(described: NetworkSettings, images: str | None) -> Task:
 
 def check_model_flags(model: str) -> None:
     """Refuses flags that this network does not have."""
-    # `convolution` stands in arms of all networks.
-    ours = {"prednet": [], "autoencoder": [n for n in PREDNET if n != "convolution"]}
-    others = ["channels", "r_channels", "height", "width", "hidden"]
-    for name in ours.get(model, others):
-        if FLAGS[name].present:
+    for name in NETWORK:
+        if FLAGS[name].present and name not in _OF_NETWORK.get(model, ()):
             raise UserError(f"--{name} has no effect with --model={model}; remove it")
 
 

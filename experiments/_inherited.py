@@ -44,11 +44,6 @@ _OF_COMMAND = (
     *("coordinator", "process", "processes"),
 )
 _FREE = ("checkpoint_every", "keep_checkpoints", "keep_best", "examples", "seeds")
-# The settings of a network that weights bring with them.
-NETWORK = (
-    *("variant", "channels", "r_channels", "height", "width", "pixel_max"),
-    *("a_filters", "ahat_filters", "r_filters", "hidden"),
-)
 # The settings of frames that scripts take from a run whose weights they use.
 _FRAMES = ("data", "crop", "offset", "layout", "every")
 
@@ -164,7 +159,7 @@ def initial_weights(
     sizes |= {n: getattr(described, n) for n in ("variant", "pixel_max") if n in given}
     network, params = kept or weights.load_task(path, **sizes)
     config = getattr(network, "config", None)
-    for name in ("model", *NETWORK):
+    for name in ("model", *_flags.NETWORK):
         if name not in given:
             continue
         if name == "pixel_max" and weights.scales_pixels(path):

@@ -235,8 +235,7 @@ def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
 def make_design(plan: budget.Plan) -> runs.Design:
     """Returns the design of a plan, with the flags that every plan shares."""
     setup, rung = _flags.setup(), plan.rung
-    if "autoencoder" in rung.without:
-        setup["tasks"] = tuple(t for t in setup["tasks"] if t.name != "autoencoder")
+    setup["tasks"] = tuple(t for t in setup["tasks"] if t.name not in rung.without)
     return runs.Design(
         script=_script("train.py"),
         arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),

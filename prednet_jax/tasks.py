@@ -327,9 +327,9 @@ def of(network: Network) -> Task:
     for task, config in NAMED.values():
         if isinstance(network, config):
             return task(network)
+    accepted = " or ".join(config.__name__ for _, config in NAMED.values())
     raise TypeError(
-        f"network of type {type(network).__name__}: expected a Task, PredNetConfig or "
-        "AutoencoderConfig"
+        f"network of type {type(network).__name__}: expected a Task, {accepted}"
     )
 
 

@@ -131,7 +131,7 @@ def _priority(job: Job) -> tuple[bool, int, bool, int]:
 
 
 def _cost(job: Job) -> float:
-    name = job.arm.name if job.task.windowed else "autoencoder"
+    name = job.arm.name if job.task.windowed else job.task.name
     _, update = budget.COSTS.get(name, budget.COSTS["reduction_order"])
     return update * job.updates * len(job.seeds)
 

@@ -94,8 +94,8 @@ def load(
     config = getattr(task, "config", None)
     if config is None:
         raise UserError(
-            f"{path}: a run of {task.name}; expected a run of prednet or autoencoder "
-            "(weights.load_task loads any network)"
+            f"{path}: a run of {task.name}; expected a run of "
+            f"{' or '.join(tasks.NAMED)} (weights.load_task loads any network)"
         )
     return config, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
 

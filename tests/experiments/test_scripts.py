@@ -47,6 +47,7 @@ MISTAKES = {
         "--coordinator=x:1": "--coordinator=x:1 has no effect without --replicas",
         f"--model={TASK}": f"--channels has no effect with --model={TASK}",
         "--model=autoencoder": "--channels has no effect with --model=auto",
+        "--hidden=4": "--hidden has no effect with --model=prednet; remove it",
         "--model=resnet": "model='resnet': expected prednet, autoencoder or mod",
         "--data=": "--data=: expected a path",
         "--mode=finetune_rollout": "expected --init_weights",
