@@ -37,8 +37,8 @@ PREDNET = (
     *("variant", "channels", "r_channels", "pixel_max", "convolution"),
     *("a_filters", "ahat_filters", "r_filters"),
 )
-# The flags of each network. Its weights bring them with them, except `convolution`,
-# which stands in arms of all networks.
+# The flags of each network. Weight files hold all of these settings, except
+# `convolution`, which stands in arms of all networks.
 _OF_NETWORK: Mapping[str, Sequence[str]] = {
     "prednet": (*PREDNET, "height", "width"),
     "autoencoder": ("height", "width", "hidden"),

@@ -44,7 +44,8 @@ class Curves:
     """Lines over updates `x`, [points], in drawing order; `y_name` is the quantity.
 
     They are on a logarithmic axis, or `relative` to the first, in percent, seed by
-    seed; half the `zone` around zero is then negligible.
+    seed; half the `zone` around zero is then negligible. `source` names the figure
+    whose table these lines are computed from, if they have no table of their own.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Curves:
     series: tuple[Series, ...]
     relative: bool = False
     zone: float | None = None
+    source: str | None = None
 
     def columns(self) -> list[tuple[int, str]]:
         """Returns the line's number and the seed of each column after the axis."""
@@ -234,6 +236,7 @@ def relative_losses(results: Results, model: str) -> Curves | None:
         y_name=f"loss of {display_name(model)} relative to {CONTROL}, same seeds",
         relative=True,
         zone=margin or None,
+        source=loss.name,
     )
 
 

@@ -131,6 +131,10 @@ def _dots(results: Results) -> Record | None:
     }
 
 
+#: The figures of lines of each network, by their names in report.html.
+_LINES = {"losses": figures.losses, "finding": figures.relative_losses}
+
+
 def _model(results: Results, model: str) -> Record:
     name, chosen = verdict_text.display_name(model), results.verdict.of_model(model)
     against = [contrast for contrast in chosen if contrast.control == CONTROL]
@@ -145,18 +149,16 @@ def _model(results: Results, model: str) -> Record:
     )
     phrases = phrases or "not recorded"
     caption = f"{name}. Difference of the loss at the end from {CONTROL}: {phrases}."
-    loss = figures.losses(results, model)
-    finding = figures.relative_losses(results, model)
     drawn: dict[str, Any] = {}
-    for figure_name, curves in (("losses", loss), ("finding", finding)):
-        if curves is not None and loss is not None:
+    for figure_name, make in _LINES.items():
+        if (curves := make(results, model)) is not None:
             drawn[figure_name] = {
                 "name": curves.name,
                 "title": curves.y_name,
                 "spec": _in_page(curves.chart(), f"{curves.y_name}. {caption}"),
                 "caption": caption,
-                "csv": curves.csv() if curves is loss else None,
-                "source": loss.name,
+                "csv": None if curves.source else curves.csv(),
+                "source": curves.source or curves.name,
                 "columns": json.dumps(curves.columns()),
             }
     if frames := figures.predicted_frames(results, model):

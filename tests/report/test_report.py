@@ -246,7 +246,7 @@ def test_claims_and_a_repetition_in_sentences():
     assert max(map(len, lines)) <= 100
 
 
-@pytest.mark.parametrize("kind", [Kind.GPU, Kind.FLOAT32, Kind.NOISE])
+@pytest.mark.parametrize("kind", Kind)
 def test_a_claim_says_the_same_before_and_after_it_is_written(kind):
     found = Estimate(0.001, -0.05, 0.06)
     claim = Claim(
@@ -259,7 +259,8 @@ def test_a_claim_says_the_same_before_and_after_it_is_written(kind):
     least = Verdict.from_json({"contrasts": [], "verdict": {}, "claims": []})
     verdict = dataclasses.replace(least, claims=(claim,))
     said = verdict_text.claim_sentences(verdict)
-    assert "only 3 % of the distance" in said[0]
+    of_noise = kind not in (Kind.STALE, Kind.SADDLE)
+    assert ("only 3 % of the distance" in said[0]) == of_noise
     written = json.loads(records.json_bytes(verdict.to_json()))
     assert verdict_text.claim_sentences(Verdict.from_json(written)) == said
 
