@@ -44,8 +44,9 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
 
 def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
     """Returns the constant factor or offset that gives the reference, or ""."""
-    if ours.size < 2:
-        return ""  # Of one number each factor would explain the difference.
+    # Of one number each factor would explain the difference.
+    if ours.size < 2 or np.iscomplexobj(ours) or np.iscomplexobj(theirs):
+        return ""
     x, r = ours.astype(float), theirs.astype(float)
     with np.errstate(all="ignore"):
         # A mask such as -1e9 is left as it is.

@@ -4,7 +4,7 @@ Each layer is computed from the *reference's* values of the layers before it, so
 only its own lines can make it differ (`values`). docs/noise/ports.md shows the use.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -178,6 +178,8 @@ def compare_layers(
             if layouts.fitting(theirs[last], shape):
                 pairs["result"] = last
                 notes.append(f"compared with {last}, the last of the reference: result")
+        place = {name: i for i, name in enumerate(theirs)}
+        _separate(program, marked, sorted(pairs, key=lambda n: place[pairs[n]]))
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
         chosen = {name: marked[name] for name in order}
         ours = _computed(program, chosen)
@@ -203,6 +205,24 @@ def compare_layers(
         return Layers(layers, layout, (rest, left), tuple(notes), is_partial)
 
     return keyed(fn, compare)
+
+
+def _separate(
+    program: Program, marked: dict[str, tuple[int, ...]], names: Iterable[str]
+) -> None:
+    """Gives each of several names of one value a value of its own.
+
+    Each is a copy of the one before, in the order of the reference: where it differs
+    between them, the port lacks what the reference computes there.
+    """
+    last: dict[int, str] = {}
+    for name in names:
+        for i in marked[name]:
+            if before := last.get(i):
+                original = program.copied(i)
+                numbers = (original if j == i else j for j in marked[before])
+                marked[before] = tuple(numbers)
+            last[i] = name
 
 
 def _computed(

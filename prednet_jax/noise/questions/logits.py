@@ -10,6 +10,7 @@ differs. The same measures of pairs of runs under noise show the expected values
 
 import itertools
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import jax
@@ -19,7 +20,11 @@ from jax import Array
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.leaves import check_same_structure, wide_leaves
+from prednet_jax.noise.questions.leaves import (
+    check_same_structure,
+    own_leaves,
+    wide_leaves,
+)
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
 from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec
@@ -166,21 +171,26 @@ def _cause(
 
 def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
     """Returns the one array of a result, or raises an error."""
-    arrays = wide_leaves(result)
+    arrays = own_leaves(result)
     one = "one array of logits or log-probabilities"
-    expect(len(arrays) == 1 and not np.iscomplexobj(arrays[0]), name, result, one)
-    (x,) = arrays
+    real = len(arrays) == 1 and arrays[0].dtype.kind not in "bc"
+    expect(real and arrays[0].size, name, result, one)
+    x = arrays[0].astype(float)
+    whole = axis is None or (isinstance(axis, Integral) and not isinstance(axis, bool))
+    expect(whole, "axis", axis, "the axis of the vocabulary, or None")
     if axis is not None and not -x.ndim <= axis < x.ndim:
         raise NoiseError(
             f"axis={axis}: {name} has {x.ndim} axes: expected one of these, or "
             "None for log-probabilities of chosen tokens"
         )
-    wrong = np.argwhere(np.isnan(x) | (x == np.inf))
+    lost = x.max(axis, keepdims=True) == -np.inf if axis is not None else False
+    wrong = np.argwhere(np.isnan(x) | (x == np.inf) | lost)
     if len(wrong):
         where = tuple(wrong[0].tolist())
         raise NoiseError(
             f"{name} is {x[where]} at {where}: expected numbers, or -inf for an "
-            "impossible token; noise.first_nan finds where a NaN comes from"
+            "impossible token among others; noise.first_nan finds where a NaN comes "
+            "from"
         )
     return x
 

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Plan, Step, plan
@@ -125,6 +126,27 @@ class Program:
         """Returns the position in the program at which values are known."""
         made = [k for k, n in enumerate(self.nodes) if set(n.results) & set(numbers)]
         return max(made, default=-1)
+
+    def copied(self, number: int) -> int:
+        """Makes a value a copy of what its node computes; returns that one's number."""
+        aval, original = self.types[number], self._new(self.types[number])
+        shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+        copy = jax.make_jaxpr(lambda x: checkpoint_name(x, "copy"))(shape)
+        (step,) = plan(copy, Identity()).steps
+
+        def moved(numbers: Iterable[int]) -> tuple[int, ...]:
+            return tuple(original if i == number else i for i in numbers)
+
+        place = self.order([number])
+        if place >= 0:
+            node = self.nodes[place]
+            self.nodes[place] = node._replace(results=moved(node.results))
+        self.inputs = list(moved(self.inputs))
+        if number in self.constants:
+            self.constants[original] = self.constants.pop(number)
+        node = Node(_applied(step), (original,), (number,), step, ())
+        self.nodes.insert(place + 1, node)
+        return original
 
     def _new(self, aval: Aval) -> int:
         self.types.append(aval)

@@ -18,7 +18,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
-from prednet_jax.noise.questions.leaves import as_array, rms, subtract
+from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions.names import (
     arrays_of,
     canonical,
@@ -149,8 +149,9 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     """Returns whether two arrays hold the same numbers in any order."""
     if x.size != y.size:
         return False
-    a, b = np.sort(x, axis=None).astype(float), np.sort(y, axis=None).astype(float)
-    least = CONTENT**2 * float(np.max(np.abs(b), initial=0))
+    a, b = (np.sort(v, axis=None) for v in wide_leaves([x, y]))
+    sizes = np.abs(b)
+    least = CONTENT**2 * float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
     return bool(np.allclose(a, b, CONTENT, least, equal_nan=True))
 
 
@@ -248,16 +249,18 @@ def _judged(
     """
     moved = order.arrange(r, v.shape)
     assert moved is not None
-    wide, other = (as_array(x).astype(np.float64) for x in (v, moved))
+    wide, other = wide_leaves([v, moved])
     away, size = np.abs(subtract(wide, other)), np.abs(other)
+    whole = all(x.dtype.kind in "biu" for x in (v, moved))
     rung, hint = "beyond", ""
-    if not away.any():
+    if (v == moved).all() if whole else not away.any():
         rung = "identical"
-    elif (away <= ULPS * size).all():
+    elif not whole and (away <= ULPS * np.minimum(size, np.abs(wide))).all():
         rung = "rounding"
-    else:
+    elif not (whole or np.iscomplexobj(wide) or np.iscomplexobj(other)):
         for narrow, label in ((jnp.bfloat16, "bf16"), (np.float16, "fp16")):
-            rounded = [x.astype(narrow).astype(np.float64) for x in (wide, other)]
+            with np.errstate(over="ignore"):
+                rounded = [x.astype(narrow).astype(float) for x in (wide, other)]
             if (rounded[0] == other).all() or (rounded[1] == wide).all():
                 rung = label
     if is_other:

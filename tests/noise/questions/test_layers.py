@@ -127,6 +127,26 @@ def test_each_layer_is_judged_alone_and_both_faults_are_found():
     assert report.to_json()["first"] is act
 
 
+def unclipped(w, x):
+    h = x @ w
+    return {"linear": h, "act": h, "down": h @ w.T}
+
+
+@pytest.mark.parametrize("names", [("linear", "act"), ("act", "linear")])
+def test_two_names_of_one_value_where_the_port_lacks_a_function(names):
+    w, x = normal(8, 12), normal(5, 8)
+    before, after = names
+    reference = {before: x @ w, after: np.clip(x @ w, -1, 1)}
+    reference["down"] = reference[after] @ w.T
+    report = noise.compare_layers(unclipped, reference)(KEY, w, x)
+    assert [layer.name for layer in report.layers if layer.is_beyond] == [after]
+    assert "right up to: test_layers.py" in str(report)
+    reference |= {after: reference[before], "down": reference[before] @ w.T}
+    assert not noise.compare_layers(unclipped, reference)(KEY, w, x).first
+    given = noise.compare_layers(lambda x: {"x": x, "y": x}, {"x": x, "y": x + 1})
+    assert given(KEY, x).first.name == "y"
+
+
 def test_no_alarm_for_another_order_of_sums():
     w, x = normal(64, 64) / 8, normal(32, 64)
 

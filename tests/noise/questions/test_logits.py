@@ -114,7 +114,10 @@ BROKEN[1, 2, 3] = np.nan
     [
         (BROKEN, {}, r"a is nan at \(1, 2, 3\): expected numbers, or -inf"),
         (PLAIN[0], {}, "expected the same"),
+        (np.full_like(PLAIN, -np.inf), {}, r"a is -inf at \(0, 0, 0\)"),
         ({"x": PLAIN}, {}, "expected the same"),
+        (PLAIN > 0, {}, "expected one array of logits"),
+        (PLAIN, {"axis": 1.5}, "axis=1.5: expected the axis of the vocabulary"),
         (PLAIN, {"axis": 3}, "axis=3: a has 3 axes: expected one of these, or None"),
         (PLAIN, {"top": 0}, "top=0"),
         (PLAIN, {"tokens": np.ones((2, 6))}, "tokens have the shape .* whole numbers"),
@@ -128,3 +131,9 @@ BROKEN[1, 2, 3] = np.nan
 def test_what_is_refused(a, options, message):
     with pytest.raises(noise.NoiseError, match=message):
         noise.compare_logits(logits, a, PLAIN, **options)(KEY, W, X)
+
+
+def test_no_logits_are_refused():
+    for shape in ((0, 3), (3, 0)):
+        with pytest.raises(noise.NoiseError, match="expected one array of logits"):
+            noise.compare_logits(logits, np.ones(shape), np.ones(shape))

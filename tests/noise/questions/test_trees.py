@@ -127,6 +127,34 @@ def test_masks_and_unsigned_numbers_are_subtracted_as_numbers(kind):
     assert noise.compare_trees(key, key).equal
 
 
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (np.ones(3) + 1j, np.ones(3) - 1j),
+        (np.array([1.0, 2.0]), np.array([1.0, np.inf])),
+        (np.array([1.0, np.inf]), np.array([1.0, 2.0])),
+        (np.array([2**60 + 1, 3]), np.array([2**60, 3])),
+        (np.array([20_000_001, 3]), np.array([20_000_000, 3])),
+    ],
+    ids=["conjugate", "infinite there", "infinite here", "large", "next"],
+)
+def test_what_differs_is_never_rounding(here, there):
+    report = noise.compare_trees({"a": here}, {"a": there})
+    assert report.first.rung == "beyond"
+    assert noise.compare_trees({"a": here}, {"a": here}).equal
+
+
+def test_rounding_elsewhere_leaves_the_order_of_axes_alone():
+    random = np.random.default_rng(1)
+    shapes = {"a": (3, 4), "b": (4, 6), "square": (5, 5)}
+    tree = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    there = {name: x.T for name, x in tree.items()}
+    table = random.normal(size=(7, 2))
+    moved = {"table": table * (1 + 1e-7)}
+    report = noise.compare_trees(tree | {"table": table}, there | moved)
+    assert report.equal
+
+
 def test_a_pytree_against_a_pytree():
     tree = {"a": jax.numpy.arange(6.0).reshape(2, 3), "b": [np.ones(3), np.zeros(2)]}
     report = noise.compare_trees(tree, jax.tree.map(np.asarray, tree))
