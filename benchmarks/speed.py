@@ -90,7 +90,7 @@ def prepare_step(
     injected = None if spec == noise_lib.Identity() else spec
     shape = (window + 1, batch, config.height, config.width, config.channels[0])
     drawn = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    first, key = np.bool_(False), keys.stream(0, "noise")
+    first, key = np.bool_(False), keys.derive(0, "noise")
     method = Method(rematerialize=rematerialize)
     if batch == 1:
         update = truncated.make_step(config, optimizer, method, noise=injected)

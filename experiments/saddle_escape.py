@@ -24,14 +24,14 @@ from absl import flags
 
 from prednet_jax import errors, noise, process, saddles
 from prednet_jax.errors import UserError
-from prednet_jax.saddles import escapes
+from prednet_jax.saddles import measured_escapes
 from prednet_jax.training import settings
 
 FLAGS = flags.FLAGS
 #: What the flags that are lists may hold, which is also their default.
 LISTS = {
     "functions": tuple(saddles.CATALOGUE),
-    "optimizers": escapes.OPTIMIZERS,
+    "optimizers": measured_escapes.OPTIMIZERS,
     "precision": ("float32", "float64"),
     "form": ("aligned", "rotated"),
 }
@@ -63,7 +63,7 @@ def main() -> None:
     for function, precision, (text, spec) in itertools.product(
         functions, FLAGS.precision, noises.items()
     ):
-        groups += escapes.measure(
+        groups += measured_escapes.measure(
             function,
             text,
             spec,
@@ -75,8 +75,8 @@ def main() -> None:
             precision=precision,
             adam_rate=FLAGS.adam_learning_rate,
         )
-    groups = escapes.compare(groups)
-    print(escapes.text_table(groups))
+    groups = measured_escapes.compare(groups)
+    print(measured_escapes.text_table(groups))
     path = Path(FLAGS.workdir) / "saddle_escape.json"
     _cli.write(path, {"groups": groups})
     print(f"\n{path}")
@@ -91,7 +91,7 @@ def check_flags() -> tuple[list, dict]:
         if len(set(values)) < len(values):
             raise UserError(f"--{flag}={','.join(values)}: expected each value once")
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
-    noises = {escapes.QUIET: noise.Identity()}
+    noises = {measured_escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):
         noises[text] = spec = settings.parse_noise(text)
         if noise.at(spec, "weights") is not None:

@@ -59,15 +59,15 @@ def main() -> None:
     asked = read_settings()
     with Interruption() as interruption:
         process.prepare(threads=asked.computation.threads, cache=True)
-        mode = prepare_devices(asked)
+        replica_mode = prepare_devices(asked)
         workdir = Path(FLAGS.workdir)
         directories = asked.computation.directories(workdir)
         recipe = make_recipe(asked, workdir)
         if asked.computation.precision == "tf32" and not process.has_tf32():
             print("--precision=tf32: this device has no TF32, and computes in float32")
-        train_seeds(recipe, directories, interruption, mode=mode)
+        train_seeds(recipe, directories, interruption, replica_mode=replica_mode)
         if asked.records.plot and jax.process_index() == 0:
-            draw(workdir)
+            draw_losses(workdir)
 
 
 def read_settings() -> Settings:
@@ -132,7 +132,7 @@ def method_of(asked: Settings, task: Task) -> Method:
     return asked.method
 
 
-def draw(folder: Path) -> None:
+def draw_losses(folder: Path) -> None:
     """Draws the losses of a single run, where the extra `report` is installed."""
     if not (folder / records.METRICS).exists():
         return

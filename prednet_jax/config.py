@@ -91,7 +91,7 @@ class PredNetConfig:
         put("pixel_max", float(self.pixel_max))
 
     @property
-    def order(self) -> str:
+    def pass_order(self) -> str:
         """Order of the two passes in a frame.
 
         `lotter` is top-down first, `watanabe` bottom-up.
@@ -101,7 +101,7 @@ class PredNetConfig:
     @property
     def ported(self) -> bool:
         """Whether it has the cell of the PyTorch ports."""
-        return self.variant != self.order
+        return self.variant != self.pass_order
 
     @property
     def peepholes(self) -> bool:

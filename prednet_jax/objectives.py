@@ -142,7 +142,7 @@ def window_loss(
     objective = method.objective or "squares"
     weights = check(config, method, objective)
     state = cut(state, first)
-    if method.truncation_leak and config.order == "watanabe":
+    if method.truncation_leak and config.pass_order == "watanabe":
         state = prednet.attach_predictions(params, config, state)
     seen, scored, reset = _transitions(config, frames, first)
 
@@ -155,14 +155,16 @@ def window_loss(
     unseen = method.extrapolate_from
     if unseen is not None:
         # Step 0 of `watanabe` sees the stand-in; step 0 of `lotter` sees frame 0.
-        unseen += config.order == "watanabe"
+        unseen += config.pass_order == "watanabe"
     state, (predictions, errors) = prednet.scan_frames(
         *(params, config, state, seen, pick),
         reset=reset,
         extrapolate_from=unseen,
         rematerialize=method.rematerialize,
     )
-    if unseen is not None or (objective == "errors" and config.order == "watanabe"):
+    if unseen is not None or (
+        objective == "errors" and config.pass_order == "watanabe"
+    ):
         # E_0 of `watanabe` is the error of the frame before.
         absolute_errors = jnp.abs(predictions - frames[1:]).mean(axis=(1, 2, 3, 4))
         errors = weights[0] * absolute_errors / 2
@@ -184,11 +186,11 @@ def check(config: PredNetConfig, method: Method, objective: str) -> tuple[float,
         )
     fits = method.layer_weights is None or objective == "errors"
     expect(fits, "layer_weights", weights, f"objective 'errors', not {objective!r}")
-    if method.truncation_leak and config.order != "watanabe":
+    if method.truncation_leak and config.pass_order != "watanabe":
         raise UserError(
             f"truncation_leak with variant {config.variant!r}: expected 'watanabe'"
         )
-    bottom = method.extrapolate_from is not None or config.order == "watanabe"
+    bottom = method.extrapolate_from is not None or config.pass_order == "watanabe"
     if bottom and any(weights[1:]):
         raise UserError(
             f"layer_weights={weights!r}: expected 0 for all layers except the first, "
@@ -206,7 +208,7 @@ def _transitions(
     At each step `watanabe` is shown a frame and predicts the next one; `lotter`
     predicts the frame that it is about to be shown.
     """
-    watanabe = config.order == "watanabe"
+    watanabe = config.pass_order == "watanabe"
     steps = frames.shape[0] - 1
     seen = frames[:-1] if watanabe else frames[1:]
     stand_in = first if steps > 1 else jnp.zeros_like(first)

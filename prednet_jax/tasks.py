@@ -204,7 +204,7 @@ class PredNetTask(Configured):
         config = self.config
         self.frame = config.height, config.width, config.channels[0]
         # `lotter` was published with sequences of one window each.
-        self.fresh_windows = config.order == "lotter"
+        self.fresh_windows = config.pass_order == "lotter"
 
     def initial_carry(self, batch, dtype):
         """Returns the zero state."""
@@ -220,12 +220,12 @@ class PredNetTask(Configured):
         objectives.check(self.config, method, self._objective(method))
 
     def _objective(self, method: Method) -> str:
-        published = "errors" if self.config.order == "lotter" else "squares"
+        published = "errors" if self.config.pass_order == "lotter" else "squares"
         return method.objective or published
 
     def adam(self, updates):
         """Returns Chainer's Adam; for `lotter` Keras's, with its schedule."""
-        if self.config.order == "lotter":
+        if self.config.pass_order == "lotter":
             return Adam(optimizers.lotter_schedule(updates), 1e-7)
         return Adam()
 

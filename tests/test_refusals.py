@@ -31,7 +31,7 @@ from prednet_jax.curvature.hessian import hessian_operator
 from prednet_jax.models import convolution, prednet, sequences
 from prednet_jax.objectives import Method
 from prednet_jax.runs import sweeps
-from prednet_jax.saddles import escape, symmetric
+from prednet_jax.saddles import escape_theory, symmetric
 from prednet_jax.statistics import (
     margin_from_losses,
     pair_by_seed,
@@ -62,9 +62,9 @@ def convolve(algorithm, size):
 
 
 def escaped(gamma=1.0, learning_rate=0.1, momentum=0.0, sigma=1.0, c=1.0):
-    growth = escape.growth(gamma, learning_rate=learning_rate, momentum=momentum)
-    noise = escape.noise_projection(sigma, growth)
-    escape.updates_saved(c, noise, growth)
+    growth = escape_theory.growth(gamma, learning_rate=learning_rate, momentum=momentum)
+    noise = escape_theory.noise_projection(sigma, growth)
+    escape_theory.updates_saved(c, noise, growth)
 
 
 def escape_runs(**changes):
@@ -128,8 +128,8 @@ CASES = {
         (lambda: PredNetConfig(pixel_max=1e300), r"pixel_max=1e\+300: .* up to 3.4e38"),
         (lambda: PredNetConfig(convolution="fft"), "convolution='fft': .* auto"),
         (lambda: AutoencoderConfig(hidden=()), "hidden"),
-        (lambda: keys.stream(2**32, "init"), "seed="),
-        (lambda: keys.stream(0, "weights"), "stream='weights'"),
+        (lambda: keys.derive(2**32, "init"), "seed="),
+        (lambda: keys.derive(0, "weights"), "purpose='weights'"),
         (lambda: optimizers.chainer_adam(0), "learning_rate=0"),
         (lambda: optimizers.chainer_adam(b1=1.0), "b1=1.0"),
         (lambda: optimizers.chainer_adam(eps=-1.0), "eps=-1.0"),

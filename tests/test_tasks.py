@@ -64,11 +64,11 @@ def test_a_convolution_is_replaced_where_there_is_one():
 
 def test_streams_of_keys_differ_by_name_and_seed():
     drawn = {
-        tuple(jax.random.key_data(keys.stream(seed, name)).tolist())
+        tuple(jax.random.key_data(keys.derive(seed, name)).tolist())
         for seed in (0, 0, 1)
-        for name in keys.STREAMS
+        for name in keys.PURPOSES
     }
-    assert len(drawn) == 2 * len(keys.STREAMS)
+    assert len(drawn) == 2 * len(keys.PURPOSES)
 
 
 def test_a_task_from_elsewhere(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_the_number_of_weights_is_known_without_drawing_them():
         AutoencoderConfig(height=4, width=6, channels=3, hidden=(5, 2)),
     ):
         task = tasks.of(config)
-        params = task.init_params(keys.stream(0, "init"))
+        params = task.init_params(keys.derive(0, "init"))
         assert task.weights == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 

@@ -108,7 +108,7 @@ def initializers(config: PredNetConfig | AutoencoderConfig) -> Table:
         shape = (conv.filter_size, conv.filter_size, conv.in_channels)
         gate = kind in ("gates", "top_down", "cell")
         fan_out = (recurrent if gate else conv.out_channels) * taps
-        if config.order == "lotter":
+        if config.pass_order == "lotter":
             inputs = conv.in_channels
             if gate:
                 # In Keras one convolution sees h, E and the layer above together.

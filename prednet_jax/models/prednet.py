@@ -283,7 +283,7 @@ def outputs(
     state, found = scan_frames(
         params, config, state, frames, pick, extrapolate_from=extrapolate_from
     )
-    if "prediction" in names and config.order == "watanabe":
+    if "prediction" in names and config.pass_order == "watanabe":
         # The step at frame t predicts frame t + 1, so predictions shift by one.
         found["prediction"] = jnp.concatenate([before[None], found["prediction"][:-1]])
     return found, state

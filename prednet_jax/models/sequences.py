@@ -101,7 +101,7 @@ def unit_times(config: PredNetConfig, layers: Sequence[str]) -> dict[str, int]:
         {'E0': 0, 'R1': -1}
     """
     kinds = {name: prednet.place_of_map(config, name)[0] for name in layers}
-    before = ("hidden", "prediction") if config.order == "lotter" else ()
+    before = ("hidden", "prediction") if config.pass_order == "lotter" else ()
     return {name: -1 if kind in before else 0 for name, kind in kinds.items()}
 
 

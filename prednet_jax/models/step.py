@@ -87,7 +87,7 @@ def initial_state(
             for layer, width in enumerate(widths)
         )
 
-    lotter = config.order == "lotter"
+    lotter = config.pass_order == "lotter"
     return PredNetState(
         hidden=zeros(config.recurrent),
         cell=zeros(config.recurrent),
@@ -117,7 +117,7 @@ def step(
 
     Returns the state after the frame, and every intermediate quantity.
     """
-    if config.order == "lotter":
+    if config.pass_order == "lotter":
         hidden, cell = _top_down(config, conv, others, state, state.error)
         predictions = _predictions(config, conv, others, hidden)
         targets, errors = _bottom_up(config, conv, others, predictions, frame)
@@ -143,7 +143,7 @@ def _bottom_up(
         above = jax.nn.relu(predictions[layer] - targets[layer])
         below = jax.nn.relu(targets[layer] - predictions[layer])
         # The two variants stack the halves in opposite order.
-        halves = [above, below] if config.order == "lotter" else [below, above]
+        halves = [above, below] if config.pass_order == "lotter" else [below, above]
         errors.append(jnp.concatenate(halves, axis=-1))
         if layer + 1 < config.layers:
             name = f"features_{layer}"

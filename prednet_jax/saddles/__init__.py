@@ -1,8 +1,9 @@
 """Functions with known saddles, and runs that leave them.
 
-Three modules are imported by name: `escape` computes how many updates noise saves,
-`symmetric` trains PredNet from an exact saddle, and `curvature_probe` measures the
-curvature along a training.
+Four modules are imported by name: `escape_theory` computes how many updates noise
+saves, `measured_escapes` runs the functions and makes a table, `symmetric` trains
+PredNet from an exact saddle, and `curvature_probe` measures the curvature along a
+training.
 """
 
 from prednet_jax.saddles.dynamics import Escape as Escape

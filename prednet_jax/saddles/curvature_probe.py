@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from prednet_jax import curvature, data, process
 from prednet_jax.data.windows import Schedule
 from prednet_jax.objectives import Method
-from prednet_jax.saddles import escape
+from prednet_jax.saddles import escape_theory
 from prednet_jax.tasks import Adam, Task, frame_size
 from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.trainer import Trainer
@@ -71,7 +71,7 @@ def fresh(
     trainer = Trainer(task, optimizer, Method())
     for state, record in loop.train(trainer, start, source, schedule, seed=seed):
         if record.update in updates:
-            key = jax.random.fold_in(keys.stream(seed, "probe"), record.update)
+            key = jax.random.fold_in(keys.derive(seed, "probe"), record.update)
             row = probe(loss, state, moments(state.params), adam, key=key, **options)
             yield {"model": task.name} | row
 
@@ -171,10 +171,12 @@ def _escape(
     `sigma` is the gradient's noise along it, `noise` the same relative to the gradient;
     `z` and `step` are results of `project`.
     """
-    growth = escape.growth(gamma, learning_rate=rate, momentum=B1, averaged=True)
-    c_sigma = escape.noise_projection(sigma, growth)
-    c = escape.growing_projection(z, step, growth)
-    useful = escape.useful_projection(c_sigma, growth)  # Proportional to the noise.
+    growth = escape_theory.growth(gamma, learning_rate=rate, momentum=B1, averaged=True)
+    c_sigma = escape_theory.noise_projection(sigma, growth)
+    c = escape_theory.growing_projection(z, step, growth)
+    useful = escape_theory.useful_projection(
+        c_sigma, growth
+    )  # Proportional to the noise.
     return {
         "growth_per_update": growth.fast,
         "step_projection": step,
@@ -183,7 +185,7 @@ def _escape(
         "noise": noise,
         "noise_projection": c_sigma,
         "useful_projection": useful,
-        "updates_saved": escape.updates_saved(c, c_sigma, growth),
+        "updates_saved": escape_theory.updates_saved(c, c_sigma, growth),
         "noise_for_one_update": noise * c / useful,
     }
 

@@ -158,7 +158,7 @@ def start(run: SaddleRun, design: SaddleDesign) -> dict:
     """Returns the initial weights of a run, and sets JAX to its precision."""
     process.set_precision("float32")
     config = design.config
-    key = keys.stream(run.seed, "probe")
+    key = keys.derive(run.seed, "probe")
     params = loop.initial_params(config, run.seed)
     params = symmetrise(params, config, blocks=PROGRAMS[run.program])
     params = split(params, config, run.delta, key)

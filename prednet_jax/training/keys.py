@@ -11,13 +11,13 @@ import jax
 
 from prednet_jax.errors import check_int, one_of
 
-STREAMS = ("init", "data", "noise", "probe")
+PURPOSES = ("init", "data", "noise", "probe")
 IMPLEMENTATION = "threefry2x32"
 
 
-def stream(seed: int, name: str) -> jax.Array:
-    """Returns the PRNG key (threefry2x32) of a purpose of `STREAMS`."""
+def derive(seed: int, purpose: str) -> jax.Array:
+    """Returns the PRNG key (threefry2x32) of a seed for one of `PURPOSES`."""
     check_int("seed", seed, 0, 2**32 - 1)
-    one_of("stream", name, STREAMS)
+    one_of("purpose", purpose, PURPOSES)
     root = jax.random.key(seed, impl=IMPLEMENTATION)
-    return jax.random.fold_in(root, zlib.crc32(name.encode()))
+    return jax.random.fold_in(root, zlib.crc32(purpose.encode()))

@@ -100,7 +100,7 @@ def initial_params(network: Network, seed: int) -> dict:
     """
     cpu = jax.local_devices(backend="cpu")[0]
     with jax.default_device(cpu), jax.enable_x64(False):
-        return tasks.of(network).init_params(keys.stream(seed, "init"))
+        return tasks.of(network).init_params(keys.derive(seed, "init"))
 
 
 def prepare_params(
@@ -113,7 +113,7 @@ def prepare_params(
 
 def noise_key(seed: int, draw: int) -> jax.Array:
     """Returns the key of a run's noise."""
-    key = keys.stream(seed, "noise")
+    key = keys.derive(seed, "noise")
     return jax.random.fold_in(key, draw) if draw else key
 
 

@@ -112,7 +112,7 @@ class Recipe:
         """Makes the updates of every run."""
         return Trainer(self.task, self.optimizer, self.method, self.noise)
 
-    def schedule(
+    def frame_schedule(
         self, source: FrameSource, seed: int, updates: int | None = None
     ) -> Schedule:
         """Returns which frames each of the first updates of a seed sees."""
@@ -151,12 +151,12 @@ class PreparedRun(NamedTuple):
 
 def prepare(recipe: Recipe, seed: int) -> PreparedRun:
     """Opens the data and draws the weights, all of which can be refused."""
-    keys.stream(seed, "init")
+    keys.derive(seed, "init")
     _ = recipe.validation
     source, weights = recipe.data.open_training(recipe.task, seed), recipe.weights
     if weights is None:
         weights = loop.initial_params(recipe.task, seed)
-    schedule = recipe.schedule(source, seed)
+    schedule = recipe.frame_schedule(source, seed)
     drawn, batch = recipe.data.sampling == "windows", recipe.data.batch
     left = data.never_seen(source, schedule.window, batch=batch, drawn=drawn)
     if left:

@@ -199,7 +199,7 @@ def many_seeds(
     of `compile_update`. Every process of the program makes the same updates.
     """
     local = layout.local(0)
-    noise = [jax.random.key_data(keys.stream(run.seed, "noise")) for run in runs]
+    noise = [jax.random.key_data(keys.derive(run.seed, "noise")) for run in runs]
     key_data = layout.stack(noise, BY_REPLICA)
 
     def step(states: TrainState, windows: Windows) -> tuple[TrainState, list]:

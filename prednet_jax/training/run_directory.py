@@ -100,7 +100,7 @@ def check_same(
     if old.manifest is None:
         return
     made = old.manifest.updates
-    first = recipe.schedule(source, new.seed, made)
+    first = recipe.frame_schedule(source, new.seed, made)
     order = data.order_fingerprint(source, first)
     wanted = dataclasses.replace(new, data_order_sha256=order).to_json()
     before, now = old.manifest.to_json(), json.loads(json.dumps(wanted))
@@ -121,7 +121,7 @@ def check_same(
                 f"of {folder}"
             )
     longer = f"--resume: updates={recipe.updates}: expected the {made} of {folder}"
-    entire = recipe.schedule(source, new.seed)
+    entire = recipe.frame_schedule(source, new.seed)
     anew = "so train them anew in another directory"
     if not np.array_equal(first.start, entire.start[:made]):
         raise UserError(

@@ -264,7 +264,7 @@ def _program(
 @functools.cache
 def _default_key() -> jax.Array:
     with jax.ensure_compile_time_eval():  # not a part of a caller's trace
-        return keys.stream(0, "noise")
+        return keys.derive(0, "noise")
 
 
 def train_windows(
@@ -291,7 +291,7 @@ def train_windows(
     losses[i] is the MSE of the prediction of frame i + 1 against its true target.
     """
     # The first frame of a `lotter` stream is only seen, by a transition of its own.
-    shortest = 1 if getattr(config, "order", None) == "watanabe" else 2
+    shortest = 1 if getattr(config, "pass_order", None) == "watanabe" else 2
     check_int("window", window, shortest)
     method = Method(
         objective=objective, targets=targets, truncation_leak=truncation_leak

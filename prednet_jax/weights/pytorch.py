@@ -115,7 +115,7 @@ def from_pytorch(
     config: PredNetConfig, arrays: Mapping[str, np.ndarray], scale: float
 ) -> dict:
     """Converts arrays, of a network for frames in [0, scale], to parameters."""
-    swapped = config.order == "watanabe"
+    swapped = config.pass_order == "watanabe"
 
     def kernel(weight: np.ndarray) -> np.ndarray:
         return weight.transpose(2, 3, 1, 0)

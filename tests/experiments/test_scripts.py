@@ -22,7 +22,7 @@ from prednet_jax import (
     weights,
 )
 from prednet_jax.noise import ReductionOrder, coverage
-from prednet_jax.saddles.escapes import EVENTS
+from prednet_jax.saddles.measured_escapes import EVENTS
 from prednet_jax.training import calibration
 from tests.processes import ROOT, SCRIPTS, python
 

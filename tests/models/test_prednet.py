@@ -307,7 +307,7 @@ def test_units_of_both_forms_are_lined_up_by_what_they_have_seen():
         other = frames.copy()
         other[6] = 1 - other[6]
         times = sequences.unit_times(config, names)
-        assert times["R0"] == times["Ahat0"] == -(config.order == "lotter")
+        assert times["R0"] == times["Ahat0"] == -(config.pass_order == "lotter")
         for align in ("frame", "seen"):
             found, changed = (
                 sequences.units(params, config, shown, names, align=align)
