@@ -44,7 +44,7 @@ _cli.TOPICS |= {
     "Output": ["workdir", "tables", "dry_run"],
 }
 _flags.define_setup_flags(
-    models=list(tasks.NAMED), updates=published.RUNGS[-1], workdir="results/compare"
+    models=list(tasks.NAMED), updates=published.UPDATES[-1], workdir="results/compare"
 )
 flags.DEFINE_float(
     "minutes",
@@ -184,7 +184,7 @@ def _plan_of_flags() -> budget.Plan:
     if _fresh():
         first = secrets.randbelow(2**31)
     seeds = FEW if FLAGS.seeds is None else FLAGS.seeds
-    return budget.Plan(first, budget.Rung(seeds=seeds, updates=FLAGS.updates))
+    return budget.Plan(first, budget.Size(seeds=seeds, updates=FLAGS.updates))
 
 
 def _fresh() -> bool:
@@ -200,7 +200,7 @@ def _kept_plan() -> budget.Plan | None:
         asked = FLAGS.minutes if FLAGS["minutes"].present else kept.minutes
         same = kept.minutes is not None and kept.minutes == asked
     else:
-        same = kept.minutes is None and kept.rung == _plan_of_flags().rung
+        same = kept.minutes is None and kept.size == _plan_of_flags().size
     return kept if same else None
 
 
@@ -211,7 +211,7 @@ def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
     """
     root = Path(FLAGS.workdir)
     if kept := _kept_plan():
-        size = budget.describe_size(kept.first_seed, kept.rung)
+        size = budget.describe_size(kept.first_seed, kept.size)
         reporter.line(f"Continues the comparison that was interrupted: {size}.")
         return kept
     plan, fresh = _plan_of_flags(), _fresh()
@@ -224,9 +224,9 @@ def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
         speed = session.measure(reporter, make_design(plan), FLAGS.jobs)
         left = 60 * FLAGS.minutes - (time.monotonic() - started)
         choice = budget.choose(left, speed, FLAGS.jobs)
-        plan = budget.Plan(plan.first_seed, choice.rung, FLAGS.minutes, speed.closing)
+        plan = budget.Plan(plan.first_seed, choice.size, FLAGS.minutes, speed.closing)
         reporter.paragraph(budget.describe_choice(choice, speed))
-    reporter.line(f"Size: {budget.describe_size(plan.first_seed, plan.rung)}.")
+    reporter.line(f"Size: {budget.describe_size(plan.first_seed, plan.size)}.")
     root.mkdir(parents=True, exist_ok=True)
     plan.write(root)
     return plan
@@ -234,18 +234,18 @@ def _plan(reporter: progress.Reporter, started: float) -> budget.Plan:
 
 def make_design(plan: budget.Plan) -> runs.Design:
     """Returns the design of a plan, with the flags that every plan shares."""
-    setup, rung = _flags.setup(), plan.rung
-    setup["tasks"] = tuple(t for t in setup["tasks"] if t.name not in rung.without)
+    setup, size = _flags.setup(), plan.size
+    setup["tasks"] = tuple(t for t in setup["tasks"] if t.name not in size.without)
     return runs.Design(
         script=_script("train.py"),
         arms=None if FLAGS.arms is None else runs.arm_names(FLAGS.arms),
-        without=rung.without,
-        seeds=rung.seeds,
+        without=size.without,
+        seeds=size.seeds,
         first_seed=plan.first_seed,
         margin=FLAGS.margin,
         threads=FLAGS.threads or None,
-        keep_every=published.RUNGS[0] if plan.minutes else 0,
-        **setup | {"updates": rung.updates},
+        keep_every=published.UPDATES[0] if plan.minutes else 0,
+        **setup | {"updates": size.updates},
     )
 
 
@@ -265,7 +265,7 @@ def _list_jobs(design: runs.Design) -> None:
 
 def _saddle(design: runs.Design, plan: budget.Plan) -> Saddle | None:
     """Returns the trainings from a saddle that belong to a plan, or None."""
-    arms, updates = plan.rung.saddle_arms, plan.rung.saddle_updates
+    arms, updates = plan.size.saddle_arms, plan.size.saddle_updates
     if not plan.minutes:
         updates = max(design.updates, symmetric.BINS)
     if not arms or "prednet" not in [task.name for task in design.tasks]:
@@ -295,17 +295,17 @@ def _size_record(plan: budget.Plan, design: runs.Design, saddle: Saddle | None) 
         for task in design.tasks
         if task.windowed
     }
-    if design.updates not in study.rungs:
+    if design.updates not in study.by_updates:
         for reasons in differs.values():
             reasons.append(f"{design.updates} updates instead of 1000, 2000 or 3000")
     return {
         "minutes": plan.minutes,
-        "planned_updates": plan.rung.updates,
+        "planned_updates": plan.size.updates,
         "updates": {task.name: design.updates_of(task) for task in design.tasks},
         "window": design.window,
         "networks": {task.name: task.network() for task in design.tasks},
         "data": {task.name: design.data_of(task) for task in design.tasks},
-        "given_up": plan.rung.given_up,
+        "given_up": plan.size.given_up,
         "saddle_updates": saddle.updates if saddle else None,
         "differs_from_study": differs,
     }

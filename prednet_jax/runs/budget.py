@@ -1,9 +1,9 @@
 """Chooses how much of the study a comparison repeats in a given number of minutes.
 
-A *rung* is a size of the comparison: its number of seeds and of updates. The effects it
+A size of the comparison is its number of seeds and of updates (`Size`). The effects it
 can detect are known from the records of the study before it is run (`published`). Its
 duration follows from a short measurement of this machine: the two programs that every
-rung needs are compiled, for use in the comparison too, and make a few updates, both at
+size needs are compiled, for use in the comparison too, and make a few updates, both at
 the same time.
 
     python benchmarks/compare_costs.py
@@ -89,7 +89,7 @@ class Speed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class Size:
     """A size of the comparison: its seeds, its updates, and parts that are given up."""
 
     seeds: int
@@ -99,7 +99,7 @@ class Rung:
     @property
     def saddle_updates(self) -> int:
         """Returns the updates of the runs from a saddle; by then twins have left it."""
-        long = self.updates >= published.RUNGS[-1]
+        long = self.updates >= published.UPDATES[-1]
         return published.SADDLE_UPDATES[-1 if long else -2]
 
     @property
@@ -127,7 +127,7 @@ class Rung:
     @property
     def chance(self) -> float:
         """Returns the chance that its random orders separate from the fixed ones."""
-        return published.load().rungs[self.updates].chance_to_separate(self.seeds)
+        return published.load().by_updates[self.updates].chance_to_separate(self.seeds)
 
     def processes(self, speed: Speed) -> list[float]:
         """Returns the seconds of each process, in the order in which they start."""
@@ -166,48 +166,48 @@ def makespan(works: Iterable[float], processes: int) -> float:
     return max(free)
 
 
-def ladder() -> Iterator[Rung]:
-    """Yields every rung, with all parts first."""
+def all_sizes() -> Iterator[Size]:
+    """Yields every size, with all parts first."""
     parts = tuple(GIVEN_UP)
     for count in range(len(parts) + 1):
-        for updates in published.RUNGS:
+        for updates in published.UPDATES:
             for seeds in range(1, MOST_SEEDS + 1):
-                yield Rung(seeds=seeds, updates=updates, without=parts[:count])
+                yield Size(seeds=seeds, updates=updates, without=parts[:count])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The rung that was chosen, and its duration.
+    """The size that was chosen, and its duration.
 
     Attributes:
-        rung: the rung.
+        size: the size.
         seconds: its expected wall seconds.
-        fits: whether it is expected to end in time; the smallest rung may not.
+        fits: whether it is expected to end in time; the smallest size may not.
     """
 
-    rung: Rung
+    size: Size
     seconds: float
     fits: bool
 
 
 def choose(seconds: float, speed: Speed, processes: int) -> Choice:
-    """Chooses the rung for a number of wall seconds.
+    """Chooses the size for a number of wall seconds.
 
-    Among the rungs that fit, it chooses the one whose random orders most likely
+    Among the sizes that fit, it chooses the one whose random orders most likely
     separate from the fixed ones, since otherwise nothing can be concluded about noise.
-    A part that is given up counts as `WORTH_OF_A_PART`. Among nearly equal rungs it
+    A part that is given up counts as `WORTH_OF_A_PART`. Among nearly equal sizes it
     takes the one with the most training.
     """
-    rungs = {rung: rung.seconds(speed, processes) for rung in ladder()}
-    fitting = [rung for rung, cost in rungs.items() if cost <= FILLED * seconds]
+    sizes = {size: size.seconds(speed, processes) for size in all_sizes()}
+    fitting = [size for size, cost in sizes.items() if cost <= FILLED * seconds]
     if not fitting:
-        least = min(rungs, key=lambda rung: rungs[rung])
-        return Choice(rung=least, seconds=rungs[least], fits=False)
+        least = min(sizes, key=lambda size: sizes[size])
+        return Choice(size=least, seconds=sizes[least], fits=False)
     worth = {r: r.chance - WORTH_OF_A_PART * len(r.without) for r in fitting}
     best = max(worth.values())
-    equal = [rung for rung in fitting if worth[rung] > best - EQUAL_CHANCE]
+    equal = [size for size in fitting if worth[size] > best - EQUAL_CHANCE]
     chosen = max(equal, key=lambda r: (-len(r.without), r.seeds * r.updates, r.updates))
-    return Choice(rung=chosen, seconds=rungs[chosen], fits=True)
+    return Choice(size=chosen, seconds=sizes[chosen], fits=True)
 
 
 @dataclass(frozen=True)
@@ -216,13 +216,13 @@ class Plan:
 
     Attributes:
         first_seed: the first root seed.
-        rung: seeds, updates, and the parts that are given up.
+        size: seeds, updates, and the parts that are given up.
         minutes: duration it was chosen for, or None if the flags decided.
         closing: seconds that judging the runs and the report take.
     """
 
     first_seed: int
-    rung: Rung
+    size: Size
     minutes: float | None = None
     closing: float = 0.0
 
@@ -239,39 +239,40 @@ class Plan:
         problem = f"{root / PLAN}: not the plan of a comparison"
         wanted = "; expected what compare_backends.py wrote: remove it to begin anew"
         with files.broken_as(problem, wanted, files.FileError, (AttributeError,)):
-            rung = stored.pop("rung")
-            without = tuple(rung.pop("without"))
-            return cls(**stored, rung=Rung(**rung, without=without))
+            # A plan of an earlier version has the name rung.
+            size = stored.pop("size" if "size" in stored else "rung")
+            without = tuple(size.pop("without"))
+            return cls(**stored, size=Size(**size, without=without))
 
 
-def describe_size(first: int, rung: Rung) -> str:
-    """Returns the seeds and updates of a rung, in words."""
-    last = first + rung.seeds - 1
-    seeds = f"seed {first}" if rung.seeds == 1 else f"seeds {first} to {last}"
-    return f"{seeds}, {rung.updates} updates each"
+def describe_size(first: int, size: Size) -> str:
+    """Returns the seeds, from the first one on, and updates of a size, in words."""
+    last = first + size.seeds - 1
+    seeds = f"seed {first}" if size.seeds == 1 else f"seeds {first} to {last}"
+    return f"{seeds}, {size.updates} updates each"
 
 
 def describe_choice(choice: Choice, speed: Speed) -> str:
     """Describes the choice and its reason, and the parts that are given up."""
-    rung = choice.rung
-    effect, higher, total = published.load().rungs[rung.updates].stale_effect()
+    size = choice.size
+    effect, higher, total = published.load().by_updates[size.updates].stale_effect()
     text = (
         f"An update takes {1e3 * COSTS['float32'][1] * speed.updates:.0f} ms on this "
-        f"machine. Chosen: {counts(rung)}, about {choice.seconds / 60:.1f} minutes "
+        f"machine. Chosen: {counts(size)}, about {choice.seconds / 60:.1f} minutes "
         f"more. By the records of the study, such runs have a chance of "
-        f"{rung.chance:.0%} to show what noise does: in the others, random orders of "
+        f"{size.chance:.0%} to show what noise does: in the others, random orders of "
         "sums have not yet moved the weights apart. The mistake of the article's "
         f"script had raised the loss in {higher} of {total} seeds by then "
         f"({effect:+.0%})."
     )
-    if rung.without:
-        parts = "; ".join(rung.given_up)
+    if size.without:
+        parts = "; ".join(size.given_up)
         text += f" Left out for lack of time: {parts}. Give more --minutes for them."
     if not choice.fits:
         text += " This is the smallest size, and it may take longer than --minutes."
     return text
 
 
-def counts(rung: Rung) -> str:
-    """Returns how many seeds and updates a rung has, in words."""
-    return f"{rung.seeds} seed{'s' * (rung.seeds > 1)} of {rung.updates} updates"
+def counts(size: Size) -> str:
+    """Returns how many seeds and updates a size has, in words."""
+    return f"{size.seeds} seed{'s' * (size.seeds > 1)} of {size.updates} updates"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PATH = Path(__file__).with_name("published.json")
 #: Numbers of updates after which the study's losses are published.
-RUNGS = (1000, 2000, 3000)
+UPDATES = (1000, 2000, 3000)
 #: Updates after which losses from the saddle are published; twins leave it by 1500.
 SADDLE_UPDATES = (1500, 2250, 3000)
 #: Runs from the saddle: float32, a fresh order at every call, one order for the run.
@@ -35,7 +35,7 @@ _RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
-class PublishedRung:
+class PublishedRuns:
     """The results of the study after a given number of updates.
 
     Attributes:
@@ -47,7 +47,7 @@ class PublishedRung:
     losses: statistics.Arms = field(hash=False)
     distance: tuple[float, ...]
 
-    @functools.cache  # noqa: B019 (there are three rungs)
+    @functools.cache  # noqa: B019 (there are three objects)
     def chance_to_separate(self, seeds: int) -> float:
         """Returns the chance that the median of `seeds` seeds has separated."""
         drawn = np.random.default_rng(0).choice(self.distance, (_RESAMPLES, seeds))
@@ -67,17 +67,17 @@ class Published:
     """The content of `published.json`; `saddle` has losses by updates, arm and seed."""
 
     setting: Mapping[str, object]
-    rungs: Mapping[int, PublishedRung]
+    by_updates: Mapping[int, PublishedRuns]
     saddle: Mapping[int, Mapping[str, Mapping[str, float]]]
     orders_away: float
 
     def losses(self, design: "Design") -> dict[str, statistics.Arms]:
         """Returns the published losses by network, where a design repeats the study."""
-        rung = self.rungs.get(design.updates)
+        runs = self.by_updates.get(design.updates)
         return {
-            task.name: rung.losses
+            task.name: runs.losses
             for task in design.tasks
-            if rung is not None and not self.other_setting(design, task)
+            if runs is not None and not self.other_setting(design, task)
         }
 
     def other_setting(self, design: "Design", task: Any) -> list[str]:
@@ -147,13 +147,13 @@ def _text(value: Any) -> str:
 def load() -> Published:
     """Reads the published numbers of the package."""
     stored = records.read_json(PATH)
-    rungs = {
-        int(updates): PublishedRung(
-            rung["losses"], tuple(rung["distance_over_travelled"].values())
+    by_updates = {
+        int(updates): PublishedRuns(
+            runs["losses"], tuple(runs["distance_over_travelled"].values())
         )
-        for updates, rung in stored["rungs"].items()
+        for updates, runs in stored["by_updates"].items()
     }
     setting = {k: v for k, v in stored["setting"].items() if k != "seeds"}
     saddle = stored["saddle"]
     lengths = {int(updates): arms for updates, arms in saddle["losses"].items()}
-    return Published(setting, rungs, lengths, saddle["orders_away"])
+    return Published(setting, by_updates, lengths, saddle["orders_away"])

@@ -163,12 +163,12 @@ class _Watch:
         self.found = self.found or self._first_finding()
         if self.deadline is None or time.monotonic() < self.deadline:
             return
-        if shortened.largest_rung(self.needed, published.RUNGS) is not None:
+        if shortened.largest_size(self.needed, published.UPDATES) is not None:
             self.stop.set()
         elif not self.late:
             self.late = True
             self.reporter.event(
-                f"The runs have not made {published.RUNGS[0]} updates, the smallest "
+                f"The runs have not made {published.UPDATES[0]} updates, the smallest "
                 "number that can be judged, and judging takes the time that is left. "
                 "So they continue, and the comparison takes longer than it should."
             )
@@ -196,13 +196,13 @@ def shorten(
     reporter: Reporter, design: Design, needed: list[Job], saddle: Saddle | None
 ) -> tuple[Design, Saddle | None]:
     """Returns the largest design that the runs have reached; cuts off later updates."""
-    rung = shortened.largest_rung(needed, published.RUNGS)
-    assert rung is not None
-    seeds = range(design.first_seed, design.first_seed + rung.seeds)
+    size = shortened.largest_size(needed, published.UPDATES)
+    assert size is not None
+    seeds = range(design.first_seed, design.first_seed + size.seeds)
     lost: list[str] = []
     tasks_left, without = list(design.tasks), list(design.without)
     for job in design.runs():
-        updates = rung.updates if job.task.windowed else job.updates
+        updates = size.updates if job.task.windowed else job.updates
         if all(shortened.reached(job, seed) >= updates for seed in seeds):
             for seed in seeds:
                 shortened.shorten(job, seed, updates)
@@ -217,15 +217,15 @@ def shorten(
         arms = reached.arms if reached else ()
         lost += [f"saddle {arm}" for arm in saddle.arms if arm not in arms]
         saddle = reached
-    text = f"The time is over. Judged are {budget.counts(rung)}"
+    text = f"The time is over. Judged are {budget.counts(size)}"
     text += f", without {', '.join(lost)}" * bool(lost)
-    if lost or (rung.seeds, rung.updates) != (design.seeds, design.updates):
+    if lost or (size.seeds, size.updates) != (design.seeds, design.updates):
         reporter.event(f"{text}.")
     design = replace(
         design,
         tasks=tuple(tasks_left),
         without=tuple(dict.fromkeys(without)),
-        seeds=rung.seeds,
-        updates=rung.updates,
+        seeds=size.seeds,
+        updates=size.updates,
     )
     return design, saddle

@@ -23,18 +23,21 @@ def reached(job: Job, seed: int) -> int:
     return max((u for u in checkpoints.updates(folder) if u <= job.updates), default=0)
 
 
-def largest_rung(needed: Sequence[Job], rungs: Sequence[int]) -> budget.Rung | None:
-    """Returns the best rung that all needed jobs have reached, or None."""
+def largest_size(needed: Sequence[Job], lengths: Sequence[int]) -> budget.Size | None:
+    """Returns the best size that all needed jobs have reached, or None.
+
+    `lengths` are the numbers of updates that a size may have.
+    """
     found = []
-    for updates in rungs:
+    for updates in lengths:
         seeds = 0
         for seed in needed[0].seeds:
             if any(reached(job, seed) < updates for job in needed):
                 break
             seeds += 1
         if seeds:
-            found.append(budget.Rung(seeds=seeds, updates=updates))
-    return max(found, key=lambda rung: (rung.chance, rung.updates), default=None)
+            found.append(budget.Size(seeds=seeds, updates=updates))
+    return max(found, key=lambda size: (size.chance, size.updates), default=None)
 
 
 def shorten(job: Job, seed: int, updates: int) -> None:

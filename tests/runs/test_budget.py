@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from prednet_jax.runs import budget, published
-from prednet_jax.runs.budget import Rung, Speed
+from prednet_jax.runs.budget import Size, Speed
 
 
 def test_a_list_of_works_ends_when_the_last_one_does():
@@ -16,16 +16,16 @@ def test_what_is_chosen_fits_and_shows_most(factor):
     speed = Speed(compiling=factor, updates=factor)
     for seconds in (120, 300, 900):
         choice = budget.choose(seconds, speed, 2)
-        assert choice.seconds == choice.rung.seconds(speed, 2)
+        assert choice.seconds == choice.size.seconds(speed, 2)
         if not choice.fits:
-            least = min(rung.seconds(speed, 2) for rung in budget.ladder())
+            least = min(size.seconds(speed, 2) for size in budget.all_sizes())
             assert choice.seconds == least > budget.FILLED * seconds
             continue
         assert choice.seconds <= budget.FILLED * seconds
-        for rung in budget.ladder():
-            affordable = rung.seconds(speed, 2) <= budget.FILLED * seconds
-            if affordable and len(rung.without) <= len(choice.rung.without):
-                assert rung.chance <= choice.rung.chance + budget.EQUAL_CHANCE
+        for size in budget.all_sizes():
+            affordable = size.seconds(speed, 2) <= budget.FILLED * seconds
+            if affordable and len(size.without) <= len(choice.size.without):
+                assert size.chance <= choice.size.chance + budget.EQUAL_CHANCE
 
 
 @pytest.mark.parametrize(
@@ -49,26 +49,26 @@ def test_a_slow_machine_gets_a_smaller_size_and_ends_in_time(slower, surprise):
         if name in budget.MEASURED
     )
     begun = slower * measured
-    rung = budget.choose(300 - begun, speed, 2).rung
+    size = budget.choose(300 - begun, speed, 2).size
     ends = begun + budget.makespan(
-        [surprise * seconds for seconds in rung.processes(speed)], 2
+        [surprise * seconds for seconds in size.processes(speed)], 2
     )
     # At the deadline the runs that every claim needs have at least the smallest size.
-    smallest = dataclasses.replace(rung, seeds=1, updates=1000)
+    smallest = dataclasses.replace(size, seeds=1, updates=1000)
     needed = [surprise * seconds for seconds in smallest.processes(speed)[:4]]
     deadline = 300 - speed.closing
     assert begun + budget.makespan(needed, 2) < deadline
     if surprise == 1:
         assert ends < deadline
-    fast = budget.choose(300 - measured, Speed(), 2).rung
+    fast = budget.choose(300 - measured, Speed(), 2).size
     if slower > 1:
-        assert sum(rung.processes(Speed())) < sum(fast.processes(Speed()))
+        assert sum(size.processes(Speed())) < sum(fast.processes(Speed()))
 
 
 def test_more_minutes_give_more_evidence_and_nothing_is_given_up():
     speed = Speed()
     short, five, fifteen = (
-        budget.choose(60 * minutes - 30, speed, 2).rung for minutes in (2, 5, 15)
+        budget.choose(60 * minutes - 30, speed, 2).size for minutes in (2, 5, 15)
     )
     assert short.without
     assert short.seeds * short.updates < five.seeds * five.updates
@@ -81,12 +81,12 @@ def test_more_minutes_give_more_evidence_and_nothing_is_given_up():
 
 def test_parts_are_given_up_in_order_and_cost_nothing():
     speed = Speed()
-    whole = Rung(seeds=1, updates=2000)
+    whole = Size(seeds=1, updates=2000)
     costs = [
         dataclasses.replace(whole, without=tuple(budget.GIVEN_UP)[:count])
         for count in range(len(budget.GIVEN_UP) + 1)
     ]
-    seconds = [sum(rung.processes(speed)) for rung in costs]
+    seconds = [sum(size.processes(speed)) for size in costs]
     assert seconds == sorted(seconds, reverse=True)
     assert len(set(seconds)) == len(seconds)
     assert whole.saddle_arms == published.SADDLE_ARMS

@@ -117,9 +117,9 @@ def test_a_failing_arm_is_named(tmp_path):
 
 
 def test_arms_by_pattern():
-    rung = runs.arm("gaussian_0.1")
-    assert rung.changes == {"noise": "gradient_gaussian:scale=0.1"}
-    assert (rung.role, rung.scale) == (Role.GAUSSIAN, 0.1)
+    found = runs.arm("gaussian_0.1")
+    assert found.changes == {"noise": "gradient_gaussian:scale=0.1"}
+    assert (found.role, found.scale) == (Role.GAUSSIAN, 0.1)
     assert runs.arm("threads_2").changes == {"threads": 2}
     assert runs.arm("convolution_shifted").changes == {"convolution": "shifted"}
     assert runs.arm("threads_2").threads == 2

@@ -63,10 +63,10 @@ def test_the_largest_size_that_every_needed_run_has_reached(tmp_path, monkeypatc
             self.name = name
 
     needed = [Named("a"), Named("b")]
-    rung = shortened.largest_rung(needed, (1000, 2000, 3000))
-    assert (rung.seeds, rung.updates) == (2, 2000)
+    size = shortened.largest_size(needed, (1000, 2000, 3000))
+    assert (size.seeds, size.updates) == (2, 2000)
     reached["b"] = [900, 0, 0]
-    assert shortened.largest_rung(needed, (1000, 2000, 3000)) is None
+    assert shortened.largest_size(needed, (1000, 2000, 3000)) is None
 
 
 def written(job, losses, seed=7):

@@ -26,7 +26,7 @@ def test_the_study_is_repeated_in_its_setting_alone(tmp_path):
     assert len(everything.seeds) == 40
     found = statistics.predicted(everything, seeds=3, treatment=2, control=2)
     assert found == pytest.approx((-0.0199, 0.0317), abs=1e-4)
-    for updates in published.RUNGS:
+    for updates in published.UPDATES:
         assert set(study.losses(design(tmp_path, updates=updates))) == {"prednet"}
     for changes in (
         {"updates": 2999},
@@ -41,10 +41,10 @@ def test_the_study_is_repeated_in_its_setting_alone(tmp_path):
 
 
 def test_the_records_say_what_a_size_can_show():
-    rungs = published.load().rungs
-    assert rungs[1000].chance_to_separate(3) == pytest.approx(0.53, abs=0.02)
-    assert rungs[3000].chance_to_separate(3) == pytest.approx(0.95, abs=0.02)
-    effect, higher, seeds = rungs[1000].stale_effect()
+    by_updates = published.load().by_updates
+    assert by_updates[1000].chance_to_separate(3) == pytest.approx(0.53, abs=0.02)
+    assert by_updates[3000].chance_to_separate(3) == pytest.approx(0.95, abs=0.02)
+    effect, higher, seeds = by_updates[1000].stale_effect()
     assert effect == pytest.approx(0.83, abs=0.02)
     assert (higher, seeds) == (40, 40)
 
