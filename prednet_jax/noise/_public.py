@@ -13,13 +13,16 @@ from prednet_jax.noise.questions.cancellations import (
     Cancellations,
     cancellations,
 )
-from prednet_jax.noise.questions.causes import Difference
 from prednet_jax.noise.questions.curves import CurvesComparison, curves
 from prednet_jax.noise.questions.decisions import Decision, Decisions, decisions
 from prednet_jax.noise.questions.devices import devices, devices_table
 from prednet_jax.noise.questions.digits import digits, digits_table
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.first_difference import Differences, first_difference
+from prednet_jax.noise.questions.first_difference import (
+    Difference,
+    Differences,
+    first_difference,
+)
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
 from prednet_jax.noise.questions.logits import Logits, compare_logits

@@ -166,7 +166,9 @@ def _align_equations(
         )
         blocks = match.get_matching_blocks()
         return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
-    scores = [[score(i, j) for j in range(start, m)] for i in range(start, n)]
+    scores = np.array(
+        [[score(i, j) for j in range(start, m)] for i in range(start, n)], int
+    ).reshape(n - start, m - start)
     pairs = [(i, i) for i in range(start)]
     pairs += [(start + i, start + j) for i, j in _best_pairs(scores)]
     pairs += [(n + k, m + k) for k in range(end)]
@@ -179,25 +181,21 @@ def _align_equations(
     ]
 
 
-def _best_pairs(scores: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+def _best_pairs(scores: np.ndarray) -> list[tuple[int, int]]:
     """Returns pairs of rows and columns, in order, of the largest sum of scores."""
-    if not scores or not scores[0]:
-        return []
-    n, m = len(scores), len(scores[0])
-    total = [[0] * (m + 1) for _ in range(n + 1)]
+    n, m = scores.shape
+    # The largest sum from each row and column on.
+    total = np.zeros((n + 1, m + 1), int)
     for i in range(n - 1, -1, -1):
-        for j in range(m - 1, -1, -1):
-            total[i][j] = max(
-                total[i + 1][j],
-                total[i][j + 1],
-                total[i + 1][j + 1] + scores[i][j] if scores[i][j] else 0,
-            )
+        paired = np.where(scores[i] > 0, total[i + 1, 1:] + scores[i], 0)
+        best = np.maximum(total[i + 1, :-1], paired)
+        total[i, :-1] = np.maximum.accumulate(best[::-1])[::-1]
     pairs, i, j = [], 0, 0
     while i < n and j < m:
-        if scores[i][j] and total[i][j] == total[i + 1][j + 1] + scores[i][j]:
+        if scores[i, j] and total[i, j] == total[i + 1, j + 1] + scores[i, j]:
             pairs.append((i, j))
             i, j = i + 1, j + 1
-        elif total[i][j] == total[i + 1][j]:
+        elif total[i, j] == total[i + 1, j]:
             i += 1
         else:
             j += 1

@@ -1,28 +1,27 @@
 """Finds where two runs first differ: a recording and the same program here.
 
-`alignment` pairs the values, `distances` measures their distances and the effect of
-noise, and `causes` finds which of the differences are faults.
+`alignment` pairs the values, and `distances` measures their distances and the effect of
+noise. A value that differs is a fault only if something computed from it differs too,
+up to a result. It is not a fault if two paired equations compute different things
+(permuted weights, another formula), or if noise flips a decision without further
+effect.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from jax import Array
 
 from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.questions.alignment import (
+    INPUT_PRIMITIVES,
+    Pairs,
     UnmatchedEquations,
     align_recording,
     same_up_to_a_factor,
-)
-from prednet_jax.noise.questions.causes import (
-    Difference,
-    Found,
-    first_execution,
-    split_by_downstream_agreement,
-    with_causes,
 )
 from prednet_jax.noise.questions.distances import (
     Distance,
@@ -40,9 +39,36 @@ from prednet_jax.noise.questions.sampling import (
     keyed,
     with_routines,
 )
-from prednet_jax.noise.specs import NoiseSpec, default
+from prednet_jax.noise.questions.tables import bracketed
+from prednet_jax.noise.specs import NoiseSpec
 
+# Rows of each part of a printed report.
 MAX_ROWS = 12
+
+
+class Difference(NamedTuple):
+    """A value that differs, by path, primitive and line as in a `Recorded`.
+
+    Attributes:
+        difference: relative to the recorded value; infinite if numbers are NaN,
+            infinite or above 1e18 in other numbers, or if the shapes differ.
+        expected: the same for noise, RMS over the draws.
+        step: the step of each loop around, outermost first, of that difference.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    difference: float
+    expected: float
+    step: tuple[int, ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        step = f" at step {', '.join(map(str, self.step))}" if self.step else ""
+        note = f"  ({self.note})" if self.note else ""
+        numbers = f"{self.difference:>9.2g}  {self.expected:>9.2g}"
+        return f"{numbers}  {self.path}{step}{bracketed(self.source)}{note}"
 
 
 class Differences(tuple[Difference, ...]):
@@ -84,10 +110,6 @@ class Differences(tuple[Difference, ...]):
         return {"beyond": list(self), **vars(self)}
 
 
-# What other machines and versions do.
-NOISE = default()
-
-
 def first_difference(
     fn: Callable, recording: Recording, *, spec: NoiseSpec | None = None, draws: int = 8
 ) -> Callable[..., Differences]:
@@ -111,7 +133,7 @@ def first_difference(
     check_draws(draws, 2)
     accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
     expect(isinstance(recording, Recording), "recording", recording, accepted)
-    reaching = with_routines(NOISE if spec is None else spec)
+    reaching = with_routines(spec)
 
     def compare(call: BoundCall, key: Array) -> Differences:
         clean, under_noise = (Watch(call, spec) for spec in (None, reaching))
@@ -121,6 +143,14 @@ def first_difference(
         return found
 
     return keyed(fn, compare)
+
+
+class _Found(NamedTuple):
+    """A difference, its place in the order of execution and its pair of values."""
+
+    order: tuple[int, ...]
+    entry: Difference
+    pair: tuple[int, int]
 
 
 def against(
@@ -141,45 +171,41 @@ def against(
             effects[i].see(*distance(value, values[i])[::2])
     distances = {j: distance(there[i], values[j]) for i, j in pairs}
     flipped = _flipped(values, distances, effects)
-    beyond: list[Found] = []
-    differing: list[Found] = []
+    beyond: list[_Found] = []
+    differing: list[_Found] = []
     agreeing: set[int] = set()
-    compared = 0
     for i, j in pairs:
         far, both, away = distances[j]
-        compared += bool(both.any())
         judged = effects[j].judge(far, away, j in flipped)
-        over, changed = judged.over > 1, _changed(there[i], values[j])
+        changed = _changed(there[i], values[j])
+        over = both if changed else judged.over > 1
         if judged.agrees.all() and not changed:
             agreeing.add(j)
-        if changed:
-            over = both
         if not far.any() and not over.any():
             continue
-        if far.max() == math.inf:
-            changed = changed or "not finite in the same way"
-        note = changed or judged.note
+        note = "not finite in the same way" if far.max() == math.inf else judged.note
         chosen, when = (beyond, over) if over.any() else (differing, far > 0)
-        found = first_execution(values[j], (i, j), far, effects[j].expected, when, note)
-        chosen.append(found)
-
-    def may_differ(pair: tuple[int, int]) -> bool:
-        recorded, here = there[pair[0]], values[pair[1]]
+        found = far, effects[j].expected, when, changed or note
+        chosen.append(_first_execution(values[j], (i, j), *found))
+    alive = _reaching_results(values, agreeing)
+    faults = []
+    for each in beyond:
+        i, j = each.pair
         # A value with another factor is the same value, and wrong.
-        other = bool(unmatched) and not same_up_to_a_factor(recorded, here)
-        return other or is_discrete(here)
-
-    beyond, recovered = split_by_downstream_agreement(
-        values, beyond, agreeing, may_differ
-    )
-    differing += recovered
-    beyond.sort(key=lambda f: f.order)
+        other = bool(unmatched) and not same_up_to_a_factor(there[i], values[j])
+        if j in alive or not (other or is_discrete(values[j])):
+            faults.append(each)
+        else:
+            entry = each.entry._replace(note="what is computed of it agrees")
+            differing.append(each._replace(entry=entry))
+    faults.sort(key=lambda f: f.order)
     differing.sort(key=lambda f: f.order)
     only = [*_only("only here", values, {j for _, j in pairs})]
     only += _only("only in the recorded program", there, {i for i, _ in pairs})
-    report = Differences([*with_causes(there, values, pairs, beyond), *only])
+    report = Differences([*_with_causes(there, values, pairs, faults), *only])
     report.differing = tuple(f.entry for f in differing)
-    report.parted, report.compared = unmatched, compared
+    report.parted = unmatched
+    report.compared = sum(bool(both.any()) for _, both, _ in distances.values())
     report.recording = str(recording)
     return report
 
@@ -227,3 +253,114 @@ def _changed(there: Recorded, here: Recorded) -> str:
     ]
     same = (there.shape, there.dtype) == (here.shape, here.dtype)
     return "" if same else ", ".join(kinds)
+
+
+def _reaching_results(
+    values: Sequence[Recorded], agreeing: Collection[int]
+) -> set[int]:
+    """Returns the values that differ up to a result, or the end of known values.
+
+    `agreeing` are the positions of the values that are the same in both programs.
+    """
+    readers: dict[int, list[int]] = {}
+    for j, one in enumerate(values):
+        for i in one.operands:
+            readers.setdefault(i, []).append(j)
+    results = {j for j, one in enumerate(values) if one.primitive == "result"}
+    # Nothing depends on a value without readers, or it is not known what does.
+    ends = results if results and results <= set(agreeing) else set(range(len(values)))
+    alive: set[int] = set()
+    # An equation without a counterpart passes on what its readers say.
+    for j in reversed(range(len(values))):
+        read = alive.intersection(readers[j]) if j in readers else j in ends
+        if j not in agreeing and read:
+            alive.add(j)
+    return alive
+
+
+def _with_causes(
+    there: Sequence[Recorded],
+    here: Sequence[Recorded],
+    pairs: Pairs,
+    beyond: Sequence[_Found],
+) -> list[Difference]:
+    """Returns the entries, each after the unmatched equation that made it differ."""
+    sides = (there, here)
+    matched = [{pair[side] for pair in pairs} for side in (0, 1)]
+
+    def roots(find: Callable, pair: tuple[int, int]) -> list[tuple[int, int]]:
+        return [
+            (side, one)
+            for side in (1, 0)
+            for one in find(sides[side], matched[side], pair[side])
+        ]
+
+    # For values here. The results of a loop differ later than their sources.
+    earlier: set[int] = set()
+    functions = {one.source.partition(" in ")[2] for one in here}
+    listed: set[tuple[int, int]] = set()
+    entries: list[Difference] = []
+    for _, entry, pair in beyond:
+        causes: list[tuple[int, int]] = []
+        if not earlier.intersection(here[pair[1]].operands):
+            causes = roots(_first_unmatched_ancestor, pair)
+        if not causes and not entries:
+            # What a loop reads from outside is not known: it may have been these.
+            causes = roots(_last_unused_unmatched, pair)
+        for side, one in causes:
+            value = sides[side][one]
+            known = side or value.source.partition(" in ")[2] in functions
+            if (side, one) in listed or not value.source or not known:
+                continue
+            listed.add((side, one))
+            where = "here" if side else "in the recorded program"
+            note = f"only {where}; it has the difference of {entry.path}"
+            numbers = entry.difference, entry.expected, entry.step
+            cause = value.path, value.primitive, value.source
+            entries.append(Difference(*cause, *numbers, note))
+        entries.append(entry)
+        earlier.add(pair[1])
+    return entries
+
+
+def _first_execution(
+    value: Recorded,
+    pair: tuple[int, int],
+    far: np.ndarray,
+    expected: np.ndarray,
+    over: np.ndarray,
+    note: str,
+) -> _Found:
+    """Returns the difference of the first of the executions that are `over`."""
+    orders = [
+        (*(x for at in zip(value.starts, step, strict=True) for x in at), pair[1])
+        for step in value.steps.tolist()
+    ]
+    when = min(np.flatnonzero(over), key=orders.__getitem__)
+    step = tuple(value.steps[when].tolist())
+    numbers = float(far[when]), float(expected[when])
+    entry = Difference(value.path, value.primitive, value.source, *numbers, step, note)
+    return _Found(orders[when], entry, pair)
+
+
+def _first_unmatched_ancestor(
+    values: Sequence[Recorded], matched: set[int], start: int
+) -> list[int]:
+    """Returns the first equation without a counterpart that a value was made from."""
+    seen: set[int] = set()
+    todo = list(values[start].operands)
+    while todo:
+        i = todo.pop()
+        if i not in matched and i not in seen:
+            seen.add(i)
+            todo += values[i].operands
+    return [min(seen)] if seen else []
+
+
+def _last_unused_unmatched(
+    values: Sequence[Recorded], matched: set[int], stop: int
+) -> list[int]:
+    """Returns the last equation before `stop` with neither counterpart nor reader."""
+    read = {i for one in values for i in one.operands}
+    free = [i for i in range(stop) if i not in matched and i not in read]
+    return [i for i in free[-1:] if values[i].primitive not in INPUT_PRIMITIVES]
