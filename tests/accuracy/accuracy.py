@@ -17,10 +17,10 @@ import numpy as np
 from jax import lax
 
 from prednet_jax import noise
-from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import CLOSER_FACTOR, NoiseReference, classify
-from prednet_jax.noise.questions.first_difference import NOISE, against
+from prednet_jax.noise.questions.first_difference import against
 from prednet_jax.noise.questions.leaves import rms
+from prednet_jax.noise.questions.precision import exact
 from prednet_jax.noise.questions.recording import Recording, Watch
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from tests.accuracy import gpu_tools, narrow, planted
@@ -255,7 +255,7 @@ def first_lines() -> dict[str, Score]:
     The other run is in another order.
     """
     scores = {kind: Score() for kind in ("clean", "faulty")}
-    judged_by = with_routines(NOISE)
+    judged_by = with_routines(None)
     for program in planted.FAULTY:
         args, clear = planted.arguments(0), partial(program, fault="")
         call = BoundCall(clear, args, {})

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax._src.interpreters import mlir
 
-from prednet_jax.noise.questions import own_rounding
+from prednet_jax.noise.questions import precision
 
 BITS = {"tf32": 10, "bf16": 7}
 
@@ -41,7 +41,7 @@ def multiplying(name):
 
 def _forget():
     jax.clear_caches()
-    own_rounding._TRIED.clear()
+    precision._TRIED.clear()
 
 
 def _replace(primitive, table, bits):

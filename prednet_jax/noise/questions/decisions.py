@@ -21,7 +21,7 @@ from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.leaves import check_no_texts
-from prednet_jax.noise.questions.own_rounding import (
+from prednet_jax.noise.questions.precision import (
     at_highest_precision,
     format_notes,
     rounded_products,

@@ -25,7 +25,6 @@ from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
-from prednet_jax.noise.questions.exact import widened_program
 from prednet_jax.noise.questions.leaves import (
     Leaf,
     Result,
@@ -34,7 +33,7 @@ from prednet_jax.noise.questions.leaves import (
     rms,
     subtract,
 )
-from prednet_jax.noise.questions.own_rounding import own_rounding
+from prednet_jax.noise.questions.precision import own_rounding, widened_program
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
     Moments,

@@ -22,7 +22,6 @@ from jax import Array
 
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.questions.elements import ElementNoise
-from prednet_jax.noise.questions.exact import Exact, exact
 from prednet_jax.noise.questions.leaves import (
     Leaf,
     check_same_structure,
@@ -32,7 +31,7 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.own_rounding import CASTS
+from prednet_jax.noise.questions.precision import CASTS, Exact, exact
 from prednet_jax.noise.questions.reference import (
     FORMATS,
     RANDOM,

@@ -31,7 +31,7 @@ from prednet_jax.noise.questions.distances import (
     is_discrete,
 )
 from prednet_jax.noise.questions.elements import STEPS
-from prednet_jax.noise.questions.own_rounding import format_notes, rounded_products
+from prednet_jax.noise.questions.precision import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
 from prednet_jax.noise.questions.sampling import (
     BoundCall,

@@ -29,7 +29,7 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
+from prednet_jax.noise.questions.precision import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
 from prednet_jax.noise.questions.signs import Signs, signs
 from prednet_jax.noise.random_bits import Words

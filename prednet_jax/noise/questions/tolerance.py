@@ -68,7 +68,7 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.own_rounding import CASTS, own_rounding
+from prednet_jax.noise.questions.precision import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
 from prednet_jax.noise.text import format

@@ -18,7 +18,6 @@ from jax.typing import ArrayLike
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.questions import hints
 from prednet_jax.noise.questions.distances import NoiseEffect
-from prednet_jax.noise.questions.exact import widened_program
 from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.leaves import (
     describe_leaves,
@@ -27,6 +26,7 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.questions.precision import widened_program
 from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.specs import NoiseSpec

@@ -9,8 +9,8 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
-from prednet_jax.noise.questions.exact import exact
 from prednet_jax.noise.questions.explain import NOT_MODELLED
+from prednet_jax.noise.questions.precision import exact
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )

@@ -8,7 +8,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.questions.explain import classify
-from prednet_jax.noise.questions.own_rounding import OwnRounding, own_rounding
+from prednet_jax.noise.questions.precision import OwnRounding, own_rounding
 from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall
 from tests.accuracy import narrow, noise_programs
@@ -139,7 +139,7 @@ def test_a_tolerance_includes_the_format():
 def test_a_device_that_does_not_round_is_left_alone():
     call = BoundCall(residual, (X, W, V), {})
     own = own_rounding(call)
-    assert own == OwnRounding(call, (), {}, ())
+    assert own == OwnRounding(call, {}, {}, ())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
