@@ -73,13 +73,16 @@ def using(options: Options) -> Iterator[None]:
         _OPTIONS.reset(token)
 
 
-def without_checks() -> contextlib.AbstractContextManager[None]:
-    """Leaves out the checks of Equinox inside the block.
+@contextlib.contextmanager
+def without_checks() -> Iterator[None]:
+    """Leaves out the checks of Equinox inside the block, and JAX's search for NaN.
 
     Noise may move a number beyond the limit of a check, such as a time beyond the end
     of a differential equation, and a check has no answer.
     """
-    return using(current()._replace(checks=False))
+    options = using(current()._replace(checks=False))
+    with options, jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ a time too, IEEE TSE 28, 2002).
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,9 +20,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import quantiles
+from prednet_jax.noise import compat, quantiles
+from prednet_jax.noise.arguments import is_number
 from prednet_jax.noise.errors import check_draws
-from prednet_jax.noise.plan import Step
+from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.leaves import Result, named_leaves, wide_leaves
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
@@ -211,7 +212,8 @@ class _Search(Watched):
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
         super().__init__()
         self.call = call
-        self.number = {step.path: i for i, step in enumerate(call.steps())}
+        self.plan = plan(call.program().jaxpr, Identity())
+        self.number = {step.path: i for i, step in enumerate(self.plan.walk())}
         self.replaced = jnp.zeros(0, bool)
 
         def replacing(replaced: Array) -> Watched:
@@ -244,15 +246,31 @@ class _Search(Watched):
         of_infinities = [m.entry for m in made if m.entry.kind == "NaN"]
         if of_infinities:
             return of_infinities[0]
-        arguments = named_leaves(self.call.args) + named_leaves(self.call.kwargs)
-        for name, x in arguments:
-            numbers = wide_leaves(x)[0] if hasattr(x, "dtype") else np.zeros(1)
-            wrong = np.count_nonzero(~np.isfinite(numbers))
-            if wrong:
-                kind = "NaN" if np.isnan(numbers).any() else "infinity"
-                about = f"argument{name}", "argument", "", kind
-                return NotFinite(*about, elements=int(wrong))
+        has_nan = any(np.isnan(x).any() for x in result)
+        # An infinite constant is meant, such as a mask.
+        constants = self._constants() if has_nan else ()
+        for *about, operands, x in itertools.chain(self._arguments(), constants):
+            numbers = wide_leaves(x)[0] if is_number(x) else np.zeros(1)
+            wrong = np.isnan(numbers) if has_nan else np.isinf(numbers)
+            if count := int(np.count_nonzero(wrong)):
+                kind = "NaN" if has_nan else "infinity"
+                return NotFinite(*about, kind, (), operands, count)
         return made[0].entry if made else None
+
+    def _arguments(self) -> Iterator[tuple]:
+        """Yields path, primitive, source, operands and value of each argument."""
+        for name, x in named_leaves(self.call.args) + named_leaves(self.call.kwargs):
+            yield f"argument{name}", "argument", "", (), x
+
+    def _constants(self) -> Iterator[tuple]:
+        """Yields the same of each constant, and of the equation that reads it."""
+        for program in self.plan.programs():
+            constants = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+            for step in program.steps:
+                for atom in step.atoms:
+                    literal = compat.is_literal(atom)
+                    x = atom.val if literal else constants.get(atom)
+                    yield step.path, step.name, step.source, ("a constant",), x
 
     def run(
         self, key: Array, replaced: Collection[str] = ()

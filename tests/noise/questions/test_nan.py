@@ -114,6 +114,32 @@ def test_an_argument_that_holds_one_is_named():
     assert (found.primitive, found.path) == ("argument", "argument[0]['w']")
 
 
+WEIGHTS = np.float32([1, np.nan, 2])
+CONSTANTS = {
+    "a number": lambda x: x + jnp.nan,
+    "an array": lambda x: x * WEIGHTS,
+    "inside a call": lambda x: jax.jit(lambda y: (y + WEIGHTS).sum())(x),
+    "inside a loop": lambda x: lax.scan(lambda c, _: (c * WEIGHTS, None), x, None, 3),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_that_holds_one_is_named(name):
+    found = noise.first_nan(CONSTANTS[name])(jnp.arange(3.0))
+    assert found.source.startswith("test_nan.py:")
+    assert found.kind == "NaN"
+    assert "element" in str(found)
+    assert "of a constant" in str(found)
+
+
+def test_the_search_of_jax_for_a_nan_does_not_end_the_tools():
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert noise.first_nan(jnp.log)(jnp.float32(-1)).primitive == "log"
+        assert noise.nan_rate(jnp.log, draws=2)(KEY, jnp.float32(-1)).fraction == 1
+        exact = noise.explain(jnp.log, jnp.nan, jnp.nan)(KEY, jnp.float32(-1))
+        assert exact.rung == "identical"
+
+
 def variance(x):
     return jnp.sqrt(jnp.mean(x * x) - jnp.mean(x) ** 2)
 
