@@ -90,7 +90,7 @@ def write_manifest(folder: Path, design: SaddleDesign) -> None:
         "data": "walk",
         "optimizer": "chainer_adam",
         "noise": ARMS,
-        "separated": symmetric.SEPARATED,
+        "separated": symmetric.TWINS_SEPARATED,
         "threads": 1,
         "versions": records.versions(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),

@@ -57,7 +57,7 @@ DELTAS = (0.0, 1e-8, 1e-7, 1e-6, 1e-4, 1e-1)
 #: Arms that are run at delta 0 only.
 AT_ZERO = ("float64", "run", "blocks")
 #: Twins have separated when the asymmetry first exceeds this; fixed before the study.
-SEPARATED = 1e-2
+TWINS_SEPARATED = 1e-2
 #: Number of equal parts of a run whose mean losses are recorded.
 BINS = 20
 Params = Mapping[str, Mapping[str, jax.Array]]
@@ -111,9 +111,9 @@ def measure(
     `see` is called with the number of each update and its loss.
 
     `separated_at` and `unequal_at` are the first updates with an asymmetry above
-    `SEPARATED` and with any difference in bits, or None. `final_loss` is the mean of
-    the last fifth. Each of the `BINS` parts of the training has its mean loss and its
-    final asymmetry.
+    `TWINS_SEPARATED` and with any difference in bits, or None. `final_loss` is the mean
+    of the last fifth. Each of the `BINS` parts of the training has its mean loss and
+    its final asymmetry.
     """
     started = time.perf_counter()
     config, params = design.config, start(run, design)
@@ -137,7 +137,7 @@ def measure(
         **run._asdict(),
         "noise": ARMS[run.arm],
         "updates": len(losses),
-        "separated_at": _first(asymmetries > SEPARATED),
+        "separated_at": _first(asymmetries > TWINS_SEPARATED),
         "unequal_at": _first(counts > 0),
         "unequal_weights": int(counts[-1]),
         "final_loss": float(losses[edges[-1 - BINS // 5] :].mean()),

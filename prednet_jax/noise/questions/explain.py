@@ -33,7 +33,7 @@ from prednet_jax.noise.questions.leaves import (
 )
 from prednet_jax.noise.questions.precision import CASTS, Exact, exact
 from prednet_jax.noise.questions.reference import (
-    FORMATS,
+    FORMAT_RUNGS,
     RANDOM,
     RATIO_LIMIT,
     RUNGS,
@@ -118,7 +118,7 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         casts = any(leaf.ratios[CASTS] for leaf in self.leaves)
-        columns = [*RANDOM, *FORMATS, *[CASTS] * casts]
+        columns = [*RANDOM, *FORMAT_RUNGS, *[CASTS] * casts]
         head = ["", "cause", "relative", *columns, "error of a", "of b", "closer", ""]
         rows = []
         for one in self.leaves:
@@ -291,7 +291,7 @@ def _classify_leaf(
     far = rms(difference)
     scales = {rung: float(np.median(v)) for rung, v in reference.sizes(i).items() if v}
     scales |= {name: rms(effect) for name, effect in effects.items()}
-    ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, CASTS, *FORMATS))
+    ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, CASTS, *FORMAT_RUNGS))
     # A format that overflows here makes no difference to compare with.
     ratios |= {name: far / x for name, x in scales.items() if 0 < x < math.inf}
     causes, reason = [least], ""

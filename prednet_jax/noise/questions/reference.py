@@ -52,8 +52,10 @@ LONG_CHAIN = "a longer chain of additions, or another formula"
 # of 300, as q (1 - q)^128 < 1 / 300 for every chance q of a jump.
 JUMPS = specs.compose(specs.default(), specs.UlpPerturbation(max_ulps=16))
 # From the finest on.
-FORMATS = tuple(sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n][1], reverse=True))
-RUNGS = ("identical", *RANDOM, CASTS, *FORMATS, "beyond")
+FORMAT_RUNGS = tuple(
+    sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n][1], reverse=True)
+)
+RUNGS = ("identical", *RANDOM, CASTS, *FORMAT_RUNGS, "beyond")
 # Limit of order and rounding, in units of the largest RMS or element seen.
 RATIO_LIMIT = 4.0
 
@@ -219,7 +221,9 @@ class _RoundedOperands(Evaluation):
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             return x
         x = jnp.asarray(x)
-        return lax.select_n(self.which, *(steps.to_format(name, x) for name in FORMATS))
+        return lax.select_n(
+            self.which, *(steps.to_format(name, x) for name in FORMAT_RUNGS)
+        )
 
 
 def _format_effects(
@@ -230,7 +234,7 @@ def _format_effects(
     pure, arrays = call.pure()
     plain = values(jax.jit(pure)(*arrays).result())
     effects = {}
-    for i, name in enumerate(FORMATS):
+    for i, name in enumerate(FORMAT_RUNGS):
         try:
             outcome = run(key, jnp.int32(i))
         except CheckError:
