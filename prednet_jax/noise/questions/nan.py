@@ -249,12 +249,12 @@ class _Search(Watched):
         has_nan = any(np.isnan(x).any() for x in result)
         # An infinite constant is meant, such as a mask.
         constants = self._constants() if has_nan else ()
-        for *about, operands, x in itertools.chain(self._arguments(), constants):
+        for path, name, source, operands, x in [*self._arguments(), *constants]:
             numbers = wide_leaves(x)[0] if is_number(x) else np.zeros(1)
             wrong = np.isnan(numbers) if has_nan else np.isinf(numbers)
             if count := int(np.count_nonzero(wrong)):
                 kind = "NaN" if has_nan else "infinity"
-                return NotFinite(*about, kind, (), operands, count)
+                return NotFinite(path, name, source, kind, (), operands, count)
         return made[0].entry if made else None
 
     def _arguments(self) -> Iterator[tuple]:
