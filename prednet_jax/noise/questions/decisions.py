@@ -20,18 +20,8 @@ from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.plan import Step
+from prednet_jax.noise.questions import precision, sampling
 from prednet_jax.noise.questions.leaves import check_no_texts
-from prednet_jax.noise.questions.precision import (
-    at_highest_precision,
-    format_notes,
-    rounded_products,
-)
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    computation_part,
-    draw_keys,
-    keyed,
-)
 from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
@@ -141,15 +131,15 @@ def decisions(
     """
     check_draws(draws, 1)
     spec = default() if spec is None else spec
-    acting = computation_part(spec)
+    acting = sampling.computation_part(spec)
     wanted = None if labels is None else _labels(labels)
 
-    def search(call: BoundCall, key: Array) -> Decisions:
+    def search(call: sampling.BoundCall, key: Array) -> Decisions:
         check_no_texts(call.program().shapes.result())
-        watched, products = _Deciding(), rounded_products(call.steps())
+        watched, products = _Deciding(), precision.rounded_products(call.steps())
         run = clean_run = watched.compiled(call, acting)
         if products:
-            highest = call._replace(fn=at_highest_precision(fn))
+            highest = call._replace(fn=precision.at_highest_precision(fn))
             clean_run = watched.compiled(highest, acting)
         answers: list[np.ndarray] = []
 
@@ -160,15 +150,18 @@ def decisions(
                 answers.append(_answers(outcome.result(), wanted))
             return seen
 
-        drawn = draw_keys(key, draws)
+        drawn = sampling.draw_keys(key, draws)
         pairs = ((once(draw, False), once(draw, True)) for draw in drawn)
         report = Decisions(_tallied(pairs, watched.labels, draws))
-        report.notes = f"{draws} runs under {format(spec)}", *format_notes(products)
+        report.notes = (
+            f"{draws} runs under {format(spec)}",
+            *precision.format_notes(products),
+        )
         if wanted is not None:
             report.evaluation = _evaluated(answers[::2], answers[1::2], wanted)
         return report
 
-    return keyed(fn, search)
+    return sampling.keyed(fn, search)
 
 
 def _tallied(
@@ -259,7 +252,9 @@ class _Deciding(Watched):
     Integers that hold the bits of floats are marked.
     """
 
-    def compiled(self, call: BoundCall, spec: NoiseSpec) -> Callable[..., Outcome]:
+    def compiled(
+        self, call: sampling.BoundCall, spec: NoiseSpec
+    ) -> Callable[..., Outcome]:
         """Returns `run(key, noise)`, which evaluates a call with noise on or off."""
 
         def hooks(noise: Array) -> Watched:

@@ -16,13 +16,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise.errors import check_draws, expect
-from prednet_jax.noise.questions.alignment import (
-    INPUT_PRIMITIVES,
-    Pairs,
-    UnmatchedEquations,
-    align_recording,
-    same_up_to_a_factor,
-)
+from prednet_jax.noise.questions import alignment, sampling
 from prednet_jax.noise.questions.distances import (
     Distance,
     NoiseEffect,
@@ -33,12 +27,6 @@ from prednet_jax.noise.questions.distances import (
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.precision import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    draw_keys,
-    keyed,
-    with_routines,
-)
 from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.specs import NoiseSpec
 
@@ -83,7 +71,7 @@ class Differences(tuple[Difference, ...]):
     """
 
     differing: tuple[Difference, ...]
-    parted: tuple[UnmatchedEquations, ...]
+    parted: tuple[alignment.UnmatchedEquations, ...]
     compared: int
     recording: str
     notes: tuple[str, ...] = ()
@@ -133,16 +121,16 @@ def first_difference(
     check_draws(draws, 2)
     accepted = "what noise.record(fn)(*args) or noise.load_recording(path) gave"
     expect(isinstance(recording, Recording), "recording", recording, accepted)
-    reaching = with_routines(spec)
+    reaching = sampling.with_routines(spec)
 
-    def compare(call: BoundCall, key: Array) -> Differences:
+    def compare(call: sampling.BoundCall, key: Array) -> Differences:
         clean, under_noise = (Watch(call, spec) for spec in (None, reaching))
-        noisy = map(under_noise.run, draw_keys(key, draws))
+        noisy = map(under_noise.run, sampling.draw_keys(key, draws))
         found = against(recording, clean.run(key), noisy, clean.name)
         found.notes = format_notes(rounded_products(call.steps()))
         return found
 
-    return keyed(fn, compare)
+    return sampling.keyed(fn, compare)
 
 
 class _Found(NamedTuple):
@@ -162,7 +150,7 @@ def against(
     """Compares the values of a run here with a recording, and with runs under noise."""
     there = recording.equations
     # Before the noisy runs, since it may refuse.
-    pairs, unmatched = align_recording(recording, values, name)
+    pairs, unmatched = alignment.align_recording(recording, values, name)
     index = {one.path: i for i, one in enumerate(values)}
     effects = [effect_of_noise(one) for one in values]
     for value in itertools.chain.from_iterable(noisy):
@@ -192,7 +180,9 @@ def against(
     for each in beyond:
         i, j = each.pair
         # A value with another factor is the same value, and wrong.
-        other = bool(unmatched) and not same_up_to_a_factor(there[i], values[j])
+        other = bool(unmatched) and not alignment.same_up_to_a_factor(
+            there[i], values[j]
+        )
         if j in alive or not (other or is_discrete(values[j])):
             faults.append(each)
         else:
@@ -281,7 +271,7 @@ def _reaching_results(
 def _with_causes(
     there: Sequence[Recorded],
     here: Sequence[Recorded],
-    pairs: Pairs,
+    pairs: alignment.Pairs,
     beyond: Sequence[_Found],
 ) -> list[Difference]:
     """Returns the entries, each after the unmatched equation that made it differ."""
@@ -363,4 +353,6 @@ def _last_unused_unmatched(
     """Returns the last equation before `stop` with neither counterpart nor reader."""
     read = {i for one in values for i in one.operands}
     free = [i for i in range(stop) if i not in matched and i not in read]
-    return [i for i in free[-1:] if values[i].primitive not in INPUT_PRIMITIVES]
+    return [
+        i for i in free[-1:] if values[i].primitive not in alignment.INPUT_PRIMITIVES
+    ]

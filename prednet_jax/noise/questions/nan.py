@@ -24,13 +24,8 @@ from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import is_number
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.plan import Step, plan
+from prednet_jax.noise.questions import sampling
 from prednet_jax.noise.questions.leaves import Result, named_leaves, wide_leaves
-from prednet_jax.noise.questions.sampling import (
-    BoundCall,
-    draw_keys,
-    keyed,
-    with_routines,
-)
 from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import CUTS, OPAQUE, ROUTINES
@@ -131,7 +126,7 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
     """
 
     def find(*args: PyTree, **kwargs: PyTree) -> NotFinite | None:
-        search = _Search(BoundCall(fn, args, kwargs), Identity())
+        search = _Search(sampling.BoundCall(fn, args, kwargs), Identity())
         key = jax.random.key(0)
         return search.first(key, *search.run(key))
 
@@ -155,16 +150,16 @@ def nan_rate(
         NoiseError: as for `inject`.
     """
     check_draws(draws, 1)
-    noise = with_routines(spec)
+    noise = sampling.with_routines(spec)
 
-    def measure(call: BoundCall, key: Array) -> NanRate:
+    def measure(call: sampling.BoundCall, key: Array) -> NanRate:
         plain = wide_leaves(jax.device_get(call.result()))
         clean = None
         if any(_is_worse(x, np.zeros_like(x)) for x in plain):
             clean = first_nan(fn)(*call.args, **call.kwargs)
         search = _Search(call, noise)
         firsts = []
-        for one in draw_keys(key, draws):
+        for one in sampling.draw_keys(key, draws):
             seen = search.run(one)
             if any(map(_is_worse, seen[1], plain)):
                 firsts.append(search.first(one, *seen))
@@ -177,7 +172,7 @@ def nan_rate(
         interval = quantiles.interval(len(firsts), draws)
         return NanRate(len(firsts) / draws, *interval, entries, clean, draws)
 
-    return keyed(fn, measure)
+    return sampling.keyed(fn, measure)
 
 
 def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
@@ -209,7 +204,7 @@ class _Search(Watched):
     `run` may replace the NaN and infinities that some equations make by 1.
     """
 
-    def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
+    def __init__(self, call: sampling.BoundCall, spec: NoiseSpec) -> None:
         super().__init__()
         self.call = call
         self.plan = plan(call.program().jaxpr, Identity())

@@ -16,15 +16,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.questions import layouts
+from prednet_jax.noise.questions import layouts, names
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
 from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
-from prednet_jax.noise.questions.names import (
-    arrays_of,
-    canonical,
-    leaf_name,
-    similarity,
-)
 from prednet_jax.noise.questions.tables import format_table, unmatched_lines
 from prednet_jax.noise.types import PyTree
 
@@ -115,7 +109,9 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
         True
     """
     here, there = (
-        arrays_of(what, tree if isinstance(tree, str | os.PathLike) else _flat(tree))
+        names.arrays_of(
+            what, tree if isinstance(tree, str | os.PathLike) else _flat(tree)
+        )
         for what, tree in (("params", params), ("reference", reference))
     )
     place = {name: i for i, name in enumerate(here)}
@@ -142,7 +138,7 @@ _Found = tuple[str, str, np.ndarray, np.ndarray]
 
 def _flat(tree: PyTree) -> dict[str, PyTree]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {leaf_name(keys): x for keys, x in leaves}
+    return {names.leaf_name(keys): x for keys, x in leaves}
 
 
 def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
@@ -161,7 +157,7 @@ def _is_counter(x: np.ndarray) -> bool:
 
 
 def _similarity(a: str, b: str) -> float:
-    return similarity(*("".join(canonical(name)) for name in (a, b)))
+    return names.similarity(*("".join(names.canonical(name)) for name in (a, b)))
 
 
 def _nearness(v: np.ndarray, r: np.ndarray) -> float:
