@@ -217,33 +217,34 @@ def _labels(labels: ArrayLike) -> np.ndarray:
 
 def _answers(result: PyTree, labels: np.ndarray) -> np.ndarray:
     """Returns the answer in a result for each label."""
-    leaves = [x for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
-    answers = np.asarray(leaves[0]) if len(leaves) == 1 else np.zeros(())
-    scores = jnp.issubdtype(answers.dtype, jnp.floating)
-    one = scores and answers.shape[-1:] == (1,)  # Nothing to choose from.
-    if answers.ndim == 1 + scores and answers.shape[:1] == labels.shape and not one:
-        if not scores:
-            return answers
-        *_, classes = np.shape(answers)
-        outside = np.flatnonzero((labels < 0) | (labels >= classes))
-        if outside.size:
-            raise NoiseError(
-                f"labels[{outside[0]}]={labels[outside[0]]}: expected classes from 0 "
-                f"to {classes - 1}, since the scores have the shape "
-                f"{answers.shape}"
-            )
-        broken = np.flatnonzero(np.isnan(answers).any(1))
-        if broken.size:
-            raise NoiseError(
-                f"the scores of example {broken[0]} hold NaN: expected numbers"
-            )
-        return np.argmax(answers, 1)
-    shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
-    count = list(labels.shape)
-    raise NoiseError(
-        f"the result is {', '.join(shapes) or 'no array'}, with labels {count}: "
-        f"expected one array, answers {count} or scores [{count[0]}, classes]"
-    )
+    leaves = [np.asarray(x) for x in jax.tree.leaves(result) if hasattr(x, "dtype")]
+    scores = len(leaves) == 1 and jnp.issubdtype(leaves[0].dtype, jnp.floating)
+    # Of one class alone there is nothing to choose.
+    fits = len(leaves) == 1 and leaves[0].shape[:1] == labels.shape
+    fits = fits and leaves[0].ndim == 1 + scores and leaves[0].shape[1:] != (1,)
+    if not fits:
+        shapes = [f"{x.dtype}{list(x.shape)}" for x in leaves]
+        count = list(labels.shape)
+        raise NoiseError(
+            f"the result is {', '.join(shapes) or 'no array'}, with labels {count}: "
+            f"expected one array, answers {count} or scores [{count[0]}, classes]"
+        )
+    (answers,) = leaves
+    if not scores:
+        return answers
+    classes = answers.shape[1]
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if outside.size:
+        raise NoiseError(
+            f"labels[{outside[0]}]={labels[outside[0]]}: expected classes from 0 to "
+            f"{classes - 1}, since the scores have the shape {answers.shape}"
+        )
+    broken = np.flatnonzero(np.isnan(answers).any(1))
+    if broken.size:
+        raise NoiseError(
+            f"the scores of example {broken[0]} hold NaN: expected numbers"
+        )
+    return np.argmax(answers, 1)
 
 
 class _Deciding(Watched):

@@ -185,13 +185,12 @@ def digits_table(
     def measure(call: BoundCall, key: Array) -> DigitsTable:
         own = own_rounding(call)
         free = signs(own.call)
-        settled = free.settled if any(free.is_free) else list
-        if any(free.is_free):
+        if free.free:
             own = own_rounding(call, free.settled)
         drawn: Iterator[PyTree]
         if own.uncast is not None:
             runs = (own.uncast(k, spec) for k in random_bits.split(key, draws))
-            drawn = map(free.settled, runs) if any(free.is_free) else runs
+            drawn = map(free.settled, runs)
         else:
             highest = noisy if own.call is call else inject(own.call.fn, spec)
             drawn = map(free.align, own.call.draw(highest, key, draws))
@@ -203,7 +202,7 @@ def digits_table(
         effects = own.total() or [np.zeros(x.shape) for x in means]
         systematic: tuple[str, ...] = ()
         if spec_is_default:
-            errors, systematic = _systematic(own.call, moments, described, settled)
+            errors, systematic = _systematic(own.call, moments, described, free.settled)
             effects = list(map(np.hypot, map(np.abs, effects), errors))
         every, rows = [], []
         columns = zip(described, means, spreads, effects, blind, strict=True)
@@ -211,19 +210,13 @@ def digits_table(
             elements, row = _row(leaf, mean, spread, effect, unknown, draws)
             every.append(elements)
             rows += [row] * bool(elements.size)
-        # Without free signs, `is_free` is empty.
-        chosen = [
-            x.path
-            for x, is_free in zip(described, free.is_free, strict=False)
-            if is_free
-        ]
         notes = (
             *own.notes,
             *systematic,
             *moments.notes(described),
             *reach_notes(reaches),
         )
-        notes += tuple(f"{path}: {NOTE}" for path in chosen)
+        notes += tuple(f"{described[i].path}: {NOTE}" for i in sorted(free.free))
         return DigitsTable(tuple(rows), draws, rebuilt(tree, every), text, notes)
 
     return keyed(fn, measure)

@@ -202,7 +202,7 @@ def classify(
         one = _classify_leaf(leaf, x, y, reference, i)
         if truth is not None:
             one = _add_float64(one, (x, y), reference, truth, i)
-        if reference.signs.is_free[i]:
+        if i in reference.signs.free:
             one = one._replace(reason=joined(one.reason, NOTE))
         leaves.append(one)
     rung, *columns = (

@@ -120,10 +120,6 @@ class Layers(NamedTuple):
             text += [f"  arguments read: {read}"] * bool(read)
         return "\n".join(text + _LEGEND * bool(beyond))
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the content of the report."""
-        return self._asdict() | {"first": self.first, "lines": self.lines}
-
 
 def compare_layers(
     fn: Function,

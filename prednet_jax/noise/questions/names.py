@@ -9,7 +9,6 @@ import numpy as np
 
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.questions.leaves import as_array
-from prednet_jax.noise.questions.segments import key_text
 from prednet_jax.noise.questions.tables import shortened
 
 
@@ -42,10 +41,18 @@ def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
     }
 
 
+def _key_text(key: object) -> str:
+    """Returns a key of a pytree path as text."""
+    for kind in ("key", "name", "idx"):
+        if hasattr(key, kind):
+            return str(getattr(key, kind))
+    return str(key)
+
+
 def leaf_name(keys: Sequence[object]) -> str:
     """Returns a leaf's name: its path without the parts that frameworks add."""
     # Flax NNX wraps an array in a variable with a value.
-    parts = [key_text(key) for key in keys if getattr(key, "name", "") != "value"]
+    parts = [_key_text(key) for key in keys if getattr(key, "name", "") != "value"]
     start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)
     if start is None:
         return "/".join(["result", *parts])

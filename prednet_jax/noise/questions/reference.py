@@ -106,7 +106,7 @@ class NoiseReference:
         self.tree = own.call._replace(fn=compiled).result(key)
         clean = wide_leaves(self.tree)
         self.signs: Signs = signs(own.call, clean)
-        if any(self.signs.is_free):
+        if self.signs.free:
             own = own_rounding(call, self.signs.settled)
         self._call, self._own, self._clean = call, own, clean
         self.flips = takes_decisions(call)

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from prednet_jax.noise import compat
+from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.plan import Plan, Step, plan
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.specs import Identity
@@ -68,10 +69,9 @@ class Program:
         paths, _ = jax.tree_util.tree_flatten_with_path(traced.shapes.result())
         shaped = (k for k, x in paths if isinstance(x, jax.ShapeDtypeStruct))
         self.outputs = list(zip(shaped, results, strict=False))
-        given = jax.tree_util.tree_flatten_with_path((tuple(call.args), call.kwargs))
-        names = [_argument(*map(key_text, keys)) for keys, _ in given[0]]
-        same = len(names) == len(self.inputs)
-        self._input_names = names if same else list(map(str, self.inputs))
+        plain, inside = array_paths((tuple(call.args), call.kwargs))
+        # Without the first key, which tells positional and named ones apart.
+        self._input_names = [f"argument{path[3:]}" for path in (*plain, *inside)]
 
     def values(
         self,
@@ -234,19 +234,6 @@ class Program:
             )[0]
             for i, aval in enumerate(avals)
         ]
-
-
-def key_text(key: object) -> str:
-    """Returns a key of a pytree path as text."""
-    for kind in ("key", "name", "idx"):
-        if hasattr(key, kind):
-            return str(getattr(key, kind))
-    return str(key)
-
-
-def _argument(kind: str, name: str, *rest: str) -> str:
-    """Returns a name for a leaf of (args, kwargs)."""
-    return "/".join([f"argument {name}" if kind == "0" else name, *rest])
 
 
 def _sources(step: Step | None) -> Iterator[str]:

@@ -93,29 +93,25 @@ def _axes_of_product(step: Step) -> tuple[int, ...]:
 
 
 class Signs(NamedTuple):
-    """The leaves of a result that depend on signs, and values to take these from."""
+    """The numbers of the leaves that depend on signs, and values to take these from."""
 
-    is_free: list[bool]
-    known: Result
+    free: frozenset[int] = frozenset()
+    known: Sequence[np.ndarray] = ()
 
     def settled(self, values: Result) -> Result:
         """Returns a result with the signs of the known one where they are free."""
         return [
-            _nearest(x, y) if free else x
-            for x, y, free in zip(values, self.known, self.is_free, strict=True)
+            _nearest(x, self.known[i]) if i in self.free else x
+            for i, x in enumerate(values)
         ]
 
     def align(self, result: PyTree) -> PyTree:
         """Returns a result, a pytree, with these signs, in its own types."""
-        if not any(self.is_free):
-            return result
         leaves, tree = jax.tree.flatten(result)
-        values = self.settled(wide_leaves(result))
-        aligned = [
-            y.astype(x.dtype) if free else x
-            for x, y, free in zip(leaves, values, self.is_free, strict=True)
-        ]
-        return jax.tree.unflatten(tree, aligned)
+        for i in self.free:
+            own = wide_leaves(leaves[i])[0]
+            leaves[i] = _nearest(own, self.known[i]).astype(leaves[i].dtype)
+        return jax.tree.unflatten(tree, leaves)
 
 
 def signs(call: BoundCall, known: Result | None = None) -> Signs:
@@ -127,8 +123,7 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
             which is computed if the program has a factor with free signs.
     """
     if FREE_SIGNS.keys().isdisjoint(step.name for step in call.steps()):
-        known = known or []
-        return Signs([False] * len(known), known)
+        return Signs()
     if known is None:
         known = wide_leaves(call.result())
 
@@ -141,12 +136,14 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
         )
     except CheckError:
         # The function itself takes a result of other signs for a failure.
-        return Signs([False] * len(known), known)
-    moved = [
-        any(rms(subtract(x, y)) > MOVED * rms(y) for x in several)
-        for y, *several in zip(plain, *turned, strict=True)
-    ]
-    return Signs(moved, known)
+        return Signs()
+    results = zip(plain, *turned, strict=True)
+    moved = (
+        i
+        for i, (y, *several) in enumerate(results)
+        if any(rms(subtract(x, y)) > MOVED * rms(y) for x in several)
+    )
+    return Signs(frozenset(moved), known)
 
 
 def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -59,7 +59,9 @@ def plain_data(value: object) -> Any:
     if hasattr(value, "to_json"):
         value = value.to_json()
     elif hasattr(value, "_asdict"):
-        value = value._asdict()
+        kinds = vars(type(value)).items()
+        computed = [name for name, kind in kinds if isinstance(kind, property)]
+        value = value._asdict() | {name: getattr(value, name) for name in computed}
     elif isinstance(value, tuple) and hasattr(value, "__dict__"):
         value = {type(value).__name__.lower(): list(value)} | vars(value)
     elif dataclasses.is_dataclass(value):

@@ -85,10 +85,6 @@ class Trees(NamedTuple):
         text.append("not all weights are equal" if self.first else equal)
         return "\n".join(text)
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the content of the report."""
-        return self._asdict() | {"equal": self.equal, "first": self.first}
-
 
 def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     """Compares the weights of a port with the weights of its original.
