@@ -75,7 +75,10 @@ def devices(
 
     def run(key: Array, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
         random_bits.check(key)
-        placed = _placed(in_specs, args, sizes)
+        each = f"a tuple of one for each of the {len(args)} positional arguments"
+        placed = None
+        if in_specs is not None:
+            placed = _checked_specs("in_specs", in_specs, args, sizes, each)
         static, arrays, objects = split((args, kwargs))
         try:
             outcome = compiled(static.checked(), placed, key, *arrays)
@@ -197,40 +200,38 @@ def _is_spec(x: object) -> bool:
     return x is None or isinstance(x, PartitionSpec)
 
 
-def _placed(
-    in_specs: PyTree, args: tuple[PyTree, ...], sizes: Mapping[str, int]
-) -> tuple[PartitionSpec, ...] | None:
-    """Returns the sharding of each array argument; others are replicated."""
-    if in_specs is None:
-        return None
-    named, tree = jax.tree_util.tree_flatten_with_path(args, is_leaf=is_mutable)
+def _checked_specs(
+    name: str, specs: PyTree, tree: PyTree, sizes: Mapping[str, int], each: str
+) -> tuple[PartitionSpec, ...]:
+    """Returns the sharding of each array of a pytree; None is replicated."""
+    named, shape = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_mutable)
+    given = jax.tree.map(
+        lambda spec: PartitionSpec() if spec is None else spec, specs, is_leaf=_is_spec
+    )
     try:
-        shown = jax.tree.unflatten(tree, [0] * len(named))
-        specs = jax.tree.broadcast(in_specs, shown, is_leaf=_is_spec)
+        shown = jax.tree.unflatten(shape, [0] * len(named))
+        spread = jax.tree.leaves(jax.tree.broadcast(given, shown))
     except ValueError as error:
         raise NoiseError(
-            f"in_specs={in_specs!r}: expected one PartitionSpec, or a tuple of one for "
-            f"each of the {len(args)} positional arguments "
+            f"{name}={specs!r}: expected one PartitionSpec, or {each} "
             f"({str(error).splitlines()[0]})"
         ) from None
     layouts = []
     # JAX checks which arrays can be sharded so.
     devices = _mesh(sizes, AxisType.Explicit)
-    spread = jax.tree.leaves(specs, is_leaf=_is_spec)
     for (path, x), spec in zip(named, spread, strict=True):
-        spec = PartitionSpec() if spec is None else spec
         if not isinstance(spec, PartitionSpec):
-            raise NoiseError(
-                f"in_specs holds {spec!r}: expected PartitionSpecs, or None"
-            )
+            raise NoiseError(f"{name} holds {spec!r}: expected PartitionSpecs, or None")
         if hasattr(x, "shape"):
             try:
                 sharding = NamedSharding(devices, spec)
                 sharding.check_compatible_aval(np.shape(x))
-                sharding.shard_shape(np.shape(x))
-            except ValueError as error:
+                if name == "in_specs":  # Of a result these are the parts.
+                    sharding.shard_shape(np.shape(x))
+            except Exception as error:  # An axis twice is no ValueError.
+                what = {"in_specs": "args", "out_specs": "result"}[name]
                 raise NoiseError(
-                    f"args{jax.tree_util.keystr(path)} of shape {np.shape(x)} over "
+                    f"{what}{jax.tree_util.keystr(path)} of shape {np.shape(x)} over "
                     f"mesh={dict(sizes)} as {spec}: {str(error).splitlines()[0]}"
                 ) from None
             layouts.append(spec)
@@ -254,7 +255,7 @@ def _traced(
     ]
 
     def trace(is_body: bool) -> Traced:
-        over = _body(fn, specs, out_specs, spread) if is_body else fn
+        over = _body(fn, specs, out_specs, spread, sizes) if is_body else fn
         return Traced(*jax.make_jaxpr(over, return_shape=True)(*spread))
 
     with jax.sharding.use_abstract_mesh(mesh):
@@ -267,7 +268,7 @@ def _traced(
         except compat.ShardingTypeError as error:
             try:
                 program = trace(True)
-            except NoiseError:
+            except Exception:  # As a body it is wrong in another way.
                 raise NoiseError(
                     f"{str(error).splitlines()[0]}: expected out_sharding there, "
                     "jax.reshard(x, PartitionSpec()) of its operands before, or the "
@@ -296,9 +297,13 @@ def _traced(
 
 
 def _body(
-    fn: Callable, in_specs: tuple, out_specs: PyTree, arrays: Sequence[Aval]
+    fn: Callable,
+    in_specs: tuple,
+    out_specs: PyTree,
+    arrays: Sequence[Aval],
+    sizes: Mapping[str, int],
 ) -> Callable:
-    """Returns a body's shard_map; without `out_specs`, results must not vary."""
+    """Returns a body's shard_map; without `out_specs` no result may vary."""
     seen: list[Outcome] = []
 
     def probe(*parts: Array) -> tuple:
@@ -308,17 +313,19 @@ def _body(
     jax.eval_shape(jax.shard_map(probe, in_specs=in_specs, out_specs=()), *arrays)
     (outcome,) = seen
     result = outcome.result()
-    if out_specs is None:
-        for path, x in jax.tree_util.tree_flatten_with_path(result)[0]:
-            varying = compat.varying_axes(x) if hasattr(x, "shape") else ()
-            if varying:
-                raise NoiseError(
-                    f"result{jax.tree_util.keystr(path)} differs along "
-                    f"{', '.join(varying)}: give out_specs, or make the result the "
-                    "same on all devices (psum, pmean)"
-                )
-        return jax.shard_map(fn, in_specs=in_specs, out_specs=PartitionSpec())
-    whole = jax.tree.broadcast(out_specs, result, is_leaf=_is_spec)
-    leaves = jax.tree.leaves(whole, is_leaf=_is_spec)
-    out = Outcome(leaves, [PartitionSpec()] * len(outcome.states), outcome.rest)
+    each = "a pytree of them with the structure of the result"
+    specs = _checked_specs("out_specs", out_specs, result, sizes, each)
+    named, _ = jax.tree_util.tree_flatten_with_path(result)
+    shaped = [(path, x) for path, x in named if hasattr(x, "shape")]
+    for (path, x), spec in zip(shaped, specs, strict=True):
+        spread = set(jax.tree.leaves(tuple(spec)))
+        varying = [axis for axis in compat.varying_axes(x) if axis not in spread]
+        if varying:
+            raise NoiseError(
+                f"result{jax.tree_util.keystr(path)} differs along "
+                f"{', '.join(varying)}: give out_specs, or make the result the "
+                "same on all devices (psum, pmean)"
+            )
+    states = [PartitionSpec()] * len(outcome.states)
+    out = Outcome(list(specs), states, outcome.rest)
     return jax.shard_map(fn, in_specs=in_specs, out_specs=out)

@@ -173,6 +173,10 @@ def looked_up(params, x):
     return jnp.sum(params["w"][jnp.argmax(x, axis=1)])
 
 
+def positions(params, x):
+    return x, lax.axis_index("data")
+
+
 OTHER = jax.shard_map(
     lambda params, x: lax.psum(x, "other"),
     mesh=jax.sharding.AbstractMesh((4,), ("other",)),
@@ -194,11 +198,25 @@ def test_errors():
             {"fn": lambda p, x: looked_up(p, x)},
             r"expected out_sharding there, jax\.reshard",
         ),
+        (
+            {"fn": lambda p, x: x.reshape(4, 16, 12)},
+            r"reshape is not supported.*expected out_sharding there",
+        ),
+        ({"in_specs": P("data", "data")}, "duplicate entries"),
+        ({"fn": positions, "out_specs": P("data")}, r"result\[1\] of shape \(\) over"),
+        ({"fn": positions, "out_specs": (P("data"),)}, "structure of the result"),
+        ({"fn": positions, "out_specs": (P("data"), P())}, r"result\[1\] differs"),
+        ({"fn": positions, "out_specs": "data"}, "expected PartitionSpecs, or None"),
     ):
         given = {"fn": step, "mesh": {"data": 8}, "in_specs": SPECS} | options
         with pytest.raises(noise.NoiseError, match=message) as raised:
             noise.devices(**given)(KEY, PARAMS, X)
         assert "\n" not in str(raised.value)
+
+
+def test_an_argument_without_arrays():
+    run = noise.devices(lambda x, y: 2 * x, mesh={"data": 8}, in_specs=SPECS[::-1])
+    np.testing.assert_array_equal(run(KEY, X, None), 2 * X)
 
 
 def test_a_body_with_a_lookup_in_a_table():
