@@ -20,6 +20,15 @@ from prednet_jax.errors import UserError
 Record = Mapping[str, Any]
 #: Losses by arm, seed and noise draw; None where a run diverged.
 Arms = Mapping[str, Mapping[str, Sequence[float | None]]]
+# Types of the settings in `design` that the report reads, where they are recorded.
+_DESIGN: dict[str, Any] = {
+    "seeds": tuple[int, ...],
+    "networks": Mapping[str, Record],
+    "updates": Record,
+    "data": Record,
+    "differs_from_study": Mapping[str, tuple[str, ...]],
+    "given_up": tuple[str, ...],
+}
 #: Name of the arm that all others are compared with.
 CONTROL = "float32"
 
@@ -375,6 +384,10 @@ class Verdict:
             "manipulation": checks,
             "excluded": excluded if content.get("excluded") is not None else None,
         }
+        design = content.get("design") or {}
+        _check("design", design, dict, "an object")
+        for name in _DESIGN.keys() & design.keys():
+            _from_json(_DESIGN[name] | None, design[name], f"design.{name}")
         return _from_json(cls, content | read, "")
 
 
@@ -417,6 +430,8 @@ def _from_json(kind: Any, value: Any, place: str) -> Any:
         return {k: _from_json(kinds[1], v, f"{place}.{k}") for k, v in value.items()}
     if kind in (int, float):
         _check(place, value, int | float, "a number")
+        if abs(value) >= 2**63 and isinstance(value, int):  # No float may hold it.
+            raise UserError(f"{place} is {value!r:.20}...; expected a smaller number")
     if kind is str:
         _check(place, value, str, "a text")
     if kind is Any or not isinstance(kind, type) or isinstance(value, kind):

@@ -106,17 +106,22 @@ def for_fractions(config: PredNetConfig, params: Mapping, scale: float) -> dict:
 def as_parameters(config: PredNetConfig, params: Mapping) -> dict:
     """Returns the float32 parameters; a missing array is a KeyError.
 
-    Raises a UserError if an array has another shape than the network's, or a frame has
-    more than `PIXELS`, which the weights of `lotter` leave open.
+    Raises a UserError if an array is not one of the network's, or has another shape, or
+    a frame has more than `PIXELS`, which the weights of `lotter` leave open.
     """
     if config.height * config.width > PIXELS:
         raise UserError(
             f"height={config.height}, width={config.width}: expected at most {PIXELS} "
             "pixels"
         )
-    for name, leaves in parameter_shapes(config).items():
+    shapes = parameter_shapes(config)
+    for name, leaves in shapes.items():
         for leaf, shape in leaves.items():
             actual = np.shape(params[name][leaf])
             if actual != shape:
                 raise UserError(f"{name}/{leaf} of shape {actual}: expected {shape}")
+        if others := sorted(params[name].keys() - leaves.keys()):
+            raise UserError(f"{name}/{others[0]}: the network has no such array")
+    if others := sorted(params.keys() - shapes.keys()):
+        raise UserError(f"{others[0]}: the network has no such module")
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), dict(params))

@@ -132,7 +132,8 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
     def see(name: str, node: Any) -> None:
         stem, leaf = name[:-6], name[-6:]
         own = stem + _KERAS_3.get(leaf, leaf)
-        if _LEAF.search(own) and not name.startswith("optimizer_weights"):
+        dataset = isinstance(node, h5py.Dataset)
+        if dataset and _LEAF.search(own) and not name.startswith("optimizer_weights"):
             if node.external or node.is_virtual:
                 raise UserError(
                     f"{path}: {name!r} lies in another file; expected one file "
@@ -160,7 +161,7 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Model]:
         )
     if not arrays:
         raise UserError(f"{path}: no PredNet layer; expected layer_i_0/kernel:0 ...")
-    if backend in ("theano", b"theano"):
+    if "theano" in str(backend):  # A text, bytes, or an array of one of them.
         raise UserError(
             f"{path}: of Keras with Theano, whose convolutions flip their kernels; "
             "expected weights for TensorFlow, as coxlab's tensorflow_weights/"

@@ -160,11 +160,12 @@ def _read_options(source: str, options: Mapping, shape: Any) -> Model:
     if "pixel_max" in options:
         errors.positive(f"{source}: pixel_max", options["pixel_max"])
         settings["pixel_max"] = float(options["pixel_max"])
-    if shape is not None and len(shape) == 5:
+    if isinstance(shape, list) and len(shape) == 5:
         first = {options.get("data_format"), options.get("dim_ordering")}
         sides = shape[-2:] if first & {"channels_first", "th"} else shape[-3:-1]
         if None not in sides:
-            settings |= {"height": int(sides[0]), "width": int(sides[1])}
+            for name, side in zip(("height", "width"), sides, strict=True):
+                settings[name] = errors.check_int(f"{source}: {name}", side, 1)
     sizes = {name: options[name] for name in SIZES if options.get(name) is not None}
     start = options.get("extrap_start_time")
     if start is not None:

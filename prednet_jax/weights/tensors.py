@@ -64,7 +64,7 @@ def read_safetensors(
         arrays = load(content)
         # The file begins with the length of its header, which is JSON.
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return arrays, header.get("__metadata__", {})
+    return arrays, header.get("__metadata__") or {}
 
 
 def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:

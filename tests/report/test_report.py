@@ -84,10 +84,22 @@ def test_a_wrong_verdict_is_named(tmp_path, verdict, change, message):
         {"claims": [{"claim": "noise lowers the loss", "model": []}]},
         {"manipulation": {"prednet": 5}},
         {"claims": [{"claim": 3, "model": "prednet"}]},
+        {"seconds": 10**400},
+        *(
+            {"design": {name: value}}
+            for name, value in {
+                "seeds": 3,
+                "networks": {"prednet": 3},
+                "updates": [5],
+                "data": "walk",
+                "differs_from_study": {"prednet": 3},
+                "given_up": 1,
+            }.items()
+        ),
     ],
 )
 def test_a_section_of_another_kind_is_named(section, verdict):
-    """They ended in a TypeError or an AttributeError."""
+    """They ended in a TypeError, an AttributeError or an OverflowError."""
     least = {"contrasts": [], "verdict": {}}
     with pytest.raises(UserError, match=f"{next(iter(section))}.*expected"):
         Verdict.from_json(least | section)

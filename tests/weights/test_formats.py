@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import struct
 import time
 import zipfile
@@ -100,6 +101,16 @@ def test_broken_safetensors_are_refused(tmp_path):
     other = dataclasses.replace(config, channels=(3, 4, 7))
     weights.save_safetensors(path, other, params)
     with pytest.raises(UserError, match=r"of shape .*: expected"):
+        weights.load_safetensors(path)
+    # They were dropped in silence.
+    for module, leaf in (("gates_9", "kernel"), ("gates_0", "scale")):
+        more = params | {module: params.get(module, {}) | {leaf: np.ones((1,) * 4)}}
+        weights.save_safetensors(path, config, more)
+        with pytest.raises(UserError, match=rf"{module}.*no such .*expected a whole"):
+            weights.load_safetensors(path)
+    header = b'{"__metadata__": null}'
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(UserError, match="no network in its metadata"):
         weights.load_safetensors(path)
 
 
@@ -349,10 +360,36 @@ def test_weights_are_found_by_name_below_any_groups_in_any_order(tmp_path):
 def test_weights_for_theano_are_refused(tmp_path):
     """Its convolutions flip their kernels; under that name they were read unflipped."""
     _, path = edited(tmp_path, "w.json", "w.hdf5")
+    for backend in ("theano", np.array([b"theano"])):
+        with h5py.File(path, "a") as file:
+            file.attrs["backend"] = backend
+        with pytest.raises(UserError, match=r"Theano.*expected weights for TensorFlow"):
+            weights.load(path)
+
+
+def test_a_group_in_place_of_an_array_is_a_missing_array(tmp_path):
+    _, path = edited(tmp_path, "w.json", "w.hdf5")
     with h5py.File(path, "a") as file:
-        file.attrs["backend"] = "theano"
-    with pytest.raises(UserError, match=r"Theano.*expected weights for TensorFlow"):
+        name = "pred_net_1/pred_net_1/layer_a_0/kernel:0"
+        del file[name]
+        file.create_group(name)
+    with pytest.raises(UserError, match="no array 'layer_a_0/kernel'; expected a whol"):
         weights.load(path)
+
+
+@pytest.mark.parametrize("side", ["x", [4], 1.5, math.nan, 0, -4, True])
+def test_a_size_of_frames_that_is_no_number_is_named(tmp_path, side):
+    config, params = network("lotter")
+    weights.save_keras(tmp_path / "w.hdf5", config, params)
+    model = json.loads((tmp_path / "w.json").read_text())
+    source = model["config"]["layers"][0]["config"]
+    source["batch_input_shape"][2] = side
+    (tmp_path / "w.json").write_text(json.dumps(model))
+    with pytest.raises(UserError, match=r"w\.json: height=.*expected a whole number"):
+        weights.load(tmp_path / "w.hdf5")
+    source["batch_input_shape"] = 5  # It is no shape, so it is passed over.
+    (tmp_path / "w.json").write_text(json.dumps(model))
+    assert weights.load(tmp_path / "w.hdf5")[0].height == 128
 
 
 def test_sizes_of_numpy_are_written_as_numbers(tmp_path):
