@@ -97,9 +97,7 @@ def prepare_step(
         program = truncated.jit_update(update)
         inputs = jax.device_put((drawn, first, key))
     else:
-        program = replicas.compile_update(
-            network, optimizer, method, injected, layout, "map"
-        )
+        program = replicas.compile_update(network, optimizer, method, injected, layout)
         state = layout.place_states([state])
         inputs = (
             layout.stack([drawn], replicas.BY_WINDOW),
