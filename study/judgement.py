@@ -148,9 +148,15 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
         own_order_claim(measured),
     )
     secondary = scatter.secondary_statistics(answered.effect.runs)
-    details = {**answered.as_dict(), **secondary}
-    details["sentence"] += " This is about emulated noise only: no GPU was used."
-    details |= {"emulated_only": True, "status": part.status}
+    details = {
+        "treatment": answered.treatment,
+        "control": answered.control.name,
+        "verdict": statistics.verdict([answered]),
+        "answer": answered.answer,
+        **answered.effect.as_dict(),
+        **secondary,
+        "status": part.status,
+    }
     if part.positive_controls:
         details["known_answers"] = known = known_answers(part, seeds)
         if failed := [row["arm"] for row in known if not row["holds"]]:

@@ -297,7 +297,6 @@ class Verdict:
     Attributes:
         contrasts: all contrasts.
         verdict: `supported`, `refuted` or `inconclusive`.
-        details: the answers, as data and in sentences.
         claims: the claims.
         losses: the metric by arm, seed and noise draw.
         manipulation: whether noise changed the trajectories.
@@ -310,7 +309,6 @@ class Verdict:
 
     contrasts: tuple[Contrast, ...] = ()
     verdict: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    details: Mapping[str, Record] = dataclasses.field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     losses: Mapping[str, Arms] = dataclasses.field(default_factory=dict)
     manipulation: Mapping[str, Manipulation] = dataclasses.field(default_factory=dict)
@@ -330,7 +328,6 @@ class Verdict:
         return {
             "contrasts": [contrast.to_json() for contrast in self.contrasts],
             "verdict": self.verdict,
-            "details": self.details,
             "claims": [claim.to_json() for claim in self.claims],
             "together": [row for row in together if row is not None],
             "losses": self.losses,

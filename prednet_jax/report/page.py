@@ -176,7 +176,6 @@ def _model(results: Results, model: str) -> Record:
         # Networks of single images are not scored against a copy.
         "windowed": model in results.copied or not drawn.get("frames"),
         "word": str(results.verdict.verdict[model]),
-        "details": results.verdict.details.get(model) or {},
         "margin": results.verdict.margins.get(model) or {},
         "contrasts": chosen,
         "arms": results.arms(model),

@@ -68,8 +68,6 @@ def _text_of_model(verdict: Verdict, model: str, word: str) -> str:
         for row in verdict.excluded or ()
         if row.model == model
     ]
-    if sentence := verdict.details.get(model, {}).get("sentence"):
-        lines += textwrap.wrap(str(sentence), WIDTH, break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -13,7 +13,6 @@ from prednet_jax.records.verdict import (
     Contrast,
     Exclusion,
     Margin,
-    Record,
     Verdict,
 )
 from prednet_jax.runs import arms
@@ -268,9 +267,6 @@ def judge(
         verdict={
             name: statistics.verdict(answered) for name, answered in answers.items()
         },
-        details={
-            n: details(answered, networks[n].runs) for n, answered in answers.items()
-        },
         claims=tuple(claims),
         losses={name: judged.losses for name, judged in networks.items()},
         manipulation={
@@ -293,20 +289,6 @@ def judge(
             "device": manifest.device,
         },
     )
-
-
-def details(answers: list[statistics.Answered], runs: Sequence[ArmRuns]) -> Record:
-    """Returns the answers about one network, as data and in sentences."""
-    emulated = not any(arm_runs.arm.gpu for arm_runs in runs)
-    sentences = [answer.sentence for answer in answers]
-    if emulated:
-        sentences.append("This is about emulated noise only: no GPU was used.")
-    return {
-        **answers[0].as_dict(),
-        "verdict": statistics.verdict(answers),
-        "sentence": " ".join(sentences),
-        "emulated_only": emulated,
-    }
 
 
 def read(jobs: list[Job]) -> list[ArmRuns]:

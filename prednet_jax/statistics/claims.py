@@ -19,7 +19,6 @@ from prednet_jax.records.verdict import (
     Contrast,
     Kind,
     Manipulation,
-    Record,
 )
 from prednet_jax.statistics import redraws, scatter
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION
@@ -55,27 +54,6 @@ class Answered:
         distance = None if self.check is None else self.check.distance_over_travelled
         return redraws.answer(self.effect, distance)
 
-    @property
-    def sentence(self) -> str:
-        """The answer with its numbers, in words."""
-        effect, control = self.effect, self.control.name.replace("_", " ")
-        text = (
-            f"{self.treatment} against {control} changes the loss of {self.model} by "
-            f"{percent(effect)} ({effect.contrast.n} seeds, margin "
-            f"{100 * effect.margin:g} %): {self.answer}."
-        )
-        if self.check is None:
-            return f"{text} How far the runs separated was not measured."
-        distance = self.check.distance_over_travelled
-        if not self.check.bits_differ:
-            text += " On at least one seed the noise changed no bit."
-        if distance >= redraws.SEPARATED:
-            return f"{text} Distance / travelled {distance:.2g}."
-        return (
-            f"{text} The runs have not separated (distance / travelled {distance:.2g}, "
-            f"below {redraws.SEPARATED:g}), so they say nothing about longer ones."
-        )
-
     def contrast(self, metric: str | None = None) -> Contrast:
         """Returns the contrast as in verdict.json, in units of the log loss (`scale`).
 
@@ -93,19 +71,6 @@ class Answered:
             scale="log",
             p_holm=found.p_value,
         )
-
-    def as_dict(self) -> Record:
-        """Returns a JSON object for `details`."""
-        return {
-            "model": self.model,
-            "treatment": self.treatment,
-            "control": self.control.name,
-            "verdict": redraws.word(self.answer),
-            "answer": self.answer,
-            "sentence": self.sentence,
-            "n": self.effect.contrast.n,
-            **self.effect.as_dict(),
-        }
 
 
 def evaluate_claim(
@@ -224,11 +189,3 @@ def _gathered(study: Arms | None, treatment: str, control: Group) -> Redraws | N
     if not study or treatment not in study or not {*control.arms} & {*study}:
         return None
     return redraws.collect_redraws(study, treatment, control)
-
-
-def percent(effect: Effect) -> str:
-    """Returns an effect with its 95 % interval, in percent of the loss."""
-    text = f"{100 * effect.estimate:+.2g} %"
-    if not math.isfinite(effect.high):
-        return f"{text} (too few seeds for an interval)"
-    return f"{text} [{100 * effect.low:+.2g}, {100 * effect.high:+.2g}]"

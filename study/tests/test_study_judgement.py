@@ -111,7 +111,7 @@ def test_help_is_supported_if_runs_have_separated():
     assert judged["verdict"] == {"prednet": "supported"}
     judged = judgement.judge(PART, study(apart=0.01))
     assert judged["verdict"] == {"prednet": "inconclusive"}
-    assert "have not separated" in judged["details"]["prednet"]["sentence"]
+    assert judged["details"]["prednet"]["answer"] == "cannot tell"
 
 
 def test_a_diverged_run_takes_its_seed_out():

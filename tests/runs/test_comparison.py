@@ -103,9 +103,6 @@ def test_no_effect_is_refuted(tmp_path):
     assert question["p_holm"] == question["p_value"]
     families = {row["p_holm_family"] for row in verdict["contrasts"]}
     assert families == {"all 4 contrasts of prednet", None}
-    details = verdict["details"]["prednet"]
-    assert "no effect within the margin" in details["sentence"]
-    assert "emulated noise only" in details["sentence"]
     found = verdict["manipulation"]["prednet"]
     assert found == {"bits_differ": True, "distance_over_travelled": 0.2}
     claims = {claim["claim"]: claim for claim in verdict["claims"]}
@@ -203,7 +200,6 @@ def test_diverged_seeds_of_the_question_are_left_out_up_to_one_in_twenty(tmp_pat
     diverge(job, job.seeds[3])
     once = judge(plan)
     assert once["verdict"] == {"prednet": "refuted"}
-    assert once["details"]["prednet"]["excluded"] == 1
     diverge(job, job.seeds[4])
     assert judge(plan)["verdict"] == {"prednet": "inconclusive"}
 
@@ -285,4 +281,3 @@ def test_a_gpu_arm_names_its_device(tmp_path, monkeypatch):
     assert (noise[1], gpu) == ("fixed_orders", ("gpu", "gpu_deterministic"))
     names = [claim["claim"] for claim in verdict["claims"]]
     assert names[-1] == "a GPU's own noise changes the loss"
-    assert not verdict["details"]["prednet"]["emulated_only"]
