@@ -18,8 +18,30 @@ from prednet_jax.noise import compat, errors
 from prednet_jax.noise.errors import NoiseError
 
 SITES = ("computation", "gradient", "weights")
-# Exponent and mantissa bits of the narrower formats of tensor cores.
-FORMATS = {"tf32": (8, 10), "bf16": (8, 7), "fp16": (5, 10), "fp8": (4, 3)}
+
+
+class Format(NamedTuple):
+    """A binary format, with the denormal numbers that IEEE 754 gives it.
+
+    Attributes:
+        exponent: number of exponent bits; 8 is the range of float32.
+        mantissa: number of explicit mantissa bits.
+        largest: magnitude that takes the place of all larger ones. Defaults to None:
+            they become infinite, beyond the range of IEEE 754.
+    """
+
+    exponent: int
+    mantissa: int
+    largest: float | None = None
+
+
+#: The narrower formats of tensor cores. `fp8` is E4M3 (float8_e4m3fn).
+FORMATS = {
+    "tf32": Format(8, 10),
+    "bf16": Format(8, 7),
+    "fp16": Format(5, 10),
+    "fp8": Format(4, 3, 448.0),
+}
 MAX_PARTIALS = 64
 MAX_PARTS = 32
 _SEVERAL = f"at most {MAX_PARTS} noises"

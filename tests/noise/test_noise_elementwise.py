@@ -7,11 +7,12 @@ from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
-from prednet_jax.noise import random_bits
-from prednet_jax.noise.rounding import elementwise, error_free
+from prednet_jax.noise import random_bits, specs
+from prednet_jax.noise.rounding import elementwise, error_free, steps
 from prednet_jax.noise.specs import (
     Composition,
     Gaussian,
@@ -229,9 +230,8 @@ def test_derivatives_pass_straight_through(spec):
     np.testing.assert_array_equal(tangent, b * b)
 
 
-@pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
-def test_reduced_precision_rounds_to_nearest_even(name):
-    keep = {"tf32": 10, "bf16": 7, "fp16": 10}[name]
+def test_tf32_rounds_to_nearest_even():
+    name, keep = "tf32", 10
     ties = 1 + jnp.float32([1, 3]) * np.float32(2.0 ** -(keep + 1))
     x = jnp.concatenate([ties, numbers(0, 4000)])
     got = elementwise.round_operand(ReducedPrecision(name), x)
@@ -243,12 +243,35 @@ def test_reduced_precision_rounds_to_nearest_even(name):
     np.testing.assert_array_equal(got[:2], [1, 1 + 4 * 2.0 ** -(keep + 1)])
 
 
-def test_fp16_has_the_range_of_binary16():
-    x = np.array([65519.9, 65520, -1e9, 6e-5, 3e-8, 2e-8, -1e-6, 5e-6], np.float32)
+@pytest.mark.parametrize(
+    ("name", "format", "type"),
+    [
+        ("fp16", None, "float16"),
+        ("bf16", None, "bfloat16"),
+        ("fp8", None, "float8_e4m3fn"),
+        # One line of FORMATS adds such formats.
+        ("e5m2", specs.Format(5, 2, 57344.0), "float8_e5m2"),
+        ("e3m2", specs.Format(3, 2, 28.0), "float6_e3m2fn"),
+        ("e2m1", specs.Format(2, 1, 6.0), "float4_e2m1fn"),
+    ],
+)
+def test_formats_round_as_ml_dtypes(monkeypatch, name, format, type):
+    """All numbers of float16, of every size, and those between them."""
+    if format is not None:
+        monkeypatch.setitem(specs.FORMATS, name, format)
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    halves = halves[np.isfinite(halves)]
+    x = np.concatenate([halves, halves * np.float32(1.0003), halves / 3])
+    largest = float(specs.FORMATS[name].largest or np.inf)
     with np.errstate(over="ignore"):
-        expected = x.astype(np.float16).astype(np.float32)
-    got = jax.jit(lambda x: elementwise.round_operand(ReducedPrecision("fp16"), x))(x)
-    np.testing.assert_array_equal(got, expected)
+        expected = np.clip(x, -largest, largest).astype(getattr(ml_dtypes, type, type))
+    got = steps.to_format(name, jnp.asarray(x))
+    np.testing.assert_array_equal(got, expected.astype(np.float32))
+    zero = got == 0
+    np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(x[zero]))
+
+
+def test_fp16_has_the_range_of_binary16_in_bfloat16_too():
     big = jnp.asarray([1e30, 1e-30], jnp.bfloat16)
     got = elementwise.round_operand(ReducedPrecision("fp16"), big)
     np.testing.assert_array_equal(got, jnp.asarray([np.inf, 0], jnp.bfloat16))

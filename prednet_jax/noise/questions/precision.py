@@ -181,7 +181,7 @@ class _Widening(Evaluation):
 
 # Relative error of a product of random operands, by explicit bits of mantissa.
 # Of two formats with as many, the first is named.
-_ERROR = {name: 0.29 * 2.0**-bits for name, (_, bits) in specs.FORMATS.items()}
+_ERROR = {name: 0.29 * 2.0**-bits for name, (_, bits, _) in specs.FORMATS.items()}
 # Two orders of one float32 product differ by less.
 _LEAST = 1e-5
 CASTS = "casts"

@@ -53,7 +53,7 @@ LONG_CHAIN = "a longer chain of additions, or another formula"
 JUMPS = specs.compose(specs.default(), specs.UlpPerturbation(max_ulps=16))
 # From the finest on.
 FORMAT_RUNGS = tuple(
-    sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n][1], reverse=True)
+    sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n].mantissa, reverse=True)
 )
 RUNGS = ("identical", *RANDOM, CASTS, *FORMAT_RUNGS, "beyond")
 # Limit of order and rounding, in units of the largest RMS or element seen.

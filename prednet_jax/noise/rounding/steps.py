@@ -199,8 +199,8 @@ def is_wider(dtype: jax.typing.DTypeLike, name: str) -> bool:
     """Returns whether a type has floating-point numbers that the format lacks."""
     if jnp.dtype(dtype).name not in error_free.FLOATS:
         return False
-    info, (exponent, mantissa) = jnp.finfo(dtype), FORMATS[name]
-    return info.nexp > exponent or info.nmant > mantissa
+    info, narrow = jnp.finfo(dtype), FORMATS[name]
+    return info.nexp > narrow.exponent or info.nmant > narrow.mantissa
 
 
 def to_format(name: str, x: Array) -> Array:
@@ -208,25 +208,26 @@ def to_format(name: str, x: Array) -> Array:
 
     `fp16` is IEEE binary16 with its range: magnitudes of 65520 and more become
     infinite, as the hardware's conversion makes them, and those below 2^-14 are rounded
-    to multiples of 2^-24. `tf32` and `bf16` have the range of float32. `fp8` is E4M3
-    (float8_e4m3fn): magnitudes above its largest number, 448, become 448, as scaled
-    conversions make them. A type with no more bits than the format is unchanged.
+    to multiples of 2^-24. Magnitudes above the `largest` of a format become the
+    largest, as scaled conversions make them. A type with no more bits than the format
+    is unchanged.
     """
     if not is_wider(x.dtype, name):
         return x
-    if name == "fp8":
-        largest = np.asarray(448, x.dtype)
-        narrow = lax.clamp(-largest, x, largest).astype(jnp.float8_e4m3fn)
-        return lax.convert_element_type(narrow, x.dtype)
-    exponent, mantissa = FORMATS[name]
+    exponent, mantissa, largest = FORMATS[name]
     wide = lax.convert_element_type(x, jnp.float32) if x.dtype.itemsize == 2 else x
-    out = lax.reduce_precision(wide, exponent, mantissa)
-    if name == "fp16":
-        # reduce_precision flushes denormal numbers of binary16.
-        last = np.asarray(2.0**-24, wide.dtype)
+    out = lax.reduce_precision(wide, exponent if largest is None else 8, mantissa)
+    if exponent < 8:
+        # reduce_precision flushes denormal numbers.
+        normal = 2.0 ** (2 - 2 ** (exponent - 1))
+        last = np.asarray(normal * 2.0**-mantissa, wide.dtype)
         small = lax.round(wide / last, lax.RoundingMethod.TO_NEAREST_EVEN) * last
-        tiny = abs(wide) < np.asarray(2.0**-14, wide.dtype)
+        tiny = abs(wide) < np.asarray(normal, wide.dtype)
         out = lax.select(tiny, small, out)
+    if largest is not None:
+        out = lax.clamp(
+            np.asarray(-largest, out.dtype), out, np.asarray(largest, out.dtype)
+        )
     return lax.convert_element_type(out, x.dtype)
 
 
