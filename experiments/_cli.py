@@ -199,8 +199,9 @@ def _check_place(name: str, path: str) -> None:
         fail(f"--{name}=: expected a {kind}{example}")
     if kind == "path":
         return
-    if kind == "file" and os.path.isdir(path):
-        fail(f"--{name}={path}: exists, and is a directory; expected a new path")
+    if kind == "file" and os.path.exists(path) and not os.path.isfile(path):
+        what = "a directory" if os.path.isdir(path) else "a pipe or a device"
+        fail(f"--{name}={path}: exists, and is {what}; expected a new path")
     if kind == "directory" and os.path.isfile(path):
         fail(
             f"--{name}={path}: {path} is no directory that can be written; "

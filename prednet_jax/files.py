@@ -236,6 +236,9 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     sees a whole file, and the old files remain on a full disk or after a power failure.
     """
     temporaries = {name: aside(folder / name) for name in contents}
+    for path in (folder / name for name in contents):
+        if path.exists() and not path.is_file():  # A move would replace /dev/null.
+            raise FileError(f"{path}: is no regular file; expected one, or a new path")
     try:
         for name, temporary in temporaries.items():
             with open(temporary, "xb") as file:

@@ -171,7 +171,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; see --help\n")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], bool]] = {

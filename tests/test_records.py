@@ -105,6 +105,10 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path):
             files.check_writable(path)
     files.check_writable(tmp_path / ("é" * 127) / "z")
     assert not list(tmp_path.iterdir())
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(files.FileError, match="pipe: is no regular file"):
+        records.write_bytes(tmp_path / "pipe", b"")
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
 
 
 def test_a_directory_for_links_has_a_plain_name_too(tmp_path, monkeypatch):

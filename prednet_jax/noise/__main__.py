@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
     """Parses flags, with errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
 
 
 def _example(name: str, command: Command) -> str:

@@ -35,10 +35,10 @@ def bound_call(name: str, file: str | None) -> BoundCall:
         ) from None
     for part in attribute.split("."):
         if not hasattr(fn, part):
-            there = [n for n, x in vars(fn).items() if callable(x) and n[0] != "_"]
-            raise NoiseError(
-                f"{name!r}: no {part!r} there; expected one of {', '.join(there[:12])}"
-            )
+            own = getattr(fn, "__dict__", {}).items()
+            there = [n for n, x in own if callable(x) and n[0] != "_"]
+            accepted = f"one of {', '.join(there[:12])}" if there else "a function"
+            raise NoiseError(f"{name!r}: no {part!r} there; expected {accepted}")
         fn = getattr(fn, part)
     if not callable(fn):
         raise NoiseError(f"{name!r} is {type(fn).__name__}: expected a function")

@@ -3,8 +3,15 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from prednet_jax.noise.errors import NoiseError
+
+
+def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a file for reading; a pipe without a writer reads as an empty file."""
+    waiting = getattr(os, "O_NONBLOCK", 0)  # Not on Windows.
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | waiting))
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
@@ -19,6 +26,9 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(folder, f".{os.getpid()}.{os.urandom(8).hex()}.tmp")
     try:
+        # A move would put a file in place of /dev/null.
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise ValueError("it is a directory, a pipe or a device")
         with open(temporary, "xb") as file:
             file.write(content)
         os.replace(temporary, path)

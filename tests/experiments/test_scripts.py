@@ -238,6 +238,7 @@ def test_weights_that_cannot_be_written_are_refused_and_nothing_is_touched(
         (path, "new/w.npz", "no directory"),
         (path, "start.npz/w", "start.npz is no directory that can be written"),
         (path, ".", "exists, and is a directory; expected a new path"),
+        (path, "/dev/null", "exists, and is a pipe or a device; expected a new path"),
         ("missing.npz", "w", "missing.npz"),
     ):
         words = (f"--input={source}", f"--output={target}")

@@ -1,6 +1,9 @@
 """`python -m prednet_jax.noise`, as a process only where that matters."""
 
 import json
+import os
+import stat
+import zipfile
 from unittest.mock import Mock
 
 import numpy as np
@@ -81,6 +84,10 @@ def folder(tmp_path, monkeypatch):
     np.savez("texts.npz", np.array(["a"]))
     np.savez("four.npz", np.ones(4))
     np.savez("a.npz", np.float32(0.1), np.zeros(4, np.int32))
+    np.savez("big.npz", x.astype(">f4"))
+    with zipfile.ZipFile("text.npz", "w") as archive:
+        archive.writestr("readme.txt", "no array")
+    os.mkfifo("pipe.npz")
     (tmp_path / "broken.npz").write_text("no archive")
     (tmp_path / "empty.npz").write_text("")
     return name
@@ -131,6 +138,7 @@ def test_an_output_that_nobody_reads_ends_without_a_traceback(
 #: Commands and a part of their answers; of audit and tolerances in tests of their own.
 ANSWERS = [
     ("coverage {}:loss --args=mixed.npz", "{}.py:10 in loss"),
+    ("coverage {}:named --args=big.npz", "{}.py:15 in named"),
     ("localize {}:named --args=one.npz", "{}.py:15 in named"),
     ("decisions {}:loss --args=mixed.npz", "argmax"),
     ("digits {}:named --args=one.npz", "['y'] float32[4]"),
@@ -200,6 +208,12 @@ def test_text_and_json(folder, capsys, command, expected):
         ),
         ("coverage ./{}:loss", "expected MODULE:FUNCTION, such as model:loss of ./"),
         ("coverage {}:Model.nothing", "no 'nothing' there; expected one of"),
+        ("coverage {}:CONSTANT.nothing", "no 'nothing' there; expected a function"),
+        ("coverage {one} --zap=a\nb", "--zap=a b: coverage takes"),
+        ("coverage {}:named --args=text.npz", "text.npz: expected a file of arrays"),
+        ("coverage {}:named --args=pipe.npz", "pipe.npz: expected a file of arrays"),
+        ("first_difference {one} --recording=pipe.npz", "pipe.npz: expected a record"),
+        ("record {one} --output=pipe.npz", "it is a directory, a pipe or a device"),
         ("coverage {}:loss", "without --args: missing a required argument"),
         ("coverage {}:loss --args=one.npz", "missing a required argument: 'w'"),
         ("coverage {}:loss --args=odd.npz", "unexpected keyword argument 'other'"),
@@ -234,13 +248,14 @@ def test_text_and_json(folder, capsys, command, expected):
 def test_what_is_wrong_is_said_in_one_line(folder, capsys, command, message):
     try:
         status = main(
-            command.format(folder, one=f"{folder}:named --args=one.npz").split()
+            command.format(folder, one=f"{folder}:named --args=one.npz").split(" ")
         )
     except SystemExit as stopped:
         status = stopped.code
     out, error = capsys.readouterr()
     assert (status, out) == (2, "")
     assert message in error
+    assert stat.S_ISFIFO(os.stat("pipe.npz").st_mode)  # Nothing took its place.
     (line,) = [text for text in error.splitlines() if not text.startswith("what a mod")]
     assert line.startswith("python -m prednet_jax.noise")
 

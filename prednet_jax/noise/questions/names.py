@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.questions.leaves import as_array
 from prednet_jax.noise.questions.tables import shortened
@@ -15,8 +16,10 @@ from prednet_jax.noise.questions.tables import shortened
 def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
     """Returns the arrays of an .npz file by name."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+        with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
+            arrays = {name: held[name] for name in held.files}
+            # JAX takes numbers in the order of this machine. A text has no dtype.
+            return {n: x.astype(x.dtype.newbyteorder("=")) for n, x in arrays.items()}
     except Exception as error:  # NumPy, zipfile and zlib have different exceptions.
         why = getattr(error, "strerror", None) or "it is not such a file, or damaged"
         raise NoiseError(

@@ -135,7 +135,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
     """
     try:
         # Opened here, since NumPy leaves a file open that it cannot read.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
+        with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
             if about["version"] != VERSION:
                 raise ValueError(f"it is of version {about['version']}, not {VERSION}")

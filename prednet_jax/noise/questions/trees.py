@@ -82,6 +82,8 @@ class Trees(NamedTuple):
         equal = "all weights are equal up to the order of axes"
         if not self.first and any(self.unmatched):
             equal = "all pairs are equal, but not every weight has a counterpart"
+        if not self.pairs:
+            equal = "no weight has a counterpart, so none was compared"
         text.append("not all weights are equal" if self.first else equal)
         return "\n".join(text)
 

@@ -161,6 +161,12 @@ def test_a_pytree_against_a_pytree():
     assert report.equal
 
 
+def test_weights_without_a_counterpart_are_not_equal():
+    report = noise.compare_trees({"a": np.ones((2, 3))}, {"b": np.ones((4, 5))})
+    assert not report.equal
+    assert str(report).endswith("no weight has a counterpart, so none was compared")
+
+
 def test_counters_are_no_weights_and_exchanged_axes_of_a_kernel_are_told():
     kernels = {
         f"conv{i}": np.random.default_rng(i).normal(size=(4, 3, 3, 3)) for i in (1, 2)
