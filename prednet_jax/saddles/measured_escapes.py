@@ -1,11 +1,11 @@
 """Escape from known saddles: runs, tests, and their table.
 
 A case is a function, an optimiser, a form and a precision. A group is all runs of a
-case, one per seed, under one noise; its twin is the group of the same case without
+case, one per seed, under one noise; its control is the group of the same case without
 noise. All runs start where exact arithmetic would never leave the saddle.
 
 `measure` makes the groups (one program per function, precision and noise), `compare`
-adds medians and log-rank tests against the twin.
+adds medians and log-rank tests against the control.
 """
 
 import math
@@ -102,13 +102,13 @@ def noisy_gradient(gradient: Callable, spec: noise.NoiseSpec) -> Callable:
 
 
 def compare(groups: list[Group]) -> list[Group]:
-    """Adds to each group its medians and the log-rank tests against its twin.
+    """Adds to each group its medians and the log-rank tests against its control.
 
     The new groups have for each event `<event>_median` (a run in which it did not
     happen counts as infinite), `<event>_p` and `<event>_p_holm` (corrected over all
     tests of this call). `groups` must include the groups without noise.
     """
-    twins = {_case(group): group for group in groups if group["noise"] == QUIET}
+    controls = {_case(group): group for group in groups if group["noise"] == QUIET}
     compared, tested = [], []
     for old in groups:
         group = dict(old)
@@ -117,8 +117,8 @@ def compare(groups: list[Group]) -> list[Group]:
             group[f"{event}_median"] = float(np.median(times))
             group[f"{event}_p"] = group[f"{event}_p_holm"] = None
             if group["noise"] != QUIET:
-                twin = twins[_case(group)]
-                group[f"{event}_p"] = logrank_p(group, twin, event)
+                control = controls[_case(group)]
+                group[f"{event}_p"] = logrank_p(group, control, event)
                 tested.append((group, event))
         compared.append(group)
     corrected = statistics.holm_p_values([g[f"{event}_p"] for g, event in tested])
@@ -131,7 +131,7 @@ def _case(group: Group) -> tuple[str, ...]:
     return tuple(group[name] for name in CASE)
 
 
-def logrank_p(group: Group, twin: Group, event: str) -> float:
+def logrank_p(group: Group, control: Group, event: str) -> float:
     """Returns the p-value of the log-rank test.
 
     A run in which the event did not happen counts as lasting longer. It is 1 if the
@@ -139,15 +139,15 @@ def logrank_p(group: Group, twin: Group, event: str) -> float:
     Source: Mantel 1966, Cancer Chemother. Rep. 50:163.
     """
     happened, steps = EVENTS[event], f"{event}_steps"
-    both = group[happened] + twin[happened]
-    if not any(both) or (all(both) and np.ptp(group[steps] + twin[steps]) == 0):
+    both = group[happened] + control[happened]
+    if not any(both) or (all(both) and np.ptp(group[steps] + control[steps]) == 0):
         return 1.0
 
     def sample(of: Group) -> stats.CensoredData:
         times, known = np.asarray(of[steps], float), np.asarray(of[happened], bool)
         return stats.CensoredData(uncensored=times[known], right=times[~known])
 
-    return float(stats.logrank(sample(group), sample(twin)).pvalue)
+    return float(stats.logrank(sample(group), sample(control)).pvalue)
 
 
 def text_table(groups: list[Group]) -> str:

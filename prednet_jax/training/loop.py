@@ -179,7 +179,7 @@ def train_runs(
     """
     done = int(runs[0].state.update)
     seen = [frames_seen(run.schedule, done) for run in runs]
-    steps = truncated.repeat(pair.step, pair.state, ((w,) for w in pair.stream))
+    steps = truncated.make_updates(pair.step, pair.state, ((w,) for w in pair.stream))
     for number, update in enumerate(steps, done + 1):
         (windows,) = update.window
         records = []

@@ -48,7 +48,7 @@ class TrainingStrategy:
         return replicas.compile_update(*parts, layout)
 
     @property
-    def record(self) -> Mapping[str, object] | None:
+    def manifest_entry(self) -> Mapping[str, object] | None:
         """Replicas and devices, for the manifest, or None for a single run."""
         if self.layout is None:
             return None
@@ -229,13 +229,13 @@ def _manifest(
         seed=seed,
         data=prepared.source.name,
         sampling=recipe.data.sampling if recipe.data.sampling != "stream" else None,
-        validation=recipe.validation.record if recipe.validation else None,
+        validation=recipe.validation.manifest_entry if recipe.validation else None,
         updates=recipe.updates,
         noise=noise_lib.format(spec, defaults=True),
         noise_draw=recipe.training.draw,
         initial_params_sha256=records.fingerprint(prepared.weights),
         data_order_sha256=data.order_fingerprint(prepared.source, prepared.schedule),
-        layout=strategy.record,
+        layout=strategy.manifest_entry,
     )
 
 

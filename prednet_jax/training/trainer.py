@@ -238,7 +238,7 @@ class Validation:
             )
         frames = [source.read(begin, begin + steps) for begin in begins]
         self._trainer, self.frames = trainer, np.stack(frames, 1)
-        self.record = {  # Entry of the manifest.
+        self.manifest_entry = {
             "data": source.name,
             "sequences": len(frames),
             "frames": steps,
@@ -306,7 +306,7 @@ def train_windows(
     state = trainer.init(truncated.noisy_weights(params, noise, key))
     step = functools.partial(trainer.step, key=key)
     losses = []
-    for update in truncated.repeat(step, state, windows(frames, window)):
+    for update in truncated.make_updates(step, state, windows(frames, window)):
         state = update.state
         losses.append(update.metrics.frame_losses)
     # The stand-in of the first window has no loss.

@@ -72,7 +72,9 @@ class Update(NamedTuple):
     seconds: float
 
 
-def repeat(step: Callable, state: Any, stream: Iterable[tuple]) -> Iterator[Update]:
+def make_updates(
+    step: Callable, state: Any, stream: Iterable[tuple]
+) -> Iterator[Update]:
     """Makes an update for each element of a stream: every training is this loop.
 
     Args:
