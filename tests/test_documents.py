@@ -205,6 +205,24 @@ def test_links_lead_to_files_and_headings_that_are_there():
     assert not wrong
 
 
+def test_files_and_names_of_the_maintainers_pages_are_there():
+    tree = [p for p in ROOT.rglob("*") if not {".venv", ".git"} & {*p.parts}]
+    paths = [f"/{p.relative_to(ROOT)}" for p in tree]
+    code = " ".join(p.read_text() for p in tree if p.suffix in (".py", ".cfg"))
+    words = {*re.findall(r"\w+", code)}
+    missing = []
+    for page in ("CONTRIBUTING.md", "BUILD_NOTES.md", "prednet_jax/noise/README.md"):
+        text = (ROOT / page).read_text()
+        text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+        for name in {*re.findall(r"`([\w./]+)`", text)} - {"mymodule.py", "vX.Y.Z"}:
+            ends = (f"/{name.rstrip('/')}", f"/{name}.py")
+            is_file = "/" in name or name.endswith((".py", ".json", ".md"))
+            there = any(path.endswith(ends) for path in paths)
+            if not there and (is_file or not {*name.split(".")} <= words):
+                missing.append(name)
+    assert not missing
+
+
 def test_the_version_stands_in_one_place():
     for name in ("CITATION.cff", "CHANGELOG.md", "README.md"):
         assert not re.search(
