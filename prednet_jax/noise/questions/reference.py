@@ -112,7 +112,7 @@ class NoiseReference:
         self.flips = takes_decisions(call)
         products = [s for s in call.steps() if s.name in MATRIX_PRODUCTS]
         sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
-        self.weights: int = min(sizes, default=1 << 62)
+        self.weights: int = min(filter(None, sizes), default=1 << 62)
         self.effects: dict[str, Result] = {}
         if products:
             self.effects |= _format_effects(own.call, self._values, key)

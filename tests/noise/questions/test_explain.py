@@ -457,3 +457,11 @@ def test_unlike_structures_are_described_in_words():
         noise.explain(lambda x: x, (1.0, 2.0), 1.0)
     words = "a is a tuple of 2 arrays ([0], [1]) and b one array: expected the same"
     assert str(caught.value) == words
+
+
+def test_a_product_of_no_elements_says_nothing_about_a_pattern():
+    def fn(x):
+        return lax.associative_scan(jnp.matmul, jnp.stack([x] * 4))
+
+    x = jnp.float32([[1, 2], [3, 4]])
+    assert noise.explain(fn, fn(x) * 1.01, fn(x))(KEY, x).rung == "beyond"
