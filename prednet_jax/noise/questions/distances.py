@@ -120,7 +120,6 @@ class NoiseEffect:
         drawn = np.array(self._drawn)
         floors = np.zeros(drawn.shape[1:])
         floors[0] = self._floor
-        largest = np.maximum(drawn, floors).max(0)
         floors[1:] = COMMON / RATIO_LIMIT * np.maximum(self.expected, self._floor)
         levels = np.maximum(drawn, floors)
         quartile = np.quantile(levels, 0.75, axis=0, method="lower")
@@ -129,7 +128,7 @@ class NoiseEffect:
         over = np.divide(
             far, bounds, out=np.where(far > 0, np.inf, 0), where=bounds > 0
         )
-        note, agrees = "", relative <= largest[0]
+        note, agrees = "", relative <= levels[:, 0].max(0)
         if self._elements is None or flipped:
             return Judged(over[0], agrees, note)
         # An element without noise of its own may differ like the noisiest of the value.

@@ -173,6 +173,7 @@ def explain(
 
     def measure(call: BoundCall, key: Array) -> Explanation:
         reference = NoiseReference(call, key, draws=draws)
+        truth, note = None, ""
         try:
             truth = exact(call, key, reference.signs.settled)
         except Exception as error:
@@ -180,8 +181,7 @@ def explain(
             # causes.
             why = str(error).partition("\n")[0]
             note = f"not computed in float64: {why}"
-            return classify(reference, a, b, note=note)
-        return classify(reference, a, b, truth)
+        return classify(reference, a, b, truth, note)
 
     return keyed(fn, measure)
 
