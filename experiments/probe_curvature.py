@@ -56,10 +56,14 @@ def main() -> None:
     process.prepare(cache=True)
     errors.positive("--noise", FLAGS.noise)
     updates = tuple(sorted(set(_flags.integers("updates"))))
-    if not updates or updates[0] < 1:
+    if not updates or updates[0] < 1 or updates[-1] >= 2**31:
         raise errors.UserError(
-            f"--updates={','.join(FLAGS.updates)}: expected numbers from 1, "
-            "such as 1,10,50"
+            f"--updates={','.join(FLAGS.updates)}: expected numbers from 1 to "
+            "2147483647, such as 1,10,50"
+        )
+    if not 0 < len(FLAGS.models) == len(set(FLAGS.models)):
+        raise errors.UserError(
+            f"--models={','.join(FLAGS.models)}: expected at least one, each once"
         )
     rows = []
     for task in list(map(_flags.small_task, FLAGS.models)):

@@ -91,6 +91,7 @@ def check_flags() -> tuple[list, dict]:
         if len(set(values)) < len(values):
             raise UserError(f"--{flag}={','.join(values)}: expected each value once")
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
+    errors.check_int("--first_key", FLAGS.first_key, 0, 2**31 - 1 - FLAGS.keys)
     noises = {measured_escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):
         noises[text] = spec = settings.parse_noise(text)

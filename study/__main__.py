@@ -10,6 +10,7 @@ The published records are in results/study; study/README.md describes the parts.
 import argparse
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.stats
 
-from prednet_jax import errors, process, records
+from prednet_jax import errors, files, process, records
 from study import make_tables, on_gpu, parts, seed_records
 from study.chainer import commands as chainer
 from study.judgement import MODEL, PRIMARY
@@ -46,6 +47,15 @@ def train(args: argparse.Namespace) -> bool:
             f"--shard={args.shard}: expected I/N with I below N"
         ) from None
     wanted = chosen_seeds(part, args.seeds)
+    files.check_writable(args.workdir)
+    published = {}
+    if args.compare_with is not None:
+        published = seed_records.stored(args.compare_with / part.name)
+        if missing := [seed for seed in wanted if seed not in published]:
+            raise errors.UserError(
+                f"--compare_with={args.compare_with}: has no record of seed "
+                f"{missing[0]} of part {part.name}; expected one of every seed"
+            )
     process.prepare(threads=parts.THREADS, first=first, cache=True)
     process.set_precision("float32")
     folder = args.workdir / part.name
@@ -60,10 +70,7 @@ def train(args: argparse.Namespace) -> bool:
         print(f"{folder}/seed_{seed}.json: {minutes:.1f} minutes", flush=True)
     if args.compare_with is None:
         return True
-    again, published = (
-        seed_records.stored(place / part.name)
-        for place in (args.workdir, args.compare_with)
-    )
+    again = seed_records.stored(folder)
     verdict = records.read_json(PUBLISHED / "verdict.json")
     limit = verdict["details"][MODEL]["redraw_interval"]["limit"]
     return compare(
@@ -123,6 +130,8 @@ def gpu(args: argparse.Namespace) -> bool:
     for arm in arms:
         errors.one_of("--arms", arm, tuple(on_gpu.ARMS))
     seeds, updates = chosen_seeds(part, args.seeds), args.updates or part.updates
+    errors.check_int("--updates", updates, 1, part.updates)
+    files.check_writable(args.workdir)
     process.prepare()
     process.set_precision("float32")
     on_gpu.check_device(arms)
@@ -141,7 +150,7 @@ def chosen_seeds(part: parts.Part, text: str | None) -> tuple[int, ...]:
     if text is None:
         return tuple(part.seeds)
     try:
-        seeds = tuple(map(int, text.split(",")))
+        seeds = tuple(dict.fromkeys(map(int, text.split(","))))
     except ValueError:
         raise errors.UserError(
             f"--seeds={text}: expected whole numbers such as 8300,8301"
@@ -239,6 +248,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (errors.UserError, errors.RunError) as error:
         print(f"python -m study {args.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, errors.UserError) else 1
+    except BrokenPipeError:  # Nobody reads the output any more, as in `| head`.
+        os._exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        place = f"{error.filename}: {error.strerror}" if error.filename else error
+        print(f"python -m study {args.command}: {place}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from prednet_jax import data, errors, records, statistics
+from prednet_jax import data, errors, files, records, statistics
 from prednet_jax.objectives import Method
 from prednet_jax.report import numbers
 from prednet_jax.report.numbers import change, significant
@@ -182,7 +182,7 @@ def train_arms(
         runs = record(part, seeds, curves, weights, controls)
         made = {**facts, "arm": arm, "seconds": seconds, "runs": runs}
         arrays: dict[str, Any] = {"seeds": seeds, "weights": weights, **curves}
-        np.savez(folder / f"{part.name}_{arm}.npz", **arrays)
+        records.write_tree(folder / f"{part.name}_{arm}.npz", arrays)
         records.write_json(folder / f"{part.name}_{arm}.json", made)
         print(
             f"{part.name} {arm}: {len(seeds)} seeds, {updates} updates, {seconds:.0f} s"
@@ -197,7 +197,8 @@ def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
     """Reads the weights after a number of updates from a file of an arm, by seed."""
     if not path.exists():
         return {}
-    with np.load(path) as arrays:
+    arrays = files.read_npz(path, names=("seeds", "weights", "window_loss"))
+    with files.broken_as(f"{path}: damaged", "; expected what the arm cpu wrote"):
         if arrays["window_loss"].shape[1] != updates:
             return {}
         return dict(zip(arrays["seeds"].tolist(), arrays["weights"], strict=True))

@@ -91,8 +91,14 @@ def finished(part: Part, folder: Path) -> set[int]:
 
 def stored(folder: Path) -> dict[int, dict[str, Any]]:
     """Returns all records of a folder by seed, packed or not."""
-    loose = {int(p.stem[5:]): records.read_json(p) for p in folder.glob("seed_*.json")}
+    loose = {n: records.read_json(p) for n, p in _files(folder, ".json").items()}
     return dict(sorted((_packed(folder) | loose).items()))
+
+
+def _files(folder: Path, suffix: str) -> dict[int, Path]:
+    """Returns the files of seeds that are not packed, by seed."""
+    paths = sorted(folder.glob(f"seed_*{suffix}"))
+    return {int(p.stem[5:]): p for p in paths if p.stem[5:].isdecimal()}
 
 
 def _packed(folder: Path) -> dict[int, dict[str, Any]]:
@@ -100,8 +106,15 @@ def _packed(folder: Path) -> dict[int, dict[str, Any]]:
     if not path.exists():
         return {}
     packed = records.read_json(path)
-    every = packed["seeds"].items()
-    return {int(seed): packed["shared"] | record for seed, record in every}
+    with _reading(path):
+        every = packed["seeds"].items()
+        return {int(seed): packed["shared"] | record for seed, record in every}
+
+
+def _reading(path: Path) -> contextlib.AbstractContextManager:
+    """Names a file of records in the error of one that is damaged."""
+    problem, wanted = f"{path}: damaged", "; expected what `train` or `pack` wrote"
+    return files.broken_as(problem, wanted, also=(AttributeError, lzma.LZMAError))
 
 
 def curves(folder: Path) -> pd.DataFrame:
@@ -111,12 +124,18 @@ def curves(folder: Path) -> pd.DataFrame:
 
 def _rows(folder: Path) -> str:
     """Returns the curves of all seeds as the text of one table."""
-    packed = folder / ROWS
-    text = lzma.decompress(packed.read_bytes()).decode() if packed.exists() else ""
-    for path in sorted(folder.glob("seed_*.csv")):
-        header, *rows = path.read_text().splitlines()
+    packed, loose, text = folder / ROWS, _files(folder, ".csv"), ""
+    if packed.exists():
+        with _reading(packed):
+            lines = lzma.decompress(packed.read_bytes()).decode().splitlines(True)
+        # A `pack` that was interrupted leaves the files of seeds that are packed.
+        again = {str(seed) for seed in loose}
+        text = "".join(line for line in lines if line.split(",")[0] not in again)
+    for seed, path in loose.items():
+        with _reading(path):
+            header, *rows = path.read_text().splitlines()
         text += "" if text else f"seed,{header}\n"
-        text += "".join(f"{path.stem[5:]},{row}\n" for row in rows)
+        text += "".join(f"{seed},{row}\n" for row in rows)
     return text
 
 
@@ -127,6 +146,8 @@ def pack(folder: Path) -> None:
     a separate line.
     """
     made = stored(folder)
+    if not made:
+        raise errors.UserError(f"{folder}: has no records; expected seed_1.json, ...")
     first = next(iter(made.values()))
     shared = {
         name: value
@@ -139,10 +160,12 @@ def pack(folder: Path) -> None:
         for seed, record in made.items()
     ]
     text = f'{{"shared":{compact(shared)},\n"seeds":{{\n' + ",\n".join(lines)
-    records.write_bytes(folder / ROWS, lzma.compress(_rows(folder).encode()))
-    records.write_bytes(folder / SEEDS, f"{text}\n}}}}\n".encode())
-    for path in folder.glob("seed_*"):
-        path.unlink()
+    rows = lzma.compress(_rows(folder).encode())
+    contents = {ROWS: rows, SEEDS: f"{text}\n}}}}\n".encode()}
+    files.write_files(folder, contents)
+    for suffix in (".json", ".csv"):
+        for path in _files(folder, suffix).values():
+            path.unlink()
 
 
 def read(part: Part, folder: Path) -> list[SeedRecord]:
@@ -156,11 +179,12 @@ def read(part: Part, folder: Path) -> list[SeedRecord]:
     seeds = []
     for seed in (seed for seed in part.seeds if seed in made):
         record, name = made[seed], f"{folder}: seed {seed}"
-        check(name, record, next(iter(made.values())))
-        runs = tuple(
-            Run(**{name: run[name] for name in names if name in run})
-            for run in record["runs"]
-        )
+        with _reading(folder / f"seed_{seed}"):
+            check(name, record, next(iter(made.values())))
+            runs = tuple(
+                Run(**{name: run[name] for name in names if name in run})
+                for run in record["runs"]
+            )
         expected = [(t.name, t.draw) for t in part.of_seed(seed)]
         if [(run.arm, run.draw) for run in runs] != expected:
             raise errors.UserError(f"{name}: other runs than {expected}")

@@ -88,9 +88,16 @@ def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
 ) -> list[SaddleRun]:
     """Returns all combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
+    named = {"programs": programs, "arms": arms, "deltas": deltas, "seeds": seeds}
+    for name, values in named.items():
+        once = 0 < len(values) == len(set(values))
+        shown = ",".join(map(str, values))
+        errors.expect(once, name, shown, "at least one, each once")
     asked = [("program", p, PROGRAMS) for p in programs]
     for name, value, known in asked + [("arm", arm, ARMS) for arm in arms]:
         errors.one_of(name, value, tuple(known))
+    for delta in deltas:
+        _check_delta(delta)
     return [
         SaddleRun(program, arm, delta, seed)
         for seed in seeds
@@ -99,6 +106,10 @@ def runs(
         for delta in deltas
         if delta == 0 or arm not in AT_ZERO
     ]
+
+
+def _check_delta(delta: float) -> None:
+    errors.expect(0 <= delta < 1, "delta", delta, "a number from 0 to below 1")
 
 
 def measure(
@@ -280,7 +291,7 @@ def split(params: Params, config: PredNetConfig, delta: float, key: jax.Array) -
     move; it consumes the key. With `delta`, from 0 to below 1, the asymmetry becomes
     about 2 delta. 1e-8 changes only the few weights with |u| above 3.
     """
-    errors.expect(0 <= delta < 1, "delta", delta, "a number from 0 to below 1")
+    _check_delta(delta)
     params = {name: dict(group) for name, group in params.items()}
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float32), params))
     u = unravel(jax.random.normal(key, flat.shape, jnp.float32))

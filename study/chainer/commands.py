@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from prednet_jax import records
+from prednet_jax import files, records
 from prednet_jax.report.tables import columns
 from study.chainer import fingerprint as judge
 from study.chainer import trainings
@@ -35,6 +35,8 @@ def interventions(args: argparse.Namespace) -> bool:
     and ends with status 1 if a prediction about equal or different bits fails.
     """
     folder, frames = args.record or args.workdir, args.workdir / "frames"
+    for path in (args.workdir, folder):
+        files.check_writable(path)
     recorded = compare_with_recording(args.workdir / "recorded", frames)
     records.write_csv(folder / "recording.csv", recorded)
     name = "full" if args.full else "quick"

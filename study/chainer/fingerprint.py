@@ -16,6 +16,7 @@ import pandas as pd
 
 from prednet_jax import PredNetConfig, predict, weights
 from prednet_jax.data import open_source
+from prednet_jax.errors import UserError
 
 # Window and rate of the models that give the limit, as in the published script.
 REFERENCE = ("20", "0.001")
@@ -68,6 +69,8 @@ def errors_of(model: Path) -> dict[str, float]:
     """
     config, params = weights.load_chainer(model)
     means = np.mean([_errors(params, config, seed) for seed in WALKS], axis=0)
+    if not np.isfinite(means).all():
+        raise UserError(f"{model}: predicts NaN or infinity; expected trained weights")
     return dict(zip(("1", "5"), means.tolist(), strict=True))
 
 

@@ -166,6 +166,20 @@ def test_packed_records_are_those_of_the_seeds(tmp_path, monkeypatch):
     assert after[0][0] == before[0][0]
     assert after[1] == before[1]
     pd.testing.assert_frame_equal(after[0][1], before[0][1])
+    # Packing that was interrupted before the files of the seeds were removed.
+    seed_records.follow_seed(part, 12, tmp_path, ABOUT)
+    pd.testing.assert_frame_equal(seed_records.curves(tmp_path), before[0][1])
+    seed_records.pack(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"seeds.json", "curves.csv.xz"}
+    pd.testing.assert_frame_equal(seed_records.curves(tmp_path), before[0][1])
+    (tmp_path / "seed_notes.json").write_text("mine")
+    assert seed_records.read(part, tmp_path) == before[1]
+    for name, content in (("curves.csv.xz", b"no"), ("seeds.json", b'{"seeds": 3}')):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(errors.UserError, match=f"{name}: damaged.*expected"):
+            seed_records.pack(tmp_path)
+    with pytest.raises(errors.UserError, match="nothing: has no records"):
+        seed_records.pack(tmp_path / "nothing")
 
 
 def test_a_kept_training_comes_back_but_to_another_origin(tmp_path):

@@ -46,6 +46,33 @@ def test_the_interventions_hold_under_the_explanation_alone():
     assert failed(dict.fromkeys(trainings.ARMS, "A")) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --part=C --shard=0/0", "--shard=0/0: expected I/N"),
+        ("train --part=C --seeds=1", "--seeds=1: expected one of"),
+        ("train --part=C --workdir=/proc/x", "/proc is no directory that can be"),
+        ("train --part=C --compare_with={}", "has no record of seed 8300 of part C"),
+        ("gpu --updates=-1", "--updates=-1: expected a whole number, from 1 to"),
+        ("gpu --updates=9999999", "--updates=9999999: expected a whole number"),
+        ("gpu --workdir=/proc/x", "/proc is no directory that can be written"),
+        ("interventions --workdir=/proc/x", "/proc is no directory that can be"),
+        ("pack {}", "has no records"),
+        ("pack {}/file", "file: has no records; expected"),
+        ("fingerprint {}", "is a directory, not a regular file"),
+        ("fingerprint {}/" + 300 * "x", "File name too long"),
+        ("tables no_such_table", "no_such_table"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path, capsys, words, message):
+    (tmp_path / "file").write_text("")
+    assert study.main(words.format(tmp_path).split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"python -m study {words.split()[0]}: ")
+    assert message in line
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_updates_of_a_stream():
     """As the published loop counts: after frame i where (i + 1) % window == 0."""
     for frames, window, updates in (201, 10, 20), (41, 5, 8), (7, 1, 6), (9, 10, 0):

@@ -102,7 +102,16 @@ MISTAKES = {
     },
     "probe_curvature.py": {
         "--updates=0,5": "--updates=0,5: expected numbers from 1",
+        "--updates=2147483648": "expected numbers from 1 to 2147483647",
+        "--models=": "--models=: expected at least one, each once",
+        "--models=autoencoder,autoencoder": "expected at least one, each once",
         "--models=prednet,gan": "model='gan': expected prednet, autoencoder",
+    },
+    "symmetric_start.py": {
+        "--arms=": "arms='': expected at least one, each once",
+        "--seeds=1,1": "seeds='1,1': expected at least one, each once",
+        "--deltas=0,-0": "deltas='0.0,-0.0': expected at least one, each once",
+        "--deltas=0,nan": "delta=nan: expected a number from 0 to below 1",
     },
     "on_gpu.py": {
         "--minutes=nan": "--minutes=nan: expected a finite number above 0",
@@ -110,6 +119,7 @@ MISTAKES = {
     },
     "saddle_escape.py": {
         "--functions=banana": "octopus",
+        "--first_key=2147483647": "--first_key=2147483647: expected a whole number",
         "--noise=fog:thick=1": "fog",
         "--steps=4294967296": "--steps=4294967296: expected a whole number below 21474",
     },
