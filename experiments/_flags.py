@@ -54,8 +54,7 @@ SETUP = (
 )
 # What --help writes above the flags of a dataclass.
 _TOPIC: dict[type, str] = {
-    PredNetConfig: "Network",
-    AutoencoderConfig: "Network",
+    **{config: "Network" for _, config in tasks.NAMED.values()},
     DataSettings: "Data",
     Method: "Objective",
     TrainingSettings: "Training",

@@ -31,7 +31,7 @@ import _cli
 import numpy as np
 from absl import flags
 
-from prednet_jax import process, resize, weights
+from prednet_jax import process, resize, tasks, weights
 from prednet_jax.config import PredNetConfig
 from prednet_jax.errors import UserError, expect, named
 
@@ -97,8 +97,8 @@ def main() -> None:
     )
     if not isinstance(config, PredNetConfig):
         raise UserError(
-            f"--input={FLAGS.input}: holds an autoencoder; expected a PredNet, the "
-            "only network that other formats have"
+            f"--input={FLAGS.input}: holds the network {tasks.of(config).name}; "
+            "expected a PredNet, the only network that other formats have"
         )
     for name in ("height", "width", "variant", "pixel_max"):
         given, own = FLAGS[name].value, getattr(config, name)

@@ -16,6 +16,7 @@ from tests.processes import ROOT
 LOTTER = PredNetConfig(
     channels=(3, 6), height=24, width=32, r_channels=(2, 4), variant="lotter"
 )
+NETWORKS = f"expected {', '.join(tasks.NAMED)} or module:object"
 CONFIGS = (LOTTER, PredNetConfig(), AutoencoderConfig(hidden=(4,)))
 
 
@@ -79,13 +80,13 @@ def test_a_task_from_elsewhere(tmp_path, monkeypatch):
     assert task.settings() == {"model": "tiny_task:TINY"}
     assert tasks.recorded("tiny_task:TINY", task.network()) is task
     for name, message in (
-        ("tiny_task", "expected prednet, autoencoder or module:object"),
-        ("tiny_task:", "expected prednet, autoencoder or module:object"),
+        ("tiny_task", NETWORKS),
+        ("tiny_task:", NETWORKS),
         ("tiny_task:Tiny", "found <class"),
         ("tiny_task:YOURS", "found None"),
         ("not_there:TINY", "no module not_there"),
-        (".tiny_task:TINY", "expected prednet, autoencoder or module:object"),
-        ("tiny_task.:TINY", "expected prednet, autoencoder or module:object"),
+        (".tiny_task:TINY", NETWORKS),
+        ("tiny_task.:TINY", NETWORKS),
     ):
         with pytest.raises(UserError, match=message):
             tasks.load(name)

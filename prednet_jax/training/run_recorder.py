@@ -219,7 +219,7 @@ class RunRecorder:
             raise RunError(f"{path}: {checkpoints.UNLIKE}")
         self._write_manifest(**measured, final_params_sha256=digest)
         after = f"its weights are {path}"
-        if self._recipe.task.name == "prednet":
+        if self._recipe.task.windowed:
             script = "python experiments/predict.py"
             after = f"{script} --weights={self.folder} shows what it predicts"
         print(

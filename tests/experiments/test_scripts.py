@@ -48,7 +48,7 @@ MISTAKES = {
         f"--model={TASK}": f"--channels has no effect with --model={TASK}",
         "--model=autoencoder": "--channels has no effect with --model=auto",
         "--hidden=4": "--hidden has no effect with --model=prednet; remove it",
-        "--model=resnet": "model='resnet': expected prednet, autoencoder or mod",
+        "--model=resnet": "model='resnet': expected prednet, ",
         "--data=": "--data=: expected a path",
         "--mode=finetune_rollout": "expected --init_weights",
         "--extrapolate_from=3": "no effect without --mode=finetune_rollout",
@@ -105,7 +105,7 @@ MISTAKES = {
         "--updates=2147483648": "expected numbers from 1 to 2147483647",
         "--models=": "--models=: expected at least one, each once",
         "--models=autoencoder,autoencoder": "expected at least one, each once",
-        "--models=prednet,gan": "model='gan': expected prednet, autoencoder",
+        "--models=prednet,gan": "model='gan': expected prednet, ",
     },
     "symmetric_start.py": {
         "--arms=": "arms='': expected at least one, each once",
