@@ -272,7 +272,7 @@ def _reduction(
 
 
 class Library(NamedTuple):
-    """A library's guarantees about repeating bits.
+    """A library's guarantees about repeating bits (docs/noise/audit.md has sources).
 
     XLA chooses among its algorithms by measuring them when a program is compiled
     (autotuning). Under `--xla_gpu_deterministic_ops=true` it does not measure, and
@@ -283,8 +283,6 @@ class Library(NamedTuple):
     promise: str
     varies: str
     deterministic: str
-    # The page of the documentation, below docs.nvidia.com.
-    page: str = ""
 
 
 _CUBLAS = Library(
@@ -293,29 +291,25 @@ _CUBLAS = Library(
     "number of multiprocessors",
     varies="compilation",
     deterministic="device",
-    page="cuda/cublas, Results Reproducibility",
 )
-_PAGE = "deeplearning/cudnn, Reproducibility (Determinism)"
 _REPEATS = "some backward algorithms do not repeat their bits"
-_CUDNN = Library("cuDNN", _REPEATS, "call", "device", _PAGE)
+_CUDNN = Library("cuDNN", _REPEATS, "call", "device")
 _FORWARD = "forward algorithms repeat on one architecture"
-_CUDNN_FORWARD = Library("cuDNN", _FORWARD, "compilation", "device", _PAGE)
+_CUDNN_FORWARD = Library("cuDNN", _FORWARD, "compilation", "device")
 _CUSOLVER = Library(
     "cuSOLVER",
     "deterministic results are its default",
     varies="device",
     deterministic="device",
-    page="cuda/cusolver, cusolverDnSetDeterministicMode",
 )
 _CUFFT = Library(
     "cuFFT",
     "the same bits for one plan, version and GPU model",
     varies="device",
     deterministic="device",
-    page="cuda/cufft, Accuracy and Performance",
 )
 _OWN = "each routine has a promise of its own"
-_CUSPARSE = Library("cuSPARSE", _OWN, "call", "call", "cuda/cusparse, of each routine")
+_CUSPARSE = Library("cuSPARSE", _OWN, "call", "call")
 _UNKNOWN = Library("", "not known to audit: nothing is promised", "call", "call")
 # By the beginning of an opcode, or of a custom call's target; the first match counts.
 # None stands for calls that move data, sort or compute with integers.
@@ -356,8 +350,7 @@ def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
     settled = deterministic or varies == "device" or library is _UNKNOWN
     chosen = "" if settled else "; autotuning chooses one"
     name = f"{library.name} {target}".strip()
-    source = f" [docs.nvidia.com/{library.page}]" if library.page else ""
-    yield "library", varies, f"{name}: {library.promise}{chosen}{source}"
+    yield "library", varies, f"{name}: {library.promise}{chosen}"
 
 
 _COLLECTIVES = {

@@ -165,25 +165,7 @@ def in_order(schedule: Schedule, axes: tuple[int, ...], x: Array) -> Array:
     terms = math.prod(x.shape[d] for d in axes)
     columns = lax.reshape(columns, (terms, math.prod(shape)))
     columns = lax.convert_element_type(columns, jnp.float32)
-    zeros = np.array([[0.0], [-0.0]], np.float32)
-    for table in schedule.rounds:
-        zero = jnp.broadcast_to(zeros, (2, columns.shape[1]))
-        padded = lax.concatenate([columns, zero], 0)
-        columns = _chains(padded, np.where(table < 0, table + len(padded), table))
-    return lax.convert_element_type(lax.reshape(columns, shape), x.dtype)
-
-
-def _chains(columns: Array, table: np.ndarray) -> Array:
-    """Adds columns[table[0]] + columns[table[1]] + ..., from left to right."""
-
-    def column(indices: Array) -> Array:
-        return columns.at[indices].get(mode="promise_in_bounds")
-
-    def step(total: Array, indices: Array) -> tuple[Array, None]:
-        return total + column(indices), None
-
-    unroll = min(len(table), 8)
-    return lax.scan(step, column(table[0]), jnp.asarray(table[1:]), unroll=unroll)[0]
+    return lax.convert_element_type(lax.reshape(schedule.sum(columns), shape), x.dtype)
 
 
 def _replayed_product(

@@ -18,7 +18,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from prednet_jax.noise.gpu import hlo, ptx
@@ -109,17 +111,30 @@ class Schedule(NamedTuple):
 
     rounds: tuple[Array, ...]
 
-    def sum(self, terms: Array) -> Array:
+    def sum(self, terms: jax.Array) -> jax.Array:
         """Returns the sums of float32 terms [terms, outputs]."""
+        zeros = jnp.broadcast_to(
+            np.array([[0.0], [-0.0]], np.float32), (2, terms.shape[1])
+        )
         columns = terms
-        zeros = np.array([[0.0], [-0.0]], np.float32).repeat(terms.shape[1], 1)
-        for indices in self.rounds:
-            columns = np.concatenate([columns, zeros])
-            total = columns[indices[0]]
-            for step in indices[1:]:
-                total = total + columns[step]
-            columns = total
+        for table in self.rounds:
+            columns = lax.concatenate([columns, zeros], 0)
+            table = np.where(table < 0, table + len(columns), table)
+            columns = _added(columns, table)
         return columns[0]
+
+
+def _added(columns: jax.Array, table: Array) -> jax.Array:
+    """Adds columns[table[0]] + columns[table[1]] + ..., from left to right."""
+
+    def column(indices: jax.Array) -> jax.Array:
+        return columns.at[indices].get(mode="promise_in_bounds")
+
+    def step(total: jax.Array, indices: jax.Array) -> tuple[jax.Array, None]:
+        return total + column(indices), None
+
+    unroll = min(len(table), 8)
+    return lax.scan(step, column(table[0]), jnp.asarray(table[1:]), unroll=unroll)[0]
 
 
 class _Sums:
@@ -239,8 +254,8 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
         raise PtxError("sum: an output that lacks some of its terms")
     schedule = Schedule((np.where(first < 0, first, places[first]), *rest))
     ordered = sums.values[1 + np.lexsort((owner, place))]
-    recomputed = schedule.sum(ordered.reshape(places.size, -1)).astype(result.dtype)
-    if recomputed.tobytes() != result.tobytes():
+    recomputed = schedule.sum(jnp.asarray(ordered.reshape(places.size, -1)))
+    if np.asarray(recomputed.astype(result.dtype)).tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
 

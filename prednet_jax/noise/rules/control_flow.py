@@ -267,22 +267,22 @@ _SPARSE = {
 def _sparse(module: str, equation: compat.Equation) -> dict[str, compat.Jaxpr]:
     """Returns the program that replaces an equation of sparse arrays."""
     loaded = sys.modules[f"jax.experimental.sparse.{module}"]
-    function = getattr(loaded, f"_{equation.primitive.name}_impl")
-    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
-    with compat.settings(equation):
-        traced = jax.make_jaxpr(lambda *xs: function(*xs, **equation.params))(*shapes)
-    return {"": traced}
+    return _program(getattr(loaded, f"_{equation.primitive.name}_impl"), equation)
 
 
 def _implementation(equation: compat.Equation) -> dict[str, compat.Jaxpr]:
     """Returns the program that evaluates a primitive of Equinox."""
+    return _program(equation.primitive.impl, equation)
+
+
+def _program(
+    function: Callable[..., PyTree], equation: compat.Equation
+) -> dict[str, compat.Jaxpr]:
+    """Traces a function of an equation's operands and parameters."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
-
-    def evaluate(*operands: Array) -> PyTree:
-        return equation.primitive.impl(*operands, **equation.params)
-
     with compat.settings(equation):
-        return {"": jax.make_jaxpr(evaluate)(*shapes)}
+        traced = jax.make_jaxpr(lambda *xs: function(*xs, **equation.params))(*shapes)
+    return {"": traced}
 
 
 _CUSTOM = HigherOrder(_custom, lambda e: {"": e.params["call_jaxpr"]}, joins=True)

@@ -162,7 +162,7 @@ def test_a_committed_order_needs_no_compiler(alone):
     x = normal(0, *BIAS)
     noisy = noise.inject(bias_gradient, GTX)(jax.random.key(0), x)
     schedule = orders.committed()["gtx1080:float32[1,24,32,12]:1,2"]
-    wanted = schedule.sum(np.asarray(x).reshape(-1, 12))
+    wanted = schedule.sum(x.reshape(-1, 12))
     assert np.asarray(noisy[0]).tobytes() == wanted.tobytes()
     assert np.any(noisy != bias_gradient(x))
 
