@@ -149,16 +149,31 @@ def pieces(
     prednet.check_frames(params, config, shown, extrapolate_from)
     for name in maps:
         prednet.place_of_map(config, name)
+    total = len(shown) + after
+    unseen_from = total if extrapolate_from is None else extrapolate_from
     run = _program(config, tuple(maps))
-    total, batch = shown.shape[:2]
+    yield from _chunks(run, params, config, shown, total, unseen_from)
+
+
+def _chunks(
+    run: Callable,
+    params: prednet.Params,
+    config: PredNetConfig,
+    frames: np.ndarray,
+    total: int,
+    unseen_from: int = 0,
+) -> Iterator[Any]:
+    """Yields the outputs of `total` steps from the zero state, `CHUNK` at a time.
+
+    Steps after the last frame are shown it again.
+    """
     dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
-    state = prednet.initial_state(config, batch, dtype)
-    unseen_from = total + after if extrapolate_from is None else extrapolate_from
-    for begin in range(0, total + after, CHUNK):
-        places = np.minimum(np.arange(begin, begin + CHUNK), total - 1)
-        state, found = run(params, state, shown[places], np.int32(unseen_from - begin))
-        count = min(CHUNK, total + after - begin)
-        yield {name: np.asarray(part)[:count] for name, part in found.items()}
+    state = prednet.initial_state(config, frames.shape[1], dtype)
+    for begin in range(0, total, CHUNK):
+        places = np.minimum(np.arange(begin, begin + CHUNK), len(frames) - 1)
+        state, found = run(params, state, frames[places], np.int32(unseen_from - begin))
+        count = total - begin
+        yield jax.tree.map(lambda part, count=count: np.asarray(part)[:count], found)
 
 
 def rollouts(
@@ -184,23 +199,16 @@ def rollouts(
     for horizon in horizons:
         check_int("horizon", horizon, 1)
     run = _rollout_program(config, tuple(horizons))
-    dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
-    state = prednet.initial_state(config, shown.shape[1], dtype)
-    parts = []
-    for begin in range(0, len(shown), CHUNK):
-        places = np.minimum(np.arange(begin, begin + CHUNK), len(shown) - 1)
-        state, part = run(params, state, shown[places])
-        parts.append(np.asarray(part)[: len(shown) - begin])
-    return np.concatenate(parts)
+    return np.concatenate(list(_chunks(run, params, config, shown, len(shown))))
 
 
 @functools.lru_cache(maxsize=8)
 def _rollout_program(config: PredNetConfig, horizons: tuple[int, ...]) -> Callable:
-    """Compiles `(params, state, frames) -> (state, predictions)`."""
+    """Compiles `(params, state, frames, _) -> (state, predictions)`."""
     wanted = np.array(horizons) - 1
 
     @jax.jit
-    def run(params: Any, state: Any, frames: jax.Array) -> tuple[Any, jax.Array]:
+    def run(params: Any, state: Any, frames: jax.Array, _: Any) -> tuple:
         unseen = jnp.zeros((max(horizons), *frames.shape[1:]), frames.dtype)
 
         def ahead(state: Any, frame: jax.Array) -> tuple[Any, jax.Array]:

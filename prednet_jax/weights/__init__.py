@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
 from prednet_jax.weights import foreign
 from prednet_jax.weights.arrays import as_parameters, for_fractions
-from prednet_jax.weights.chainer import load_chainer, save_chainer
+from prednet_jax.weights.chainer import is_chainer, load_chainer, save_chainer
 from prednet_jax.weights.keras import extrapolation, is_keras, load_keras, save_keras
 from prednet_jax.weights.pytorch import PORTS, is_port, load_pytorch
 from prednet_jax.weights.tensors import (
@@ -60,15 +60,51 @@ _ACCEPTED = (
 )
 
 Writer = Callable[[str | os.PathLike, PredNetConfig, Mapping], None]
+
+
+class Format(NamedTuple):
+    """A format of weight files.
+
+    Attributes:
+        holds: `holds(path)` returns whether a file has this format, by its content.
+        load: `load(path, ...)` returns the network and its parameters.
+        asks: further arguments of `load`, which such files do not hold. Its pixels may
+            exceed 1 if there are any, and `load` scales the weights.
+        suffixes: the suffixes of files that `save` writes.
+        save: `save(path, config, params)` writes a file. Defaults to None: such files
+            are only read.
+    """
+
+    holds: Callable[[str | os.PathLike], bool]
+    load: Callable[..., tuple[PredNetConfig, dict]]
+    asks: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    save: Writer | None = None
+
+
+def _load_keras(path: str | os.PathLike, **frame: Any) -> tuple[PredNetConfig, dict]:
+    """Reads a file of Keras; weights for other pixels are scaled."""
+    config, params = load_keras(path, **frame)
+    scale = config.pixel_max
+    if scale <= 1:
+        return config, params
+    errors.log_once(
+        f"{path}: pixel_max is {scale:g}; the weights are scaled for frames from 0 to 1"
+    )
+    config = dataclasses.replace(config, pixel_max=1.0)
+    return config, for_fractions(config, params, scale)
+
+
+_FRAME = ("height", "width", "pixel_max")
+#: The formats of files, each of which is tried in this order.
+FORMATS = (
+    Format(is_keras, _load_keras, _FRAME, (".hdf5", ".h5"), save_keras),
+    Format(is_port, load_pytorch, (*_FRAME, "variant")),
+    Format(is_chainer, load_chainer, (), (".npz", ".model"), save_chainer),
+    Format(is_safetensors, load_safetensors, (), (".safetensors",), save_safetensors),
+)
 #: What writes a file, by its suffix; a path without suffix is an orbax directory.
-WRITERS: dict[str, Writer] = {
-    ".npz": save_chainer,
-    ".model": save_chainer,
-    ".hdf5": save_keras,
-    ".h5": save_keras,
-    ".safetensors": save_safetensors,
-    "": save_orbax,
-}
+WRITERS = {s: f.save for f in FORMATS for s in f.suffixes if f.save} | {"": save_orbax}
 
 
 def load(
@@ -100,9 +136,7 @@ def load(
     return config, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
 
 
-def load_task(
-    path: str | os.PathLike, *, variant: str | None = None, **frame: Any
-) -> tuple[Task, dict]:
+def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
     """Reads as `load` does; the network is a task, perhaps of another module.
 
     Parameters of a run have the precision of its training.
@@ -125,7 +159,7 @@ def load_task(
         return load_run(path.parent)
     else:
         try:
-            config, params = _load_file(path, variant, frame)
+            config, params = _load_file(path, asked)
         except files.FileError as error:
             foreign.refuse(path)
             names = " or ".join(pretrained_names())
@@ -135,30 +169,21 @@ def load_task(
     return tasks.of(config), params
 
 
-def _load_file(path: Path, variant: str | None, frame: dict) -> tuple[Any, dict]:
-    if is_keras(path):
-        config, params = load_keras(path, **frame)
-        scale = config.pixel_max
-        if scale <= 1:
-            return config, params
-        errors.log_once(
-            f"{path}: pixel_max is {scale:g}; the weights are scaled for frames from 0 "
-            "to 1"
-        )
-        config = dataclasses.replace(config, pixel_max=1.0)
-        return config, for_fractions(config, params, scale)
-    if is_port(path):
-        return load_pytorch(path, variant=variant, **frame)
-    if files.kind(path) == "zip":
-        return load_chainer(path)
-    if not is_safetensors(path):
+def _load_file(path: Path, asked: Mapping[str, Any]) -> tuple[PredNetConfig, dict]:
+    found = _format(path)
+    if found is None:
         raise files.FileError(f"{path}: of another kind")
-    return load_safetensors(path)
+    return found.load(path, **{k: v for k, v in asked.items() if k in found.asks})
+
+
+def _format(path: str | os.PathLike) -> Format | None:
+    return next((known for known in FORMATS if known.holds(path)), None)
 
 
 def scales_pixels(path: str | os.PathLike) -> bool:
     """Returns whether `load` scales weights by `pixel_max`: of PyTorch and Keras."""
-    return is_port(path) or is_keras(path)
+    found = _format(path) if os.path.isfile(path) else None
+    return found is not None and "pixel_max" in found.asks
 
 
 def writer(path: str | os.PathLike) -> Writer:

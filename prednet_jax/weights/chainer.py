@@ -54,6 +54,11 @@ def load_chainer(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
         return config, from_chainer(config, arrays)
 
 
+def is_chainer(path: str | os.PathLike) -> bool:
+    """Returns whether a path is an archive, as NumPy and Chainer write it."""
+    return files.kind(path) == "zip"
+
+
 def from_chainer(config: PredNetConfig, arrays: Mapping[str, np.ndarray]) -> dict:
     """Converts arrays under Chainer's names without `predictor/` to parameters."""
     params = {

@@ -73,7 +73,7 @@ def test_a_format_of_the_other_variant_is_refused(tmp_path):
     for name, variant in (("w.npz", "lotter"), ("w.hdf5", "watanabe")):
         with pytest.raises(UserError, match=f"variant='{variant}'"):
             weights.writer(name)(tmp_path / name, *network(variant))
-    with pytest.raises(UserError, match=r"suffix '.pt'; expected one of .npz"):
+    with pytest.raises(UserError, match=r"suffix '.pt'; expected one of .hdf5"):
         weights.writer("w.pt")
     config, params = network("watanabe")
     config = dataclasses.replace(config, pixel_max=0.5)
