@@ -148,7 +148,7 @@ def facts(job: Job, seed: int) -> store.Facts:
         "files": _files(job),
         "seed": seed,
         "environment": records.of_numbers(job.environment()),
-        "source": source(job.script) + _task_source(job.model),
+        "source": source(job.script, job.model),
         "versions": _versions(),
         "device": job.device,
     }
@@ -190,33 +190,26 @@ def _versions() -> dict[str, str]:
 
 
 @functools.cache
-def source(script: str) -> str:
-    """Returns the SHA-256 of the package's Python files, script and helpers `_*.py`."""
+def source(script: str, model: str = "prednet") -> str:
+    """Returns the SHA-256 of the package's Python files, script and helpers `_*.py`.
+
+    The module of a task from elsewhere belongs to them.
+    """
     path = Path(script)
     package = [
         (f.relative_to(PACKAGE).as_posix(), f) for f in sorted(PACKAGE.rglob("*.py"))
     ]
     script_files = [path, *sorted(path.parent.glob("_*.py"))]
+    named = package + [(f"scripts/{f.name}", f) for f in script_files]
+    if model not in tasks.NAMED:
+        spec = importlib.util.find_spec(model.partition(":")[0])
+        named.append((model, Path((spec and spec.origin) or "")))
     digest = hashlib.sha256()
-    for name, file in package + [(f"scripts/{f.name}", f) for f in script_files]:
+    for name, file in named:
         if file.is_file():
             digest.update(f"{name}:{file.stat().st_size};".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-@functools.cache
-def _task_source(model: str) -> str:
-    """Returns the SHA-256 of the module of a task from elsewhere.
-
-    The text is empty for tasks of the package.
-    """
-    if model in tasks.NAMED:
-        return ""
-    spec = importlib.util.find_spec(model.partition(":")[0])
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        return ""
-    return "+" + hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
 def write_receipts(job: Job) -> None:

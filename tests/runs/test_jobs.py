@@ -123,7 +123,7 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     assert kept(job)[1] == {"with other environment": 2}
     monkeypatch.undo()
-    monkeypatch.setattr(jobs, "source", lambda script: "other")
+    monkeypatch.setattr(jobs, "source", lambda *_: "other")
     assert kept(job)[1] == {"with other source": 2}
     monkeypatch.undo()
     monkeypatch.setattr(jobs, "_versions", lambda: {"jax": "9"})
