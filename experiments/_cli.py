@@ -55,11 +55,6 @@ FLAGS = flags.FLAGS
 _READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
 #: Names of flags by topic, in the order in which --help shows them.
 TOPICS: dict[str, list[str]] = {}
-# Errors of a system about a path that it does not accept.
-_PATH_ERRORS = (
-    *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
-    *(errno.EISDIR, errno.ELOOP, errno.EILSEQ, errno.EEXIST),
-)
 # Errors of a disk, a network disk or a limit of the process, at which it has to end.
 _SYSTEM_ERRORS = (
     *(errno.EIO, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE),
@@ -116,7 +111,11 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         place = f" ({error.filename})" if error.filename else ""
         fewer = ", or fewer --keep_checkpoints" if "keep_checkpoints" in FLAGS else ""
         return f"the disk is full{place}: expected room{fewer}", 1
-    if isinstance(error, OSError) and error.errno in _PATH_ERRORS and error.filename:
+    if (
+        isinstance(error, OSError)
+        and error.errno in files.PATH_ERRORS
+        and error.filename
+    ):
         path, reason = os.fsdecode(error.filename), os.strerror(error.errno or 0)
         return f"{path}: {reason}; expected a path that can be used", 2
     if isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS:

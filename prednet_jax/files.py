@@ -47,6 +47,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9/._-]*")
 LOCK = ".lock"
 # `check` holds the lock for a moment; others try again instead of refusing for that.
 _PATIENCE, _PAUSE = 0.25, 0.05
+# Errors of a system about a path that it does not accept, or that is gone.
+PATH_ERRORS = (
+    *(errno.ENOENT, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EILSEQ, errno.EEXIST),
+)
 # Errors of `flock` on file systems without locks, such as some network ones.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -236,10 +241,13 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
     sees a whole file, and the old files remain on a full disk or after a power failure.
     """
     temporaries = {name: aside(folder / name) for name in contents}
-    for path in (folder / name for name in contents):
-        if path.exists() and not path.is_file():  # A move would replace /dev/null.
-            raise FileError(f"{path}: is no regular file; expected one, or a new path")
+    path = folder
     try:
+        for path in (folder / name for name in contents):
+            if path.exists() and not path.is_file():  # Such as /dev/null.
+                raise FileError(
+                    f"{path}: is no regular file; expected one, or a new path"
+                )
         for name, temporary in temporaries.items():
             with open(temporary, "xb") as file:
                 file.write(contents[name])
@@ -247,9 +255,16 @@ def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
                 os.fsync(file.fileno())
         for name, temporary in temporaries.items():
             os.replace(temporary, folder / name)
-    except BaseException:
+    except BaseException as error:
         for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError, ValueError):
+                temporary.unlink(missing_ok=True)
+        if getattr(error, "errno", None) in PATH_ERRORS or "\0" in str(path):
+            why = getattr(error, "strerror", None) or error
+            shown = str(path) if str(path).isprintable() else repr(str(path))
+            raise FileError(
+                f"{shown}: {why}; expected a path that can be written"
+            ) from None
         raise
     sync(folder)
 

@@ -85,6 +85,7 @@ def load_safetensors(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
 
 def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) -> None:
     """Writes an orbax checkpoint, and the network, into a new directory."""
+    files.check_writable(path)
     folder = Path(path).absolute()
     if folder.exists():
         raise UserError(f"{path}: exists; expected the path of a new directory")

@@ -69,6 +69,18 @@ def test_keras_file_is_laid_out_as_keras_writes_it(tmp_path):
     assert shape == [None, None, 24, 32, 3]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".safetensors", ""])
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/w"])
+def test_a_path_that_cannot_be_written_is_named(tmp_path, suffix, name):
+    config, params = network("lotter" if suffix == ".hdf5" else "watanabe")
+    (tmp_path / "file").write_text("")
+    save = weights.writer(f"w{suffix}")
+    with pytest.raises(UserError, match="expected a path|NUL byte|directory") as caught:
+        save(f"{tmp_path}/{name}{suffix}", config, params)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_format_of_the_other_variant_is_refused(tmp_path):
     for name, variant in (("w.npz", "lotter"), ("w.hdf5", "watanabe")):
         with pytest.raises(UserError, match=f"variant='{variant}'"):
