@@ -110,7 +110,9 @@ def read_arrays(path: Path) -> Any:
 def updates(directory: str | os.PathLike) -> list[int]:
     """Returns the numbers of the saved updates, in order."""
     folder = Path(directory) / FOLDER
-    return sorted(int(p.name) for p in folder.glob("*") if p.name.isdigit())
+    # int reads digits of other scripts and leading zeros too.
+    names = [p.name for p in folder.glob("*") if re.fullmatch("0|[1-9][0-9]*", p.name)]
+    return sorted(map(int, names))
 
 
 def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
@@ -159,6 +161,11 @@ def newest(
     as `like`; 0 and `like` itself where there is no checkpoint.
     """
     saved = set.intersection(*(set(updates(folder)) for folder in folders))
+    if later := sorted(u for u in saved if u > at_most):
+        log_line(
+            f"{folders[0] / FOLDER / str(later[-1])}: {records.METRICS} has lines of "
+            f"{at_most} updates only; not used"
+        )
     for update in sorted((u for u in saved if u <= at_most), reverse=True):
         try:
             pairs = zip(folders, like, strict=True)

@@ -99,6 +99,10 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     like = [state(0)] * 2
     assert checkpoints.newest(folders, like, 9)[0] == 3
     assert checkpoints.newest(folders, like, 2)[0] == 2
+    told = capsys.readouterr().err
+    assert "checkpoints/3: metrics.jsonl has lines of 2 updates only; not used" in told
+    for name in ("²", "٣", "007", "mine"):
+        (folders[0] / "checkpoints" / name).mkdir()
     shutil.rmtree(folders[0] / "checkpoints/3")
     (folders[1] / "checkpoints/2/_METADATA").unlink()
     update, states = checkpoints.newest(folders, like, 9)

@@ -75,7 +75,9 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path, suffix, name):
     config, params = network("lotter" if suffix == ".hdf5" else "watanabe")
     (tmp_path / "file").write_text("")
     save = weights.writer(f"w{suffix}")
-    with pytest.raises(UserError, match="expected a path|NUL byte|directory") as caught:
+    with pytest.raises(
+        UserError, match=r"expected a(t| path)|NUL byte|no dir"
+    ) as caught:
         save(f"{tmp_path}/{name}{suffix}", config, params)
     assert "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
