@@ -88,7 +88,8 @@ def runs(
     programs: list[str], arms: list[str], deltas: list[float], seeds: list[int]
 ) -> list[SaddleRun]:
     """Returns all combinations, seed by seed; arms in `AT_ZERO` have delta 0 only."""
-    named = {"programs": programs, "arms": arms, "deltas": deltas, "seeds": seeds}
+    named: dict[str, list[Any]] = {"programs": programs, "arms": arms}
+    named |= {"deltas": deltas, "seeds": seeds}
     for name, values in named.items():
         once = 0 < len(values) == len(set(values))
         shown = ",".join(map(str, values))
