@@ -345,6 +345,8 @@ def _locked(folder: Path, seconds: float) -> Iterator[None]:
         yield
     finally:
         # The file is removed while the lock is held: a process that opened it meanwhile
-        # sees, once it has the lock, that the file no longer has a name.
-        path.unlink(missing_ok=True)
+        # sees, once it has the lock, that the file no longer has a name. A directory
+        # that lost its permissions keeps the file, and the error of the block counts.
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
         lock.release()

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -193,6 +194,21 @@ def test_all_are_held_or_none_and_a_refusal_makes_nothing(tmp_path, holder):
     with pytest.raises(UserError), files.hold(new, tmp_path / "run"):
         pass
     assert not (tmp_path / "a").exists()
+
+
+def test_a_lock_that_cannot_be_removed_does_not_hide_the_error(tmp_path, monkeypatch):
+    denied = PermissionError(errno.EACCES, "Permission denied")
+
+    def fail():
+        with files.hold(tmp_path / "r"):
+            monkeypatch.setattr("os.unlink", Mock(side_effect=denied))
+            raise UserError("mine")
+
+    with pytest.raises(UserError, match="mine"):
+        fail()
+    monkeypatch.undo()
+    with files.hold(tmp_path / "r"):  # It was released.
+        pass
 
 
 def test_one_process_can_hold_again_what_it_gave_back(tmp_path):

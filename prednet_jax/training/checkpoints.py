@@ -52,7 +52,8 @@ def save(
     leaves = jax.tree.leaves(state)
     tree = {f"{i:04d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
     folder = Path(directory).resolve() / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
+    # A directory that was removed or moved is not made again, without its records.
+    folder.mkdir(exist_ok=True)
     path = folder / str(int(state.update))
     temporary = files.aside(path)
     try:
@@ -77,13 +78,15 @@ def write_arrays(path: Path, tree: Any) -> None:
     """Writes nested dictionaries of arrays into a new directory, and reads them back.
 
     Raises:
-        OSError: the disk is full.
+        OSError: the disk is full, or the directory cannot be made.
         RunError: the file that was read back differs from the state that was written.
     """
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree))
+    # The errors are raised before orbax meets them: its threads would print hundreds of
+    # lines, and wait for each other at the end of the process.
+    path.mkdir()
+    path.rmdir()
     if shutil.disk_usage(path.parent).free < size + _OWN_BYTES:
-        # The error is raised before orbax meets it, whose threads would print hundreds
-        # of lines.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
         try:

@@ -2,6 +2,7 @@ import contextlib
 import errno
 import functools
 import shutil
+from pathlib import Path
 from unittest.mock import Mock
 
 import chex
@@ -45,10 +46,32 @@ def test_a_state_comes_back_bit_for_bit(tmp_path):
 )
 def test_a_path_is_no_pattern(tmp_path, name):
     """A checkpoint lies where it was to be saved, whatever the directory's name."""
+    (tmp_path / name).mkdir(parents=True)
     folder = checkpoints.save(tmp_path / name, state())
     assert folder == tmp_path / name / "checkpoints" / "3"
     assert sorted(p.name for p in folder.parent.iterdir()) == ["3"]
     equal(checkpoints.restore(tmp_path / name, 3, state()), state())
+
+
+@pytest.mark.fault
+def test_a_directory_that_is_gone_or_cannot_be_written_ends_at_once(
+    tmp_path, capfd, monkeypatch
+):
+    """A removed one was made again without its records; orbax hung without a right."""
+    with pytest.raises(FileNotFoundError):
+        checkpoints.save(tmp_path / "gone", state())
+    assert not list(tmp_path.iterdir())
+    made = Path.mkdir
+
+    def refused(self, *args, **kwargs):
+        if self.suffix == ".tmp":
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        made(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(PermissionError):
+        checkpoints.save(tmp_path, state())
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.fault
@@ -94,6 +117,7 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     """Of several runs: a lost folder and a lost file; nothing is removed."""
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
+        folder.mkdir()
         for update in (1, 2, 3):
             checkpoints.save(folder, state(update))
     like = [state(0)] * 2
