@@ -80,7 +80,8 @@ class NoiseEffect:
             sketched: whether `values` are sums with random signs.
         """
         if norms is None:
-            norms, largest = np.linalg.norm(values, axis=1), np.abs(values).max(1)
+            norms = np.linalg.norm(values, axis=1)
+            largest = np.abs(values).max(1, initial=0)
         self._values, self._norms = values, np.where(norms > 0, norms, 1)
         # Sums of many elements have rounding errors of the size of the whole value.
         sizes = np.broadcast_to(norms[:, None], values.shape) if sketched else values

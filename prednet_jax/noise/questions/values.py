@@ -96,7 +96,9 @@ class SubstitutedValues:
 
     def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:
         """Returns the rung by `explain` for values that differ by more than noise."""
-        away = {i: self.known[i] - self.plain[i] for i in numbers}
+        away = {
+            i: subtract(_wide(self.known[i]), _wide(self.plain[i])) for i in numbers
+        }
         finite = [i for i in numbers if np.isfinite(away[i]).all()]
         found = dict.fromkeys(numbers, "beyond")
         if finite:

@@ -148,6 +148,24 @@ def test_two_names_of_one_value_where_the_port_lacks_a_function(names):
     assert given(KEY, x).first.name == "y"
 
 
+def test_a_mask_that_differs_is_beyond():
+    def masked(w, x):
+        return {"linear": x @ w, "mask": x @ w > 0}
+
+    w, x = normal(8, 12), normal(5, 8)
+    reference = masked(w, x) | {"mask": np.asarray(x @ w > 0.5)}
+    assert noise.compare_layers(masked, reference)(KEY, w, x).first.name == "mask"
+
+
+def test_a_layer_without_elements_agrees():
+    def empty(w, x):
+        return {"linear": x @ w, "rest": x[:0] @ w}
+
+    w, x = normal(8, 12), normal(5, 8)
+    report = noise.compare_layers(empty, empty(w, x))(KEY, w, x)
+    assert [layer.rung for layer in report.layers] == ["identical"] * 2
+
+
 def test_no_alarm_for_another_order_of_sums():
     w, x = normal(64, 64) / 8, normal(32, 64)
 
