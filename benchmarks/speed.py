@@ -97,7 +97,9 @@ def prepare_step(
         program = truncated.jit_update(update)
         inputs = jax.device_put((drawn, first, key))
     else:
-        program = replicas.compile_update(network, optimizer, method, injected, layout)
+        program = replicas.compile_update(
+            network, optimizer, method, injected, layout, "map"
+        )
         state = layout.place_states([state])
         inputs = (
             layout.stack([drawn], replicas.BY_WINDOW),

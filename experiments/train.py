@@ -47,7 +47,10 @@ _flags.define_all(
     {"mode": settings.MODES, "schedule": settings.RATE_SCHEDULES},
 )
 _flags.define_all(settings.RecordSettings, progress=True)
-_flags.define_all(ComputationSettings, {"precision": list(process.PRECISIONS)})
+_flags.define_all(
+    ComputationSettings,
+    {"precision": list(process.PRECISIONS), "replica_mode": replicas.MODES},
+)
 flags.DEFINE_string("workdir", None, "Directory to write.", required=True)
 
 
@@ -56,13 +59,13 @@ def main() -> None:
     asked = read_settings()
     with Interruption() as interruption:
         process.prepare(threads=asked.computation.threads, cache=True)
-        together = prepare_devices(asked)
+        replica_mode = prepare_devices(asked)
         workdir = Path(FLAGS.workdir)
         directories = asked.computation.directories(workdir)
         recipe = make_recipe(asked, workdir)
         if asked.computation.precision == "tf32" and not process.has_tf32():
             print("--precision=tf32: this device has no TF32, and computes in float32")
-        train_seeds(recipe, directories, interruption, together=together)
+        train_seeds(recipe, directories, interruption, replica_mode=replica_mode)
         if asked.records.plot and jax.process_index() == 0:
             draw_losses(workdir)
 
@@ -142,13 +145,17 @@ def draw_losses(folder: Path) -> None:
     records.write_bytes(folder / records.LOSS_PICTURE, loss_picture(folder))
 
 
-def prepare_devices(asked: Settings) -> bool:
-    """Returns whether runs are trained together; joins processes and splits the CPU."""
+def prepare_devices(asked: Settings) -> str | None:
+    """Joins processes and splits the CPU for runs that are trained together.
+
+    Returns how replicas on a device are executed, or None if seeds run one after the
+    other.
+    """
     own, batch = asked.computation, asked.data.batch
     if not own.replicas and batch == 1:
-        names = ("coordinator", "processes", "process", "devices")
+        names = ("coordinator", "processes", "process", "devices", "replica_mode")
         _flags.require_other_flag("--replicas or --batch", False, *names)
-        return False
+        return None
     number = asked.training.draw
     errors.expect(not number, "--draw", number, "0 with --replicas or --batch")
     if own.seeds:
@@ -162,7 +169,7 @@ def prepare_devices(asked: Settings) -> bool:
         count, available = max(1, own.replicas), process.available_threads()
         most = replicas.most_devices(count, batch, available, processes)
     process.split_cpu(own.devices or most)
-    return True
+    return own.replica_mode
 
 
 def join_processes(own: ComputationSettings) -> int | None:

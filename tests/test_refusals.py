@@ -252,6 +252,7 @@ CASES = {
         (lambda: Trainer(IMAGES, method=ERRORS), "only with prednet"),
         (lambda: trained({"w": ONE}, IMAGES), "model=autoencoder, which has no w"),
         (lambda: replicas.layout(0, 1), "replicas=0: .* whole number, at least 1"),
+        (lambda: replicas.resolve_mode("pmap", "cpu", 1), "replica_mode='pmap'"),
         (lambda: evaluation.score(FRAMES[:, 0], np.zeros((2, 8, 8, 3))), "one shape"),
         (lambda: evaluation.score(*[np.zeros((2, 2, 8, 1))] * 2), "at least 3x3"),
     ],

@@ -6,8 +6,10 @@ and data by `prepare`. A training that passes may still run out of memory, which
 ends in one line.
 """
 
+import contextlib
 import dataclasses
 import math
+import resource
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,7 +31,9 @@ from prednet_jax.training.trainer import Trainer, Validation
 from prednet_jax.training.truncated import TrainState
 
 # Bytes of an update in the plan of a run (`data.schedule`).
-_PLAN = 40
+_PLAN_BYTES = 40
+# Open files: of a replica its metrics, events and lock, and of everything else.
+_RUN_FILES, _OTHER_FILES = 3, 200
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,9 +82,12 @@ class Recipe:
         asked = self.training
         if asked.learning_rate is None:
             return self.task.adam(updates).rate
-        if asked.schedule == "cosine":
-            return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
-        return asked.learning_rate
+        match asked.schedule:
+            case "constant":
+                return asked.learning_rate
+            case "cosine":
+                return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
+        raise ValueError(asked.schedule)
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -117,50 +124,13 @@ class Recipe:
         return loop.frame_schedule(self.task, source, **asked, method=self.method)
 
     def check_sizes(self, seeds: int, *, together: bool = False) -> None:
-        """Refuses, with a UserError, runs that cannot fit into this machine.
+        """Refuses runs for which the memory or the open files do not suffice.
 
         The `seeds` are `together` where they are replicas of one program.
         """
-        task, batch, updates = self.task, self.data.batch, self.updates
-        window, examples = self.data.window, self.records.examples
-        (height, width, _), pixels = task.frame, math.prod(task.frame)
-        size = np.dtype(self.dtype).itemsize
-        state = jax.eval_shape(lambda: task.initial_carry(batch, self.dtype))
-        carry = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        steps = 1 + (window if task.windowed else 1)
-        frames = steps * batch * pixels * (1 + size)
-        weights = task.weights * size
-
-        def kept(segment: int) -> int:
-            """Returns the bytes for the backward pass: steps of a segment, states."""
-            values = segment * batch * task.kept_values()
-            return values * size + -(-steps // segment) * carry
-
-        # `truncated.by_sequence` computes the sequences of a batch one after the other.
-        again, whole = kept(segment_length(window)) // batch, kept(steps)
-        spared = 0 if self.method.rematerialize else whole - again
-        # Weights, gradient and Adam's two moments.
-        update = 4 * weights + frames + again + spared
-        every = together * seeds * (3 * weights + carry + frames)
-        # Examples are bytes, pixels, and predicted pixels.
-        example = pixels * (1 + 2 * size)
-        sizes = f"height={height}, width={width}, window={window}, batch={batch}"
-        memory = process.memory_bytes()
-        for what, needed, less in (
-            (f"updates={updates}: the plan of the updates", updates * seeds * _PLAN, 0),
-            (f"{sizes}: one update of {task.name}", update, spared),
-            (f"examples={examples}: their prediction", examples * example, 0),
-            (f"replicas={seeds}: the sum of their weights and frames", every, 0),
-        ):
-            if memory is None or needed <= memory:
-                continue
-            advice = ""
-            if less and needed - less <= memory:
-                advice = f", or --rematerialize, {(needed - less) / 1e9:,.1f} GB"
-            raise UserError(
-                f"{what} takes at least {needed / 1e9:,.1f} GB; expected sizes that "
-                f"fit into the {memory / 1e9:,.1f} GB of this machine{advice}"
-            )
+        if together:
+            _allow_open_files(seeds)
+        _check_memory(self, seeds, together)
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """Returns the state before the first update."""
@@ -195,3 +165,60 @@ def prepare(recipe: Recipe, seed: int) -> PreparedRun:
             f"on, since they fill no window of {schedule.window} frames"
         )
     return PreparedRun(source, schedule, weights)
+
+
+def _check_memory(recipe: Recipe, seeds: int, together: bool) -> None:
+    """Refuses, with a UserError, a training that cannot fit into this machine."""
+    task, batch, dtype = recipe.task, recipe.data.batch, recipe.dtype
+    window, examples = recipe.data.window, recipe.records.examples
+    rematerialize, updates = recipe.method.rematerialize, recipe.updates
+    size = np.dtype(dtype).itemsize
+    height, width, _ = task.frame
+    pixels = math.prod(task.frame)
+    state = jax.tree.leaves(jax.eval_shape(lambda: task.initial_carry(batch, dtype)))
+    carry = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in state)
+    steps = 1 + (window if task.windowed else 1)
+    frames = steps * batch * pixels * (1 + size)
+    weights = task.weights * size
+    every = together * seeds * (3 * weights + carry + frames)
+
+    def kept(segment: int) -> int:
+        """Returns the bytes for the backward pass: steps of a segment, and states."""
+        values = segment * batch * task.kept_values()
+        return values * size + -(-steps // segment) * carry
+
+    # Weights, gradient and Adam's two moments. Examples: as bytes, as pixels, and
+    # predicted.
+    # `truncated.by_sequence` computes the sequences of a batch one after the other.
+    again, whole = kept(segment_length(window)) // batch, kept(steps)
+    update = 4 * weights + frames + (again if rematerialize else whole)
+    needs = {
+        f"updates={updates}: the plan of the updates": updates * seeds * _PLAN_BYTES,
+        f"height={height}, width={width}, window={window}, batch={batch}: one update "
+        f"of {task.name}": update,
+        f"examples={examples}: their prediction": examples * pixels * (1 + 2 * size),
+        f"replicas={seeds}: the sum of their weights and frames": every,
+    }
+    memory = process.memory_bytes()
+    for what, needed in needs.items():
+        less = needed - whole + again
+        helps = needed == update and not rematerialize and less <= (memory or 0)
+        advice = f", or --rematerialize, {less / 1e9:,.1f} GB" if helps else ""
+        if memory is not None and needed > memory:
+            raise UserError(
+                f"{what} takes at least {needed / 1e9:,.1f} GB; expected sizes that "
+                f"fit into the {memory / 1e9:,.1f} GB of this machine{advice}"
+            )
+
+
+def _allow_open_files(replicas: int) -> None:
+    needed = _RUN_FILES * replicas + _OTHER_FILES
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UserError(
+            f"replicas={replicas}: they need {needed} open files, and the system "
+            "allows "
+            f"{hard}; expected fewer replicas"
+        )
+    with contextlib.suppress(OSError, ValueError):  # Some systems have a lower one.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -8,9 +8,9 @@ replicas and D / r share the B streams of each: replicas need no communication, 
 are dealt out first. Devices are ordered by process, so that each process holds
 neighbouring streams of neighbouring replicas. The replicas of a device are taken one
 after the other (`map`: the program of a single run), or all at once (`vmap`: XLA would
-turn its convolutions into grouped ones, so that `auto` is `im2col`). It is `map` on a
-CPU, where `vmap` was slower (study/pages/measurements.md), and `vmap` elsewhere, where
-one replica leaves most of a device idle (not measured there).
+turn its convolutions into grouped ones, slow on a CPU, so that `auto` is `im2col`).
+`auto` is `map` on a CPU, where `vmap` was slower (study/pages/measurements.md), and
+`vmap` elsewhere, where one replica leaves most of a device idle (not measured there).
 """
 
 import math
@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from prednet_jax import tasks
-from prednet_jax.errors import UserError, check_int
+from prednet_jax.errors import UserError, check_int, one_of
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Network, Task
@@ -33,6 +33,7 @@ from prednet_jax.training import keys, loop, truncated
 from prednet_jax.training.loop import Pair, SeedRun, Windows
 from prednet_jax.training.truncated import StepMetrics, TrainState
 
+MODES = ("auto", "map", "vmap")
 REPLICAS, BATCH = "replicas", "batch"
 #: How leaves `[N, ...]`, `[N, B, ...]` and windows `[N, T + 1, B, ...]` are spread.
 BY_REPLICA = PartitionSpec(REPLICAS)
@@ -43,15 +44,11 @@ _STATE: Any = TrainState(BY_REPLICA, BY_REPLICA, BY_STREAM, BY_REPLICA)  # type:
 
 @dataclass(frozen=True)
 class ReplicaLayout:
-    """N replicas of B streams on a mesh of devices `[r, b]`.
-
-    `mode` is how the replicas of a device are run: `map` or `vmap`.
-    """
+    """N replicas of B streams on a mesh of devices `[r, b]`."""
 
     replicas: int
     batch: int
     mesh: Mesh
-    mode: str
 
     @property
     def streams(self) -> int:
@@ -100,8 +97,7 @@ def layout(
 ) -> ReplicaLayout:
     """Lays out replicas and streams on devices.
 
-    Devices default to all, of every process. Several replicas that share a device other
-    than a CPU are run at once.
+    Devices default to all, of every process.
     """
     devices = jax.devices() if devices is None else list(devices)
     processes = len({getattr(device, "process_index", 0) for device in devices})
@@ -113,8 +109,7 @@ def layout(
         )
     ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
     mesh = Mesh(np.array(ordered, dtype=object).reshape(split), (REPLICAS, BATCH))
-    mode = "map" if replicas == 1 or devices[0].platform == "cpu" else "vmap"
-    return ReplicaLayout(replicas, batch, mesh, mode)
+    return ReplicaLayout(replicas, batch, mesh)
 
 
 def shares(
@@ -137,6 +132,17 @@ def most_devices(replicas: int, batch: int, available: int, processes: int = 1) 
     return 1
 
 
+def resolve_mode(mode: str, platform: str, replicas: int) -> str:
+    """Returns how the replicas of one device are run: `map` or `vmap`.
+
+    `auto` is `vmap` for several replicas on a device that is not a CPU. One replica
+    alone is the program of a single run.
+    """
+    one_of("replica_mode", mode, MODES)
+    own = "map" if platform == "cpu" or replicas == 1 else "vmap"
+    return own if mode == "auto" else mode
+
+
 def resolve_network(network: Network, mode: str) -> Task:
     """Returns the task with the convolution that `auto` means under `vmap`."""
     task = tasks.of(network)
@@ -149,6 +155,7 @@ def compile_update(
     method: Method,
     noise: NoiseSpec | None,
     layout: ReplicaLayout,
+    mode: str,
 ) -> Any:
     """Compiles one update of all replicas, to which their state is donated.
 
@@ -164,7 +171,7 @@ def compile_update(
         return step(*given, key)
 
     def local(*inputs: Any) -> tuple[TrainState, StepMetrics]:
-        if layout.mode == "vmap":
+        if mode == "vmap":
             return jax.vmap(one)(inputs)
         if len(inputs[2]) > 1:
             return jax.lax.map(one, inputs)

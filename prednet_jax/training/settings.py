@@ -397,6 +397,8 @@ class ComputationSettings:
         seeds: several seeds one after the other, in workdir/seed_N each.
         replicas: seeds seed, seed+1, ... trained in one program on all devices, in
             workdir/seed_N each; 0: one run.
+        replica_mode: replicas of a device one after the other or at once. auto: map on
+            a CPU, else vmap.
         devices: devices that a CPU is split into, for --replicas and --batch. 0: as
             many as there are processors, or fewer where that divides the work evenly.
         coordinator: host:port of process 0, where several processes train together
@@ -411,6 +413,7 @@ class ComputationSettings:
     seed: int = 0
     seeds: tuple[int, ...] | None = None
     replicas: int = 0
+    replica_mode: str = "auto"
     devices: int = 0
     coordinator: str = "auto"
     processes: int = 1

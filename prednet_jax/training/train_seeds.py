@@ -31,12 +31,13 @@ from prednet_jax.training.run_recorder import RunRecorder, record_training
 class TrainingStrategy:
     """The way in which runs are trained.
 
-    Each run has its own program or, with a `layout` of devices, all runs are replicas
-    of one program.
+    Each run has its own program or, with a `layout` of devices and a `replica_mode`,
+    all runs are replicas of one program.
     """
 
     recipe: Recipe
     layout: ReplicaLayout | None = None
+    replica_mode: str = ""
 
     @functools.cached_property
     def update(self) -> Any:
@@ -45,7 +46,7 @@ class TrainingStrategy:
         if layout is None:
             return recipe.trainer.program
         parts = recipe.task, recipe.optimizer, recipe.method, recipe.noise
-        return replicas.compile_update(*parts, layout)
+        return replicas.compile_update(*parts, layout, self.replica_mode)
 
     @property
     def manifest_entry(self) -> Mapping[str, object] | None:
@@ -55,7 +56,7 @@ class TrainingStrategy:
         return {
             "replicas": self.layout.replicas,
             "batch": self.layout.batch,
-            "replica_mode": self.layout.mode,
+            "replica_mode": self.replica_mode,
             "devices": self.layout.mesh.size,
             "processes": jax.process_count(),
         }
@@ -88,7 +89,7 @@ def train_seeds(
     directories: Mapping[int, Path],
     interruption: Interruption | None = None,
     *,
-    together: bool = False,
+    replica_mode: str | None = None,
 ) -> None:
     """Trains several seeds, each as a run in its own directory.
 
@@ -97,20 +98,24 @@ def train_seeds(
         directories: the directory of each seed.
         interruption: recorder of signals. Defaults to None: signals have their usual
             effect.
-        together: whether the seeds are replicas of one program on all devices; each
-            process writes the runs of which it holds the first part. Devices and
-            processes are set before (`process.split_cpu`, `join_processes`). Defaults
-            to one seed after the other, and finished ones are left alone.
+        replica_mode: execution of the seeds. Defaults to one seed after the other, and
+            finished ones are left alone. `auto`, `map` or `vmap`: together, as replicas
+            of one program on all devices; each process writes the runs of which it
+            holds the first part. Devices and processes are set before
+            (`process.split_cpu`, `join_processes`).
 
     Raises:
         UserError: the request cannot be fulfilled; nothing was written.
     """
-    recipe.check_sizes(len(directories), together=together)
+    recipe.check_sizes(len(directories), together=replica_mode is not None)
     layout = None
-    if together:
-        layout = replicas.layout(len(directories), recipe.data.batch)
-        task = replicas.resolve_network(recipe.task, layout.mode)
+    if replica_mode is not None:
+        replica_mode = replicas.resolve_mode(
+            replica_mode, jax.default_backend(), len(directories)
+        )
+        task = replicas.resolve_network(recipe.task, replica_mode)
         recipe = dataclasses.replace(recipe, task=task)
+        layout = replicas.layout(len(directories), recipe.data.batch)
 
     def inspect(folder: Path) -> ExistingRun:
         return run_directory.inspect_run_directory(
@@ -148,7 +153,7 @@ def train_seeds(
         process.assert_same_on_all("what was begun", begun)
     if all(run.existing.finished for run in runs):
         return
-    strategy = TrainingStrategy(recipe, layout)
+    strategy = TrainingStrategy(recipe, layout, replica_mode or "")
     if layout is not None:
         run_directory.check_all_begun(runs)
     shapes = _prepare_and_check(

@@ -34,9 +34,8 @@ def start(seed, batch):
 def together(count, batch, devices, mode="map"):
     """Final weights and losses of each replica, `[N, ...]`."""
     place = replicas.layout(count, batch, jax.devices()[:devices])
-    place = dataclasses.replace(place, mode=mode)
     config = replicas.resolve_network(CONFIG, mode)
-    update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place)
+    update = replicas.compile_update(config, OPTIMIZER, METHOD, None, place, mode)
     runs = []
     for seed in range(count):
         schedule = loop.frame_schedule(

@@ -2,8 +2,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
-
 from prednet_jax import PredNetConfig
 from prednet_jax.training import loop, replicas, run_recorder
 from prednet_jax.training.interruption import Interruption
@@ -66,10 +64,9 @@ def test_devices_divide_the_work():
 
 def test_auto_is_a_batched_product_only_under_vmap():
     config = PredNetConfig(channels=(3, 4), height=8, width=8)
-    gpu = type("Gpu", (), {"platform": "gpu", "process_index": 0, "id": 0})()
-    assert replicas.layout(2, 1, jax.devices()[:1]).mode == "map"
-    assert replicas.layout(2, 1, [gpu]).mode == "vmap"
+    assert replicas.resolve_mode("auto", "cpu", 2) == "map"
+    assert replicas.resolve_mode("auto", "gpu", 2) == "vmap"
     # A batch of one run needs no axis of replicas.
-    assert replicas.layout(1, 2, [gpu]).mode == "map"
+    assert replicas.resolve_mode("auto", "gpu", 1) == "map"
     assert replicas.resolve_network(config, "map").config is config
     assert replicas.resolve_network(config, "vmap").config.convolution == "im2col"

@@ -1,5 +1,6 @@
 import io
 import re
+import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,22 @@ def test_the_estimate_knows_what_is_computed_again(monkeypatch):
     monkeypatch.setattr(process, "memory_bytes", lambda: 10**8)
     with pytest.raises(UserError, match=r"takes at least 0\.\d GB; .* machine$"):
         again.check_sizes(1)
+
+
+@pytest.mark.fault
+def test_replicas_that_open_too_many_files_are_refused(monkeypatch):
+    """Beforehand; they ended in a traceback, with some of the directories made."""
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(task=task, training=TrainingSettings(updates=2))
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 300))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, now: limits.append(now))
+    with pytest.raises(UserError, match="replicas=40: they need 320 open files"):
+        recipe.check_sizes(40, together=True)
+    recipe.check_sizes(40)
+    assert limits == []
+    recipe.check_sizes(30, together=True)
+    assert limits == [(300, 300)]
 
 
 def test_a_given_rate_changes_nothing_else_of_adam():
