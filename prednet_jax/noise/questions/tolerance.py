@@ -418,8 +418,9 @@ def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     near = far + quantiles.two_sided(failure / count / 1000) * sigma >= low
     far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
 
-    low = 0.0
-    while high - low > RESOLUTION * high:  # Bisection of what falls as it grows.
+    low, least = 0.0, math.ulp(0.0)
+    # Bisection of what falls as it grows.
+    while high - low > max(RESOLUTION * high, least):
         bound = (low + high) / 2
         beyond = np.sum([ndtr((x - bound) / sigma) for x in (far, -far)])
         low, high = (bound, high) if beyond > failure else (low, bound)

@@ -262,7 +262,7 @@ def _judged(
     elif order.ours == order.theirs > 3 and order.axes == (*range(order.ours),)[::-1]:
         hint = "all axes reversed: height and width of a kernel are exchanged"
     elif rung == "beyond":
-        atol = 1e-6 * float(size.max())
+        atol = 1e-6 * float(np.max(size, initial=0, where=np.isfinite(size)))
 
         def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
             return bool(np.allclose(x[part], other[part], 1e-5, atol))

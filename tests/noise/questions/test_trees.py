@@ -161,6 +161,12 @@ def test_a_pytree_against_a_pytree():
     assert report.equal
 
 
+def test_a_nan_on_both_sides_gives_no_warning():
+    here, there = np.array([np.nan, 1, 2]), np.array([np.nan, 1, 3])
+    assert noise.compare_trees({"a": here}, {"a": here}).equal
+    assert noise.compare_trees({"a": here}, {"a": there}).first.rung == "beyond"
+
+
 def test_weights_without_a_counterpart_are_not_equal():
     report = noise.compare_trees({"a": np.ones((2, 3))}, {"b": np.ones((4, 5))})
     assert not report.equal

@@ -7,6 +7,7 @@ from jax import lax
 from jax.experimental import pallas
 
 from prednet_jax import noise
+from prednet_jax.noise.questions.tolerance import _exceeded
 from tests.processes import python
 
 KEY = jax.random.key(0)
@@ -297,6 +298,13 @@ def test_what_a_function_changes_in_place_is_a_copy():
     assert noise.tolerance(changing, noise.UlpPerturbation())(KEY, x).rtol < 1e-5
     assert noise.explain(changing, result, result)(KEY, x).error_a < 1e-6
     np.testing.assert_array_equal(x, before)
+
+
+def test_the_bound_of_the_smallest_numbers_of_float64_is_found():
+    """Its search never ended: no number lies between two neighbours."""
+    far, sigma = np.array([1e-320]), np.array([1e-321])
+    with np.errstate(all="ignore"):
+        assert 1e-320 < _exceeded(far, sigma, 1e-6) < 2e-320
 
 
 def test_numpys_wide_types_are_those_that_were_computed_with():
