@@ -148,15 +148,10 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
         own_order_claim(measured),
     )
     secondary = scatter.secondary_statistics(answered.effect.runs)
-    details = {
-        "treatment": answered.treatment,
-        "control": answered.control.name,
-        "verdict": statistics.verdict([answered]),
-        "answer": answered.answer,
-        **answered.effect.as_dict(),
-        **secondary,
-        "status": part.status,
-    }
+    names = {"treatment": answered.treatment, "control": answered.control.name}
+    words = {"verdict": statistics.verdict([answered]), "answer": answered.answer}
+    details = {**names, **words, **answered.effect.as_dict(), **secondary}
+    details["status"] = part.status
     if part.positive_controls:
         details["known_answers"] = known = known_answers(part, seeds)
         if failed := [row["arm"] for row in known if not row["holds"]]:
