@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,14 @@ def run(main: Callable[[], None]) -> None:
         except (Exception, KeyboardInterrupt) as error:
             if (ending := _ending(error)) is None:
                 raise
-            fail(*ending)
+            try:
+                fail(*ending)
+            finally:
+                # Threads of orbax wait for each other after an error of the disk.
+                others = {*threading.enumerate()} - {threading.main_thread()}
+                if isinstance(error, OSError) and not all(t.daemon for t in others):
+                    sys.stdout.flush()
+                    os._exit(ending[1])
 
     app.run(guarded, flags_parser=_parse)
 

@@ -96,6 +96,17 @@ def test_without_the_package_a_script_names_what_is_missing():
     assert "excepthook" not in said
 
 
+def test_a_thread_that_waits_does_not_keep_a_script_after_an_error_of_the_disk():
+    code = (
+        "import sys, threading; sys.path.insert(0, 'experiments'); import _cli\n"
+        "def main():\n"
+        "    threading.Thread(target=threading.Event().wait).start()\n"
+        "    raise PermissionError(13, '', '/a')\n"
+        "_cli.run(main)"
+    )
+    assert "/a: Permission denied; expected" in python("-c", code, status=2).stderr
+
+
 FLAG = re.compile(r"(?<![\w-])--(?!xla_)([a-z][a-z_]+)(?![\w-])")
 # absl's, and those of pip, git, ps and an example.
 OTHERS = {

@@ -9,6 +9,7 @@ from `digest.json` are never parsed (docs/runs.md).
 import errno
 import hashlib
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -89,6 +90,8 @@ def write_arrays(path: Path, tree: Any) -> None:
     if shutil.disk_usage(path.parent).free < size + _OWN_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
+        logger = logging.getLogger("absl")  # Has what orbax raises a second time.
+        logger.disabled = True
         try:
             checkpointer.save(parent / path.name, tree)
             checkpointer.wait_until_finished()
@@ -99,6 +102,8 @@ def write_arrays(path: Path, tree: Any) -> None:
                 raise
             number = int(found[1])
             raise OSError(number, os.strerror(number), str(path)) from error
+        finally:
+            logger.disabled = False
         stored = checkpointer.restore(parent / path.name)
     if records.fingerprint(stored) != records.fingerprint(tree):
         raise RunError(f"{path}: {UNLIKE}")
