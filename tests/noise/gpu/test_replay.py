@@ -173,6 +173,14 @@ def test_without_the_compiler_one_line_has_the_command(alone):
     assert "\n" not in str(caught.value)
 
 
+def test_an_order_is_read_while_a_function_is_traced(compiler):
+    """No committed order; the check of what was read became a part of the trace."""
+    total = functools.partial(lax.reduce_sum, axes=(1,))
+    x = normal(0, 5, 71)
+    found = jax.jit(noise.inject(total, GTX))(jax.random.key(0), x)
+    np.testing.assert_allclose(found, total(x), rtol=1e-5, atol=1e-5)
+
+
 def test_an_order_is_read_once(compiler, monkeypatch):
     key = orders.SumSignature("gtx1080", "float32", (5, 70), (1,))
     schedule = orders.schedule_for(key)
