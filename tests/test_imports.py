@@ -71,6 +71,24 @@ def broken(path, here, stem):
     return found
 
 
+def test_core_of_noise_does_not_import_its_questions():
+    doors = {"__main__", "_public", "commands"}
+    noise = PACKAGE / "noise"
+    core = [
+        path
+        for path in noise.rglob("*.py")
+        if noise / "questions" not in path.parents and path.stem not in doors
+    ]
+    upwards = {
+        f"{path.relative_to(noise)} imports {name}"
+        for path in core
+        for name in imports(path)
+        if name.startswith("prednet_jax.noise.questions")
+    }
+    assert len(core) > 40
+    assert upwards == set()
+
+
 def test_law():
     files = sorted(PACKAGE.rglob("*.py"))
     found = {str(path): broken(path, room(path), path.stem) for path in files}

@@ -36,7 +36,7 @@ from prednet_jax.noise.commands import (
     CommandResult,
 )
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int
-from prednet_jax.noise.questions.tables import plain_data
+from prednet_jax.noise.tables import plain_data
 
 _TARGETS = {
     FUNCTION: "module and function in it: model:loss is the function loss of model.py",

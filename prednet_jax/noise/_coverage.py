@@ -13,11 +13,11 @@ from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.order.partials import LeftAlone
 from prednet_jax.noise.order.permutations import narrow_type
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
-from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to
 from prednet_jax.noise.specs import Elementwise, NoiseSpec, parts
+from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.types import Atom, PyTree
 
 

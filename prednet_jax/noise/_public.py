@@ -3,7 +3,6 @@
 # ruff: noqa: F401
 from prednet_jax.noise._coverage import CoverageEntry, CoverageReport, coverage
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise._localize import Culprit, Findings, localize
 from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.gpu.orders import GpuOrder
@@ -25,6 +24,7 @@ from prednet_jax.noise.questions.first_difference import (
 )
 from prednet_jax.noise.questions.invariance import Invariance, Variant, invariance
 from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
+from prednet_jax.noise.questions.localize import Culprit, Findings, localize
 from prednet_jax.noise.questions.logits import Logits, compare_logits
 from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
 from prednet_jax.noise.questions.recording import Recording, load_recording, record

@@ -16,12 +16,12 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 import prednet_jax.noise as noise
-from prednet_jax.noise.archives import bound_call, read_arguments
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.gpu.compilation import install
+from prednet_jax.noise.leaves import named_leaves, rebuilt
 from prednet_jax.noise.questions import kept
+from prednet_jax.noise.questions.archives import bound_call, read_arguments
 from prednet_jax.noise.questions.devices import SUMS_BY_RANK
-from prednet_jax.noise.questions.leaves import named_leaves, rebuilt
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
 from prednet_jax.noise.specs import default
 from prednet_jax.noise.types import Function, PyTree

@@ -12,7 +12,7 @@ raise a NoiseError.
 
 import numpy as np
 
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     check_same_structure,
     equal_elements,
     subtract,

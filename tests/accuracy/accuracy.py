@@ -17,9 +17,9 @@ import numpy as np
 from jax import lax
 
 from prednet_jax import noise
+from prednet_jax.noise.leaves import rms
 from prednet_jax.noise.questions.explain import CLOSER_FACTOR, NoiseReference, classify
 from prednet_jax.noise.questions.first_difference import against
-from prednet_jax.noise.questions.leaves import rms
 from prednet_jax.noise.questions.precision import exact
 from prednet_jax.noise.questions.recording import Recording, Watch
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines

@@ -21,8 +21,8 @@ from prednet_jax.noise.gpu.compilation import TIME_LIMIT, Compiled
 from prednet_jax.noise.gpu.entries import VARIES, AuditEntry, entries_of, is_call
 from prednet_jax.noise.gpu.targets import CARDS, described
 from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import Identity
+from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import PyTree, Values
 
 

@@ -27,17 +27,17 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
-from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     check_no_texts,
     rms,
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
-from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import Function, PyTree
 from prednet_jax.noise.watch import Watched
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, flag, open_unit
-from prednet_jax.noise.questions.leaves import real_numbers
+from prednet_jax.noise.leaves import real_numbers
 
 LEVEL = 0.01
 # Level of the equivalence test, on each side.

@@ -19,13 +19,13 @@ from jax.typing import ArrayLike
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
+from prednet_jax.noise.leaves import check_no_texts
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import precision, sampling
-from prednet_jax.noise.questions.leaves import check_no_texts
-from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.specs import NoiseSpec, default
+from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Params, PyTree, Values
 from prednet_jax.noise.watch import Seen, Watched

@@ -19,12 +19,12 @@ from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise._inject import Traced, evaluate
 from prednet_jax.noise.arguments import Outcome, Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.leaves import as_array, wide_leaves
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
-from prednet_jax.noise.questions.leaves import as_array, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall
-from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
+from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import Aval, PyTree, Values
 
 # XLA's own order on a CPU, so that a machine with forced host devices gives these bits.

@@ -24,8 +24,7 @@ from jax import Array
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import check_draws, expect
-from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     Leaf,
     Result,
     describe_leaves,
@@ -33,6 +32,7 @@ from prednet_jax.noise.questions.leaves import (
     rms,
     subtract,
 )
+from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.precision import own_rounding, widened_program
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
@@ -45,7 +45,6 @@ from prednet_jax.noise.questions.sampling import (
     with_routines,
 )
 from prednet_jax.noise.questions.signs import FREE_SIGNS, NOTE, signs
-from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import (
     FixedOrder,
     NoiseSpec,
@@ -53,6 +52,7 @@ from prednet_jax.noise.specs import (
     default,
     parts,
 )
+from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Function, PyTree
 

@@ -21,8 +21,7 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise.errors import check_draws
-from prednet_jax.noise.questions.elements import ElementNoise
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     Leaf,
     check_same_structure,
     equal_elements,
@@ -31,6 +30,7 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.precision import CASTS, Exact, exact
 from prednet_jax.noise.questions.reference import (
     FORMAT_RUNGS,
@@ -43,7 +43,7 @@ from prednet_jax.noise.questions.reference import (
 )
 from prednet_jax.noise.questions.sampling import BoundCall, keyed
 from prednet_jax.noise.questions.signs import NOTE
-from prednet_jax.noise.questions.tables import format_cell, format_table, joined
+from prednet_jax.noise.tables import format_cell, format_table, joined
 from prednet_jax.noise.types import Function, PyTree
 
 NOT_MODELLED = (

@@ -27,8 +27,8 @@ from prednet_jax.noise.questions.distances import (
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.precision import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
-from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tables import bracketed
 
 # Rows of each part of a printed report.
 MAX_ROWS = 12

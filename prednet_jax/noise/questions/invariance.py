@@ -18,10 +18,10 @@ from jax import numpy as jnp
 from prednet_jax.noise._inject import Traced, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
+from prednet_jax.noise.leaves import as_array, named_leaves
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
-from prednet_jax.noise.questions.leaves import as_array, named_leaves
 from prednet_jax.noise.questions.sampling import BoundCall
-from prednet_jax.noise.questions.tables import format_table
+from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import Function, PyTree, Values
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.questions.leaves import named_leaves, rebuilt, rms, wide_leaves
+from prednet_jax.noise.leaves import named_leaves, rebuilt, rms, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.questions.tolerance import (
     Reference,

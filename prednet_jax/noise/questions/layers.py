@@ -17,9 +17,9 @@ from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name, match
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
 from prednet_jax.noise.questions.segments import Program
-from prednet_jax.noise.questions.tables import format_table, joined, unmatched_lines
 from prednet_jax.noise.questions.values import SubstitutedValues, judge
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder
+from prednet_jax.noise.tables import format_table, joined, unmatched_lines
 from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")

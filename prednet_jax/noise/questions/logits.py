@@ -19,15 +19,15 @@ from jax import Array
 
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
-from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     check_same_structure,
     own_leaves,
     wide_leaves,
 )
+from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
-from prednet_jax.noise.questions.tables import format_table
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import Function, PyTree
 
 # A measure is beyond noise above so many times its largest value under noise. KL grows

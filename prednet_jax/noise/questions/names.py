@@ -9,8 +9,8 @@ import numpy as np
 
 from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.questions.leaves import as_array
-from prednet_jax.noise.questions.tables import shortened
+from prednet_jax.noise.leaves import as_array
+from prednet_jax.noise.tables import shortened
 
 
 def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:

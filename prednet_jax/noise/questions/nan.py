@@ -23,13 +23,13 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import is_number
 from prednet_jax.noise.errors import check_draws
+from prednet_jax.noise.leaves import Result, named_leaves, wide_leaves
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import sampling
-from prednet_jax.noise.questions.leaves import Result, named_leaves, wide_leaves
-from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import CUTS, OPAQUE, ROUTINES
 from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.types import Function, PyTree
 from prednet_jax.noise.watch import Watched
 

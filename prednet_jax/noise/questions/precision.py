@@ -36,12 +36,11 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise import compat, random_bits, specs
+from prednet_jax.noise import compat, leaves, random_bits, specs
 from prednet_jax.noise._inject import inject, traced
 from prednet_jax.noise.arguments import split
+from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.plan import Step, has_floats, plan
-from prednet_jax.noise.questions import leaves
-from prednet_jax.noise.questions.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS, OPAQUE, rounds_to

@@ -25,8 +25,8 @@ from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
+from prednet_jax.noise.leaves import check_no_texts
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.leaves import check_no_texts
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call

@@ -20,15 +20,15 @@ from jax import numpy as jnp
 from prednet_jax.noise import specs
 from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.loops import CheckError
-from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     Result,
     describe_leaves,
     rms,
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.loops import CheckError
+from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.precision import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
 from prednet_jax.noise.questions.signs import Signs, signs

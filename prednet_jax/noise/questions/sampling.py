@@ -26,9 +26,7 @@ from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, pure, split
 from prednet_jax.noise.errors import NoiseError, check_function
-from prednet_jax.noise.loops import asking, without_checks
-from prednet_jax.noise.plan import Step, plan
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     Leaf,
     Result,
     own_leaves,
@@ -36,10 +34,12 @@ from prednet_jax.noise.questions.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.tables import bracketed, shortened
+from prednet_jax.noise.loops import asking, without_checks
+from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import Elementwise, NoiseSpec, StochasticRounding
+from prednet_jax.noise.tables import bracketed, shortened
 from prednet_jax.noise.types import Function, PyTree
 
 # Seconds after which a tool reports how far it is.

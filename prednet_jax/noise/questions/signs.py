@@ -11,9 +11,9 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.loops import CheckError
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Evaluation

@@ -45,7 +45,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import quantiles
+from prednet_jax.noise import leaves, quantiles
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import (
     NoiseError,
@@ -54,19 +54,19 @@ from prednet_jax.noise.errors import (
     expect,
     open_unit,
 )
-from prednet_jax.noise.questions import leaves, sampling
-from prednet_jax.noise.questions.elements import (
-    ElementNoise,
-    small_elements,
-    takes_decisions,
-)
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     Leaf,
     Result,
     equal_elements,
     rms,
     subtract,
     wide_leaves,
+)
+from prednet_jax.noise.questions import sampling
+from prednet_jax.noise.questions.elements import (
+    ElementNoise,
+    small_elements,
+    takes_decisions,
 )
 from prednet_jax.noise.questions.precision import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines

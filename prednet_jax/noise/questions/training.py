@@ -46,10 +46,10 @@ from prednet_jax.noise.errors import (
     check_int,
     expect,
 )
-from prednet_jax.noise.questions.leaves import as_array, real_numbers
+from prednet_jax.noise.leaves import as_array, real_numbers
 from prednet_jax.noise.questions.sampling import computation_part
-from prednet_jax.noise.questions.tables import format_table, joined
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tables import format_table, joined
 from prednet_jax.noise.types import Function, PyTree
 
 #: Probability of `beyond` for a training that differs by noise alone.

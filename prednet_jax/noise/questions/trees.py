@@ -16,10 +16,10 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from prednet_jax.noise.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.questions import layouts, names
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
-from prednet_jax.noise.questions.leaves import rms, subtract, wide_leaves
-from prednet_jax.noise.questions.tables import format_table, unmatched_lines
+from prednet_jax.noise.tables import format_table, unmatched_lines
 from prednet_jax.noise.types import PyTree
 
 # The largest distance of sorted numbers of equal weights: bfloat16 keeps 8 bits.

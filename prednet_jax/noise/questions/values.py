@@ -16,16 +16,16 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from prednet_jax.noise._inject import inject
-from prednet_jax.noise.questions import hints
-from prednet_jax.noise.questions.distances import NoiseEffect
-from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.leaves import (
+from prednet_jax.noise.leaves import (
     describe_leaves,
     equal_elements,
     rms,
     subtract,
     wide_leaves,
 )
+from prednet_jax.noise.questions import hints
+from prednet_jax.noise.questions.distances import NoiseEffect
+from prednet_jax.noise.questions.explain import explain
 from prednet_jax.noise.questions.precision import widened_program
 from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.questions.segments import Program

@@ -5,7 +5,7 @@ import pytest
 
 from prednet_jax import noise
 from prednet_jax.noise import Identity, ReductionOrder, UlpPerturbation, variability
-from prednet_jax.noise._localize import localize, minimise
+from prednet_jax.noise.questions.localize import localize, minimise
 from prednet_jax.noise.variability import l2_distance
 from tests.accuracy import planted
 

@@ -25,9 +25,9 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise.errors import check_draws, number
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
-from prednet_jax.noise.questions.tables import bracketed
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.variability import l2_distance
 
 _INCONCLUSIVE = (
