@@ -135,12 +135,8 @@ def gpu(args: argparse.Namespace) -> bool:
     process.prepare()
     process.set_precision("float32")
     on_gpu.check_device(arms)
-    facts = provenance(args) | {
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "part": part.name,
-        "seeds": list(seeds),
-        "updates": updates,
-    }
+    facts = {"xla_flags": os.environ.get("XLA_FLAGS", ""), "part": part.name}
+    facts |= provenance(args) | {"seeds": list(seeds), "updates": updates}
     on_gpu.train_arms(part, arms, seeds, updates, args.workdir, facts)
     return True
 
@@ -205,12 +201,8 @@ def parser() -> argparse.ArgumentParser:
             name, help=said.split("\n")[0], description=said, allow_abbrev=False
         ).add_argument
     add = adders["train"]
-    add(
-        "--part",
-        required=True,
-        choices=list(parts.PARTS),
-        help="part of the study (study/README.md)",
-    )
+    about = "part of the study (study/README.md)"
+    add("--part", required=True, choices=list(parts.PARTS), help=about)
     written = "directory to write (default: %(default)s)"
     chosen = "some of the part's seeds, as 8300,8301 (default: all)"
     add("--workdir", type=Path, default=Path("results/study"), help=written)

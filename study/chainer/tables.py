@@ -83,12 +83,9 @@ def long_runs(runs: pd.DataFrame) -> str:
 
 def figures() -> dict[str, bytes]:
     """Returns every figure of the documents, by its path from the project's root."""
-    files = ("interventions_full.csv", "bisection.csv")
-    return {
-        "study/pages/chainer.svg": figure(
-            *(records.read_csv(RESULTS / f) for f in files)
-        )
-    }
+    runs = records.read_csv(RESULTS / "interventions_full.csv")
+    releases = records.read_csv(RESULTS / "bisection.csv")
+    return {"study/pages/chainer.svg": figure(runs, releases)}
 
 
 def figure(runs: list[dict[str, str]], releases: list[dict[str, str]]) -> bytes:
