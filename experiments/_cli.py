@@ -99,7 +99,8 @@ def run(main: Callable[[], None]) -> None:
                 # Threads of orbax wait for each other after an error of the disk.
                 others = {*threading.enumerate()} - {threading.main_thread()}
                 if isinstance(error, OSError) and not all(t.daemon for t in others):
-                    sys.stdout.flush()
+                    with contextlib.suppress(OSError):  # Its disk may be full too.
+                        sys.stdout.flush()
                     os._exit(ending[1])
 
     app.run(guarded, flags_parser=_parse)
