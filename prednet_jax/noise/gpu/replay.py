@@ -242,22 +242,22 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     generator = np.random.default_rng(29)
     count = len(program.parameters), size
     drawn = generator.normal(size=count) * 2.0 ** generator.integers(-8, 9, count)
-    sums = _Sums(size)
+    tagged = _Sums(size)
     memory = program.memory([*drawn], tagged=True)
     for parameter in program.parameters:
         memory.tags_of(*parameter)[:] = np.arange(1, size + 1)
-    result = program.run(memory, sums.combine)
+    result = program.run(memory, tagged.combine)
     roots = memory.tags_of(*program.result)
-    terms, (first, *rest) = sums.rounds(int(roots[0]))
+    terms, (first, *rest) = tagged.rounds(int(roots[0]))
     places = place[terms - 1]
     if not np.array_equal(np.sort(places), np.arange(place.max() + 1)):
         raise PtxError("sum: an output that lacks some of its terms")
     schedule = Schedule((np.where(first < 0, first, places[first]), *rest))
-    ordered = sums.values[1 + np.lexsort((owner, place))]
+    ordered = tagged.values[1 + np.lexsort((owner, place))]
     # A number, also where a function is being traced around.
     with jax.ensure_compile_time_eval():
-        recomputed = schedule.sum(jnp.asarray(ordered.reshape(places.size, -1)))
-        recomputed = np.asarray(recomputed.astype(result.dtype))
+        sums = schedule.sum(jnp.asarray(ordered.reshape(places.size, -1)))
+        recomputed = np.asarray(sums.astype(result.dtype))
     if recomputed.tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
     return schedule
