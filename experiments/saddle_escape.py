@@ -13,7 +13,7 @@ Prints a table with one row per case: when the runs left the first saddle, witho
 and with each noise; how many passed every saddle; and log-rank tests against no noise.
 Writes saddle_escape.json to --workdir.
 
-Without flags it takes 45 seconds of one core.
+Without flags it takes 75 seconds of one core.
 """
 
 import itertools

@@ -341,6 +341,7 @@ SCORES = {
     "first_difference.faulty": ("`first_difference`: planted line first", "95%"),
     "invariance.bits": ("`invariance`: variants with the same bits, or not", "100%"),
     "invariance.rungs": ("`invariance`: `beyond` for mixed rows, and only then", "95%"),
+    "invariance.lines": ("`invariance`: planted line first", "95%"),
 }
 
 

@@ -3,6 +3,7 @@
 Equations are listed with the paths that `inject(only=...)` and `localize` take.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,13 +11,14 @@ import jax
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import pure
-from prednet_jax.noise.order.partials import LeftAlone
+from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.order.permutations import narrow_type
+from prednet_jax.noise.order.products import CONVOLUTION_PIECES
 from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to
-from prednet_jax.noise.specs import Elementwise, NoiseSpec, parts
+from prednet_jax.noise.specs import Elementwise, NoiseSpec, ReductionOrder, parts
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.types import Atom, PyTree
 
@@ -29,6 +31,7 @@ class CoverageEntry(NamedTuple):
         reason: the noise that acts on it, or why no noise does.
         has_order: False for a reduction of which every order gives the same bits.
         source: the user's line that made it, such as `model.py:12 in loss`.
+        partials: the number of pieces of the sum. Defaults to None: no order is drawn.
     """
 
     primitive: str
@@ -36,6 +39,7 @@ class CoverageEntry(NamedTuple):
     reason: str
     has_order: bool = True
     source: str = ""
+    partials: int | None = None
 
 
 class CoverageReport(NamedTuple):
@@ -58,8 +62,10 @@ class CoverageReport(NamedTuple):
         lines += [f"untouched: {len(self.untouched)}"]
         lines += map(_line, self.untouched)
         if self.single:
-            names = sorted({entry.primitive for entry in self.single})
-            lines.append(f"single operations, without an order: {', '.join(names)}")
+            counts = Counter(entry.primitive for entry in self.single)
+            named = ", ".join(f"{name} {n}" for name, n in counts.most_common(6))
+            more = ", ..." if len(counts) > 6 else ""
+            lines += [f"single operations, without an order: {named}{more}"]
         return "\n".join(lines)
 
 
@@ -174,13 +180,14 @@ def _line(entry: CoverageEntry) -> str:
 
 def _perturbed(step: Step) -> CoverageEntry:
     action, reasons = step.action, []
+    pieces = None
     if action.operands is not None:
         reasons.append(f"operands in {action.operands.format}")
     if action.order is not None and action.cut is not None:
-        order, pieces = action.order, str(action.cut.pieces)
-        if action.cut.pieces != order.partials:
-            pieces += f" of at most {order.partials}"
+        pieces, order = action.cut.pieces, action.order
         reasons.append(f"{pieces} pieces in random order, {order.granularity}")
+        if pieces != order.partials:
+            reasons.append(_fewer(step.name, order, action.cut))
         types = [atom.aval.dtype for atom in step.atoms]
         kept = narrow_type(order.accumulate, types)
         if kept is not None:
@@ -193,7 +200,20 @@ def _perturbed(step: Step) -> CoverageEntry:
             isinstance(p, Elementwise) and p.routines for p in parts(action.results)
         ):
             reasons.append("on the operands too")
-    return _entry(step, "; ".join(reasons))
+    return _entry(step, "; ".join(reasons))._replace(partials=pieces)
+
+
+def _fewer(name: str, order: ReductionOrder, cut: Cut) -> str:
+    """Returns why a sum has fewer pieces than `spec.partials`."""
+    asked = f"partials={order.partials} became {cut.pieces}"
+    if name == "conv_general_dilated" and cut.pieces == CONVOLUTION_PIECES:
+        return f"{asked}: the most pieces of a convolution"
+    if 0 < cut.terms < order.partials:
+        return f"{asked}: there are {cut.terms} terms"
+    if 0 < cut.terms < order.partials * order.shortest:
+        few = f"{cut.terms} terms are fewer than {order.partials} x"
+        return f"{asked}: {few} shortest={order.shortest}"
+    return f"{asked}: no axis of the sum is cut into as many"
 
 
 def _left_alone(step: Step, acts: bool) -> LeftAlone | None:

@@ -106,6 +106,7 @@ FLAGS: Mapping[str, str] = {
     "noise": "the noise, such as ulp (docs/noise/noises.md lists them)",
     "draws": "number of noisy runs",
     "seed": "seed of the PRNG key",
+    "parts": "scopes or paths whose effect is measured, as encoder,3:scan",
     "labels": "file of the right classes, FILE.npz, to measure the accuracy",
     "failure": "probability that a test with the tolerance fails",
     "batch": "positions of the arguments that have a batch axis 0, as 0,2",
@@ -391,6 +392,7 @@ READERS: Mapping[str, Callable[[CommandContext, str, str], Any]] = {
     "labels": _only_array,
     "losses": _only_array,
     "names": _pairs,
+    "parts": lambda context, flag, text: text.split(","),
     "recording": lambda context, flag, file: noise.load_recording(file),
 }
 

@@ -1,7 +1,7 @@
 """The style of all figures, and the figure with one dot per seed.
 
 Every figure is a Vega-Lite specification (https://vega.github.io/vega-lite/docs/): the
-page and documents get its SVG, and scripts its PNG. The colours are from Okabe &
+page embeds it, documents get its SVG, and scripts its PNG. The colours are from Okabe &
 Ito (2008, "Color universal design"), and a violet.
 """
 

@@ -1,10 +1,12 @@
 """Figures: losses by arm and seed, predicted frames, and the losses of one run.
 
-The page holds the numbers of its lines as a CSV table, which a reader can download; the
-charts show medians and quartiles over the seeds.
+The numbers of lines on the page are one CSV table, which the page holds as the file
+that a reader downloads and hands to Vega; the figure itself computes medians, quartiles
+and relative values.
 """
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -29,7 +31,7 @@ _CARRY = ("control", "stale", "treatment", "gpu", "gpu_deterministic")
 
 
 class Series(NamedTuple):
-    """A line by seed; it is in the table, and if `shown` also in the chart."""
+    """A line by seed that the reader can switch; `shown` is its initial state."""
 
     name: str
     colour: str
@@ -54,49 +56,31 @@ class Curves:
     zone: float | None = None
     source: str | None = None
 
+    def columns(self) -> list[tuple[int, str]]:
+        """Returns the line's number and the seed of each column after the axis."""
+        return [(k, s) for k, line in enumerate(self.series) for s in line.curves]
+
     def csv(self) -> str:
         """Returns the table: the axis, then a column per line and seed."""
-        columns = {
-            f"{line.name} {seed}".strip(): curve
-            for line in self.series
-            for seed, curve in line.curves.items()
-        }
-        rows = zip(self.x, *columns.values(), strict=True)
-        return csv_text(["update", *columns], rows)
-
-    def quartiles(self) -> list[Spec]:
-        """Returns the quartiles over the seeds for each point of each line shown.
-
-        A seed that diverged has fewer finite values than the others and is left out.
-        """
-        whole = [_whole(line.curves) for line in self.series]
-        base = whole[0]
-        rows: list[Spec] = []
-        for k, (line, curves) in enumerate(zip(self.series, whole, strict=True)):
-            if self.relative:
-                both = curves.keys() & base.keys()
-                curves = {s: 100 * (curves[s] / base[s] - 1) for s in both}
-            if not (line.shown and curves):
-                continue
-            ends = np.quantile(list(curves.values()), (0.25, 0.5, 0.75), axis=0).T
-            rows += [
-                {"line": line.name, "k": k, "x": x}
-                | {"low": low, "middle": middle, "high": high}
-                for x, low, middle, high in np.column_stack([self.x, ends]).tolist()
-                if np.isfinite(middle)
-            ]
-        return rows
+        curves = [self.series[k].curves[seed] for k, seed in self.columns()]
+        names = [f"{self.series[k].name} {seed}".strip() for k, seed in self.columns()]
+        return csv_text(["update", *names], zip(self.x, *curves, strict=True))
 
     def chart(self) -> Spec:
-        """Returns the chart of the seeds' medians, with the middle half around them."""
-        shown = [line for line in self.series if line.shown]
-        scale: Spec = {"domain": [line.name for line in shown]}
-        scale["range"] = [line.colour for line in shown]
-        colour = charts.names("line", scale=scale, legend={"symbolOpacity": 1})
+        """Returns the chart of the seeds' medians, with the middle half around them.
+
+        Whoever embeds the figure gives it the table "curves" with rows of `x`, `k`
+        (number of the line), `seed` and `value`.
+        """
+        names = json.dumps([line.name for line in self.series])
+        colours: Spec = {"domain": list(range(len(self.series)))}
+        colours["range"] = [line.colour for line in self.series]
+        legend = {"labelExpr": f"{names}[datum.value]", "symbolOpacity": 1}
+        colour = {"field": "k", "type": "ordinal", "scale": colours, "legend": legend}
         x = charts.channel("x", "update", nice=False)
         x["axis"] = {"grid": False, "labelFlush": True, "labelOverlap": True}
-        extent = {"nice": False} if self.relative else {"type": "log", "nice": False}
-        y = charts.channel("middle", **extent)
+        scale = {"nice": False} if self.relative else {"type": "log", "nice": False}
+        y = charts.channel("middle", **scale)
         unit = " + ' %'" if self.relative else ""
         y["axis"] = {"labelExpr": charts.PLAIN + unit, "tickCount": 5}
         band = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
@@ -106,23 +90,73 @@ class Curves:
             "strokeOpacity": _where("datum.k == 0", 0.3, 1),
             "strokeDash": _where("datum.k < 2", [1, 0], [7, 4]),
         }
+        tooltip = [{"field": name} for name in ("line", "x", "middle", "low", "high")]
+        both = {"x": x, "y": y, "color": colour}
         layers = [
             charts.layer("area", {"x": x, **band, "color": colour}, opacity=0.13),
-            charts.layer("line", {"x": x, "y": y, "color": colour, **style}),
+            charts.layer("line", {**both, **style}),
+            # Invisible; the pointer finds them.
+            charts.layer("point", {**both, "tooltip": tooltip}, opacity=0, size=90),
         ]
         if self.zone:
             ends = [{"low": -self.zone, "high": self.zone}]
             shade = charts.layer("rect", band, data=ends, color=FAINT, opacity=0.55)
             layers.insert(0, shade)
-        data = {"values": self.quartiles()}
-        return {"data": data, "width": 520, "height": 250, "layer": layers}
+        line_name = {"calculate": f"{names}[datum.k]", "as": "line"}
+        return {
+            "data": {"name": "curves"},
+            "width": "container",
+            "height": 250,
+            "autosize": "fit-x",
+            "params": self._inputs(),
+            "transform": [*self._summary(), line_name],
+            "layer": layers,
+        }
 
+    def _inputs(self) -> list[Spec]:
+        """Returns the choice of a seed and a switch per line."""
+        seeds = list(dict.fromkeys(seed for _, seed in self.columns()))
+        seed: Spec = {"name": "seed", "value": ""}
+        if len(seeds) > 1:
+            labels = [f"all {len(seeds)}: median and middle half", *seeds]
+            options = {"input": "select", "options": ["", *seeds], "labels": labels}
+            seed["bind"] = {**options, "name": "Seed"}
+        return [seed] + [
+            {"name": f"line_{k}", "value": line.shown}
+            | {"bind": {"input": "checkbox", "name": line.name}}
+            for k, line in enumerate(self.series)
+        ]
 
-def _whole(curves: Mapping[str, NDArray]) -> dict[str, NDArray]:
-    """Returns the curves of the seeds that have the most finite values."""
-    counts = {seed: np.isfinite(curve).sum() for seed, curve in curves.items()}
-    most = max(counts.values(), default=0)
-    return {seed: curves[seed] for seed, n in counts.items() if n == most}
+    def _summary(self) -> list[Spec]:
+        """Turns the table's values into quartiles over the chosen seeds."""
+
+        def joined(op: str, name: str, groups: Sequence[str], **field: str) -> Spec:
+            aggregate = {"op": op, "as": name, **field}
+            return {"joinaggregate": [aggregate], "groupby": list(groups)}
+
+        # A seed that diverged has fewer finite values than the others and is left out.
+        steps = [
+            joined("count", "points", ("k", "seed")),
+            joined("max", "most", ("k",), field="points"),
+            {"filter": "datum.points == datum.most"},
+        ]
+        if self.relative:
+            steps += [
+                {"calculate": "datum.k == 0 ? datum.value : null", "as": "own"},
+                joined("max", "base", ("x", "seed"), field="own"),
+                {"filter": "isValid(datum.base)"},
+                {"calculate": "100 * (datum.value / datum.base - 1)", "as": "value"},
+            ]
+        shown = ", ".join(f"line_{k}" for k in range(len(self.series)))
+        quartiles = [
+            {"op": op, "field": "value", "as": name}
+            for op, name in (("q1", "low"), ("median", "middle"), ("q3", "high"))
+        ]
+        return [
+            *steps,
+            {"filter": f"[{shown}][datum.k] && (seed == '' || datum.seed == seed)"},
+            {"aggregate": quartiles, "groupby": ["x", "k"]},
+        ]
 
 
 def _where(test: str, value: object, other: object) -> Spec:
@@ -148,8 +182,7 @@ def losses(results: Results, model: str) -> Curves | None:
         return None
     roles = {arm.name: arm.role for arm in results.arms(model)}
     first = {role: arm for arm, role in reversed(roles.items())}
-    carry = [first[role] for role in _CARRY if first.get(role) in arms]
-    visible = {CONTROL, *carry}
+    carry = [first[role] for role in _CARRY if role in first]
     contrasts = results.verdict.of_model(model)
     named = [str(arm) for pair in contrasts for arm in (pair.treatment, pair.control)]
     names = [a for a in dict.fromkeys([CONTROL, *carry, *named, *arms]) if a in arms]
@@ -171,7 +204,7 @@ def losses(results: Results, model: str) -> Curves | None:
     colours = {arm: ROLES.get(roles.get(arm, ""), MUTED) for arm in names}
     colours[CONTROL] = INK
     series = [
-        Series(arm, colours[arm], curves, arm in visible or visible == {CONTROL})
+        Series(arm, colours[arm], curves, arm in (CONTROL, *carry))
         for arm in names
         if (curves := smoothed(arms[arm]))
     ]

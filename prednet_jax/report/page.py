@@ -1,14 +1,19 @@
 """The report: one HTML page that needs no other file.
 
-It has no script, and its content security policy fetches nothing. The template escapes
-every text from the records.
+A content security policy allows only the page's own script, and fetches nothing. The
+template escapes every text from the records.
 """
 
 import base64
+import functools
+import hashlib
+import json
+from importlib import resources
 from typing import Any
 from urllib.parse import quote
 
 import jinja2
+import vl_convert
 from markupsafe import Markup
 
 from prednet_jax.records.verdict import CONTROL, Record
@@ -19,6 +24,25 @@ from prednet_jax.report.results import Results
 _SHADES = {charts.INK: "ink", charts.MUTED: "muted", charts.FAINT: "line"} | {
     colour: name for name, colour in charts.ROLES.items() if name != "control"
 }
+
+
+def _text(name: str) -> str:
+    return (resources.files(__package__) / "template" / name).read_text("utf-8")
+
+
+@functools.cache
+def script() -> str:
+    """Returns the text of the page's one script: its own, with Vega and Vega-Lite."""
+    return vl_convert.javascript_bundle(_text("page.js"))
+
+
+def policy() -> str:
+    """Allows nothing from outside, no form, and no script but `script()`."""
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    return (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
 
 
 def page(results: Results) -> str:
@@ -53,6 +77,9 @@ def page(results: Results) -> str:
         models=[_model(results, model) for model in results.models],
         difference=verdict_text.difference,
         display_name=verdict_text.display_name,
+        style=Markup(_text("page.css")),
+        script=Markup(script()),
+        policy=policy(),
     )
 
 
@@ -98,7 +125,7 @@ def _dots(results: Results) -> Record | None:
     ]
     return {
         "name": "seeds",
-        "svg": _in_page(drawn.chart, drawn.alt_text),
+        "spec": _in_page(drawn.chart, drawn.alt_text),
         "caption": drawn.alt_text,
         "csv": figures.csv_text(["arm", "what", "change"], rows),
     }
@@ -128,10 +155,11 @@ def _model(results: Results, model: str) -> Record:
             drawn[figure_name] = {
                 "name": curves.name,
                 "title": curves.y_name,
-                "svg": _in_page(curves.chart(), f"{curves.y_name}. {caption}"),
+                "spec": _in_page(curves.chart(), f"{curves.y_name}. {caption}"),
                 "caption": caption,
                 "csv": None if curves.source else curves.csv(),
                 "source": curves.source or curves.name,
+                "columns": json.dumps(curves.columns()),
             }
     if frames := figures.predicted_frames(results, model):
         picture = base64.b64encode(strips.strip(frames, None)).decode()
@@ -154,9 +182,11 @@ def _model(results: Results, model: str) -> Record:
     }
 
 
-def _in_page(chart: charts.Spec, alt_text: str) -> Markup:
-    """Returns a chart as SVG in the page's light or dark colours."""
-    text = charts.svg({**chart, "background": None}, alt_text).decode()
+def _in_page(drawn: charts.Spec, alt_text: str) -> Markup:
+    """Returns the specification as JSON in light or dark colours."""
+    chart = charts.spec({**drawn, "description": alt_text, "background": None})
+    text = json.dumps(chart)
     for colour, name in _SHADES.items():
         text = text.replace(f'"{colour}"', f'"var(--{name})"')
-    return Markup(text)
+    # Nothing in it can end the script element that holds it.
+    return Markup(text.replace("<", "\\u003c"))

@@ -18,3 +18,4 @@ from prednet_jax.saddles.functions import SaddleFunction as SaddleFunction
 from prednet_jax.saddles.functions import identical_units as identical_units
 from prednet_jax.saddles.functions import octopus as octopus
 from prednet_jax.saddles.functions import octopus_function as octopus_function
+from prednet_jax.saddles.functions import quadratic_quartic as quadratic_quartic

@@ -303,24 +303,34 @@ def by_hand(fn: Callable, x: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(result) for name, result in results.items()}
 
 
+# In which ways of calling a fault of `planted.ROW_FAULTS` acts.
+ALONE = ("one row at a time", "vmap over rows", "loop over rows")
+OTHER_SIZES = (*ALONE, "2 rows at a time", "4 rows at a time", "padded to 16 rows")
+
+
 def calls_compared(programs: Sequence[Callable] = planted.ROWS) -> dict[str, Score]:
     """What `invariance` says of each variant, against calls by hand and the fault.
 
     `bits`: which are the same. `rungs`: `beyond` where a fault moves the result by
-    more than 1e-4, and nowhere else.
+    more than 1e-4, and nowhere else. `lines`: the one named, where the fault acts.
     """
-    scores = {kind: Score() for kind in ("bits", "rungs")}
+    scores = {kind: Score() for kind in ("bits", "rungs", "lines")}
     for program in programs:
         for fault in ("", *planted.ROW_FAULTS):
             fn, x = partial(program, fault=fault), planted.BATCH
             expected, truth = np.asarray(jax.jit(fn)(x)), by_hand(fn, x)
+            mixes = fault in ("mixed", "counted")
             for v in noise.invariance(fn)(x).variants:
+                acts = fault and v.name in (OTHER_SIZES if mixes else ALONE)
                 same = truth[v.name].tobytes() == expected.tobytes()
                 # A norm may undo a factor.
                 far = rms(truth[v.name] - expected) > 1e-4 * rms(expected)
                 beyond = v.rung == "beyond"
                 checks = {"bits": v.same_bits == same, "rungs": beyond == far}
-                case = program.__name__, fault, v.name, v.rung
+                if acts and v.source:
+                    line = planted.marked(program, fault)
+                    checks["lines"] = v.source.startswith(line)
+                case = program.__name__, fault, v.name, v.rung, v.source
                 for kind, right in checks.items():
                     scores[kind].add(right, *case)
     return scores

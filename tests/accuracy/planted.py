@@ -270,6 +270,8 @@ def marked(program: Callable, fault: str = "planted") -> str:
     inner = program
     if fault == "tf32":
         inner = _tf32
+    elif program in ROWS:
+        inner = _of_rows
     elif program is called_under_vmap_and_jit:
         inner = helper
     return line_of(inner, fault)

@@ -326,8 +326,8 @@ def test_the_curvature_of_a_network_is_probed(forked, tmp_path, model):
 
 
 def test_the_table_of_escapes_shows_who_leaves(forked, tmp_path):
-    words = ("--functions=octopus", "--precision=float32", "--keys=8")
-    words += ("--optimizers=gradient_descent,heavy_ball", "--steps=600")
+    words = ("--functions=quadratic_quartic", "--precision=float32", "--keys=8")
+    words += ("--optimizers=gradient_descent,heavy_ball", "--steps=150")
     words += ("--noise=gradient_gaussian:scale=1e-3", f"--workdir={tmp_path}")
     done = forked("saddle_escape.py", *words)
     groups = json.loads((tmp_path / "saddle_escape.json").read_text())["groups"]

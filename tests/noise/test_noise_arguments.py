@@ -31,6 +31,8 @@ CASES = [
         "draws=2147483648: .* 10485",
     ),
     (lambda: noise.localize(jnp.sum, ULP, samples=2**31), "samples=2147483648: .* 104"),
+    (lambda: noise.localize(jnp.sum, ULP, parts=[1]), r"parts=\[1\]: expected a seq"),
+    (lambda: noise.localize(jnp.sum, ULP, parts=3), "parts=3: expected a sequence"),
     (lambda: noise.inject(jnp.sum, ULP, only=np.array(3)), r"only=array\(3\): expec"),
     (lambda: noise.inject(jnp.sum, ULP, run_key="x"), "key of type str: expected one"),
     (lambda: noise.noise_reference(jnp.sum, X, seed=0.5), "seed=0.5: expected a whole"),

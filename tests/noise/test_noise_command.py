@@ -222,6 +222,7 @@ def test_text_and_json(folder, capsys, command, expected):
         ("coverage {}:model --args=folders.npz", "folder of arrays"),
         ("coverage {one} --noise=zap", "unknown kind 'zap'"),
         ("decisions {one} --labels=one.npz", "of type float32"),
+        ("localize {one} --parts=inner", "nothing in 'inner'"),
         ("invariance {one} --batch=x", "--batch=x: expected pos"),
         ("explain {one}", "arguments are required: --a, --b"),
         ("explain {one} --a=a.npz --b=a.npz", "the 1 arrays"),

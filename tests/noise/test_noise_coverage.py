@@ -138,13 +138,15 @@ def test_formats_are_not_said_to_round_what_they_do_not():
     assert noise.coverage(jnp.dot, noise.ReducedPrecision("fp16"))(x, x).perturbed
 
 
-def test_coverage_tells_how_many_pieces_a_sum_has():
-    for shape, reason in (
-        ((40, 400), "3 of at most 8 pieces in random order, tile"),
-        ((40, 2048), "8 pieces in random order, tile"),
-        ((4, 5), "5 of at most 8 pieces in random order, tile"),
+def test_coverage_says_what_became_of_partials():
+    for shape, pieces, reason in (
+        ((40, 400), 3, "became 3: 400 terms are fewer than 8 x shortest=256"),
+        ((40, 2048), 8, "8 pieces in random order, tile"),
+        ((4, 5), 5, "partials=8 became 5: there are 5 terms"),
     ):
         x = jax.ShapeDtypeStruct(shape, jnp.float32)
         report = noise.coverage(lambda x: x @ x.T, noise.ReductionOrder())(x)
         (entry,) = report.perturbed
-        assert entry.reason == reason
+        assert entry.partials == pieces
+        assert reason in entry.reason
+        assert ("became" in entry.reason) == (pieces != 8)

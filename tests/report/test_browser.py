@@ -83,6 +83,12 @@ class Page:
         self.until("location.href + document.readyState", f"{path.as_uri()}complete")
         self.until("document.querySelectorAll('.plot svg').length", PLOTS)
 
+    def press(self, code, key, text=""):
+        named = {"key": text or key, "code": key, "windowsVirtualKeyCode": code}
+        down = "keyDown" if text else "rawKeyDown"
+        self.call("Input.dispatchKeyEvent", type=down, text=text, **named)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+
 
 @pytest.fixture
 def page(tmp_path):
@@ -111,7 +117,7 @@ def page(tmp_path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (apt-get: chromium)")
-def test_the_page_is_drawn_and_fits(page, built):
+def test_the_page_is_drawn_fits_and_is_worked_by_keyboard(page, built):
     for width, theme in ((390, "dark"), (1200, "light")):
         page.open(built / report.PAGE, width, theme)
         assert page.value(
@@ -123,4 +129,10 @@ def test_the_page_is_drawn_and_fits(page, built):
             "[...document.querySelectorAll('.plot')].every(p => "
             "p.querySelector('svg').getBoundingClientRect().width <= p.clientWidth + 1)"
         )
+    lines = "document.querySelector('.plot').querySelectorAll('.mark-line path').length"
+    before = page.value(lines)
+    page.value("document.querySelector('.plot input[type=checkbox]').focus()")
+    page.press(9, "Tab")
+    page.press(32, "Space", " ")
+    page.until(lines, before - 1)
     assert page.complaints == []

@@ -8,7 +8,7 @@ operation of each instruction.
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -34,6 +34,13 @@ class Memory(NamedTuple):
     temporaries: int
 
 
+class Advice(NamedTuple):
+    """A change, and the entries left after compiling with it (None: not tried)."""
+
+    change: str
+    left: tuple[AuditEntry, ...] | None
+
+
 class AuditReport(NamedTuple):
     """The operations of a function that will vary on a GPU.
 
@@ -52,6 +59,7 @@ class AuditReport(NamedTuple):
     gpu: str
     devices: int
     deterministic: bool
+    advice: tuple[Advice, ...]
     compiled: Compiled
 
     @property
@@ -97,6 +105,12 @@ class AuditReport(NamedTuple):
         if any(unknown.values()) and not self.deterministic:
             lines += ["", "Not known without the device:"]
             lines += [f"  {each}" for each in unknown.values() if each]
+        if self.advice:
+            lines += ["", "What to do:"]
+            for change, left in self.advice:
+                where = ", ".join(sorted({e.source or e.kernel for e in left or ()}))
+                outcome = f"; compiled again: {where or 'none'} left"
+                lines.append(f"  {change}{outcome if left is not None else ''}")
         return "\n".join(lines)
 
 
@@ -127,6 +141,7 @@ def audit(
     gpu: str = "h100",
     devices: int = 1,
     deterministic: bool = False,
+    advise: bool = True,
     time_limit: float = TIME_LIMIT,
 ) -> Callable[..., AuditReport]:
     """Predicts what will vary on a GPU, from the program compiled for that GPU.
@@ -139,7 +154,8 @@ def audit(
             `AbstractMesh((devices,), ("x",))` or one of another shape, on the
             arguments or inside of the function.
         deterministic: whether to compile under `--xla_gpu_deterministic_ops=true`.
-        time_limit: seconds that the compilation may take.
+        advise: whether to compile again with each change that may help.
+        time_limit: seconds that each compilation may take.
 
     Returns:
         `report(*args, **kwargs)`, which returns an `AuditReport`; arguments are
@@ -152,6 +168,7 @@ def audit(
     _, capability = described(gpu)
     check_int("devices", devices, 1)
     flag("deterministic", deterministic)
+    flag("advise", advise)
     positive("time_limit", time_limit)
 
     def report(*args: PyTree, **kwargs: PyTree) -> AuditReport:
@@ -163,24 +180,57 @@ def audit(
             steps = _steps(closed)
         compilation.found_wheels()
         donated = compat.donated(closed)
-        with _refusing(steps), _spread(mesh):
-            module = compilation.lower(program, *shapes, donate=donated)
-            (compiled,) = compilation.compiled_for(
-                [module],
-                gpu,
-                devices=devices,
-                deterministic=deterministic,
-                time_limit=time_limit,
-            )
-        entries = entries_of(compiled, steps, capability, deterministic)
+        limits: dict[str, Any] = {"devices": devices, "time_limit": time_limit}
+
+        def build(deterministic: bool) -> tuple[Compiled, tuple[AuditEntry, ...]]:
+            with _refusing(steps):
+                with _spread(mesh):
+                    module = compilation.lower(program, *shapes, donate=donated)
+                (compiled,) = compilation.compiled_for(
+                    [module], gpu, deterministic=deterministic, **limits
+                )
+            return compiled, entries_of(compiled, steps, capability, deterministic)
+
+        compiled, entries = build(deterministic)
+        advice = _advice(build, entries, deterministic) if advise else ()
         kernels = sum(1 for x in compiled.launches if x.kernel or is_call(x.kind))
         used = compiled.memory
         memory = used["argument"], used["output"] - used["alias"], used["temp"]
         name = gpu if gpu in CARDS else "described"
         about = kernels, Memory(*memory), name, devices, deterministic
-        return AuditReport(entries, *about, compiled)
+        return AuditReport(entries, *about, advice, compiled)
 
     return report
+
+
+def _advice(
+    build: Callable, entries: Sequence[AuditEntry], deterministic: bool
+) -> tuple[Advice, ...]:
+    """Returns the changes that help, each tried by compiling again."""
+    advice = []
+    if not deterministic and any(e.varies == "call" for e in entries):
+        left = [e for e in build(True)[1] if e.varies == "call"]
+        advice.append(Advice(_FLAG, tuple(left)))
+        names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
+        advice += [Advice(_OTHERS[x], None) for x in names if x in _OTHERS]
+    if any(e.kind == "reduced_precision" for e in entries):
+        with jax.default_matmul_precision("highest"):
+            again = build(deterministic)[1]
+        left = [e for e in again if e.kind == "reduced_precision"]
+        advice.append(Advice(_HIGHEST, tuple(left)))
+    return tuple(advice)
+
+
+_FLAG = "XLA_FLAGS=--xla_gpu_deterministic_ops=true, which may be slower"
+_HIGHEST = 'jax.default_matmul_precision("highest"): slower, no operand is rounded'
+# Alternatives to operations that become atomics.
+_OTHERS = {
+    "scatter-add": "scatter-add: unique_indices=True where no index occurs twice; or a "
+    "product, jax.nn.one_hot(ids, n).T @ x, where segments are few",
+    "scatter-mul": "scatter-mul: unique_indices=True where no index occurs twice",
+    "select_and_scatter_add": "max-pooling of windows that do not overlap: a reshape "
+    "and a maximum, whose gradient has no atomics",
+}
 
 
 @contextlib.contextmanager

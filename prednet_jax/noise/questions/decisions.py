@@ -6,7 +6,8 @@ program with noise off and on. Executions (a step of every loop around, a device
 only one of the two has are the decision of the loop or branch around them.
 """
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,18 @@ from prednet_jax.noise.types import Params, PyTree, Values
 from prednet_jax.noise.watch import Seen, Watched
 
 
+class Flip(NamedTuple):
+    """An example whose decision differs from the clean run in some draw.
+
+    `flipped` is the fraction of such draws, with its 95 % interval `low` to `high`.
+    """
+
+    example: int
+    flipped: float
+    low: float
+    high: float
+
+
 class Decision(NamedTuple):
     """One equation that decides, by path, primitive and line as `coverage` lists it.
 
@@ -39,6 +52,7 @@ class Decision(NamedTuple):
             than in the clean run, 0 to 1.
         elements: number of elements that the clean run decides, over all executions.
         share: fraction of them decided otherwise, mean over draws.
+        examples: the rows (along axis 0) that any draw flips, the most frequent first.
     """
 
     path: str
@@ -47,6 +61,7 @@ class Decision(NamedTuple):
     flipped: float
     elements: int
     share: float
+    examples: tuple[Flip, ...] = ()
 
 
 class Evaluation(NamedTuple):
@@ -57,14 +72,14 @@ class Evaluation(NamedTuple):
         moved: the largest distance of a draw's accuracy from it.
         probability: the probability that another run differs by at most `moved`.
         total: the number of examples.
-        flipped: the numbers of the examples whose answer flipped in some draw.
+        examples: the examples whose answer any draw flipped, the most frequent first.
     """
 
     accuracy: float
     moved: float
     probability: float
     total: int
-    flipped: tuple[int, ...]
+    examples: tuple[Flip, ...]
     draws: int
 
     def __str__(self) -> str:
@@ -72,9 +87,19 @@ class Evaluation(NamedTuple):
         return (
             f"accuracy {self.accuracy:.4f}, numerics move it by ±{self.moved:.2g} (the "
             f"furthest of {self.draws} runs; another is within with probability "
-            f"{self.probability:.2f}); answers that flip: {len(self.flipped)} of "
-            f"{self.total}; of any other example the probability is below {unseen:.2g}"
+            f"{self.probability:.2f}); answers that flip: {len(self.examples)} of "
+            f"{self.total}{_listed(self.examples)}; of any other example the "
+            f"probability is below {unseen:.2g}"
         )
+
+
+def _listed(examples: Sequence[Flip]) -> str:
+    if not examples:
+        return ""
+    named = [
+        f"{e.example}: {e.flipped:.0%} ({e.low:.0%}-{e.high:.0%})" for e in examples
+    ]
+    return f" [{', '.join(named[:3])}{', ...' if named[3:] else ''}]"
 
 
 class Decisions(tuple[Decision, ...]):
@@ -94,6 +119,7 @@ class Decisions(tuple[Decision, ...]):
         lines += [
             f"  {d.flipped:.0%} of runs, {d.share:.2g} of {d.elements} elements  "
             f"{d.path}{bracketed(d.source)}"
+            f"{'  examples' * bool(d.examples)}{_listed(d.examples)}"
             for d in self
         ]
         if self.evaluation is not None:
@@ -170,24 +196,28 @@ def _tallied(
     """Returns the decisions of clean and noisy runs, and how often they differ."""
     # By path: elements of the clean run, those compared, those that differ, draws.
     counts: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(4, int))
+    examples: dict[str, Counter[int]] = defaultdict(Counter)
     for clean, noisy in pairs:
-        flipped: set[str] = set()
+        flipped: dict[str, set[int]] = defaultdict(set)
         for execution, x in clean.items():
-            path, _ = execution[0]
+            path, _, width = execution[0]
             y = noisy.get(execution, x)
             # NaN stands for an element that decides nothing.
             decided = x == x
             size = np.count_nonzero(decided)
-            differing = np.count_nonzero((y != x) & (y == y) & decided)
-            counts[path] += [size, size * (execution in noisy), differing, 0]
-            flipped |= {path} if differing else set()
-        for path in flipped:
+            other = np.flatnonzero((y != x) & (y == y) & decided)
+            counts[path] += [size, size * (execution in noisy), other.size, 0]
+            if other.size:
+                flipped[path].update((other // width).tolist() if width else ())
+        for path, rows in flipped.items():
             counts[path][3] += 1
+            examples[path].update(rows)
     entries = []
     for path, step in labels.items():
         elements, compared, differing, flips = counts[path].tolist()
         about = path, step.name, step.source, flips / draws, elements // draws
-        entries += [Decision(*about, differing / max(1, compared))] * (elements > 0)
+        share, rows_of = differing / max(1, compared), _flips(examples[path], draws)
+        entries += [Decision(*about, share, rows_of)] * (elements > 0)
     return sorted(entries, key=lambda d: -d.flipped)
 
 
@@ -195,13 +225,14 @@ def _evaluated(
     clean: Sequence[np.ndarray], noisy: Sequence[np.ndarray], labels: np.ndarray
 ) -> Evaluation:
     """Returns the effect of noise on answers, each compared with a clean run."""
-    draws = len(clean)
-    flips = np.any([x != y for x, y in zip(clean, noisy, strict=True)], axis=0)
+    draws, flips = len(clean), Counter[int]()
+    for expected, answer in zip(clean, noisy, strict=True):
+        flips.update(np.flatnonzero(answer != expected).tolist())
     rates = [[float(np.mean(x == labels)) for x in runs] for runs in (clean, noisy)]
     moved = max(abs(a - b) for a, b in zip(*rates, strict=True))
-    flipped = tuple(np.flatnonzero(flips).tolist())
-    another = draws / (draws + 1)
-    return Evaluation(rates[0][0], moved, another, len(labels), flipped, draws)
+    of_another = draws / (draws + 1)
+    examples = _flips(flips, draws)
+    return Evaluation(rates[0][0], moved, of_another, len(labels), examples, draws)
 
 
 def _labels(labels: ArrayLike) -> np.ndarray:
@@ -247,6 +278,12 @@ def _answers(result: PyTree, labels: np.ndarray) -> np.ndarray:
     return np.argmax(answers, 1)
 
 
+def _flips(counts: Counter[int], draws: int) -> tuple[Flip, ...]:
+    """Returns the examples that flipped so often, the most often first."""
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Flip(i, n / draws, *quantiles.interval(n, draws)) for i, n in order)
+
+
 class _Deciding(Watched):
     """Evaluates a program and sends its decisions to the host.
 
@@ -290,7 +327,10 @@ class _Deciding(Watched):
 
     def _note(self, step: Step, words: Words, i: int, value: ArrayLike) -> None:
         self.labels[step.path] = step
-        self.send((step.path, i), jnp.asarray(value), self.place(words))
+        x = jnp.asarray(value)
+        # Elements per example; 0 of a scalar, which is of none.
+        width = math.prod(x.shape[1:]) if x.ndim else 0
+        self.send((step.path, i, width), x, self.place(words))
 
 
 # Results that are discrete although they are floats.

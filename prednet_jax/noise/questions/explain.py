@@ -84,6 +84,8 @@ class ExplainedLeaf(NamedTuple):
         reason: why no rung fits, for `beyond`.
         closer: which of the two is nearer to float64: "a", "b" or "neither".
         error_a: RMS distance of a from float64, in units of its RMS. None if unknown.
+        ulps: distances of a and b in units of the type's epsilon. None if unknown, or
+            if they are not floats.
     """
 
     path: str
@@ -96,6 +98,7 @@ class ExplainedLeaf(NamedTuple):
     closer: str = "neither"
     error_a: float | None = None
     error_b: float | None = None
+    ulps: tuple[float, float] | None = None
 
 
 class Explanation(NamedTuple):
@@ -119,19 +122,20 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         casts = any(leaf.ratios[CASTS] for leaf in self.leaves)
         columns = [*RANDOM, *FORMAT_RUNGS, *[CASTS] * casts]
-        head = ["", "cause", "relative", *columns, "error of a", "of b", "closer", ""]
+        head = ["", "cause", "relative", *columns, "ulps of a", "of b", "closer", ""]
         rows = []
         for one in self.leaves:
             numbers = one.relative, *map(one.ratios.get, columns)
             others = ", ".join(name for name in one.plausible if name != one.rung)
             words = joined(f"or {others}" * bool(others), one.reason)
-            errors = one.error_a, one.error_b
-            rows.append([one.path, one.rung, *numbers, *errors, one.closer, words])
+            ulps = one.ulps or (None, None)
+            rows.append([one.path, one.rung, *numbers, *ulps, one.closer, words])
         lines = [
             *format_table(head, rows, "<<" + ">" * (len(head) - 4) + "<<"),
             f"columns {columns[0]} to {columns[-1]}: the difference, divided by the "
             "difference that this cause makes",
-            "errors: distances of a and b from the function in float64, relative",
+            "ulps: distances of a and b from the function in float64, in units in the "
+            "last place",
         ]
         return "\n".join([*lines, *self.notes, NOT_MODELLED])
 
@@ -201,7 +205,7 @@ def classify(
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
         one = _classify_leaf(leaf, x, y, reference, i)
         if truth is not None:
-            one = _add_float64(one, (x, y), reference, truth, i)
+            one = _add_float64(one, leaf, (x, y), reference, truth, i)
         if i in reference.signs.free:
             one = one._replace(reason=joined(one.reason, NOTE))
         leaves.append(one)
@@ -239,6 +243,7 @@ def summarize_change(reference: NoiseReference, a: PyTree, b: PyTree) -> Change:
 
 def _add_float64(
     one: ExplainedLeaf,
+    leaf: Leaf,
     pair: Sequence[np.ndarray],
     reference: NoiseReference,
     exact: Exact,
@@ -258,12 +263,15 @@ def _add_float64(
         closer = "a" if far[0] < far[1] else "b"
     # JSON has no infinite numbers.
     first, second = (d / size if math.isfinite(d) else None for d in far)
-    both = first is not None and second is not None
-    if both and min(far) > OTHER_FUNCTION * _largest_known(reference, truth, i):
-        away = f"{min(far) / size:.2g} (relative) from the function's result"
-        notes.append(f"a and b are both {away}: other function or arguments?")
+    ulps = None
+    if first is not None and second is not None:
+        if leaf.epsilon:
+            ulps = first / leaf.epsilon, second / leaf.epsilon
+        if min(far) > OTHER_FUNCTION * _largest_known(reference, truth, i):
+            away = f"{min(far) / size:.2g} (relative) from the function's result"
+            notes.append(f"a and b are both {away}: other function or arguments?")
     return one._replace(
-        closer=closer, error_a=first, error_b=second, reason=joined(*notes)
+        closer=closer, error_a=first, error_b=second, ulps=ulps, reason=joined(*notes)
     )
 
 

@@ -1,12 +1,14 @@
 """Tests whether a result depends on how its function is called.
 
-docs/noise/invariance.md describes the calls that `invariance` makes, and the comparison
-with the compiled call of the whole batch.
+docs/noise/invariance.md describes the calls that `invariance` makes, the comparison
+with the compiled call of the whole batch, and how the first line that differs is found.
+Arrays that belong to no row are hashed.
 """
 
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,12 +17,18 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise._inject import Traced, traced
+from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
-from prednet_jax.noise.leaves import as_array, named_leaves
+from prednet_jax.noise.leaves import as_array, named_leaves, rms, wide_leaves
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules import registry
+from prednet_jax.noise.run import Call, Evaluation
+from prednet_jax.noise.sketch import digest, numbers
+from prednet_jax.noise.specs import Identity
 from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import Function, PyTree, Values
 
@@ -33,6 +41,8 @@ class Variant(NamedTuple):
             `difference` and `rung` are the fields of `explain.Change`.
         flipped_rows: rows in which an argmax over the last axis of a floating-point
             leaf changes, or any element of an integer or boolean leaf.
+        source: in the way that differs most, the user's line that makes the first
+            difference; "" in the others, or if no line does alone.
     """
 
     name: str
@@ -40,6 +50,7 @@ class Variant(NamedTuple):
     difference: float | None
     rung: str
     flipped_rows: tuple[int, ...]
+    source: str
 
 
 class Invariance(NamedTuple):
@@ -49,14 +60,14 @@ class Invariance(NamedTuple):
     rows: int
 
     def __str__(self) -> str:
-        head = ("", "bits", "relative", "cause", "flipped")
+        head = ("", "bits", "relative", "cause", "flipped", "first line")
         bits = ("differ", "same")
         rows = [
-            (v.name, bits[v.same_bits], *v[2:4], len(v.flipped_rows))
+            (v.name, bits[v.same_bits], *v[2:4], len(v.flipped_rows), v.source)
             for v in self.variants
         ]
         last = f"compared with one compiled call of all {self.rows} rows"
-        return "\n".join([*format_table(head, rows, "<<><>"), last])
+        return "\n".join([*format_table(head, rows, "<<><><"), last])
 
 
 def invariance(
@@ -105,15 +116,15 @@ def invariance(
                 raise NoiseError(f"called {name}: {error}") from None
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
-                return Variant(name, True, 0.0, "identical", ())
+                return Variant(name, True, 0.0, "identical", (), "")
             trees = (_result(shapes, arrays) for arrays in (values, expected))
             change = summarize_change(reference(), *trees)
             flipped = np.any([_flipped(x, y) for x, y in pairs], axis=0)
-            return Variant(name, *change, tuple(np.flatnonzero(flipped).tolist()))
+            return Variant(name, *change, tuple(np.flatnonzero(flipped).tolist()), "")
 
-        ways = _ways(batched)
+        ways = _ways(batched, batched.result)
         variants = [variant(name, called) for name, called in ways.items()]
-        return Invariance(tuple(variants), batched.rows)
+        return Invariance(_with_line(batched, variants), batched.rows)
 
     return measure
 
@@ -236,10 +247,11 @@ def _flipped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x != y).reshape(len(x), -1).any(1)
 
 
-def _ways(batched: _BatchedCall) -> dict[str, Callable[[], Iterable]]:
-    """Returns the ways of calling by name; each returns the arrays of all rows."""
-    rows, f, (batches, others) = batched.rows, batched.result, batched.arrays
-    compiled = jax.jit(f)
+def _ways(
+    batched: _BatchedCall, f: Callable[[Values, Values], list[Array]]
+) -> dict[str, Callable[[], Iterable]]:
+    """Returns the ways to call `f` by name; each returns the arrays of all rows."""
+    rows, compiled, (batches, others) = batched.rows, jax.jit(f), batched.arrays
 
     def in_chunks(size: int) -> list[np.ndarray]:
         chunks = [[x[i : i + size] for x in batches] for i in range(0, rows, size)]
@@ -274,3 +286,113 @@ def _ways(batched: _BatchedCall) -> dict[str, Callable[[], Iterable]]:
         "vmap over rows": lambda: by_row(lambda g, xs: jax.vmap(g)(xs)),
         "loop over rows": lambda: by_row(jax.lax.map),
     }
+
+
+class _Lines(Evaluation):
+    """Evaluates a program and keeps each line's values; a loop or branch is a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Step, Array]] = []
+
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        rule = registry.higher_order(step.name)
+        if rule is None or not rule.joins:
+            typed = (x for x in results if isinstance(getattr(x, "dtype", 0), np.dtype))
+            self.seen += [(step, x) for x in typed]
+        return results
+
+    def higher_order(self, call: Call, words: Words, operands: list) -> list:
+        """Evaluates the bodies of calls."""
+        if call.rule.joins:
+            return call.body(words, operands)
+        return self.first_order(call, words, operands)
+
+
+def _with_line(
+    batched: _BatchedCall, variants: Sequence[Variant]
+) -> tuple[Variant, ...]:
+    """Adds the line of the first difference to the variant that differs most.
+
+    Each line is a program to compile, and a fault has the same line in every variant.
+    """
+    differ = [v for v in variants if not v.same_bits]
+    if not differ:
+        return tuple(variants)
+    worst = max(differ, key=lambda v: v.difference or math.inf)
+    line = _first_line(batched, worst.name)
+    return tuple(v._replace(source=line) if v is worst else v for v in variants)
+
+
+class _ProgramDependsOnBatchError(Exception):
+    """The program has other equations for another number of rows."""
+
+
+def _first_line(batched: _BatchedCall, name: str) -> str:
+    """Returns the user's line that a way of calling, by its name, changes first.
+
+    The line is "" if no line alone makes a difference.
+    """
+
+    def lines(*arrays: Values) -> list[tuple[Step, Array]]:
+        hooks, program = _Lines(), traced(batched.outcome, arrays)
+        evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
+        return hooks.seen
+
+    def of(rows: int) -> list[tuple[Step, jax.ShapeDtypeStruct]]:
+        steps: list[Step] = []
+
+        def values_of(*arrays: Values) -> list[Array]:
+            seen = lines(*arrays)
+            steps.extend(step for step, _ in seen)
+            return [x for _, x in seen]
+
+        shapes = jax.eval_shape(values_of, *batched.shaped(rows))
+        return list(zip(steps, shapes, strict=True))
+
+    here, other = of(batched.rows), of(batched.rows + 1)
+    paths = [step.path for step, _ in here]
+    # Which arrays, the axis of their rows, and how many elements of it belong to one.
+    followed: list[tuple[int, int | None, int]] = []
+    for i, ((step, x), (same, y)) in enumerate(zip(here, other, strict=False)):
+        sizes = enumerate(zip(x.shape, y.shape, strict=False))
+        moved = [(axis, m, n - m) for axis, (m, n) in sizes if m != n]
+        axis, size, fold = moved[0] if moved else (None, 0, 0)
+        alike = step.path == same.path and x.ndim == y.ndim and len(moved) < 2
+        if alike and size == fold * batched.rows:
+            followed.append((i, axis, fold))
+
+    def values(batches: Values, others: Values) -> list[Array]:
+        seen = lines(batches, others)
+        if [step.path for step, _ in seen] != paths:
+            raise _ProgramDependsOnBatchError
+        rows = len(batches[0])
+        return [_by_row(seen[i][1], rows, axis) for i, axis, _ in followed]
+
+    expected = list(map(np.asarray, jax.jit(values)(*batched.arrays)))
+
+    try:
+        found = list(map(np.asarray, _ways(batched, values)[name]()))
+    except _ProgramDependsOnBatchError:
+        return ""
+    for (i, _, fold), now, before in zip(followed, found, expected, strict=True):
+        unchanged = now.tobytes() == before.tobytes()
+        if not unchanged and not (fold > 1 and _rearranged(now, before)):
+            return here[i][0].source
+    return ""
+
+
+def _by_row(x: Array, rows: int, axis: int | None) -> Array:
+    """Moves the rows, folded into an axis, to axis 0; without rows, returns a hash."""
+    if axis is None:
+        hashed, *_ = digest(numbers(x))
+        return jnp.broadcast_to(hashed, (rows, *hashed.shape))
+    shape = *x.shape[:axis], rows, x.shape[axis] // rows, *x.shape[axis + 1 :]
+    return jnp.moveaxis(jnp.reshape(x, shape), axis, 0)
+
+
+def _rearranged(x: np.ndarray, y: np.ndarray) -> bool:
+    """Returns whether two arrays hold nearly the same numbers, in other places."""
+    x, y = wide_leaves([x, y])
+    near = functools.partial(np.allclose, rtol=0.01, atol=0.01 * rms(y))
+    return not near(x, y) and near(np.sort(x, None), np.sort(y, None))

@@ -14,6 +14,7 @@ no longer explains the change.
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from jax import Array
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise.errors import check_draws, number
+from prednet_jax.noise.errors import NoiseError, check_draws, number, texts
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
@@ -37,13 +38,13 @@ _INCONCLUSIVE = (
 
 
 class Culprit(NamedTuple):
-    """One equation of a set that explains the change.
+    """One equation of a set that explains the change, or one of the parts given.
 
     Attributes:
         path: the equation's path, as `coverage` lists it and `inject(only=...)` takes
-            it.
-        primitive: the primitive's name.
-        effect: the effect of this equation alone.
+            it, or the part.
+        primitive: the primitive's name, or "" for a part.
+        effect: the effect of this equation, or part, alone.
         source: the user's line that made it, such as `model.py:12 in loss`.
     """
 
@@ -58,7 +59,8 @@ class Findings(NamedTuple):
 
     Attributes:
         sets: disjoint minimal sets that explain the change, in the order of discovery;
-            within each, the largest effect first. Empty if noise changes nothing.
+            within each, the largest effect first. Empty if noise changes nothing. If
+            parts were given, they are the only set.
         effect: the effect of all equations together.
         rest: the effect of all equations that are in none of the sets.
         equations: the number of equations on which noise acts.
@@ -97,6 +99,7 @@ def localize(
     *,
     share: float = 0.5,
     samples: int = 8,
+    parts: Sequence[str] | None = None,
 ) -> Callable[..., Findings]:
     """Finds the equations whose noise moves the result of `fn` most.
 
@@ -106,6 +109,8 @@ def localize(
         share: the fraction of the effect of all equations that a set must have, in
             (0, 1].
         samples: the number of keys over which effects are averaged.
+        parts: parts to measure instead of a search: beginnings of paths, such as
+            `"3:scan"`, or named scopes, such as `"Dense_0"` or `"Block_0/Dense_0"`.
 
     Returns:
         `search(key, *args, **kwargs)`, which returns the report; `key` is a typed PRNG
@@ -113,8 +118,9 @@ def localize(
 
     Raises:
         NoiseError: an option is not accepted, or `spec` does not act on a computation.
-            On a call: as for `inject`.
+            On a call: as for `inject`, or no noise acts in one of the parts.
     """
+    parts = texts("parts", parts, "a sequence of texts")
     number("share", share, lambda x: 0 < x <= 1, "a number in (0, 1]")
     check_draws(samples, 1, "samples")
     acting = computation_part(spec)
@@ -131,11 +137,16 @@ def localize(
             entry, own = entries[i], effect(frozenset([i]))
             return Culprit(entry.path, entry.primitive, own, entry.source)
 
-        chosen = _minimal_sets(effect, every, share)
-        sets = [[culprit(i) for i in each] for each in chosen]
+        if parts is not None:
+            members = _members(parts, call, acting, paths)
+            chosen = list(members.values())
+            sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
+        else:
+            chosen = _minimal_sets(effect, every, share)
+            sets = [[culprit(i) for i in each] for each in chosen]
         rest = every.difference(*chosen)
         settled = True
-        if chosen:
+        if parts is None and chosen:
             again = functools.partial(measure, random_bits.split(other, samples))
             least = max(share * again(every), again(rest) if rest else 0.0)
             settled = again(every - rest) >= least
@@ -209,3 +220,30 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
         else:
             break
     return items
+
+
+def _members(
+    parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
+) -> dict[str, frozenset[int]]:
+    """Returns, for each part, the positions in `paths` of the part's equations."""
+    scopes = {step.path: step.scope for step in call.steps(spec)}
+    members = {}
+    for part in parts:
+        here = [_belongs(path, scopes[path], part) for path in paths]
+        if not any(here):
+            raise NoiseError(
+                f"parts: noise acts on nothing in {part!r}: expected the beginning of "
+                "a path that coverage lists, or a named scope"
+            )
+        members[part] = frozenset(np.flatnonzero(here).tolist())
+    return members
+
+
+def _belongs(path: str, scope: str, part: str) -> bool:
+    """Returns whether an equation belongs to a part, by its path or a scope."""
+    # "1:dot" and "1" do not match a longer name that starts with them.
+    if path.startswith(part) and path[len(part) :][:1] in ("", "/", "["):
+        return True
+    # Derivatives carry the name of the original scope: "transpose(jvp(Dense_0))".
+    scopes = re.split(r"[/()]+", re.sub(r"\w+\(", "", scope))
+    return f"/{part}/" in f"/{'/'.join(filter(None, scopes))}/"

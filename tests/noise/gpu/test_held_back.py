@@ -170,7 +170,7 @@ def lines(cases, gpu, deterministic):
         rest = iter(arguments)
         return [function(*(next(rest) for _ in shapes)) for function, shapes in cases]
 
-    audit = noise.audit(everything, gpu=gpu, deterministic=deterministic)
+    audit = noise.audit(everything, gpu=gpu, deterministic=deterministic, advise=False)
     with jax.numpy_dtype_promotion("standard"):  # as a user has it
         report = audit(*(shape for _, shapes in cases for shape in shapes))
     sources = {e.source for e in report.entries if e.varies == "call"}

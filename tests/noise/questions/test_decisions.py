@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from scipy import stats
 
 from prednet_jax import noise
 
@@ -150,6 +151,26 @@ def test_the_number_of_steps_of_a_loop_is_a_decision():
     assert {d for d in report if d != "while"} == {"gt"}
 
 
+def test_examples_that_flip_are_those_of_inject_with_exact_intervals():
+    """Rows 2 and 4 tie; the others are clear."""
+    x = X.at[jnp.array([0, 1, 3, 5]), 0].add(1e3)
+    clear = TIED.at[0, 0].set(1.0).at[0, 1].set(-1.0)
+    fn = lambda x, w: jnp.argmax((x @ w)[:, :2], axis=1)  # noqa: E731
+    x = x.at[jnp.array([2, 4]), 0].set(0.0)
+    report = noise.decisions(fn, ORDER, draws=9)(KEY, x, clear)
+    (entry,) = report
+    noisy, clean = noise.inject(fn, ORDER), jax.jit(fn)(x, clear)
+    keys = jax.random.split(KEY, 9)
+    counts = np.sum([np.asarray(noisy(k, x, clear) != clean) for k in keys], axis=0)
+    assert {e.example for e in entry.examples} == {2, 4}
+    for e in entry.examples:
+        # Another compilation may decide a tie otherwise, for all draws.
+        assert round(9 * e.flipped) in (counts[e.example], 9 - counts[e.example])
+        exact = stats.binomtest(round(9 * e.flipped), 9).proportion_ci(0.95)
+        assert (e.low, e.high) == pytest.approx(tuple(exact), abs=1e-9)
+    assert "examples [" in str(report)
+
+
 @pytest.mark.parametrize("scores", [True, False])
 def test_the_accuracy_of_an_evaluation_set(scores):
     def fn(x, w):
@@ -162,10 +183,10 @@ def test_the_accuracy_of_an_evaluation_set(scores):
     found = noise.decisions(fn, ORDER, draws=6, labels=labels)(KEY, x, w).evaluation
     assert 0 < found.moved < 1
     assert (found.probability, found.total) == (6 / 7, 50)
-    assert 0 < len(found.flipped) <= 50
+    assert all(0 < e.low < e.flipped <= e.high <= 1 for e in found.examples)
     text = str(found)
     assert text.startswith(f"accuracy {found.accuracy:.4f}, numerics move it by ±")
-    assert f"answers that flip: {len(found.flipped)} of 50" in text
+    assert f"answers that flip: {len(found.examples)} of 50" in text
 
 
 def test_a_loop_of_unknown_length_inside_of_one_of_known_length():

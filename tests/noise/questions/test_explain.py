@@ -112,6 +112,9 @@ def test_the_nearer_of_two_is_named_and_by_how_much():
         far = np.asarray(x, np.float64) - truth
         expected = np.linalg.norm(far) / np.linalg.norm(truth)
         assert found == pytest.approx(expected, rel=1e-6)
+    (leaf,) = report.leaves
+    ulps = report.error_a * 2**23, report.error_b * 2**23
+    assert leaf.ulps == pytest.approx(ulps, rel=1e-6)
     swapped = noise.explain(fn, plain, low, draws=2)(KEY, *args)
     assert (swapped.closer, swapped.error_a) == ("a", report.error_b)
     broken = noise.explain(fn, plain, plain.at[0, 0].set(jnp.nan), draws=2)

@@ -8,6 +8,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
+from tests.accuracy.noise_programs import line_of
 
 X = jax.random.normal(jax.random.key(0), (6, 40))
 W = jax.random.normal(jax.random.key(1), (40, 3))
@@ -30,7 +31,7 @@ def test_a_function_without_rounding_has_the_same_bits_in_every_variant():
         *("rows in reverse", "vmap over rows", "loop over rows"),
     }
     for v in found.values():
-        assert v[1:] == (True, 0.0, "identical", ())
+        assert v[1:] == (True, 0.0, "identical", (), "")
 
 
 def test_another_order_of_sums_is_no_bug_and_mixed_rows_are():
@@ -52,6 +53,9 @@ def test_another_order_of_sums_is_no_bug_and_mixed_rows_are():
             assert 0 < v.difference < 1e-6
             assert v.flipped_rows == ()
 
+    (line,) = {v.source for v in found.values()} - {""}
+    assert line.startswith("test_invariance.py:")
+
     mixed = variants(lambda x: x - jnp.mean(x, 0), X)
     assert mixed["one row at a time"].rung == "beyond"
     assert mixed["padded to 8 rows"].rung == "beyond"
@@ -60,24 +64,43 @@ def test_another_order_of_sums_is_no_bug_and_mixed_rows_are():
 
 def planted(x, w):
     """Exact but for one line, which depends on the number of rows."""
-    h = jax.nn.relu(x) * 2.0 - 4.0
-    h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)
-    return jnp.where(h > w[0, 0], h, -h) * 0.5
+    h = jnp.maximum(x, 0.0) * 2.0
+    h = jax.nn.relu(h) - 4.0
+    h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)  # here
+    h = jnp.where(h > w[0, 0], h, -h)
+    return h * 0.5
 
 
-def test_only_the_calls_of_single_rows_differ_if_the_program_does():
+def test_the_line_that_makes_the_first_difference_is_named():
     found = variants(planted, X, W)
     assert all(v.same_bits for v in variants(exact, X[:, :0], batch=0).values())
+    lines = [v.source for v in found.values() if v.source]
+    assert lines == [f"{line_of(planted, 'here')}planted"]
     for name in ("one row at a time", "vmap over rows", "loop over rows"):
         assert not found[name].same_bits
     assert found["2 rows at a time"].same_bits
     assert found["others as constants"].same_bits
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_line_whose_batch_is_folded_is_named_where_rows_are_slower(axis):
+    def folded(x):  # [B, T, D]
+        h = jnp.moveaxis(x, 0, axis)
+        h = h.reshape(-1, 10)
+        h = h * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)  # folded
+        h = h.reshape(-1, 4, 10) if axis == 0 else h.reshape(4, -1, 10)  # unfolded
+        return jnp.moveaxis(h, axis, 0) * 0.5
+
+    (found,) = (v for v in variants(folded, X.reshape(6, 4, 10)).values() if v.source)
+    # Of other folds the next line that can be compared.
+    line = line_of(folded, "unfolded" if axis else "folded")
+    assert found.source == f"{line}folded"
+
+
 def test_prng_keys_are_rows_too():
     def fn(keys, x):
         draw = jax.vmap(lambda k: jax.random.uniform(k, (3,)))(keys)
-        # A row alone is off.
+        # A row alone is off, so that the difference is placed.
         return keys, draw * x * np.float32(1.0 if len(x) > 1 else 1 + 2.0**-23)
 
     keys = jax.random.split(jax.random.key(0), 4)
@@ -105,6 +128,17 @@ def test_calls_stay_as_they_are_and_the_report_is_read_by_machines_too():
     assert np.isfinite(np.sum(X))
     assert "one row at a time" in str(report)
     json.dumps(plain_data(report), allow_nan=False)
+
+
+def test_a_program_that_pads_its_rows_is_followed():
+    """Shapes of other numbers of axes ended in zip()'s error."""
+
+    def fn(x, w):
+        rows = jnp.pad(x, ((0, -len(x) % 4), (0, 0)))
+        rows = rows.reshape(-1, 4, x.shape[1]) if len(x) % 4 else rows
+        return jnp.tanh(rows @ w).reshape(-1, w.shape[1])[: len(x)]
+
+    assert len(noise.invariance(fn, draws=2)(jnp.tile(X, (2, 1))[:8], W).variants) > 8
 
 
 def on_host(x):

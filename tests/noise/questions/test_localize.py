@@ -117,15 +117,47 @@ def test_no_effect_no_culprit():
     assert report.equations == 1
 
 
+def layers(ws, x):
+    for i, w in enumerate(ws):
+        with jax.named_scope(f"layer_{i}"):
+            x = jnp.tanh(x @ w)
+    return jnp.sum(x)
+
+
+A, B, _ = jax.random.split(jax.random.key(1), 3)
+WS = list(jax.random.normal(A, (3, 32, 32)) / 6)
+X = jax.random.normal(B, (8, 32))
+
+
+def test_effects_of_layers_and_paths():
+    spec = noise.ReductionOrder(partials=3)
+    gradient = jax.grad(layers)
+    listed = noise.coverage(gradient, spec)(WS, X).perturbed
+    parts = ["layer_0", "layer_2", listed[0].path]
+    found = localize(gradient, spec, samples=3, parts=parts)(KEY, WS, X)
+    effects = {c.path: c.effect for c in found.culprits}
+    assert set(effects) == set(parts)
+    assert found.equations == len(listed)
+    # The layer between is in no part.
+    assert 0 < min(*effects.values(), found.rest) < found.effect
+    only, clean = (noise.inject(gradient, spec, only=x) for x in (parts[2:], []))
+    keys = jax.random.split(KEY, 4)[:3]
+    far = [l2_distance(only(k, WS, X), clean(KEY, WS, X)) for k in keys]
+    expected = np.sqrt(np.mean(np.square(far)))
+    assert effects[listed[0].path] == pytest.approx(expected, rel=1e-3)
+
+
 def test_options_are_checked():
     for options, message in (
         ({"share": 0.0}, r"share=0.0: expected a number in \(0, 1\]"),
         ({"samples": 0}, "samples=0: expected a whole number"),
         ({"spec": Identity()}, "acts on a computation"),
         ({"spec": noise.GradientGaussian(0.1)}, "acts on a computation"),
+        ({"parts": "layer_0"}, "expected a sequence of texts"),
+        ({"parts": ["layer_9"]}, "acts on nothing in 'layer_9'"),
     ):
         with pytest.raises(noise.NoiseError, match=message):
-            localize(jnp.sum, **{"spec": ReductionOrder(), **options})(KEY, jnp.ones(4))
+            localize(layers, **{"spec": ReductionOrder(), **options})(KEY, WS, X)
 
 
 def test_a_sum_into_a_mutable_array_is_switched_too():
@@ -134,9 +166,7 @@ def test_a_sum_into_a_mutable_array_is_switched_too():
         jax.ref.addupdate(ref, np.array([0, 1, 1]), x)
         return ref[...] * 2.0
 
-    report = localize(fn, UlpPerturbation(primitives=("addupdate",)))(
-        KEY, jnp.array([0.1, 0.2, 0.7])
-    )
+    report = localize(fn, UlpPerturbation(primitives=("addupdate",)))(KEY, X[0, :3])
     (culprit,) = report.culprits
     assert culprit.primitive == "addupdate"
     assert report.effect == culprit.effect > 0
