@@ -50,8 +50,9 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
     x, r = ours.astype(float), theirs.astype(float)
     with np.errstate(all="ignore"):
         # A mask such as -1e9 is left as it is.
-        usual = np.abs(r) <= 1e4 * np.median(np.abs(r))
-        if not usual.any():  # Some are NaN.
+        size = np.abs(r)
+        usual = size <= 1e4 * np.median(size[np.isfinite(size)])
+        if not usual.any():
             return ""
         x0, r0 = x[usual], r[usual]
         factor, offset = np.sum(x0 * r0) / np.sum(x0 * x0), np.mean(r0 - x0)

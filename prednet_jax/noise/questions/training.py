@@ -201,7 +201,7 @@ class _Bounds(NamedTuple):
         unit: scale of distances from the center.
         limit: half width of the band in these units.
         end: first update at which a draw is NaN or infinite, or the length.
-        broken: number of draws that become NaN or infinite.
+        broken: first updates at which draws are NaN or infinite, for the ones that are.
         draws: number of draws.
     """
 
@@ -210,7 +210,7 @@ class _Bounds(NamedTuple):
     unit: Curve
     limit: Curve
     end: int
-    broken: int
+    broken: np.ndarray
     draws: int
 
     def values(self, x: np.ndarray) -> np.ndarray:
@@ -244,7 +244,7 @@ def _bounds(values: Curves, curve: Curve, rate: float) -> _Bounds:
         y, floor = np.log(y), floor / size
     center, unit = _moments(y, floor)
     limit = _limits(y, floor, rate) if end else floor
-    broken = int((~finite).any(1).sum())
+    broken = np.argmin(finite, 1)[~finite.all(1)]
     return _Bounds(is_log, center, unit, limit, end, broken, len(values))
 
 
@@ -305,15 +305,26 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     if first is not None:
         return result._replace(answer="beyond", first=first), bool(near.any())
     # If only some draws become NaN, noise decides whether a training does.
-    if 0 < bounds.broken < bounds.draws:
-        note = f"{bounds.broken} of {bounds.draws} draws become NaN or infinite too"
+    if 0 < len(bounds.broken) < bounds.draws:
+        count = f"{len(bounds.broken)} of {bounds.draws}"
+        note = f"{count} draws become NaN or infinite too"
         return result._replace(note=note), bool(near.any())
-    if bool(broken.size) != bool(bounds.broken):
+    if bool(broken.size) != bool(bounds.broken.size):
         at, who = (int(broken[0]), "the curve") if broken.size else (end, "every draw")
         note = f"{who} is NaN or infinite from update {at} on, and not the other"
         # Draws that all stay finite have decided; draws that all break may be few.
         found = Comparison("beyond", at, math.inf, math.inf, name, note=note)
         return found, not broken.size
+    if broken.size:
+        # The update at which a training breaks varies between draws as well.
+        begin, begins = broken[:1] + 1.0, bounds.broken[:, None] + 1.0
+        when, undecided = _judge(name, begin, _bounds(begins, begin, RATE / LOOKS))
+        many = f"{bounds.broken.min()} to {bounds.broken.max()}"
+        note = f"NaN or infinite from update {broken[0]} on, the draws from {many} on"
+        if when.first is not None:
+            result = result._replace(answer="beyond", first=min(end, int(broken[0])))
+        far = {} if stop else {"ratio": math.inf}
+        return result._replace(note=note, **far), undecided or bool(near.any())
     return result, bool(near.any())
 
 

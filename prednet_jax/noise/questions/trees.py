@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from prednet_jax.noise.leaves import rms, subtract, wide_leaves
+from prednet_jax.noise.leaves import equal_elements, rms, subtract, wide_leaves
 from prednet_jax.noise.questions import layouts, names
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
 from prednet_jax.noise.tables import format_table, unmatched_lines
@@ -244,28 +244,30 @@ def _judged(
     moved = order.arrange(r, v.shape)
     assert moved is not None
     wide, other = wide_leaves([v, moved])
-    away, size = np.abs(subtract(wide, other)), np.abs(other)
+    away = np.abs(subtract(wide, other))
+    size = np.abs(np.where(np.isfinite(other), other, 0))
     whole = all(x.dtype.kind in "biu" for x in (v, moved))
     rung, hint = "beyond", ""
     if (v == moved).all() if whole else not away.any():
         rung = "identical"
-    elif not whole and (away <= ULPS * np.minimum(size, np.abs(wide))).all():
+    elif not whole and (away <= ULPS * np.fmin(size, np.abs(wide))).all():
         rung = "rounding"
     elif not (whole or np.iscomplexobj(wide) or np.iscomplexobj(other)):
         for narrow, label in ((jnp.bfloat16, "bf16"), (np.float16, "fp16")):
             with np.errstate(over="ignore"):
                 rounded = [x.astype(narrow).astype(float) for x in (wide, other)]
-            if (rounded[0] == other).all() or (rounded[1] == wide).all():
+            both = zip(rounded, (other, wide), strict=True)
+            if any(equal_elements(x, y).all() for x, y in both):
                 rung = label
     if is_other:
         hint = "transposed: the others have another order of axes"
     elif order.ours == order.theirs > 3 and order.axes == (*range(order.ours),)[::-1]:
         hint = "all axes reversed: height and width of a kernel are exchanged"
     elif rung == "beyond":
-        atol = 1e-6 * float(np.max(size, initial=0, where=np.isfinite(size)))
+        atol = 1e-6 * float(np.max(size, initial=0))
 
         def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
-            return bool(np.allclose(x[part], other[part], 1e-5, atol))
+            return bool(np.allclose(x[part], other[part], 1e-5, atol, True))
 
         hint = array_hint(wide, other, explains) or fitted_hint(wide, other, explains)
     layout = "the same" if order.is_plain else str(order)

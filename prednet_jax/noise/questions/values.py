@@ -69,8 +69,8 @@ class SubstitutedValues:
     ) -> dict[int, list[np.ndarray]]:
         """Returns the differences that noise makes in each value.
 
-        Values of the reference that the program has in a narrower type are rounded to
-        it anew in each draw: what a later layer loses by that is no fault of its own.
+        Values of the reference that the program has in a narrower type move by a step
+        of it in each draw: what a later layer loses by that is no fault of its own.
         """
         noisy = inject(self.function(self.plain), with_routines(spec))
         random, results = np.random.default_rng(0), []
@@ -86,13 +86,15 @@ class SubstitutedValues:
         """The numbers of values that are rounded when they are given to the program."""
         cast = self.given[0]
         own = {i: _wide(np.asarray(x)) for i, x in cast.items() if x.dtype in NARROW}
-        return [i for i, x in own.items() if (x != _wide(self.known[i])).any()]
+        known = {i: _wide(self.known[i]) for i in own}
+        return [i for i, x in own.items() if not equal_elements(x, known[i]).all()]
 
     def _rounded(self, i: int, random: np.random.Generator) -> Array:
-        """Returns a value of the reference in the program's type, rounded at random."""
+        """Returns a value of the reference in the program's type, a step up or down."""
         x, dtype = self.known[i].astype(float), self.program.types[i].dtype
-        moved = x + random.uniform(-0.5, 0.5, x.shape) * float(jnp.finfo(dtype).eps) * x
-        return jnp.asarray(moved, dtype)
+        # Each element moves, or few draws would leave some without noise of their own.
+        step = np.ldexp(float(jnp.finfo(dtype).eps), np.frexp(x)[1] - 1)
+        return jnp.asarray(x + random.choice((-1, 1), x.shape) * step, dtype)
 
     def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:
         """Returns the rung by `explain` for values that differ by more than noise."""

@@ -454,6 +454,23 @@ def test_a_large_mask_hides_nothing():
     assert report.first.hint == "a constant factor of 1.00005"
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_equal_nan_or_infinity_hides_nothing(value):
+    x = normal(16, 16)
+
+    def port(x, kind=jnp.bfloat16, factor=1.0):
+        first = jnp.asarray(x, kind).at[2, 3].set(value)
+        return {"first": first, "second": first.astype(np.float32) * factor}
+
+    there = reference_of(functools.partial(port, kind=np.float32), x)
+    report = noise.compare_layers(port, there)(KEY, x)
+    assert [layer.is_beyond for layer in report.layers] == [True, False]
+    exact = functools.partial(port, kind=np.float32, factor=1.25)
+    assert noise.compare_layers(exact, there)(KEY, x).first.hint == (
+        "a constant factor of 0.8"
+    )
+
+
 def call_site(x):
     def scaled(x, factor):
         return jnp.sin(factor * x)

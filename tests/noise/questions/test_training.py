@@ -135,6 +135,13 @@ def test_a_training_that_ends_in_nan_at_an_update_of_chance():
     assert "3 of 8 draws" in found.note
     draws[:, 15:] = np.nan
     assert band.compare(np.ones(20)).first == 15
+    found = band.compare(curve)
+    assert (found.answer, found.first) == ("beyond", 12)
+    assert "from update 12 on, the draws from 15 to 15 on" in found.note
+    curve[12:15] = 1
+    assert band.compare(curve).answer == "noise"
+    draws[:], curve[:] = np.nan, np.nan
+    assert "relative" not in str(band.compare(curve))
 
 
 def test_a_loss_of_few_bits_is_compared_with_its_precision():

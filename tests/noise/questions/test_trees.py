@@ -167,6 +167,21 @@ def test_a_nan_on_both_sides_gives_no_warning():
     assert noise.compare_trees({"a": here}, {"a": there}).first.rung == "beyond"
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_equal_nan_or_infinity_spoils_no_cause(value):
+    x = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
+    doubled, moved, narrow = 2 * x, np.nextafter(x, np.float32(9)), x.astype(jnp.bfloat16)
+    for one in (x, doubled, moved, narrow):
+        one[2, 3] = value
+    cases = [("rounding", x, moved), ("bf16", narrow, x), ("beyond", x, doubled)]
+    for rung, here, there in cases:
+        (pair,) = noise.compare_trees({"a": here}, {"a": there}).pairs
+        assert pair.rung == rung
+        assert (0 < pair.difference < 1e-2) == (rung != "beyond")
+    assert pair.difference == pytest.approx(0.5)
+    assert pair.hint == "a constant factor of 2"
+
+
 def test_weights_without_a_counterpart_are_not_equal():
     report = noise.compare_trees({"a": np.ones((2, 3))}, {"b": np.ones((4, 5))})
     assert not report.equal
