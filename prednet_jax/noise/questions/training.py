@@ -323,8 +323,9 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
         note = f"NaN or infinite from update {broken[0]} on, the draws from {many} on"
         if when.first is not None:
             result = result._replace(answer="beyond", first=min(end, int(broken[0])))
-        far = {} if stop else {"ratio": math.inf}
-        return result._replace(note=note, **far), undecided or bool(near.any())
+        ratio = ratio if stop else math.inf
+        found = result._replace(note=note, ratio=ratio)
+        return found, undecided or bool(near.any())
     return result, bool(near.any())
 
 

@@ -170,7 +170,8 @@ def test_a_nan_on_both_sides_gives_no_warning():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_an_equal_nan_or_infinity_spoils_no_cause(value):
     x = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
-    doubled, moved, narrow = 2 * x, np.nextafter(x, np.float32(9)), x.astype(jnp.bfloat16)
+    moved, narrow = np.nextafter(x, np.float32(9)), x.astype(jnp.bfloat16)
+    doubled = 2 * x
     for one in (x, doubled, moved, narrow):
         one[2, 3] = value
     cases = [("rounding", x, moved), ("bf16", narrow, x), ("beyond", x, doubled)]
