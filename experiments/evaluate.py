@@ -83,7 +83,10 @@ def main() -> None:
     process.prepare(cache=True)
     split = "validation" if FLAGS.split == "val" else FLAGS.split
     _flags.require_other_flag("--split=all", split == "all", "seed")
-    errors.positive("--ssim_range", FLAGS.ssim_range)
+    errors.expect(
+        1e-6 <= FLAGS.ssim_range <= 1e9,  # SSIM's constants are products in float32.
+        *("--ssim_range", FLAGS.ssim_range, "a number from 1e-6 to 1e9"),
+    )
     if horizons := tuple(dict.fromkeys(_flags.integers("horizons"))):
         from prednet_jax.report import figures  # Needs an extra: fail before the work.
     trained = _inherited.load_trained_network()

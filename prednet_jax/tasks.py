@@ -6,13 +6,13 @@ package (docs/own_network.md). Here are PredNet and the article's control experi
 """
 
 import abc
+import ast
 import contextlib
 import dataclasses
 import importlib
 import importlib.machinery
 import math
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
@@ -366,12 +366,14 @@ def check_recorded(model: str) -> None:
         find = importlib.machinery.PathFinder.find_spec
         spec = find(".".join(parts[:end]), search_path)
         search_path = (spec and spec.submodule_search_locations) or []
-    package, source = __name__.partition(".")[0], None
+    package, nodes = __name__.partition(".")[0], []
     # A module that is no text, or that is not found, has no source.
     with contextlib.suppress(AttributeError, ImportError, SyntaxError, ValueError):
         source = spec.loader.get_source(module)  # type: ignore[union-attr]
-    wanted = rf"^\s*(?:from|import\b[^\n#]*)\s{package}\b"
-    if not re.search(wanted, source or "", re.MULTILINE):
+        nodes = list(ast.walk(ast.parse(source or "")))
+    names = [n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
+    names += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    if package not in {str(name).partition(".")[0] for name in names}:
         raise UserError(
             f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
             f"that imports {package}; a record cannot have another one imported"

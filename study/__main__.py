@@ -17,6 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    # Imports take long: an interrupt ends them without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import numpy as np
 import scipy.stats
 
@@ -251,4 +255,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

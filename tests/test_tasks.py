@@ -107,7 +107,8 @@ def test_a_record_names_no_module_that_was_not_written_for_this_package(
     (tmp_path / "folder").mkdir()
     for name in ("stranger.py", "folder/__init__.py", "folder/inner.py"):
         (tmp_path / name).write_text("raise SystemExit('imported')")
-    says = '"""\nWe import\nimport prednet_jax is not needed\n"""\n1 / 0'
+    says = '"""\nWe import\nimport prednet_jax is not needed\n'
+    says += 'from prednet_jax we took nothing\n"""\n1 / 0'
     (tmp_path / "says_so.py").write_text(says)
     for name in (
         *("says_so:X", "stranger:X"),
@@ -117,6 +118,8 @@ def test_a_record_names_no_module_that_was_not_written_for_this_package(
         with pytest.raises(UserError, match=f"model='{name}': expected prednet"):
             tasks.recorded(name, {})
     assert "antigravity" not in sys.modules
+    (tmp_path / "with_others.py").write_text("import numpy,prednet_jax")
+    tasks.check_recorded("with_others:X")
     for bad in ([], "a", 3):
         with pytest.raises(UserError, match="expected the settings of prednet"):
             tasks.recorded("prednet", bad)

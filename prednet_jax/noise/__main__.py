@@ -25,6 +25,10 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+if __name__ == "__main__":
+    # Imports take long, and Python's own handler would wait for a running program.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import prednet_jax.noise as noise
 from prednet_jax.noise.commands import (
     COMMANDS,
@@ -128,7 +132,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = traceback.TracebackException.from_exception(error)
         calls = [f for f in told.stack if not f.filename.startswith(package)]
         if all(f.filename.startswith((*libraries, "<")) for f in calls):
-            raise
+            name = str(getattr(options, "target", "")).partition(":")[0]
+            place = getattr(sys.modules.get(name), "__file__", None) or "<built in>"
+            if name not in sys.modules or not place.startswith((*libraries, "<")):
+                raise
+            # The function itself is a library's, so no frame is the user's.
+            why = " ".join(str(error).split())[:200]
+            print(
+                f"{parser.prog}: {options.target}: {type(error).__name__}: {why}; "
+                "expected a function of arrays that JAX can trace",
+                file=sys.stderr,
+            )
+            return 2
         told.stack = traceback.StackSummary.from_list(calls)
         print("".join(told.format()), end="", file=sys.stderr)
         return 1
@@ -153,6 +168,4 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # Python's own handler would wait for a running program to end.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

@@ -318,6 +318,11 @@ class Verdict:
     design: Record = dataclasses.field(default_factory=dict)
     seconds: float | None = None
 
+    @property
+    def emulated_only(self) -> bool:
+        """Tells whether the arms are recorded and none used a GPU."""
+        return bool(self.arms) and not any(arm.gpu for arm in self.arms)
+
     def of_model(self, model: str) -> list[Contrast]:
         """Returns the contrasts of a model."""
         return [contrast for contrast in self.contrasts if contrast.model == model]

@@ -34,9 +34,10 @@ def text_table(verdict: Verdict) -> str:
     `n` counts the pairs of seeds, `same` those whose final weights equal the control's
     byte for byte.
     """
-    return "\n\n".join(
-        _text_of_model(verdict, model, word) for model, word in verdict.verdict.items()
-    )
+    texts = [_text_of_model(verdict, *item) for item in verdict.verdict.items()]
+    if verdict.emulated_only:
+        texts.append("This is about emulated noise only: no GPU was used.")
+    return "\n\n".join(texts)
 
 
 def _text_of_model(verdict: Verdict, model: str, word: str) -> str:

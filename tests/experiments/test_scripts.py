@@ -69,6 +69,7 @@ MISTAKES = {
     },
     "evaluate.py": {
         "--ssim_range=0": "--ssim_range=0.0: expected",
+        "--ssim_range=1e23": "--ssim_range=1e+23: expected a number from 1e-6 to 1e9",
         "--sequences=-1": "--sequences=-1: -1 is not a non-negative integer; expected",
         "--sequences=5000": "sequences=5000, frames=100: there are",
         "--frames=1": "frames=1: expected a whole number, at least 2",

@@ -211,6 +211,10 @@ def test_text_table_names_every_contrast_and_fits(verdict):
     )  # exp(0.5) - 1
     for model in ("prednet", "autoencoder"):
         assert f"p Holm: over all 7 contrasts of {model}" in lines
+    assert lines[-1] == "This is about emulated noise only: no GPU was used."
+    with_gpu = [verdict["arms"][0] | {"gpu": "H100"}]
+    other = Verdict.from_json(verdict | {"arms": with_gpu})
+    assert "emulated noise" not in report.text_table(other)
 
 
 def of_claims(*claims, **others):

@@ -19,7 +19,10 @@ def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
             # JAX takes numbers in the order of this machine. A text has no dtype.
-            return {n: x.astype(x.dtype.newbyteorder("=")) for n, x in arrays.items()}
+            return {
+                n: x.astype(x.dtype.newbyteorder("="), copy=False)
+                for n, x in arrays.items()
+            }
     except Exception as error:  # NumPy, zipfile and zlib have different exceptions.
         why = getattr(error, "strerror", None) or "it is not such a file, or damaged"
         raise NoiseError(
