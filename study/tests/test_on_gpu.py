@@ -27,6 +27,7 @@ def shown():
 
 
 @pytest.mark.slow
+@pytest.mark.optimized  # As users compile: else the programs round differently.
 @pytest.mark.parametrize(("arm", "close"), [("cpu", 0.0), ("gpu_stale", 1e-4)])
 def test_seeds_in_one_program_train_as_each_alone(shown, arm, close, monkeypatch):
     """In the same bits one after the other; all at once they round otherwise."""
