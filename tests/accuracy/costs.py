@@ -106,9 +106,7 @@ def cases() -> dict[str, tuple[str, Callable, tuple, Callable[[], Any]]]:
             KEY, *blocks
         )
 
-    def first_difference() -> Any:
-        recording = noise.record(solve)(*start)
-        return noise.first_difference(solve, recording)(KEY, *start)
+    recording = noise.record(solve)(*start)
 
     return {
         "digits": (
@@ -119,9 +117,13 @@ def cases() -> dict[str, tuple[str, Callable, tuple, Callable[[], Any]]]:
             *("a layer of a million outputs", layer, wide),
             lambda: noise.tolerance(layer)(KEY, *wide),
         ),
+        "record": (
+            *("a solve of diffrax", solve, start),
+            lambda: noise.record(solve)(*start),
+        ),
         "first_difference": (
             *("a solve of diffrax", solve, start),
-            first_difference,
+            lambda: noise.first_difference(solve, recording)(KEY, *start),
         ),
         "explain": ("two blocks of a transformer", transformer, blocks, explain),
         "decisions": (
