@@ -88,7 +88,7 @@ def test_the_mistake_is_found_and_a_correct_loop_is_not_accused(library, request
 
 def test_the_documents_one_line_example(chainer):
     text = (ROOT / "study" / "pages" / "chainer.md").read_text()
-    [code] = [b for b in text.split("```python\n") if b.startswith("w = chainer")]
+    [code] = [b for b in text.split("```py\n") if b.startswith("w = chainer")]
     code = code.split("```")[0]
     head = "import chainer, numpy as np, chainer.functions as F\n"
     for change, expected in (("", "-2.0"), ("y[...] = 5\n", "0.5")):
