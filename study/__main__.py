@@ -77,9 +77,8 @@ def train(args: argparse.Namespace) -> bool:
     again = seed_records.stored(folder)
     verdict = records.read_json(PUBLISHED / "verdict.json")
     limit = verdict["details"][MODEL]["redraw_interval"]["limit"]
-    return compare(
-        [run for seed in mine for run in matched(again[seed], published[seed])], limit
-    )
+    runs = [run for seed in mine for run in matched(again[seed], published[seed])]
+    return compare(runs, limit)
 
 
 def matched(again: Mapping[str, Any], published: Mapping[str, Any]) -> list[tuple]:
@@ -152,9 +151,8 @@ def chosen_seeds(part: parts.Part, text: str | None) -> tuple[int, ...]:
     try:
         seeds = tuple(dict.fromkeys(map(int, text.split(","))))
     except ValueError:
-        raise errors.UserError(
-            f"--seeds={text}: expected whole numbers such as 8300,8301"
-        ) from None
+        wanted = "expected whole numbers such as 8300,8301"
+        raise errors.UserError(f"--seeds={text}: {wanted}") from None
     for seed in seeds:
         errors.one_of("--seeds", seed, tuple(part.seeds))
     return seeds
@@ -251,9 +249,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"python -m study {args.command}: {place}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print(f"python -m study {args.command}: interrupted", file=sys.stderr)
         return 130
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(main())
+    if status := main():
+        sys.stdout.flush()
+        os._exit(status)  # Threads that still train are not waited for.

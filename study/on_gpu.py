@@ -184,13 +184,11 @@ def train_arms(
         arrays: dict[str, Any] = {"seeds": seeds, "weights": weights, **curves}
         records.write_tree(folder / f"{part.name}_{arm}.npz", arrays)
         records.write_json(folder / f"{part.name}_{arm}.json", made)
-        print(
-            f"{part.name} {arm}: {len(seeds)} seeds, {updates} updates, {seconds:.0f} s"
-        )
+        size = f"{len(seeds)} seeds, {updates} updates"
+        print(f"{part.name} {arm}: {size}, {seconds:.0f} s")
 
-    # XLA compiles on one thread each.
-    with ThreadPoolExecutor(len(arms)) as pool:
-        list(pool.map(follow, arms))
+    # XLA compiles on one thread each. An interrupt does not wait for them.
+    list(ThreadPoolExecutor(len(arms)).map(follow, arms))
 
 
 def final_weights(path: Path, updates: int) -> dict[int, np.ndarray]:
