@@ -360,16 +360,16 @@ def check_recorded(model: str) -> None:
     if model in NAMED:
         return
     module, _ = _parts(model)
-    parts, search_path, spec = module.split("."), None, None
-    for end in range(1, len(parts) + 1):
-        # importlib.util.find_spec would import the packages above it.
-        find = importlib.machinery.PathFinder.find_spec
-        spec = find(".".join(parts[:end]), search_path)
-        search_path = (spec and spec.submodule_search_locations) or []
+    search_path, spec = None, None
+    for part in module.split("."):
+        # importlib.util.find_spec would import the packages above it. Whole names would
+        # make the paths of folders without __init__ look for what is not imported.
+        spec = importlib.machinery.PathFinder.find_spec(part, search_path)
+        search_path = list((spec and spec.submodule_search_locations) or [])
     package, nodes = __name__.partition(".")[0], []
     # A module that is no text, or that is not found, has no source.
     with contextlib.suppress(AttributeError, ImportError, SyntaxError, ValueError):
-        source = spec.loader.get_source(module)  # type: ignore[union-attr]
+        source = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
         nodes = list(ast.walk(ast.parse(source or "")))
     names = [n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
     names += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 if __name__ == "__main__":
     # Imports take long: an interrupt ends them without a traceback.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import numpy as np
 import scipy.stats
@@ -254,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if status := main():
-        sys.stdout.flush()
+    signal.signal(signal.SIGINT, handler)
+    if (status := main()) == 128 + signal.SIGINT:
         os._exit(status)  # Threads that still train are not waited for.
+    sys.exit(status)

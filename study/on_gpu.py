@@ -185,7 +185,7 @@ def train_arms(
         records.write_tree(folder / f"{part.name}_{arm}.npz", arrays)
         records.write_json(folder / f"{part.name}_{arm}.json", made)
         size = f"{len(seeds)} seeds, {updates} updates"
-        print(f"{part.name} {arm}: {size}, {seconds:.0f} s")
+        print(f"{part.name} {arm}: {size}, {seconds:.0f} s", flush=True)
 
     # XLA compiles on one thread each. An interrupt does not wait for them.
     list(ThreadPoolExecutor(len(arms)).map(follow, arms))

@@ -120,6 +120,10 @@ def test_a_record_names_no_module_that_was_not_written_for_this_package(
     assert "antigravity" not in sys.modules
     (tmp_path / "with_others.py").write_text("import numpy,prednet_jax")
     tasks.check_recorded("with_others:X")
+    # A folder without __init__, of which nothing has been imported.
+    (tmp_path / "outer" / "within").mkdir(parents=True)
+    (tmp_path / "outer" / "within" / "own.py").write_text("import prednet_jax")
+    tasks.check_recorded("outer.within.own:X")
     for bad in ([], "a", 3):
         with pytest.raises(UserError, match="expected the settings of prednet"):
             tasks.recorded("prednet", bad)

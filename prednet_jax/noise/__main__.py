@@ -27,7 +27,8 @@ from typing import NoReturn
 
 if __name__ == "__main__":
     # Imports take long, and Python's own handler would wait for a running program.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import prednet_jax.noise as noise
 from prednet_jax.noise.commands import (
@@ -134,9 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if all(f.filename.startswith((*libraries, "<")) for f in calls):
             name = str(getattr(options, "target", "")).partition(":")[0]
             place = getattr(sys.modules.get(name), "__file__", None) or "<built in>"
-            if name not in sys.modules or not place.startswith((*libraries, "<")):
+            own = name.partition(".")[0] not in sys.stdlib_module_names and any(
+                f.filename == place for f in calls
+            )
+            known = name in sys.modules and place.startswith((*libraries, "<"))
+            if not isinstance(error, TypeError) or own or not known:
                 raise
-            # The function itself is a library's, so no frame is the user's.
+            # A library's function was called with what it does not take.
             why = " ".join(str(error).split())[:200]
             print(
                 f"{parser.prog}: {options.target}: {type(error).__name__}: {why}; "

@@ -51,9 +51,10 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
     with np.errstate(all="ignore"):
         # A mask such as -1e9 is left as it is.
         size = np.abs(r)
-        usual = size <= 1e4 * np.median(size[np.isfinite(size)])
-        if not usual.any():
+        finite = size[np.isfinite(size)]
+        if not finite.size:
             return ""
+        usual = size <= 1e4 * np.median(finite)
         x0, r0 = x[usual], r[usual]
         factor, offset = np.sum(x0 * r0) / np.sum(x0 * x0), np.mean(r0 - x0)
         for text, changed in (

@@ -171,11 +171,14 @@ class Band:
     def __str__(self) -> str:
         length = self.losses.shape[1]
         shown = sorted({*np.geomspace(1, length, 8).astype(int) - 1, length - 1})
-        rows = []
+        rows, notes = [], []
         for name, values in [("loss", self.losses), *self.metrics.items()]:
             bounds = _bounds(values, values[0], RATE / LOOKS)
             low, high = bounds.interval()
-            for t in shown:
+            if bounds.end < length:
+                count = f"{len(bounds.broken)} of {bounds.draws} draws"
+                notes.append(f"{name}: {count} NaN or infinite, from {bounds.end} on")
+            for t in [t for t in shown if t < bounds.end]:
                 middle = float(bounds.values(bounds.center)[t])
                 half = float(high[t] - low[t]) / 2
                 relative = half / abs(middle) if middle else None
@@ -185,7 +188,7 @@ class Band:
             f"{len(self.losses)} draws in {self.seconds:.2g} s; compare(losses) runs "
             f"up to {self.most} if these do not decide"
         )
-        return "\n".join([*format_table(head, rows, "<>>>>"), last])
+        return "\n".join([*format_table(head, rows, "<>>>>"), *notes, last])
 
     def to_json(self) -> dict[str, object]:
         """Returns the curves of all draws, and the seconds they took."""
@@ -203,6 +206,7 @@ class _Bounds(NamedTuple):
         end: first update at which a draw is NaN or infinite, or the length.
         broken: first updates at which draws are NaN or infinite, for the ones that are.
         draws: number of draws.
+        rate: probability that one more draw leaves the band.
     """
 
     is_log: bool
@@ -212,6 +216,7 @@ class _Bounds(NamedTuple):
     end: int
     broken: np.ndarray
     draws: int
+    rate: float
 
     def values(self, x: np.ndarray) -> np.ndarray:
         """Returns losses from numbers on the scale that is compared."""
@@ -223,13 +228,17 @@ class _Bounds(NamedTuple):
         return self.values(self.center - half), self.values(self.center + half)
 
 
-def _bounds(values: Curves, curve: Curve, rate: float) -> _Bounds:
+def _bounds(
+    values: Curves, curve: Curve, rate: float, precision: float | None = None
+) -> _Bounds:
     """Returns the band of some draws for a curve, which an equal one leaves at `rate`.
 
     Args:
         values: the draws, in the type of the loss.
         curve: the curve; its sign chooses the scale, its digits the floor.
         rate: probability that one more draw leaves the band.
+        precision: half of the last digit of the curve. Defaults to what its numbers
+            show.
     """
     epsilon = float(jnp.finfo(values.dtype).eps)
     values = values.astype(float)
@@ -238,14 +247,16 @@ def _bounds(values: Curves, curve: Curve, rate: float) -> _Bounds:
     inside = np.r_[values[:, :end], curve[None, :end]]
     is_log = bool((inside[np.isfinite(inside)] > 0).all())
     size = np.abs(values[:, :end]).max(0)
-    floor = np.maximum(epsilon * size, _printed_precision(curve))
+    if precision is None:
+        precision = _printed_precision(curve)
+    floor = np.maximum(epsilon * size, precision)
     y = values[:, :end]
     if is_log:
         y, floor = np.log(y), floor / size
     center, unit = _moments(y, floor)
     limit = _limits(y, floor, rate) if end else floor
     broken = np.argmin(finite, 1)[~finite.all(1)]
-    return _Bounds(is_log, center, unit, limit, end, broken, len(values))
+    return _Bounds(is_log, center, unit, limit, end, broken, len(values), rate)
 
 
 def _printed_precision(curve: Curve) -> float:
@@ -318,13 +329,16 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     if broken.size:
         # The update at which a training breaks varies between draws as well.
         begin, begins = broken[:1] + 1.0, bounds.broken[:, None] + 1.0
-        when, undecided = _judge(name, begin, _bounds(begins, begin, RATE / LOOKS))
+        # Updates are whole numbers.
+        when, undecided = _judge(name, begin, _bounds(begins, begin, bounds.rate, 0.5))
         many = f"{bounds.broken.min()} to {bounds.broken.max()}"
         note = f"NaN or infinite from update {broken[0]} on, the draws from {many} on"
         if when.first is not None:
-            result = result._replace(answer="beyond", first=min(end, int(broken[0])))
-        ratio = ratio if stop else math.inf
-        found = result._replace(note=note, ratio=ratio)
+            at = min(end, int(broken[0]))
+            found = Comparison("beyond", at, math.inf, math.inf, name, note=note)
+        else:
+            ratio = ratio if stop else math.inf
+            found = result._replace(note=note, ratio=ratio)
         return found, undecided or bool(near.any())
     return result, bool(near.any())
 

@@ -92,8 +92,10 @@ class SubstitutedValues:
     def _rounded(self, i: int, random: np.random.Generator) -> Array:
         """Returns a value of the reference in the program's type, a step up or down."""
         x, dtype = self.known[i].astype(float), self.program.types[i].dtype
-        # Each element moves, or few draws would leave some without noise of their own.
+        # Each element that was rounded moves, or few draws would leave some without
+        # noise of their own; zeros and others that the type holds stay.
         step = np.ldexp(float(jnp.finfo(dtype).eps), np.frexp(x)[1] - 1)
+        step[equal_elements(_wide(np.asarray(self.given[0][i])), x)] = 0
         return jnp.asarray(x + random.choice((-1, 1), x.shape) * step, dtype)
 
     def rungs(self, numbers: Sequence[int], key: Array) -> dict[int, str]:

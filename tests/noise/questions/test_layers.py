@@ -596,3 +596,20 @@ def test_a_right_layer_after_a_narrow_one_is_not_accused():
     assert report.first.rung == "bf16"
     wrong = noise.compare_layers(functools.partial(port, factor=1.2), there)(KEY, w, x)
     assert wrong.layers[1].is_beyond
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+def test_zeros_before_a_layer_hide_no_fault_of_it(scale):
+    """Zeros of bfloat16 moved like rounded numbers: small layers could be all wrong."""
+    w, x = normal(16, 16) / 4, normal(32, 16) * np.float32(scale)
+
+    def port(w, x, kind=jnp.bfloat16, factor=1.0):
+        first = jax.nn.relu(x.astype(kind))
+        second = first.astype(np.float32) @ w * np.float32(factor)
+        return {"first": first, "second": second}
+
+    there = reference_of(functools.partial(port, kind=np.float32), w, x)
+    for factor, wrong in ((1.0, False), (1.1, True)):
+        fn = functools.partial(port, factor=factor)
+        layers = noise.compare_layers(fn, there)(KEY, w, x).layers
+        assert layers[1].is_beyond == wrong

@@ -138,8 +138,11 @@ def test_a_training_that_ends_in_nan_at_an_update_of_chance():
     found = band.compare(curve)
     assert (found.answer, found.first) == ("beyond", 12)
     assert "from update 12 on, the draws from 15 to 15 on" in found.note
-    curve[12:15] = 1
-    assert band.compare(curve).answer == "noise"
+    assert "half widths" not in str(found)
+    assert "loss: 8 of 8 draws NaN or infinite, from 15 on" in str(band)
+    for begin in (14, 15, 16):
+        curve = np.where(np.arange(20) < begin, 1.0, np.nan)
+        assert band.compare(curve).answer == "noise"
     draws[:], curve[:] = np.nan, np.nan
     assert "relative" not in str(band.compare(curve))
 
