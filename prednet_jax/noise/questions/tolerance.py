@@ -304,15 +304,21 @@ class _Errors:
             self.settled &= same
         sizes = [np.abs(x) for x in references]
         self.sizes = functools.reduce(np.minimum, sizes)
-        self.size = self.sizes[self.finite]
-        self.largest = functools.reduce(np.maximum, sizes)[self.finite]
-        self.references = [x[self.finite] for x in references]
+        self.size = self._finite_of(self.sizes)
+        self.largest = self._finite_of(functools.reduce(np.maximum, sizes))
+        self.references = list(map(self._finite_of, references))
         self.elements = ElementNoise(self.special, leaf.epsilon)
+        scales = {rms(self.size)}
         masked = self.size == self.size.max(initial=0)
-        rest = self.size[~masked] if masked.sum() > 1 else self.size
-        scales = {s for s in (rms(self.size), rms(rest)) if s} or {0.0}
+        if np.count_nonzero(masked) > 1:
+            scales.add(rms(self.size[~masked]))
+        scales = scales - {0.0} or {0.0}
         self.floors = sorted({rho * scale for rho in BALANCES for scale in scales})
         self.squares = np.zeros((0, len(self.floors)))
+
+    def _finite_of(self, x: np.ndarray) -> np.ndarray:
+        """Returns the elements that are finite without noise, [N]."""
+        return x.reshape(-1) if self.finite.all() else x[self.finite]
 
     def see(self, part: slice, x: np.ndarray) -> None:
         """Adds elements `part` of runs under noise, [n, m], from the first element."""
@@ -347,7 +353,7 @@ class _Errors:
                 "NaN in some and infinite in others; expected the same in all runs "
                 "(noise.nan_rate counts them)"
             )
-        self.mean, self.spread = mean[self.finite], spread[self.finite]
+        self.mean, self.spread = map(self._finite_of, (mean, spread))
         self.elements.see_sums(moments.runs, moments.squares[i], moments.largest[i])
 
     def tolerance(self, failure: float) -> Tolerance:
