@@ -30,7 +30,8 @@ def expect(accepted: object, name: str, value: object, wanted: str) -> None:
     if accepted:
         return
     try:
-        given = repr(value)
+        # A message has one line, and an array's text has several.
+        given = " ".join(map(str.strip, repr(value).splitlines()))
     except ValueError:  # Python writes no number of thousands of digits.
         given = "a number of thousands of digits"
     shown = given if len(given) <= 300 else f"{given[:300]}..."

@@ -2,8 +2,8 @@
 
 `array_hint` tries the content of an array in another order. `program_hint` evaluates
 the lines of a layer again with other equations: another epsilon, another GELU, a
-transposed square matrix. `fitted_hint` fits a factor or an offset. A hint is given only
-where nothing but noise is left.
+transposed square matrix. `fitted_hint` fits a factor or an offset, and `few_hint` says
+that few numbers differ. A hint is given only where nothing but noise is left.
 """
 
 import itertools
@@ -19,6 +19,8 @@ from prednet_jax.noise.questions.segments import Node, Program
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 # Blocks of an axis, such as gates, whose orders are tried; longest axis split in two.
 BLOCKS, LONGEST = (2, 3, 4), 4096
+# A number differs if it is so many times further than under noise.
+FEW = 3.0
 
 
 def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
@@ -64,6 +66,32 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
             if explains(np.where(usual, changed, x), (...,)):
                 return text
     return ""
+
+
+def few_hint(
+    ours: np.ndarray, theirs: np.ndarray, noise: np.ndarray, explains: Callable
+) -> str:
+    """Returns that few of the numbers differ, and where, or "".
+
+    `noise` is the largest difference that noise makes in each number.
+    """
+    with np.errstate(all="ignore"):
+        away = np.abs(ours * 1.0 - theirs * 1.0)
+        size = np.abs(theirs * 1.0)
+    differs = away > FEW * np.maximum(noise, 2.0**-23 * size)
+    count = int(np.count_nonzero(differs))
+    if not 0 < count <= ours.size // 2:
+        return ""
+    if not explains(np.where(differs, theirs, ours), (...,)):
+        return ""
+    places = np.argwhere(differs)
+    text = f"in {count} of {ours.size} numbers alone"
+    if count == 1:
+        return f"{text}, at {tuple(places[0].tolist())}"
+    same = [
+        d for d, size in enumerate(ours.shape) if size > 1 and not np.ptp(places[:, d])
+    ]
+    return f"{text}, at {places[0, same[0]]} of axis {same[0]}" if same else text
 
 
 def program_hint(

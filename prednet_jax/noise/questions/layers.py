@@ -284,9 +284,12 @@ def _compared(
         rung = rungs.get(i, rung)
         # A narrow format on one side may be no more than its own noise.
         rung = values.too_narrow(i) or rung if rung in NOISY else rung
+        there, explains = values.format_there(i) if rung == "beyond" else ("", False)
+        rung = there if explains else rung
         hint = "" if rung in NOISY else f"{rung} on one side alone"
         if rung == "beyond":
-            hint = values.hint(i, drawn[i])
+            what = f"the reference has numbers of {there}" if there else ""
+            hint = joined(values.hint(i, drawn[i]), what)
         if len(marked[name]) > 1 and judged[i].over > 1:
             hint = joined(f"first at step {marked[name].index(i)}", hint)
         found = *judged[i][:3], rung, hint, None

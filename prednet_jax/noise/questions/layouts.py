@@ -53,7 +53,7 @@ class Layout(NamedTuple):
                 merged += [axis] * (length > 1)
             if product != size or merged != sorted(merged):
                 return False
-        return not rest
+        return all(length == 1 for length, _ in rest)
 
     @property
     def moved(self) -> int:
@@ -112,7 +112,8 @@ def find(
     whose shapes do not fit it (queries with the heads elsewhere, among matrices of
     attention) share another. Of several, the first (fewest axes moved) is left only for
     one that is clearly nearer, and not if a single array is far: a transposed square in
-    one layer is a fault.
+    one layer is a fault. Then an array that is far gets an order of its own, if it and
+    one computed from it are clearly nearer in that order.
 
     Args:
         pairs: the references and the shapes that they must get.
@@ -122,7 +123,8 @@ def find(
     """
     found: dict[int, Layout] = {}
     choices: list[tuple[list[int], list[Layout]]] = []
-    rest = {i: fitting(*pair) for i, pair in enumerate(pairs)}
+    fits = {i: fitting(*pair) for i, pair in enumerate(pairs)}
+    rest = fits
     while any(rest.values()):
         counts = Counter(fit for fits in rest.values() for fit in fits)
         first = max(counts, key=lambda fit: counts[fit])
@@ -142,4 +144,13 @@ def find(
             clear = near[0].sum() - near[best].sum() > CLEARLY * len(group)
             if clear and (near[0] > CLEARLY).sum() > 1:
                 found |= dict.fromkeys(group, shared[best])
+    several = [i for i, orders in fits.items() if len(orders) > 1]
+    usual = distances({}) if several else np.zeros(0)
+    for i in several:
+        if usual[i] > CLEARLY:
+            gains = [usual - distances({i: fit}) for fit in fits[i]]
+            gain, best = max((x.sum(), k) for k, x in enumerate(gains))
+            if gain > CLEARLY and (gains[best] > CLEARLY).sum() > 1:
+                found[i] = fits[i][best]
+                usual = usual - gains[best]
     return [found[i] for i in sorted(found)]

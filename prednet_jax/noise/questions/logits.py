@@ -135,6 +135,8 @@ def compare_logits(
         plain = call.result()
         check_same_structure("a", a, "the result", plain)
         runs = [plain, *call.draw(inject(fn, noise), key, draws)]
+        for i, x in enumerate(runs):
+            _checked(f"the result{' under noise' * (i > 0)}", x, axis)
         logs = [_logs(wide_leaves(x)[0], axis) for x in (a, b, *runs)]
         chosen = None if axis is None else _tokens(tokens, logs[1])
         pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
@@ -159,6 +161,8 @@ def _cause(
     """Returns the cause of the difference of two results' log-probabilities."""
 
     def log_softmax(x: Array) -> Array:
+        # In a narrow type the softmax here would have more noise than the logits.
+        x = x.astype(jax.numpy.promote_types(x.dtype, jax.numpy.float32))
         return x if axis is None else jax.nn.log_softmax(x, axis)
 
     def log_probabilities(*args: PyTree, **kwargs: PyTree) -> Array:
@@ -242,7 +246,9 @@ def _measures(
         return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}
     with np.errstate(invalid="ignore"):
         terms = np.where(x == -np.inf, 0.0, np.exp(x) * (x - y))
-    best = [np.sort(np.argsort(-z)[..., :top]) for z in (x, y)]
+    # Of equal ones the first, as `jax.lax.top_k`.
+    order = (np.argsort(-z, kind="stable") for z in (x, y))
+    best = [np.sort(z[..., :top]) for z in order]
     return {
         "ratio": far,
         "kl": max(0.0, float(terms.sum(-1).mean())),

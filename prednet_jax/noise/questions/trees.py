@@ -6,10 +6,10 @@ another in several (gates, the projections of attention) are paired block by blo
 remaining weights are paired by shape, nearness and name, and differ.
 """
 
-import itertools
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.leaves import equal_elements, rms, subtract, wide_leaves
 from prednet_jax.noise.questions import layouts, names
+from prednet_jax.noise.questions.exchanges import exchanged
 from prednet_jax.noise.questions.hints import array_hint, fitted_hint
 from prednet_jax.noise.tables import format_table, unmatched_lines
 from prednet_jax.noise.types import PyTree
@@ -122,11 +123,19 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     for side in rest:
         for name in [n for n, x in side.items() if _is_counter(x)]:
             del side[name]
+    others = exchanged([p[:2] for p in pairs], [p[2].size for p in pairs])
+    named = {
+        i: pairs[j][1]
+        for i, j in others.items()
+        if not _same_content(pairs[i][2], pairs[j][3])
+    }
     judged = [
-        _judged(*pair, *order)
-        for pair, order in zip(pairs, _orders(pairs), strict=True)
+        _judged(*pair, *order, named.get(i, ""))
+        for i, (pair, order) in enumerate(zip(pairs, _orders(pairs), strict=True))
     ]
-    judged.sort(key=lambda p: place.get(p.name, place.get(p.name.partition("[")[0], 0)))
+    # A block has its place by the name of the whole array.
+    whole = {p.name: p.name.rpartition("[")[0] for p in judged}
+    judged.sort(key=lambda p: place.get(p.name, place.get(whole[p.name], 0)))
     return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])), counters)
 
 
@@ -144,9 +153,13 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     if x.size != y.size:
         return False
     a, b = (np.sort(v, axis=None) for v in wide_leaves([x, y]))
-    sizes = np.abs(b)
-    least = CONTENT**2 * float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
-    return bool(np.allclose(a, b, CONTENT, least, equal_nan=True))
+    return bool(np.allclose(a, b, CONTENT, _least(b), equal_nan=True))
+
+
+def _least(x: np.ndarray) -> float:
+    """Returns the size below which the numbers of an array are not told apart."""
+    sizes = np.abs(x)
+    return CONTENT**2 * float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
 
 
 def _is_counter(x: np.ndarray) -> bool:
@@ -180,26 +193,82 @@ def _pairs(
 
 
 def _blocks(small: Weights, large: Weights) -> list[_Found]:
-    """Takes the weights that are a block of a larger one."""
-    found, used = [], set()
-    for n, t in itertools.product(list(small), large):
-        v, r = small.get(n), large[t]
-        count = r.size // v.size if v is not None and v.size else 0
-        if count < 2 or v is None:
-            continue
-        for axis in (i for i, size in enumerate(r.shape) if size % count == 0):
-            for i, block in enumerate(np.split(r, count, axis)):
-                if (
-                    n in small
-                    and _same_content(v, block)
-                    and layouts.fitting(block, v.shape)
-                ):
-                    label = f"{t}[block {i} of {count}]"
-                    found.append((n, label, small.pop(n), block))
-                    used.add(t)
-    for t in used:
-        del large[t]
+    """Takes the weights that are a block of a larger one; the other blocks stay."""
+    found: list[_Found] = []
+    cuts: dict[str, list[_Cut]] = {}
+    for n in [n for n, v in small.items() if v.size]:
+        larger = [t for t, r in large.items() if r.size > small[n].size]
+        for t in sorted(larger, key=lambda t: -_similarity(n, t)):
+            cut = next(_places(small[n], large[t], cuts.get(t, [])), None)
+            if cut is not None:
+                block = cut.of(large[t])
+                found.append((n, cut.label(t, large[t]), small.pop(n), block))
+                cuts.setdefault(t, []).append(cut)
+                break
+    for t, made in cuts.items():
+        r = large.pop(t)
+        large |= {cut.label(t, r): cut.of(r) for cut in _rest(r, made)}
     return found
+
+
+class _Cut(NamedTuple):
+    """A block of an array: the rows `start` to `stop` of an axis."""
+
+    axis: int
+    start: int
+    stop: int
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        return x[(*[slice(None)] * self.axis, slice(self.start, self.stop))]
+
+    def label(self, name: str, x: np.ndarray) -> str:
+        """Returns the name of the block of an array."""
+        rows, length = self.stop - self.start, x.shape[self.axis]
+        if length % rows or self.start % rows:
+            return f"{name}[{self.start}:{self.stop} of axis {self.axis}]"
+        return f"{name}[block {self.start // rows} of {length // rows}]"
+
+
+def _places(v: np.ndarray, r: np.ndarray, made: Sequence[_Cut]) -> Iterator[_Cut]:
+    """Yields the blocks of `r` that hold the numbers of `v`, apart from cuts made."""
+    if _is_counter(v) and r.dtype.kind not in "iu":
+        return
+    ours, theirs = (np.real(x) for x in wide_leaves([v, r]))
+    for axis, length in enumerate(r.shape):
+        rows, rest = divmod(v.size * length, r.size)
+        block = _Cut(axis, 0, rows)
+        if rest or rows == 0 or any(cut.axis != axis for cut in made):
+            continue
+        if not layouts.fitting(block.of(r), v.shape):
+            continue
+        # Heads and gates are of one size, so that blocks begin at multiples of it.
+        step, fits = math.gcd(rows, length), np.array(True)
+        others = tuple(i for i in range(r.ndim) if i != axis)
+        for extreme in (np.fmax, np.fmin):  # Sorting every block would take long.
+            lines = extreme.reduce(theirs, others)
+            windows = np.lib.stride_tricks.sliding_window_view(lines, rows)[::step]
+            there = extreme.reduce(windows, -1)
+            here = extreme.reduce(ours, None)
+            fits = fits & np.isclose(here, there, CONTENT, _least(r), equal_nan=True)
+        for start in (np.flatnonzero(fits) * step).tolist():
+            cut = _Cut(axis, start, start + rows)
+            free = all(cut.stop <= x.start or x.stop <= cut.start for x in made)
+            if free and _same_content(v, cut.of(r)):
+                yield cut
+
+
+def _rest(r: np.ndarray, made: Sequence[_Cut]) -> Iterator[_Cut]:
+    """Yields the blocks of an array that are left, of one size if the others are."""
+    axis, length = made[0].axis, r.shape[made[0].axis]
+    sizes = {cut.stop - cut.start for cut in made}
+    whole = len(sizes) == 1 and not any(
+        x % min(sizes) for x in (length, *(cut.start for cut in made))
+    )
+    start = 0
+    for stop in [*sorted(cut.start for cut in made), length]:
+        rows = min(sizes) if whole else max(1, stop - start)
+        yield from (_Cut(axis, i, i + rows) for i in range(start, stop, rows))
+        start = next((cut.stop for cut in made if cut.start == stop), length)
 
 
 def _distance(v: np.ndarray, r: np.ndarray, layout: layouts.Layout) -> float:
@@ -208,25 +277,32 @@ def _distance(v: np.ndarray, r: np.ndarray, layout: layouts.Layout) -> float:
 
 
 def _orders(pairs: Sequence[_Found]) -> list[tuple[layouts.Layout, bool]]:
-    """Returns the order of axes of each pair, and whether the others have another."""
+    """Returns the order of axes of each pair, and whether the others have another.
+
+    Of the orders that give a pair its shape, more of the others may have another one.
+    """
     far = [
         {fit: _distance(v, r, fit) for fit in layouts.fitting(r, v.shape)}
         for _, _, v, r in pairs
     ]
-    shared = layouts.find(
-        [(r, v.shape) for _, _, v, r in pairs],
-        lambda orders: np.array([x[o] for x, o in zip(far, orders, strict=True)]),
-    )
-    own = []
+    own: list[layouts.Layout | None] = []
     votes: Counter[layouts.Layout] = Counter()
-    for distances, usual in zip(far, shared, strict=True):
+    for distances in far:
         nearest = min(distances, key=lambda fit: round(distances[fit], 6))
         # Among unequal weights the nearest order of axes means little.
-        clear = distances[nearest] < distances[usual] - layouts.CLEARLY
-        own.append(nearest if clear else usual)
+        spread = max(distances.values()) - distances[nearest]
+        is_clear = spread > layouts.CLEARLY or len(distances) == 1
+        own.append(nearest if is_clear else None)
         # Two weights that disagree accuse neither, but a shape that fits alone does.
-        votes[own[-1]] += len(pairs) if len(distances) == 1 else 1
-    return [(o, votes[u] > votes[o]) for o, u in zip(own, shared, strict=True)]
+        votes[nearest] += is_clear * (len(pairs) if len(distances) == 1 else 1)
+    found = []
+    for order, distances in zip(own, far, strict=True):
+        usual = max(distances, key=lambda fit: votes[fit])
+        if order is None:
+            found.append((usual, False))
+        else:
+            found.append((order, votes[usual] > votes[order]))
+    return found
 
 
 def _judged(
@@ -236,10 +312,12 @@ def _judged(
     r: np.ndarray,
     order: layouts.Layout,
     is_other: bool,
+    named: str,
 ) -> WeightPair:
     """Compares two weights and returns the pair.
 
-    `order` is the order of axes, and `is_other` whether the others have another one.
+    `order` is the order of axes, `is_other` whether the others have another one, and
+    `named` the name there that the name here says, or "".
     """
     moved = order.arrange(r, v.shape)
     assert moved is not None
@@ -259,7 +337,9 @@ def _judged(
             both = zip(rounded, (other, wide), strict=True)
             if any(equal_elements(x, y).all() for x, y in both):
                 rung = label
-    if is_other:
+    if named:
+        hint = f"exchanged: by its name this is {named}"
+    elif is_other:
         hint = "transposed: the others have another order of axes"
     elif order.ours == order.theirs > 3 and order.axes == (*range(order.ours),)[::-1]:
         hint = "all axes reversed: height and width of a kernel are exchanged"

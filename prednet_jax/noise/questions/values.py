@@ -94,7 +94,7 @@ class SubstitutedValues:
         x, dtype = self.known[i].astype(float), self.program.types[i].dtype
         # Each element that was rounded moves, or few draws would leave some without
         # noise of their own; zeros and others that the type holds stay.
-        step = np.ldexp(float(jnp.finfo(dtype).eps), np.frexp(x)[1] - 1)
+        step = _steps(x, dtype)
         step[equal_elements(_wide(np.asarray(self.given[0][i])), x)] = 0
         return jnp.asarray(x + random.choice((-1, 1), x.shape) * step, dtype)
 
@@ -129,6 +129,23 @@ class SubstitutedValues:
         (wide,) = widened_program(call, np.dtype(np.float32))(jax.random.key(0))
         return formats[-1] if NARROWER * rms(subtract(wide, theirs)) < away else ""
 
+    def format_there(self, i: int) -> tuple[str, bool]:
+        """Returns the narrow format in which the reference has a value, or "".
+
+        The second is whether rounding to this format explains the whole difference.
+        """
+        dtype, ours, theirs = self.program.types[i].dtype, self.plain[i], self.known[i]
+        if dtype in NARROW or not jnp.issubdtype(dtype, jnp.floating):
+            return "", False
+        ours, theirs = _wide(ours), _wide(theirs)
+        for kind, name in reversed(NARROW.items()):  # The one of the fewest digits.
+            with np.errstate(over="ignore"):
+                here, there = (x.astype(kind).astype(float) for x in (ours, theirs))
+            if equal_elements(there, theirs).all() and not (here == ours).all():
+                away = np.abs(subtract(ours, theirs))
+                return name, bool((away <= _steps(theirs, kind)).all())
+        return "", False
+
     def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
         """Returns a hint to the cause, from a value and its lines."""
         ours, theirs = self.plain[i], self.known[i]
@@ -145,6 +162,7 @@ class SubstitutedValues:
             hints.array_hint(ours, theirs, explains)
             or hints.program_hint(self.program, nodes, evaluate, theirs, explains)
             or hints.fitted_hint(ours, theirs, explains)
+            or hints.few_hint(ours, theirs, np.max(np.abs(drawn), 0), explains)
         )
 
     def where(self, i: int) -> tuple[tuple[str, ...], ...]:
@@ -163,6 +181,11 @@ class SubstitutedValues:
         lines |= dict.fromkeys(line for line in callers if line not in self.shared)
         elsewhere = tuple(line for line in after if line not in lines)
         return tuple(lines), elsewhere, tuple(self.program.arguments(nodes))
+
+
+def _steps(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Returns the distances of numbers to the next ones of a type."""
+    return np.ldexp(float(jnp.finfo(dtype).eps), np.frexp(x)[1] - 1)
 
 
 def _wide(x: ArrayLike) -> np.ndarray:

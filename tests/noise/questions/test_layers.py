@@ -613,3 +613,59 @@ def test_zeros_before_a_layer_hide_no_fault_of_it(scale):
         fn = functools.partial(port, factor=factor)
         layers = noise.compare_layers(fn, there)(KEY, w, x).layers
         assert layers[1].is_beyond == wrong
+
+
+@pytest.mark.parametrize("wrong", [1.0, 1.01])
+def test_numbers_of_a_narrow_reference_are_named(wrong):
+    w, x = normal(12, 12), normal(5, 12)
+
+    def port(x):
+        first = x @ w
+        return {"first": first, "second": jnp.tanh(first) * wrong}
+
+    there = {n: v.astype(np.float16) for n, v in reference_of(port, x).items()}
+    there["second"] = (np.float32(there["second"]) / wrong).astype(np.float16)
+    first, second = noise.compare_layers(port, there)(KEY, x).layers
+    assert (first.rung, first.hint) == ("fp16", "fp16 on one side alone")
+    if wrong == 1.0:
+        assert second.rung == "fp16"
+    else:
+        assert second.rung == "beyond"
+        assert "the reference has numbers of fp16" in second.hint
+
+
+def test_few_numbers_that_differ_are_counted():
+    x = normal(6, 8)
+
+    def port(x):
+        return {"first": jnp.sin(x), "second": jnp.cos(x)}
+
+    one, row = reference_of(port, x), reference_of(port, x)
+    one["second"] = one["second"].copy()
+    one["second"][2, 3] += 0.1
+    row["second"] = row["second"].copy()
+    row["second"][5] += np.linspace(0.1, 0.2, 8, dtype=np.float32)
+    layer = noise.compare_layers(port, one)(KEY, x).first
+    assert (layer.name, layer.hint) == ("second", "in 1 of 48 numbers alone, at (2, 3)")
+    layer = noise.compare_layers(port, row)(KEY, x).first
+    assert layer.hint == "in 8 of 48 numbers alone, at 5 of axis 0"
+
+
+def test_one_layer_may_have_an_order_of_axes_of_its_own():
+    """Channels are first there, but last around a normalisation; all sizes agree."""
+    x, k = normal(6, 6, 6, 6), normal(6, 6)
+
+    def port(x, wrong=None):
+        first = jnp.tanh(x @ k)
+        norm = jax.nn.standardize(first, -2 if wrong == "norm" else -1)
+        dense = norm @ k
+        last = jnp.sin(dense.swapaxes(1, 2) if wrong == "last" else dense)
+        return {"first": first, "norm": norm, "dense": dense, "last": last}
+
+    there = reference_of(port, x)
+    for name in ("first", "dense", "last"):
+        there[name] = there[name].transpose(0, 3, 1, 2)
+    for wrong in (None, "norm", "last"):
+        fn = functools.partial(port, wrong=wrong)
+        first = noise.compare_layers(fn, there)(KEY, x).first
+        assert (first and first.name) == wrong

@@ -137,3 +137,41 @@ def test_no_logits_are_refused():
     for shape in ((0, 3), (3, 0)):
         with pytest.raises(noise.NoiseError, match="expected one array of logits"):
             noise.compare_logits(logits, np.ones(shape), np.ones(shape))
+
+
+def test_of_equal_tokens_the_first_are_the_most_likely():
+    allowed = jnp.arange(1000) % 400 == 7
+
+    def masked(x):
+        return jnp.where(allowed, x, -jnp.inf)
+
+    a = np.random.default_rng(0).normal(size=(8, 1000)).astype(np.float32)
+    report = noise.compare_logits(masked, masked(a), masked(a[:, ::-1]))(KEY, a)
+    assert report.top.found == 0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_function_whose_result_is_no_number_is_refused(value):
+    broken = {"a": PLAIN, "b": PLAIN * 2}
+    compare = noise.compare_logits(lambda w, x: logits(w, x) + value, **broken)
+    with pytest.raises(noise.NoiseError, match=f"the result is {value}"):
+        compare(KEY, W, X)
+
+
+def test_a_temperature_is_seen_in_bfloat16():
+    """The noise of a softmax in bfloat16 is no noise of the logits."""
+
+    def narrow(w, x):
+        return logits(w.astype(jnp.bfloat16), x.astype(jnp.bfloat16))
+
+    a = narrow(W, X)
+    b = (a * 1.05).astype(jnp.bfloat16)
+    assert noise.compare_logits(narrow, a, b)(KEY, W, X).rung == "beyond"
+    assert noise.compare_logits(narrow, a, a)(KEY, W, X).rung == "identical"
+
+
+def test_a_refusal_of_arrays_has_one_line():
+    two = (PLAIN, PLAIN)
+    with pytest.raises(noise.NoiseError) as caught:
+        noise.compare_logits(lambda w, x: two, two, two)
+    assert len(str(caught.value).splitlines()) == 1

@@ -219,3 +219,114 @@ def test_two_square_weights_in_different_orders_accuse_neither():
     here = {"embed": embedding, "dense": kernel}
     there = {"embed.weight": embedding, "dense.weight": kernel.T}
     assert noise.compare_trees(here, there).equal
+
+
+def test_a_block_without_a_counterpart_is_not_equal():
+    fused = np.random.default_rng(0).normal(size=(12, 5))
+    q, k, v = np.split(fused, 3)
+    report = noise.compare_trees({"q": q, "v": v}, {"qkv": fused})
+    assert not report.equal
+    assert report.unmatched == ((), ("qkv[block 1 of 3]",))
+    report = noise.compare_trees({"q": q, "k": -k, "v": v}, {"qkv": fused})
+    assert (report.first.name, report.first.reference) == ("k", "qkv[block 1 of 3]")
+    assert report.first.hint == "a constant factor of -1"
+
+
+def test_blocks_of_several_sizes_are_found():
+    """Four heads of queries share one of keys and values."""
+    fused = np.random.default_rng(0).normal(size=(24, 5))
+    q, k, v = np.split(fused, (16, 20))
+    assert noise.compare_trees({"q": q, "k": k, "v": v}, {"qkv": fused}).equal
+    report = noise.compare_trees({"q": q, "v": v}, {"qkv": fused})
+    assert report.unmatched == ((), ("qkv[block 4 of 6]",))
+    padded = noise.compare_trees({"q": q}, {"q": np.pad(q, ((0, 3), (0, 0)))})
+    assert padded.unmatched == ((), ("q[16:19 of axis 0]",))
+
+
+def test_every_array_of_equal_blocks_is_used():
+    separate = {f"{i}.{n}": np.zeros(4) for i in range(2) for n in "qkv"}
+    fused = {f"{i}.qkv": np.zeros(12) for i in range(2)}
+    assert noise.compare_trees(separate, fused).equal
+    assert noise.compare_trees(fused, separate).equal
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0)])
+def test_layers_in_another_order_are_told(order):
+    layers = np.random.default_rng(0).normal(size=(3, 4, 6))
+    there = {f"h.{i}.fc.weight": x.T for i, x in enumerate(layers)}
+    assert noise.compare_trees({"blocks": {"kernel": layers}}, there).equal
+    moved = layers[np.array(order)]
+    stacked = noise.compare_trees({"blocks": {"kernel": moved}}, there)
+    apart = noise.compare_trees(
+        {f"h_{i}": {"fc": {"kernel": x}} for i, x in enumerate(moved)}, there
+    )
+    first = min(i for i in range(3) if order[i] != i)
+    for report in (stacked, apart):
+        assert not report.equal
+        named = f"h.{first}.fc.weight"
+        assert report.first.hint == f"exchanged: by its name this is {named}"
+
+
+def test_names_that_count_from_another_number_are_no_exchange():
+    rng = np.random.default_rng(0)
+    arrays = [(rng.normal(size=(3, 3, 4, 4)), rng.normal(size=4)) for _ in range(3)]
+    here = {f"Conv_{i}": {"kernel": k, "bias": b} for i, (k, b) in enumerate(arrays)}
+    there = {}
+    for i, (k, b) in enumerate(arrays):
+        there |= {
+            f"conv{i + 1}.weight": k.transpose(3, 2, 0, 1),
+            f"conv{i + 1}.bias": b,
+        }
+    assert noise.compare_trees(here, there).equal
+
+
+def test_exchanged_layers_of_equal_shapes_are_told():
+    q, k = np.random.default_rng(0).normal(size=(2, 4, 4))
+    here = {"attention": {"query": {"kernel": k}, "key": {"kernel": q}}}
+    there = {"attention.query.weight": q.T, "attention.key.weight": k.T}
+    report = noise.compare_trees(here, there)
+    assert not report.equal
+    assert "exchanged" in str(report)
+
+
+def test_one_layer_whose_names_say_nothing_is_paired_as_the_others():
+    rng = np.random.default_rng(0)
+    layers = [dict(zip("qv", rng.normal(size=(2, 4, 4)), strict=True)) for _ in "123"]
+    there = {f"h.{i}.{n}": x.T for i, w in enumerate(layers) for n, x in w.items()}
+
+    def tree(layers):
+        return [{"query": w["q"], "value": w["v"]} for w in layers]
+
+    assert noise.compare_trees(tree(layers), there).equal
+    layers[1] = {"q": layers[1]["v"], "v": layers[1]["q"]}
+    report = noise.compare_trees(tree(layers), there)
+    assert not report.equal
+    assert report.first.hint == "exchanged: by its name this is h.1.q"
+
+
+@pytest.mark.parametrize("name", ["query", "out"])
+def test_a_transposed_square_among_split_heads_is_told(name):
+    """Heads are first in one kernel and last in another, and both are squares."""
+    rng = np.random.default_rng(0)
+    layers = [dict(zip(("query", "out"), rng.normal(size=(2, 8, 8)), strict=True))]
+    layers += [{n: rng.normal(size=(8, 8)) for n in layers[0]} for _ in range(2)]
+    there = {f"{i}.{n}.weight": x.T for i, w in enumerate(layers) for n, x in w.items()}
+
+    def tree(layers):
+        return [
+            {"query": w["query"].reshape(8, 2, 4), "out": w["out"].reshape(2, 4, 8)}
+            for w in layers
+        ]
+
+    assert noise.compare_trees(tree(layers), there).equal
+    layers[1][name] = layers[1][name].T
+    report = noise.compare_trees(tree(layers), there)
+    assert not report.equal
+    assert report.first.name == f"result/1/{name}"
+    assert report.first.hint == "transposed: the others have another order of axes"
+
+
+def test_a_scalar_is_paired_with_an_array_of_one_number():
+    assert noise.compare_trees(
+        {"scale": np.float32(4.6)}, {"scale": np.full(1, 4.6, "f4")}
+    ).equal

@@ -1,0 +1,135 @@
+"""Finds weights that hold each other's numbers, by the names on both sides.
+
+`compare_trees` pairs weights by their numbers. If `h_0` here has the numbers of `h.1`
+there, and `h_1` those of `h.0`, a conversion has exchanged them. A name belongs to one
+there if they agree but for what stands before them, if most layers pair such names
+(`query` and `q`), or if one of them is a block of a larger array (stacked layers) and
+the numbers of the others ascend. Weights are exchanged where these names lead in a
+circle. So names that only count from another number are no exchange.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from prednet_jax.noise.questions.names import canonical
+
+# What frameworks call a weight, the last part of a name.
+_WEIGHT = frozenset({"kernel", "weight", "w", "scale", "gamma", "embedding"})
+_BIAS = frozenset({"bias", "b", "beta"})
+
+
+class _Address(NamedTuple):
+    """A name apart from its numbers.
+
+    Attributes:
+        text: the letters of its parts without the last, `weight` or `bias`, and the
+            number of the block.
+        is_bias: whether it is a bias.
+        numbers: the numbers in the name.
+        array: the name of the array of which it is a block, or "".
+        block: the number of the block.
+    """
+
+    text: str
+    is_bias: bool
+    numbers: tuple[int, ...]
+    array: str
+    block: int
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        return self.text, self.is_bias
+
+
+def exchanged(pairs: Sequence[tuple[str, str]], sizes: Sequence[int]) -> dict[int, int]:
+    """Returns for each pair in an exchange the pair whose reference its name says.
+
+    Args:
+        pairs: the names here and there that were paired by their numbers.
+        sizes: how many numbers each pair has.
+    """
+    here, there = ([_address(pair[side]) for pair in pairs] for side in (0, 1))
+    named = _by_most(here, there) | _by_name(here, there, sizes)
+    named |= _by_block(here, there)
+    named |= {j: i for i, j in _by_block(there, here).items()}
+    found = {}
+    for i in named:
+        j, seen = named[i], {i}
+        while j not in seen:
+            seen.add(j)
+            j = named.get(j, j)
+        if j == i != named[i]:
+            found[i] = named[i]
+    return found
+
+
+def _by_name(
+    here: Sequence[_Address], there: Sequence[_Address], sizes: Sequence[int]
+) -> dict[int, int]:
+    """Returns the one pair whose name there agrees with the name of each here."""
+    fits = [
+        [j for j, b in enumerate(there) if sizes[i] == sizes[j] and _agree(a, b)]
+        for i, a in enumerate(here)
+    ]
+    counts = Counter(j for several in fits for j in several)
+    return {i: x[0] for i, x in enumerate(fits) if len(x) == 1 and counts[x[0]] == 1}
+
+
+def _agree(a: _Address, b: _Address) -> bool:
+    """Returns whether two names agree, apart from what stands before one of them."""
+    if a.is_bias != b.is_bias or a.array or b.array:
+        return False
+    count = min(len(a.numbers), len(b.numbers))
+    same = all(x == y for x, y in zip(_last(a, count), _last(b, count), strict=True))
+    short, long = sorted((a.text, b.text), key=len)
+    return same and bool(short) and long.endswith(short)
+
+
+def _last(address: _Address, count: int) -> Iterable[int]:
+    return address.numbers[len(address.numbers) - count :]
+
+
+def _by_most(here: Sequence[_Address], there: Sequence[_Address]) -> dict[int, int]:
+    """Returns the pair whose name there is the one that most layers have."""
+    votes: dict[tuple, Counter] = defaultdict(Counter)
+    places = defaultdict(list)
+    for i, (a, b) in enumerate(zip(here, there, strict=True)):
+        votes[a.kind][b.kind] += 1
+        places[b.kind, b.numbers].append(i)
+    named = {}
+    for i, (a, b) in enumerate(zip(here, there, strict=True)):
+        ((most, count),) = votes[a.kind].most_common(1)
+        if count > votes[a.kind][b.kind] and len(places[most, b.numbers]) == 1:
+            (named[i],) = places[most, b.numbers]
+    return named
+
+
+def _by_block(blocks: Sequence[_Address], others: Sequence[_Address]) -> dict[int, int]:
+    """Returns the pair with the next larger numbers for each next block of an array."""
+    groups = defaultdict(list)
+    for i, block in enumerate(blocks):
+        if block.array:
+            groups[block.array].append(i)
+    named: dict[int, int] = {}
+    for several in groups.values():
+        if len({others[i].kind for i in several}) == 1:
+            ordered = sorted(several, key=lambda i: blocks[i].block)
+            ascending = sorted(several, key=lambda i: others[i].numbers)
+            named |= zip(ordered, ascending, strict=True)
+    return named
+
+
+def _address(name: str) -> _Address:
+    block = re.search(r"\[block (\d+) of \d+\]$", name)
+    array = name[: block.start()] if block else ""
+    parts = canonical(array or name)
+    is_bias = bool(parts) and parts[-1] in _BIAS
+    if len(parts) > 1 and parts[-1] in _WEIGHT | _BIAS:
+        parts = parts[:-1]
+    numbers = tuple(map(int, re.findall(r"\d+", ".".join(parts))))
+    text = re.sub(r"\d+", "", "".join(parts))
+    if block is None:
+        return _Address(text, is_bias, numbers, "", 0)
+    return _Address(f"{text}[{block[1]}]", is_bias, numbers, array, int(block[1]))
