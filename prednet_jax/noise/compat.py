@@ -22,7 +22,6 @@ from jax._src.interpreters import mlir
 from jax._src.interpreters.batching import BatchTracer as BatchTracer
 from jax._src.lax.lax import _convert_element_type
 from jax._src.lax.parallel import all_gather_invariant as all_gather_invariant
-from jax._src.shard_map import shard_map_p as shard_map_p
 from jax.extend import core
 from jax.extend.core import primitives
 from jax.extend.core.primitives import get_p as get_p
@@ -52,8 +51,9 @@ def is_literal(atom: object) -> bool:
 
 
 def as_function(jaxpr: Jaxpr) -> Callable[..., list[Array]]:
-    """Returns a function of arrays that evaluates a closed jaxpr."""
-    return core.jaxpr_as_fun(jaxpr)
+    """Returns a function of arrays that evaluates a jaxpr, closed or without consts."""
+    is_closed = isinstance(jaxpr, core.ClosedJaxpr)
+    return core.jaxpr_as_fun(jaxpr if is_closed else core.ClosedJaxpr(jaxpr, ()))
 
 
 def sub_jaxprs(params: Params) -> list[Jaxpr]:

@@ -7,6 +7,7 @@ their parts in the order of a ring, a tree or XLA's CPU collectives.
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,11 +84,11 @@ def devices(
         try:
             outcome = compiled(static.checked(), placed, key, *arrays)
         except NotImplementedError as error:
-            if "axis_index_groups" not in str(error):
+            if str(error) and "axis_index_groups" not in str(error):
                 raise
             raise NoiseError(
-                "axis_index_groups of a collective that is no sum of floats: expected "
-                "groups in psum and psum_scatter of floats alone"
+                "axis_index_groups of a collective: expected groups in psum and "
+                "psum_scatter of floats alone, in a jax.shard_map with check_vma=False"
             ) from error
         outcome.write_back(objects)
         return outcome.result(objects)
@@ -276,7 +277,7 @@ def _traced(
                 ) from error
         except ValueError as error:
             said = str(error).splitlines()[0]
-            if "replicated" in said or "unsharded" in said:
+            if re.search(r"replicated|unsharded|\w@|found in mesh", said):
                 raise NoiseError(
                     f"{said}: expected jax.reshard(x, PartitionSpec()) of what is read "
                     "along an axis that is spread over devices"

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 from prednet_jax.noise.errors import NoiseError, check_draws, expect
 from prednet_jax.noise.questions import layouts
-from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_name, match
+from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_names, match
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.questions.values import SubstitutedValues, judge
@@ -309,7 +309,9 @@ def _marked(
             marked[name] = tuple(numbers)
         else:
             marked |= {f"{name}/{i}": (n,) for i, n in enumerate(numbers)}
-    outputs = [(leaf_name(keys), (number,)) for keys, number in program.outputs]
+    names = leaf_names([keys for keys, _ in program.outputs])
+    numbers_ = [(number,) for _, number in program.outputs]
+    outputs = list(zip(names, numbers_, strict=True))
     every = {name for name, _ in outputs}
     for name, number in outputs:
         # The first of several calls of a module, unless the reference has one name.

@@ -126,13 +126,13 @@ def find(
     fits = {i: fitting(*pair) for i, pair in enumerate(pairs)}
     rest = fits
     while any(rest.values()):
-        counts = Counter(fit for fits in rest.values() for fit in fits)
+        counts = Counter(fit for orders in rest.values() for fit in orders)
         first = max(counts, key=lambda fit: counts[fit])
-        group = [i for i, fits in rest.items() if first in fits]
+        group = [i for i, orders in rest.items() if first in orders]
         shared = [fit for fit in rest[group[0]] if all(fit in rest[i] for i in group)]
         choices.append((group, shared))
         found |= dict.fromkeys(group, first)
-        rest = {i: fits for i, fits in rest.items() if i not in group}
+        rest = {i: orders for i, orders in rest.items() if i not in group}
 
     def distances(changed: Mapping[int, Layout]) -> np.ndarray:
         return measure([changed.get(i, found[i]) for i in range(len(pairs))])
@@ -144,13 +144,45 @@ def find(
             clear = near[0].sum() - near[best].sum() > CLEARLY * len(group)
             if clear and (near[0] > CLEARLY).sum() > 1:
                 found |= dict.fromkeys(group, shared[best])
-    several = [i for i, orders in fits.items() if len(orders) > 1]
-    usual = distances({}) if several else np.zeros(0)
-    for i in several:
-        if usual[i] > CLEARLY:
-            gains = [usual - distances({i: fit}) for fit in fits[i]]
-            gain, best = max((x.sum(), k) for k, x in enumerate(gains))
-            if gain > CLEARLY and (gains[best] > CLEARLY).sum() > 1:
-                found[i] = fits[i][best]
-                usual = usual - gains[best]
-    return [found[i] for i in sorted(found)]
+    starts = [
+        found | dict.fromkeys(group, fit) for group, shared in choices for fit in shared
+    ]
+    own = _each_its_own(
+        [found, *starts], fits, lambda x: measure([x[i] for i in sorted(x)])
+    )
+    return [own[i] for i in sorted(own)]
+
+
+_Orders = dict[int, Layout]
+
+
+def _each_its_own(
+    starts: Sequence[_Orders],
+    fits: Mapping[int, Sequence[Layout]],
+    measure: Callable[[_Orders], np.ndarray],
+) -> _Orders:
+    """Returns the first orders, or clearly nearer ones that differ among the arrays."""
+    usual = measure(starts[0])
+    nearest = usual, starts[0]
+    if (usual > CLEARLY).sum() < 2:
+        return starts[0]
+    for orders in starts:
+        near = measure(orders)
+        if near.sum() > usual.sum():
+            continue
+        for i in sorted(fits):
+            if near[i] > CLEARLY and len(fits[i]) > 1:
+                changed = [orders | {i: fit} for fit in fits[i]]
+                moved = min(
+                    ((measure(x), x) for x in changed), key=lambda x: x[0].sum()
+                )
+                near, orders = moved if _nearer(near, moved[0]) else (near, orders)
+        if near.sum() < nearest[0].sum() - CLEARLY and _nearer(usual, near):
+            nearest = near, orders
+    return nearest[1]
+
+
+def _nearer(usual: np.ndarray, other: np.ndarray) -> bool:
+    """Returns whether several arrays are clearly nearer, and all of them in sum."""
+    gain = usual - other
+    return bool(gain.sum() > CLEARLY and (gain > CLEARLY).sum() > 1)

@@ -34,6 +34,7 @@ from jax.sharding import AbstractMesh, PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.order.collectives import gathered
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Drawn, Evaluation
@@ -48,10 +49,38 @@ Spec = Iterable[str | tuple[str, ...] | None]
 _PLACEMENT = frozenset({"reshard", "sharding_constraint", "pvary", "mesh_cast"})
 
 
-# Collectives whose types require a real mesh: their plain forms, under the same names,
-# which are a part of the equations' paths.
+def _permuted(
+    x: Array, *, axis_name: str | tuple, perm: Sequence[tuple[int, int]]
+) -> Array:
+    """Returns a ppermute; a device to which none sends gets zeros."""
+    axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    count = math.prod(map(lax.axis_size, axes))
+    if len(axes) == 1 and len(perm) == count:
+        return lax.ppermute(x, axes[0], perm)
+    # A mapped axis can only be permuted alone, and as a whole.
+    sources = np.full(count, -1, np.int32)
+    for source, target in perm:
+        sources[target] = source
+    source = jnp.asarray(sources)[lax.axis_index(axes)]
+    terms = gathered(x, axes, invariant=False)
+    sent = lax.dynamic_index_in_dim(terms, jnp.maximum(source, 0), keepdims=False)
+    return jnp.where(source < 0, jnp.zeros_like(sent), sent)
+
+
+def _over_devices(*operands: Array, **params: Any) -> list[Array]:
+    """Returns a shard_map over a `LogicalMesh`, without noise."""
+    function = compat.as_function(params["jaxpr"])
+    unused = jnp.zeros(2, jnp.uint32)
+    words = Words(unused, unused)
+    return mapped(lambda _, *parts: function(*parts), params, words, list(operands))
+
+
+# Collectives whose types require a real mesh, or that mapped axes have in part: plain
+# forms of them, under the same names, which are a part of the equations' paths.
 _PLAIN: dict[str, core.Primitive] = {}
 for _name, _function in (
+    ("ppermute", _permuted),
+    ("shard_map", _over_devices),
     ("psum_invariant", lambda x, *, axes: lax.psum(x, axes)),
     (
         "all_gather_invariant",
@@ -62,6 +91,7 @@ for _name, _function in (
 ):
     _PLAIN[_name] = core.Primitive(_name)
     _PLAIN[_name].bind = _function  # type: ignore[method-assign]
+_PLAIN["shard_map"].multiple_results = True
 
 
 @dataclass(frozen=True)
@@ -282,7 +312,7 @@ def _by_shards(
         "newly_manual_axes": frozenset(axes),
         "check_vma": False,
     }
-    return equation.replace(primitive=compat.shard_map_p, params=params)
+    return equation.replace(primitive=_PLAIN["shard_map"], params=params)
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def _cause(
 
     def log_softmax(x: Array) -> Array:
         # In a narrow type the softmax here would have more noise than the logits.
-        x = x.astype(jax.numpy.promote_types(x.dtype, jax.numpy.float32))
+        x = x.astype("float32") if x.dtype.itemsize < 4 else x
         return x if axis is None else jax.nn.log_softmax(x, axis)
 
     def log_probabilities(*args: PyTree, **kwargs: PyTree) -> Array:

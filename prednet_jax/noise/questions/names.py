@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -55,9 +56,28 @@ def _key_text(key: object) -> str:
     return str(key)
 
 
-def leaf_name(keys: Sequence[object]) -> str:
-    """Returns a leaf's name: its path without the parts that frameworks add."""
+def path_name(keys: Sequence[object]) -> str:
+    """Returns a leaf's path in a pytree, with slashes."""
     # Flax NNX wraps an array in a variable with a value.
+    parts = [_key_text(key) for key in keys if getattr(key, "name", "") != "value"]
+    is_named = any(not part.isdecimal() for part in parts)
+    return "/".join(parts if is_named else ["result", *parts])
+
+
+def leaf_names(paths: Sequence[Sequence[object]]) -> list[str]:
+    """Returns the names of leaves: paths without the parts that frameworks add.
+
+    Leaves that would have one name (layers in a list) have their whole paths.
+    """
+    short = [_leaf_name(keys) for keys in paths]
+    several = {name for name, count in Counter(short).items() if count > 1}
+    return [
+        path_name(keys) if name in several else name
+        for name, keys in zip(short, paths, strict=True)
+    ]
+
+
+def _leaf_name(keys: Sequence[object]) -> str:
     parts = [_key_text(key) for key in keys if getattr(key, "name", "") != "value"]
     start = next((i for i, p in enumerate(parts) if not p.isdecimal()), None)
     if start is None:

@@ -6,6 +6,7 @@ another in several (gates, the projections of attention) are paired block by blo
 remaining weights are paired by shape, nearness and name, and differ.
 """
 
+import functools
 import math
 import os
 from collections import Counter
@@ -25,6 +26,7 @@ from prednet_jax.noise.types import PyTree
 
 # The largest distance of sorted numbers of equal weights: bfloat16 keeps 8 bits.
 CONTENT = 2.0**-7
+_EXTREMES = (np.fmax, np.fmin)
 # A weight differs no more than by rounding: in units of the last place of float32.
 ULPS = 4.0 * 2.0**-23
 
@@ -135,7 +137,13 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     ]
     # A block has its place by the name of the whole array.
     whole = {p.name: p.name.rpartition("[")[0] for p in judged}
-    judged.sort(key=lambda p: place.get(p.name, place.get(whole[p.name], 0)))
+    judged.sort(
+        key=lambda p: (
+            place.get(p.name, place.get(whole[p.name], 0)),
+            len(p.name),
+            p.name,
+        )
+    )
     return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])), counters)
 
 
@@ -145,7 +153,7 @@ _Found = tuple[str, str, np.ndarray, np.ndarray]
 
 def _flat(tree: PyTree) -> dict[str, PyTree]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {names.leaf_name(keys): x for keys, x in leaves}
+    return {names.path_name(keys): x for keys, x in leaves}
 
 
 def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
@@ -196,19 +204,34 @@ def _blocks(small: Weights, large: Weights) -> list[_Found]:
     """Takes the weights that are a block of a larger one; the other blocks stay."""
     found: list[_Found] = []
     cuts: dict[str, list[_Cut]] = {}
+
+    @functools.cache
+    def rows_of(t: str, axis: int) -> np.ndarray:
+        return _extremes(large[t], axis)
+
     for n in [n for n, v in small.items() if v.size]:
-        larger = [t for t, r in large.items() if r.size > small[n].size]
+        v = small[n]
+        larger = [t for t, r in large.items() if r.size > v.size]
         for t in sorted(larger, key=lambda t: -_similarity(n, t)):
-            cut = next(_places(small[n], large[t], cuts.get(t, [])), None)
+            made = cuts.get(t, [])
+            places = _places(v, large[t], made, functools.partial(rows_of, t))
+            cut = next(places, None)
             if cut is not None:
-                block = cut.of(large[t])
-                found.append((n, cut.label(t, large[t]), small.pop(n), block))
-                cuts.setdefault(t, []).append(cut)
+                found.append((n, cut.label(t, large[t]), v, cut.of(large[t])))
+                cuts[t] = [*made, cut]
+                del small[n]
                 break
     for t, made in cuts.items():
         r = large.pop(t)
         large |= {cut.label(t, r): cut.of(r) for cut in _rest(r, made)}
     return found
+
+
+def _extremes(x: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """Returns the largest and the smallest number, or those of each row of an axis."""
+    (wide,) = wide_leaves([x])
+    others = tuple(i for i in range(x.ndim) if i != axis)
+    return np.stack([f.reduce(wide.real, others) for f in _EXTREMES])
 
 
 class _Cut(NamedTuple):
@@ -229,11 +252,18 @@ class _Cut(NamedTuple):
         return f"{name}[block {self.start // rows} of {length // rows}]"
 
 
-def _places(v: np.ndarray, r: np.ndarray, made: Sequence[_Cut]) -> Iterator[_Cut]:
-    """Yields the blocks of `r` that hold the numbers of `v`, apart from cuts made."""
+def _places(
+    v: np.ndarray,
+    r: np.ndarray,
+    made: Sequence[_Cut],
+    rows_of: Callable[[int], np.ndarray],
+) -> Iterator[_Cut]:
+    """Yields the blocks of `r` that hold the numbers of `v`.
+
+    `made` are cuts that are taken, and `rows_of` returns the extremes of an axis' rows.
+    """
     if _is_counter(v) and r.dtype.kind not in "iu":
         return
-    ours, theirs = (np.real(x) for x in wide_leaves([v, r]))
     for axis, length in enumerate(r.shape):
         rows, rest = divmod(v.size * length, r.size)
         block = _Cut(axis, 0, rows)
@@ -242,14 +272,14 @@ def _places(v: np.ndarray, r: np.ndarray, made: Sequence[_Cut]) -> Iterator[_Cut
         if not layouts.fitting(block.of(r), v.shape):
             continue
         # Heads and gates are of one size, so that blocks begin at multiples of it.
-        step, fits = math.gcd(rows, length), np.array(True)
-        others = tuple(i for i in range(r.ndim) if i != axis)
-        for extreme in (np.fmax, np.fmin):  # Sorting every block would take long.
-            lines = extreme.reduce(theirs, others)
-            windows = np.lib.stride_tricks.sliding_window_view(lines, rows)[::step]
+        # Sorting each would take long, but its extremes tell most.
+        step = math.gcd(rows, length)
+        theirs, fits = rows_of(axis), np.array(True)
+        least = _least(theirs)
+        for extreme, ours, each in zip(_EXTREMES, _extremes(v), theirs, strict=True):
+            windows = np.lib.stride_tricks.sliding_window_view(each, rows)[::step]
             there = extreme.reduce(windows, -1)
-            here = extreme.reduce(ours, None)
-            fits = fits & np.isclose(here, there, CONTENT, _least(r), equal_nan=True)
+            fits = fits & np.isclose(ours, there, CONTENT, least, equal_nan=True)
         for start in (np.flatnonzero(fits) * step).tolist():
             cut = _Cut(axis, start, start + rows)
             free = all(cut.stop <= x.start or x.stop <= cut.start for x in made)

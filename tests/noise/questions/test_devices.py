@@ -1,3 +1,4 @@
+import functools
 import itertools
 import json
 
@@ -165,6 +166,51 @@ def test_a_mesh_of_two_axes_and_what_devices_say_to_each_other():
     np.testing.assert_array_equal(index, range(4))
 
 
+@pytest.mark.parametrize("pairs", [[(0, 3), (2, 1)], [(0, 1), (1, 2), (2, 3)], []])
+def test_a_device_to_which_none_sends_gets_zeros(pairs):
+    x = terms(8, 5)
+    run = noise.devices(
+        lambda x: lax.ppermute(x, "data", pairs),
+        mesh={"data": 4},
+        in_specs=P("data"),
+        out_specs=P("data"),
+    )
+    expected = np.zeros_like(x).reshape(4, 2, 5)
+    for source, target in pairs:
+        expected[target] = x.reshape(4, 2, 5)[source]
+    np.testing.assert_array_equal(run(KEY, x), expected.reshape(8, 5))
+
+
+def test_a_permutation_of_two_axes_and_a_loop_over_a_sum_of_devices():
+    x = terms(8, 5)
+    run = noise.devices(
+        lambda x: lax.ppermute(x, ("a", "b"), [(0, 1), (3, 0)]),
+        mesh={"a": 2, "b": 2},
+        in_specs=P(("a", "b")),
+        out_specs=P(("a", "b")),
+    )
+    zeros = np.zeros((4, 5), np.float32)
+    np.testing.assert_array_equal(run(KEY, x), [*x[6:], *x[:2], *zeros])
+
+    def loop(x):
+        return lax.while_loop(lambda c: c.sum() < 1e3, lambda c: c * c + 1, x)
+
+    run = noise.devices(loop, mesh={"data": 8}, in_specs=P("data"))
+    np.testing.assert_allclose(run(KEY, x), loop(x), 1e-6)
+
+
+def test_a_sum_of_float16_is_rounded_at_each_device():
+    x = terms(8, 5).astype(np.float16)
+    run = noise.devices(
+        lambda x: lax.psum(x, "data"),
+        mesh={"data": 8},
+        in_specs=P("data"),
+        out_specs=P(None),
+    )
+    expected = functools.reduce(np.add, x)
+    np.testing.assert_array_equal(run(KEY, x)[0], expected)
+
+
 def rows(x):
     return lax.psum(x.sum(), "data") + x
 
@@ -201,6 +247,17 @@ def test_errors():
         (
             {"fn": lambda p, x: x.reshape(4, 16, 12)},
             r"reshape is not supported.*expected out_sharding there",
+        ),
+        (
+            {"fn": lambda p, x: jax.ops.segment_sum(x.T, jnp.arange(12), 3)},
+            r"expected jax\.reshard",
+        ),
+        (
+            {
+                "fn": lambda p, x: lax.psum(x, "data", axis_index_groups=[[0], [1]]),
+                "mesh": {"data": 2},
+            },
+            "axis_index_groups of a collective.*check_vma=False",
         ),
         ({"in_specs": P("data", "data")}, "duplicate entries"),
         ({"fn": positions, "out_specs": P("data")}, r"result\[1\] of shape \(\) over"),

@@ -322,7 +322,7 @@ def test_a_transposed_square_among_split_heads_is_told(name):
     layers[1][name] = layers[1][name].T
     report = noise.compare_trees(tree(layers), there)
     assert not report.equal
-    assert report.first.name == f"result/1/{name}"
+    assert report.first.name == f"1/{name}"
     assert report.first.hint == "transposed: the others have another order of axes"
 
 
