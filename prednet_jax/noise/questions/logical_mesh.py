@@ -59,8 +59,8 @@ def _permuted(
         return lax.ppermute(x, axes[0], perm)
     # A mapped axis can only be permuted alone, and as a whole.
     sources = np.full(count, -1, np.int32)
-    for source, target in perm:
-        sources[target] = source
+    for start, end in perm:
+        sources[end] = start
     source = jnp.asarray(sources)[lax.axis_index(axes)]
     terms = gathered(x, axes, invariant=False)
     sent = lax.dynamic_index_in_dim(terms, jnp.maximum(source, 0), keepdims=False)
