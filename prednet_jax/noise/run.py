@@ -320,8 +320,12 @@ def _ordered(step: Step, words: Words, operands: Values, drawn: Array | None) ->
             longer = total + scale * (total - ordered_sum(None, 1))
             if cut.lost is not None and jnp.issubdtype(total.dtype, jnp.floating):
                 zero = error_free.run_time_zero(state)
-                backward = random_bits.bits(state, (), (*salt, 2)) < np.uint32(1 << 31)
-                longer += cut.lost(zero, backward, *operands)
+
+                def coin(shape: Sequence[int]) -> Array:
+                    drawn = random_bits.bits(state, tuple(shape), (*salt, 2))
+                    return drawn < np.uint32(1 << 31)
+
+                longer += cut.lost(zero, coin, *operands)
             total = jnp.where(jnp.isfinite(longer), longer, total)
         return lax.convert_element_type(total, dtype)
 

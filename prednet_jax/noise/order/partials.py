@@ -26,6 +26,8 @@ from prednet_jax.noise.types import Aval, Params
 
 # The result of `Cut.split`: the start of the sum, if any, and the partial sums.
 Sums = tuple[Array | None, list[Array]]
+# Draws booleans of a shape.
+Coin = Callable[[Sequence[int]], Array]
 # The start and the end of a piece, for each axis that is cut.
 Piece = Sequence[tuple[int, int]]
 
@@ -53,9 +55,9 @@ class Cut(NamedTuple):
         total: a function of words, salt and operands that returns the sum in an order
             other than a drawn order of `pieces` (`collectives`). Defaults to None:
             `split` and the drawn order are used.
-        lost: a function of `error_free.run_time_zero`, a boolean and the operands that
+        lost: a function of `error_free.run_time_zero`, a `Coin` and the operands that
             returns what is lost where all terms are added one after another, from the
-            last term on if the boolean is true. Defaults to None: not known.
+            first term on or from the last. Defaults to None: not known.
     """
 
     pieces: int
@@ -144,10 +146,10 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:
 
     kept = [d for d in range(len(x.shape)) if d not in axes]
 
-    def lost(zero: Array, backward: Array, x: Array) -> Array:
+    def lost(zero: Array, coin: Coin, x: Array) -> Array:
         x = lax.transpose(widen(x), (*axes, *kept))
         x = lax.reshape(x, (terms, *x.shape[len(axes) :]))
-        return permutations.chain_error(x, zero, backward)
+        return permutations.chain_error(x, zero, coin(()))
 
     def split(x: Array) -> Sums:
         x, over = widen(x), axes
@@ -229,10 +231,13 @@ def cut_cumsum(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone
         del parts[1 if reverse else -1]
         return None, parts
 
-    def lost(zero: Array, _: Array, x: Array) -> Array:
+    def lost(zero: Array, coin: Coin, x: Array) -> Array:
         terms = jnp.moveaxis(widen(x), axis, 0)
         terms = jnp.flip(terms, 0) if reverse else terms
         errors = permutations.chain_errors(terms, zero)
+        # The first piece has no order to draw. Other orders make errors of the same
+        # size: each counts twice or not at all, and the chain is their mean.
+        errors = jnp.where(coin(errors.shape), errors + errors, jnp.zeros_like(errors))
         sums = -lax.cumsum(jnp.concatenate([jnp.zeros_like(terms[:1]), errors]))
         return jnp.moveaxis(jnp.flip(sums, 0) if reverse else sums, 0, axis)
 

@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.partials import (
+    Coin,
     Cut,
     LeftAlone,
     Piece,
@@ -95,7 +96,7 @@ def cut_dot(
         out = product(stack_pieces(a, i, n), stack_pieces(b, j, n), numbers)
         return None, unstack(out)
 
-    def lost(zero: Array, backward: Array, a: Array, b: Array) -> Array:
+    def lost(zero: Array, coin: Coin, a: Array, b: Array) -> Array:
         sizes = product(jnp.abs(a), jnp.abs(b), params["dimension_numbers"])
         at = _samples(sizes.shape, terms)
         rows, columns = (
@@ -105,7 +106,7 @@ def cut_dot(
         first, last = at[: rows.ndim - 1], (*at[: len(lb)], *at[rows.ndim - 1 :])
         pairs = ((rows, first), (columns, last))
         x, y = (jnp.reshape(r[i], (-1, terms)).astype(sizes.dtype) for r, i in pairs)
-        return _spread_loss(x * y, sizes, zero, backward)
+        return _spread_loss(x * y, sizes, zero, coin(()))
 
     return Cut(n, split, terms, lost=lost)
 
@@ -162,11 +163,11 @@ def cut_conv(
         preferred_element_type=_kept_type(params, lhs, rhs),
     )
 
-    def lost(zero: Array, backward: Array, a: Array, b: Array) -> Array:
+    def lost(zero: Array, coin: Coin, a: Array, b: Array) -> Array:
         sizes = convolve(jnp.abs(a), jnp.abs(b), padding=params["padding"])
         x, y = _sampled_windows(params, a, b, _samples(shape, terms))
         products = (x.astype(sizes.dtype) * y.astype(sizes.dtype)).reshape(-1, terms)
-        return _spread_loss(products, sizes, zero, backward)
+        return _spread_loss(products, sizes, zero, coin(()))
 
     most = min(spec.partials, CONVOLUTION_PIECES)
     row = _row_axis(params, lhs, rhs, shape) if most == CONVOLUTION_PIECES else None

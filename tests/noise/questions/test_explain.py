@@ -342,6 +342,20 @@ def test_every_kind_of_sum_knows_what_a_chain_of_all_terms_loses(kind):
         reference.assert_close(fn(*args) * 1.02)
 
 
+def test_a_running_sum_that_returns_to_zero_has_the_error_of_its_terms():
+    """No draw moved element 111, which XLA's order makes exactly 0."""
+    drawn = np.random.default_rng(9)
+    drawn.choice([-1.0, 1.0], 472)
+    x = np.round(drawn.standard_normal(472), 1).astype("f4")
+    reference = noise.noise_reference(jnp.cumsum, x)
+    for order in (np.cumsum(x), np.cumsum(x, dtype=float).astype("f4")):
+        reference.assert_close(order)
+    wrong = np.cumsum(x)
+    wrong[111] = 1e-4
+    with pytest.raises(AssertionError):
+        reference.assert_close(wrong)
+
+
 def test_wider_numbers_than_float64_are_refused():
     """They were judged in float64."""
     wide = np.ones(2, np.longdouble)
