@@ -22,6 +22,7 @@ from jax._src.interpreters import mlir
 from jax._src.interpreters.batching import BatchTracer as BatchTracer
 from jax._src.lax.lax import _convert_element_type
 from jax._src.lax.parallel import all_gather_invariant as all_gather_invariant
+from jax._src.state.types import AbstractRef
 from jax.extend import core
 from jax.extend.core import primitives
 from jax.extend.core.primitives import get_p as get_p
@@ -48,6 +49,11 @@ def is_jaxpr(value: object) -> bool:
 def is_literal(atom: object) -> bool:
     """Returns whether an atom is a literal number, not a variable."""
     return isinstance(atom, core.Literal)
+
+
+def is_ref(aval: object) -> bool:
+    """Returns whether an abstract value is a mutable array."""
+    return isinstance(aval, AbstractRef)
 
 
 def as_function(jaxpr: Jaxpr) -> Callable[..., list[Array]]:

@@ -1,16 +1,18 @@
 """Stops while loops that do not end under noise.
 
 A loop that iterates until two numbers are equal, or nearly so, may never end once they
-are rounded at random. A loop whose predicate depends on floating-point numbers is
-therefore stopped after `loop_limit` times the number of steps that it takes without
-noise from the same start, and the call raises an error that names the loop's line.
-Loops that only count are not changed.
+are rounded at random, or from another start, or in float64. A loop whose predicate
+depends on floating-point numbers is therefore stopped after `loop_limit` times the
+number of steps that it takes without noise from the same start, and the call raises an
+error that names the loop's line. If it does not end without noise either, the steps
+count until its values repeat. Loops that only count are not changed.
 
 `naming_failures` turns this error, and the errors of checks that the user's program
 makes while it runs, into errors of one line.
 """
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -102,19 +104,24 @@ def current() -> Options:
     return _OPTIONS.get()
 
 
-def may_not_end(params: Params) -> bool:
-    """Returns whether the predicate of a while loop depends on floats."""
+def deciding(params: Params) -> list[int] | None:
+    """Returns the carried values on which the predicate of a while loop depends.
+
+    These values, by their positions, depend on no other carried value. None stands for
+    a predicate that depends on no float: its loop only counts.
+    """
     cond, _ = compat.open_jaxpr(params["cond_jaxpr"])
     body, _ = compat.open_jaxpr(params["body_jaxpr"])
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     floats, reads = _read(cond, [0])
     carry = {i - n_cond for i in reads if i >= n_cond}
     seen: set[int] = set()
-    while not floats and carry - seen:
+    while carry - seen:
         seen |= carry
-        floats, reads = _read(body, sorted(carry))
+        more, reads = _read(body, sorted(carry))
+        floats |= more
         carry |= {i - n_body for i in reads if i >= n_body}
-    return floats
+    return sorted(carry) if floats else None
 
 
 def _read(jaxpr: compat.Jaxpr, results: Sequence[int]) -> tuple[bool, set[int]]:
@@ -133,33 +140,117 @@ def _read(jaxpr: compat.Jaxpr, results: Sequence[int]) -> tuple[bool, set[int]]:
     return floats, invars
 
 
-def plain_steps(params: Params, operands: Values) -> Array:
-    """Returns the number of steps that a while loop takes without noise."""
+class PlainSteps(NamedTuple):
+    """How many steps a while loop takes without noise.
+
+    `repeats` is whether it never ends: after these steps its values repeat themselves.
+    """
+
+    steps: Array
+    repeats: Array
+
+
+def plain_steps(params: Params, operands: Values, carried: list[int]) -> PlainSteps:
+    """Runs a while loop without noise, in its own types, until it ends or repeats.
+
+    A loop whose values are those of an earlier step never ends. Each step is compared
+    with the last one whose number is a power of two (Brent, "An improved Monte Carlo
+    factorization algorithm", BIT 20, 1980). `carried` is what `deciding` gives.
+    """
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    start = [lax.stop_gradient(x) for x in operands]
+    programs = [params[f"{name}_jaxpr"] for name in ("cond", "body")]
+    (of_cond, _), (of_body, _) = map(compat.open_jaxpr, programs)
+    types = [v.aval for v in (*of_cond.invars[:n_cond], *of_body.invars)]
+    start = [
+        x if compat.is_ref(t) else lax.stop_gradient(jnp.asarray(x, t.dtype))
+        for x, t in zip(operands, types, strict=True)
+    ]
     cond_consts, body_consts = start[:n_cond], start[n_cond : n_cond + n_body]
-    cond, body = (compat.as_function(params[f"{n}_jaxpr"]) for n in ("cond", "body"))
+    cond, body = map(compat.as_function, programs)
+    # The state of the host, or of a mutable array, is no carried value.
+    has_state = any(calls_host(p, ("io_callback",)) for p in programs)
+    comparable = not has_state and not any(map(compat.is_ref, types))
 
-    def goes_on(carry: tuple[Array, list[Array]]) -> Array:
-        return jnp.any(cond(*cond_consts, *carry[1])[0])
+    def goes_on(carry: tuple) -> Array:
+        _, going, _, _, repeats = carry
+        return jnp.any(going) & ~repeats
 
-    def step(carry: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
-        return carry[0] + np.uint32(1), body(*body_consts, *carry[1])
+    def step(carry: tuple) -> tuple:
+        number, going, old, kept, _ = carry
+        new = stopping(going, body(*body_consts, *old), old)
+        number = number + np.uint32(1)
+        going = going & cond(*cond_consts, *new)[0]
+        now = bits_of(new)
+        repeats = are_same(now, kept)
+        keeps = number & (number - np.uint32(1)) == 0
+        kept = [jnp.where(keeps, x, y) for x, y in zip(now, kept, strict=True)]
+        return number, going, new, kept, repeats
 
-    zero = jnp.zeros((), jnp.uint32)
-    return lax.while_loop(goes_on, step, (zero, start[n_cond + n_body :]))[0]
+    def bits_of(values: Values) -> list[Array]:
+        return [b for i in carried for b in _bits(values[i])] if comparable else []
+
+    def are_same(now: list[Array], kept: list[Array]) -> Array:
+        pairs = zip(now, kept, strict=True)
+        same = (jnp.all(x == y) for x, y in pairs)
+        return functools.reduce(jnp.logical_and, same, jnp.array(comparable))
+
+    init = start[n_cond + n_body :]
+    first, bits = jnp.zeros((), jnp.uint32), bits_of(init)
+    # False, but in a shard_map it varies as it will in the loop.
+    never = are_same(bits, bits) & jnp.array(False)
+    carry = first, cond(*cond_consts, *init)[0], init, bits, never
+    with jax.named_scope(PLAIN):
+        steps, going, *_ = lax.while_loop(goes_on, step, carry)
+    return PlainSteps(steps, jnp.any(going))
 
 
-def refuse(source: str, limit: int, stopped: Array, plain: Array) -> None:
-    """Fails the program where it runs, if `stopped`."""
+def stopping(going: Array, new: Values, old: Values) -> Values:
+    """Returns the values after a step of a while loop that goes on where `going`.
 
-    def fail(stopped: Array, plain: Array) -> None:
+    After vmap the predicate may have axes: each element then stops on its own.
+    """
+    if not going.ndim:
+        return new
+
+    def keep(new: Array, old: Array) -> Array:
+        axes = tuple(range(going.ndim))
+        goes = lax.broadcast_in_dim(going, jnp.shape(new), axes)
+        return jnp.where(goes, new, old)
+
+    return list(map(keep, new, old))
+
+
+def _bits(x: Array) -> list[Array]:
+    """Returns the bits of an array as integers, so that an equal NaN is equal."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return [jax.random.key_data(x)]
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return [bits for part in (x.real, x.imag) for bits in _bits(part)]
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return [x]
+    if jnp.finfo(x.dtype).bits < 8:
+        x = x.astype(jnp.float32)
+    return [lax.bitcast_convert_type(x, f"uint{jnp.finfo(x.dtype).bits}")]
+
+
+# Scopes of loops that noise on the noisy program neither perturbs nor stops again.
+PLAIN, BOUNDED = "noise_plain_loop", "noise_bounded_loop"
+
+
+def refuse(
+    source: str, limit: int, stopped: Array, plain: PlainSteps, where: str
+) -> None:
+    """Fails the program where it runs, if `stopped`; `where` says why it may."""
+
+    def fail(stopped: Array, plain: PlainSteps) -> None:
         if np.any(stopped):
-            steps = int(np.max(plain))
+            after = "that it takes without noise"
+            if np.any(plain.repeats):
+                after = "after which its values repeat themselves without noise"
             raise LoopError(
-                f"under this noise the loop at {source or 'an unknown line'} does not "
-                f"converge: it ran {limit} times the {steps} steps that it takes "
-                "without noise; expected a tolerance above the noise, or a larger "
+                f"{where} the loop at {source or 'an unknown line'} does not "
+                f"converge: it ran {limit} times the {int(np.max(plain.steps))} steps "
+                f"{after}; expected a tolerance above the noise, or a larger "
                 "noise.loop_limit(factor)"
             )
 
@@ -169,11 +260,14 @@ def refuse(source: str, limit: int, stopped: Array, plain: Array) -> None:
     lax.cond(stopped, report, lambda: None)
 
 
-def calls_host(jaxpr: compat.Jaxpr) -> bool:
+_HOST = ("pure_callback", "io_callback", "debug_callback")
+
+
+def calls_host(jaxpr: compat.Jaxpr, names: Sequence[str] = _HOST) -> bool:
     """Returns whether a program calls functions of the host, which may raise errors."""
     return any(
-        e.primitive.name in ("pure_callback", "io_callback", "debug_callback")
-        or any(map(calls_host, compat.sub_jaxprs(e.params)))
+        e.primitive.name in names
+        or any(calls_host(inner, names) for inner in compat.sub_jaxprs(e.params))
         for e in compat.open_jaxpr(jaxpr)[0].eqns
     )
 

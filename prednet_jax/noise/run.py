@@ -36,10 +36,12 @@ class Evaluation:
 
     `switch` returns for a path a boolean that is known at run time: where it is False,
     noisy values are computed but clean ones used. `watches` adds loop counters to
-    words.
+    words. `changes` says where values may differ from the program's own, so that loops
+    may not end, as in "in float64"; noise alone does it "under this noise".
     """
 
     watches = False
+    changes = ""
 
     def __init__(self, switch: Callable[[str], Array | None] = lambda path: None):
         self.switch = switch
@@ -147,6 +149,8 @@ def run(
     Orders of `schedule="run"` are drawn from `run_key`, which defaults to `key`.
     """
     evaluation = evaluation or Evaluation()
+    if any(step.action.any for step in plan.walk()):
+        evaluation.changes = "under this noise"
     words = first_words(key, run_key)
     if evaluation.watches:
         words = words._replace(steps=())

@@ -57,6 +57,8 @@ class Watched(Evaluation):
     """
 
     watches = True
+    # XLA fuses it in another way.
+    changes = "in the program that shows its values,"
 
     def __init__(self, limit: int = sys.maxsize) -> None:
         super().__init__()

@@ -113,3 +113,86 @@ def test_an_interrupt_ends_a_command(tmp_path):
             time.sleep(0.1)
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == -signal.SIGINT
+
+
+def reflected(v):
+    """Ends only if the sum of thirds is 1 exactly, and else goes to and fro."""
+    total = v @ jnp.ones(3)
+
+    def step(carry):
+        return total - carry[0], carry[0]
+
+    start = jnp.float32(0.5), jnp.float32(0)
+    return lax.while_loop(lambda c: c[0] != c[1], step, start)[0]  # to and fro
+
+
+THIRDS = jnp.full(3, 1 / 3)
+
+
+def test_a_loop_that_noise_starts_elsewhere_is_named():
+    """No noise acts inside, and without noise it does not end from there either."""
+    noisy = noise.inject(reflected, noise.UlpPerturbation(primitives=("dot_general",)))
+    line = line_of(reflected, "to and fro")
+    words = rf"loop at {line}\w+ does not converge: it ran 100 times the . steps after"
+
+    def several():
+        for key in jax.random.split(KEY, 16):
+            noisy(key, THIRDS)
+
+    with pytest.raises(noise.NoiseError, match=f"^under this noise the {words}"):
+        several()
+
+
+def creeping(x):
+    """Ends at once in float32; float64 has the small steps, 1e16 of them."""
+    small = jnp.float32(1e-9)
+    return lax.while_loop(lambda x: x + small != x, lambda x: x + small, x)  # creeps
+
+
+def test_a_loop_that_does_not_end_in_float64_is_named():
+    line, x = line_of(creeping, "creeps"), jnp.float32(1)
+    report = noise.explain(creeping, creeping(x), creeping(x) * 1.5)(KEY, x)
+    assert report.rung == "beyond"
+    assert f"not computed in float64: in float64 the loop at {line}" in str(report)
+    table = noise.digits_table(creeping)(KEY, x)
+    assert f"not compared with float64: in float64 the loop at {line}" in str(table)
+
+
+def test_a_loop_that_does_not_end_for_padded_rows_is_named():
+    def roots(x):
+        start = x + 1, x
+        return lax.while_loop(
+            lambda c: jnp.any(c[0] != c[1]),
+            lambda c: (0.5 * (c[0] + x / c[0]), c[0]),
+            start,
+        )[0]
+
+    rows = jnp.array([[1.0], [4.0], [9.0]])
+    with pytest.raises(
+        noise.NoiseError, match=r"^called padded to 4 rows: in this way"
+    ):
+        noise.invariance(jax.vmap(roots))(rows)
+
+
+def test_a_loop_that_does_not_end_from_a_layer_of_the_reference_is_named():
+    def layers(v):
+        return {"thirds": v * 1, "loop": reflected(v)}
+
+    there = layers(THIRDS) | {"thirds": THIRDS * 1.01}
+    with pytest.raises(noise.NoiseError, match=r"^from the reference's values"):
+        noise.compare_layers(layers, there)(KEY, THIRDS)
+
+
+def test_elements_of_a_batch_stop_on_their_own():
+    """They would never be accepted all at the same step."""
+
+    def accepted(key):
+        def draw(carry):
+            key, this = jax.random.split(carry[0])
+            return key, jax.random.uniform(this)
+
+        return lax.while_loop(lambda c: c[1] < 0.9, draw, (key, 0.0))[1]
+
+    keys = jax.random.split(KEY, 64)
+    noisy = noise.inject(jax.vmap(accepted), ULP)(KEY, keys)
+    assert jnp.allclose(noisy, jax.vmap(accepted)(keys), rtol=1e-5)

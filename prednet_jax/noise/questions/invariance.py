@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from prednet_jax.noise import loops
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
@@ -111,8 +112,9 @@ def invariance(
 
         def variant(name: str, called: Callable[[], Iterable]) -> Variant:
             try:
-                values = list(map(np.asarray, called()))
-            except NotImplementedError as error:
+                with loops.naming_failures():
+                    values = list(map(np.asarray, called()))
+            except (NotImplementedError, loops.LoopError) as error:
                 raise NoiseError(f"called {name}: {error}") from None
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
@@ -204,9 +206,15 @@ def _batched(call: BoundCall, batch: Sequence[int]) -> _BatchedCall:
         arrays = {True: iter(batches), False: iter(others)}
         return pure(*(next(arrays[kind]) for kind in is_batch))
 
+    def bounded(*arrays: Values) -> Outcome:
+        program, hooks = traced(outcome, arrays), _Bounded()
+        return evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
+
+    whiles = (step.equation.params for step in call.steps() if step.name == "while")
+    may_not_end = any(loops.deciding(params) is not None for params in whiles)
     pairs = [(jnp.asarray(x), kind) for x, kind in zip(arrays, is_batch, strict=True)]
     batches, others = ([x for x, kind in pairs if kind is k] for k in (True, False))
-    return _BatchedCall(outcome, (batches, others))
+    return _BatchedCall(bounded if may_not_end else outcome, (batches, others))
 
 
 def _result(shapes: Outcome, arrays: Sequence[object]) -> PyTree:
@@ -286,6 +294,12 @@ def _ways(
         "vmap over rows": lambda: by_row(lambda g, xs: jax.vmap(g)(xs)),
         "loop over rows": lambda: by_row(jax.lax.map),
     }
+
+
+class _Bounded(Evaluation):
+    """Evaluates a program, and stops loops that do not end for other rows."""
+
+    changes = "in this way"
 
 
 class _Lines(Evaluation):

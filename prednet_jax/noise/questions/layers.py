@@ -13,6 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prednet_jax.noise.errors import NoiseError, check_draws, expect
+from prednet_jax.noise.loops import naming_failures
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_names, match
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
@@ -157,6 +158,7 @@ def compare_layers(
     theirs = arrays_of("reference", reference)
     noise = with_routines(spec)
 
+    @naming_failures()
     def compare(call: BoundCall, key: Array) -> Layers:
         program = Program(call)
         marked = _marked(program, theirs)

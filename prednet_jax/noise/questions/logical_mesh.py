@@ -366,6 +366,8 @@ class DeviceByDevice(Evaluation):
     until a collective reads its result, and then runs device by device.
     """
 
+    changes = "over this mesh"
+
     def higher_order(self, call: Call, words: Words, operands: list) -> list:
         """Evaluates a shard_map over a logical mesh by `mapped`."""
         if not isinstance(call.params.get("mesh"), LogicalMesh):

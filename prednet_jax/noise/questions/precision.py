@@ -40,6 +40,7 @@ from prednet_jax.noise import compat, leaves, random_bits, specs
 from prednet_jax.noise._inject import inject, traced
 from prednet_jax.noise.arguments import split
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
+from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import Step, has_floats, plan
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words, first_words
@@ -104,10 +105,11 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
 
     def run(key: Array, spec: specs.NoiseSpec | None = None) -> Result:
         is_double = dtype == np.float64
-        with jax.enable_x64(True) if is_double else contextlib.nullcontext():
+        types = jax.enable_x64(True) if is_double else contextlib.nullcontext()
+        with types, asking():
             given = list(map(widening.widened, own))
             noisy = inject_once(spec) if spec else lambda _, *xs: compiled(*xs)
-            results = noisy(key, *given)
+            results = jax.block_until_ready(noisy(key, *given))
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), results)
         return wide_leaves(jax.device_get(outcome).result())
 
@@ -124,7 +126,7 @@ class _Widening(Evaluation):
 
     def __init__(self, dtype: np.dtype) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self.changes = dtype, f"in {dtype}"
 
     def wide_type(self, dtype: np.dtype) -> np.dtype:
         """Returns the type that takes the place of a type."""

@@ -27,7 +27,7 @@ from prednet_jax.noise.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.loops import CheckError
+from prednet_jax.noise.loops import CheckError, LoopError
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.precision import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
@@ -207,6 +207,8 @@ class _RoundedOperands(Evaluation):
     The number is known at run time, so that all formats share one compiled program.
     """
 
+    changes = "with operands of products in a narrower format"
+
     def __init__(self, which: Array) -> None:
         super().__init__()
         self.which = which
@@ -237,8 +239,8 @@ def _format_effects(
     for i, name in enumerate(FORMAT_RUNGS):
         try:
             outcome = run(key, jnp.int32(i))
-        except CheckError:
-            continue  # The function refuses what this format makes.
+        except (CheckError, LoopError):
+            continue  # The function refuses what this format makes, or does not end.
         given = values(jax.device_get(outcome).result())
         effects[name] = list(map(subtract, given, plain))
     return {name: x for name, x in effects.items() if any(map(np.any, x))}

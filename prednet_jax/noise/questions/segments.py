@@ -22,6 +22,8 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.plan import Plan, Step, plan
 from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.random_bits import first_words
+from prednet_jax.noise.run import Call, Evaluation
 from prednet_jax.noise.specs import Identity
 from prednet_jax.noise.types import Atom, Aval, Values
 
@@ -244,5 +246,21 @@ def _sources(step: Step | None) -> Iterator[str]:
         step = around
 
 
+class _Bounded(Evaluation):
+    """Evaluates an equation, and stops loops that do not end for other operands."""
+
+    changes = "from the reference's values"
+
+
 def _applied(step: Step) -> Callable[..., list[Array]]:
-    return lambda *operands: compat.bind(step.equation, *operands)
+    """Returns an equation's function of its operands."""
+    inside = (s for body in step.bodies.values() for s in body.walk())
+    if all(s.name != "while" for s in (step, *inside)):
+        return lambda *operands: compat.bind(step.equation, *operands)
+
+    def evaluated(*operands: Array) -> list[Array]:
+        evaluation, words = _Bounded(), first_words(jax.random.key(0))
+        call = Call(step, {}, evaluation)
+        return evaluation.higher_order(call, words, list(operands))
+
+    return evaluated

@@ -44,6 +44,8 @@ NOTE = "its signs are free: a library routine chooses them"
 class _Turned(Evaluation):
     """Evaluates a program with every other vector times `sign`, from `first` on."""
 
+    changes = "with other signs of vectors"
+
     def __init__(self, first: PyTree, sign: PyTree) -> None:
         super().__init__()
         self.first, self.sign = first, sign

@@ -6,6 +6,7 @@ Products and sums of sparse arrays are replaced by the programs with which JAX c
 them on a CPU. docs/noise/limits.md describes linear solvers.
 """
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -77,14 +78,16 @@ def _while(call: Call, words: Words, operands: list) -> list:
 
     `loops` decides which loops are stopped, and when.
     """
+    if loops.PLAIN in call.step.scope:
+        return call.bind(*operands)
     params = call.params
-    inside = (step for body in call.step.bodies.values() for step in body.walk())
-    guarded = any(s.action.any for s in inside) and loops.may_not_end(params)
+    carried = loops.deciding(params) if call.evaluation.changes else None
+    guarded = carried is not None and loops.BOUNDED not in call.step.scope
     limit, plain, most = loops.current().factor, None, None
     if guarded:
-        plain = loops.plain_steps(params, operands)
-        most = jnp.maximum(jnp.minimum(plain, np.uint32(2**32 // limit - 1)), 1)
-        most = most * np.uint32(limit)
+        plain = loops.plain_steps(params, operands, carried or [])
+        most = jnp.minimum(plain.steps, np.uint32(2**32 // limit - 1))
+        most = jnp.maximum(most, 1) * np.uint32(limit)
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts = operands[:n_cond]
     body_consts = operands[n_cond : n_cond + n_body]
@@ -100,23 +103,17 @@ def _while(call: Call, words: Words, operands: list) -> list:
     def body(carry: tuple[Array, Array, list]) -> tuple[Array, Array, list]:
         step, going, old = carry
         new = call.body(words.at_step(step), [*body_consts, *old], "[body]")
-
-        # After vmap the predicate may have axes: each element then stops on its own.
-        def keep(new: Array, old: Array) -> Array:
-            axes = tuple(range(going.ndim))
-            goes = lax.broadcast_in_dim(going, jnp.shape(new), axes)
-            return jnp.where(goes, new, old)
-
-        step = step + np.uint32(1)
-        kept = list(map(keep, new, old)) if going.ndim else new
+        step, new = step + np.uint32(1), loops.stopping(going, new, old)
         # A stopped loop stays stopped, whatever noise makes of its predicate.
-        return step, going & predicate(step, kept), kept
+        return step, going & predicate(step, new), new
 
     first, init = jnp.zeros((), jnp.uint32), operands[n_cond + n_body :]
     start = first, predicate(first, init), init
-    steps, going, results = lax.while_loop(cond, body, start)
+    with jax.named_scope(loops.BOUNDED) if guarded else contextlib.nullcontext():
+        steps, going, results = lax.while_loop(cond, body, start)
     if plain is not None:
-        loops.refuse(call.step.source, limit, jnp.any(going), plain)
+        where = call.evaluation.changes
+        loops.refuse(call.step.source, limit, jnp.any(going), plain, where)
     call.decided(words, steps)
     return list(results)
 
