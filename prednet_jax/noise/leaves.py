@@ -121,6 +121,18 @@ def check_no_texts(tree: PyTree) -> None:
             as_array(x, path)
 
 
+def given_array(x: object, name: str, expected: str) -> np.ndarray:
+    """Returns an array or a list that a user gives, also of arrays of JAX, as an array.
+
+    Raises:
+        NoiseError: the list has no shape; `expected` are the words for its elements.
+    """
+    try:
+        return x if isinstance(x, np.ndarray) else np.asanyarray(jax.device_get(x))
+    except (TypeError, ValueError):
+        raise NoiseError(f"{name}: expected {expected}") from None
+
+
 def real_numbers(x: object, path: str) -> np.ndarray:
     """Returns an array in float64, and refuses complex numbers too, as `as_array`."""
     array = as_array(x, path)

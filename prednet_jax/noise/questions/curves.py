@@ -24,7 +24,7 @@ import numpy as np
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, flag, open_unit
-from prednet_jax.noise.leaves import real_numbers
+from prednet_jax.noise.leaves import given_array, real_numbers
 
 LEVEL = 0.01
 # Level of the equivalence test, on each side.
@@ -173,11 +173,7 @@ def _checked_pair(a: object, b: object, paired: bool) -> tuple[np.ndarray, np.nd
 
 def _checked(name: str, x: object) -> np.ndarray:
     """Returns curves as an array [n, T], or raises an error."""
-    try:
-        array = np.asanyarray(x)
-    except (TypeError, ValueError):
-        raise NoiseError(f"{name}: expected curves of one length, [n, T]") from None
-    array = real_numbers(array, name)
+    array = real_numbers(given_array(x, name, "curves of one length, [n, T]"), name)
     array = array[None] if array.ndim == 1 else array
     if array.ndim != 2 or not array.size:
         raise NoiseError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
-from prednet_jax.noise.leaves import as_array
+from prednet_jax.noise.leaves import as_array, given_array
 from prednet_jax.noise.tables import shortened
 
 
@@ -42,7 +42,10 @@ def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
         raise NoiseError(f"{what}: empty: expected arrays by name")
     return {
         str(name): as_array(
-            np.asarray(x) if isinstance(x, list | tuple) else x, f"{what}: {name}"
+            given_array(x, f"{what}: {name}", "an array")
+            if isinstance(x, list | tuple)
+            else x,
+            f"{what}: {name}",
         )
         for name, x in given.items()
     }

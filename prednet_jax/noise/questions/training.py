@@ -46,7 +46,8 @@ from prednet_jax.noise.errors import (
     check_int,
     expect,
 )
-from prednet_jax.noise.leaves import as_array, real_numbers
+from prednet_jax.noise.leaves import as_array, given_array, real_numbers
+from prednet_jax.noise.loops import asking
 from prednet_jax.noise.questions.sampling import computation_part
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import format_table, joined
@@ -139,14 +140,20 @@ class Band:
         """
         given = {"loss": losses, **metrics}
         for name in metrics:
-            known = ", ".join(sorted(self.metrics)) or "none: the step returns no more"
+            known = ", ".join(map(str, self.metrics))
+            known = known or "none: the step returns no more"
             expect(name in self.metrics, "metric", name, f"one of the band's, {known}")
         length = self.losses.shape[1]
-        curves = {name: _curve(name, x, length) for name, x in given.items()}
+        arrays = {name: _curve(name, x, length) for name, x in given.items()}
+        curves = {name: x.astype(float) for name, x in arrays.items()}
+        precisions = {name: _precision(x) for name, x in arrays.items()}
         begun, before = time.perf_counter(), len(self._all)
         draws = len(self.losses)
         while True:
-            bounds = {n: self._bounds(n, curves[n], draws, len(curves)) for n in curves}
+            bounds = {
+                n: self._bounds(n, x, precisions[n], draws, RATE / LOOKS / len(curves))
+                for n, x in curves.items()
+            }
             judged = [_judge(n, curves[n], b) for n, b in bounds.items()]
             if draws >= self.most or not any(undecided for _, undecided in judged):
                 break
@@ -160,13 +167,15 @@ class Band:
         cost = f"{more} more draws took {seconds:.2g} s" if more else ""
         return found._replace(draws=draws, note=joined(found.note, cost))
 
-    def _bounds(self, name: str, curve: Curve, draws: int, curves: int) -> "_Bounds":
+    def _bounds(
+        self, name: str, curve: Curve, precision: Curve, draws: int, rate: float
+    ) -> "_Bounds":
         """Returns the band of one quantity, and runs the draws that are missing."""
         have = sum(len(more["loss"]) for more in self._all)
         if have < draws:
             self._all.append(self._draw(draws - have))
         values = np.concatenate([more[name] for more in self._all])[:draws]
-        return _bounds(values, curve, RATE / LOOKS / curves)
+        return _bounds(values, curve, rate, precision)
 
     def __str__(self) -> str:
         length = self.losses.shape[1]
@@ -229,27 +238,33 @@ class _Bounds(NamedTuple):
 
 
 def _bounds(
-    values: Curves, curve: Curve, rate: float, precision: float | None = None
+    values: Curves,
+    curve: Curve,
+    rate: float,
+    precision: Curve | None = None,
+    *,
+    updates: bool = False,
 ) -> _Bounds:
     """Returns the band of some draws for a curve, which an equal one leaves at `rate`.
 
     Args:
         values: the draws, in the type of the loss.
-        curve: the curve; its sign chooses the scale, its digits the floor.
+        curve: the curve; its sign chooses the scale.
         rate: probability that one more draw leaves the band.
-        precision: half of the last digit of the curve. Defaults to what its numbers
-            show.
+        precision: largest rounding error of each number of the curve. Defaults to 0.
+        updates: whether the numbers are updates: whole, and compared as they are.
     """
-    epsilon = float(jnp.finfo(values.dtype).eps)
+    info = jnp.finfo(values.dtype)
     values = values.astype(float)
     finite = np.isfinite(values)
     end = int(np.argmin(np.r_[finite.all(0), False]))
     inside = np.r_[values[:, :end], curve[None, :end]]
-    is_log = bool((inside[np.isfinite(inside)] > 0).all())
+    is_log = not updates and bool((inside[np.isfinite(inside)] > 0).all())
     size = np.abs(values[:, :end]).max(0)
-    if precision is None:
-        precision = _printed_precision(curve)
-    floor = np.maximum(epsilon * size, precision)
+    # Losses that are zero in every draw have a floor too.
+    floor = np.maximum(float(info.eps) * size, float(info.smallest_subnormal))
+    if precision is not None:
+        floor = np.maximum(floor, precision[:end])
     y = values[:, :end]
     if is_log:
         y, floor = np.log(y), floor / size
@@ -259,13 +274,33 @@ def _bounds(
     return _Bounds(is_log, center, unit, limit, end, broken, len(values), rate)
 
 
-def _printed_precision(curve: Curve) -> float:
-    """Returns half of the last digit if a curve has at most six, otherwise 0."""
-    numbers = curve[np.isfinite(curve)]
+def _precision(curve: np.ndarray) -> Curve:
+    """Returns the largest rounding error of each number of a curve.
+
+    It is half of the last digit if all numbers have few digits, either the same number
+    of decimals or of significant digits, or half a unit in the last place of the type.
+    """
+    x = curve.astype(float)
+    x = np.where(np.isfinite(x), x, 0)
+    size, is_float = np.abs(x), jnp.issubdtype(curve.dtype, jnp.floating)
+    error = size * (float(jnp.finfo(curve.dtype).eps) / 2 if is_float else 0)
+    if not x.any():
+        return error
+
+    def printed(form: str) -> bool:
+        texts = np.array([float(format(number, form)) for number in x])
+        return bool((texts.astype(curve.dtype).astype(float) == x).all())
+
     for digits in range(1, 7):
-        if numbers.any() and (np.round(numbers, digits) == numbers).all():
-            return 0.5 * 10.0**-digits
-    return 0.0
+        if printed(f".{digits}f"):
+            error = np.maximum(error, 0.5 * 10.0**-digits)
+            break
+    for digits in range(3, 8):
+        if printed(f".{digits}g"):
+            exponent = np.floor(np.log10(np.where(size > 0, size, 1)))
+            own = 0.5 * 10.0 ** (exponent + 1 - digits)
+            return np.maximum(error, np.where(size > 0, own, 0))
+    return error
 
 
 def _moments(y: Curves, floor: Curve) -> tuple[Curve, Curve]:
@@ -276,8 +311,8 @@ def _moments(y: Curves, floor: Curve) -> tuple[Curve, Curve]:
     reach = np.maximum(1, NEAR * t).astype(int)
     low, high = np.maximum(0, t - reach), np.minimum(length, t + reach + 1)
     variance = (total[high] - total[low]) / (high - low)
-    unit = np.sqrt((1 + 1 / draws) * (np.maximum(variance, 0) + floor**2))
-    return y.mean(0), unit
+    unit = np.hypot(np.sqrt(np.maximum(variance, 0)), floor)
+    return y.mean(0), math.sqrt(1 + 1 / draws) * unit
 
 
 def _limits(y: Curves, floor: Curve, rate: float) -> Curve:
@@ -303,7 +338,8 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     broken = np.flatnonzero(~np.isfinite(curve))
     stop = min([end, *broken[:1].tolist()])
     y = np.log(curve[:stop]) if bounds.is_log else curve[:stop]
-    z = np.abs(y - bounds.center[:stop]) / bounds.unit[:stop]
+    with np.errstate(over="ignore"):
+        z = np.abs(y - bounds.center[:stop]) / bounds.unit[:stop]
     ratios = z / bounds.limit[:stop]
     over = np.flatnonzero(ratios > 1)
     first = int(over[0]) if over.size else None
@@ -328,9 +364,10 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
         return found, not broken.size
     if broken.size:
         # The update at which a training breaks varies between draws as well.
-        begin, begins = broken[:1] + 1.0, bounds.broken[:, None] + 1.0
-        # Updates are whole numbers.
-        when, undecided = _judge(name, begin, _bounds(begins, begin, bounds.rate, 0.5))
+        begin, begins = broken[:1] + 0.0, bounds.broken[:, None] + 0.0
+        half = np.array([0.5])
+        of_updates = _bounds(begins, begin, bounds.rate, half, updates=True)
+        when, undecided = _judge(name, begin, of_updates)
         many = f"{bounds.broken.min()} to {bounds.broken.max()}"
         note = f"NaN or infinite from update {broken[0]} on, the draws from {many} on"
         if when.first is not None:
@@ -343,9 +380,10 @@ def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
     return result, bool(near.any())
 
 
-def _curve(name: str, x: object, length: int) -> Curve:
-    """Returns a curve as an array, and refuses one of another length."""
-    array = real_numbers(np.asanyarray(x), name)
+def _curve(name: str, x: object, length: int) -> np.ndarray:
+    """Returns a curve in its own type, and refuses one of another length."""
+    array = given_array(x, name, "one number for each update")
+    real_numbers(array, name)
     if array.shape != (length,):
         raise NoiseError(
             f"{name} of shape {list(array.shape)}: expected one number for each of "
@@ -422,11 +460,18 @@ def _batches(
     if callable(batches):
         count = 100 if updates is None else updates
         return lambda: ((t, batches(t)) for t in range(count))
-    iterable = isinstance(batches, Iterable) or hasattr(batches, "__getitem__")
-    expect(iterable, "batches", batches, "a list, or a function of the update")
+    several = isinstance(batches, Iterable) or hasattr(batches, "__getitem__")
+    # The elements of these are names or letters, no batches.
+    several = several and not isinstance(batches, Mapping | str | bytes)
+    expect(several, "batches", batches, "a list, or a function of the update")
     listed = batches if isinstance(batches, Sequence) else list(batches)
+    expect(len(listed), "batches", batches, "one or more")
     count = len(listed) if updates is None else updates
-    expect(0 < count <= len(listed), "batches", f"{len(listed)} of them", "one or more")
+    if count > len(listed):
+        raise NoiseError(
+            f"updates={updates}: there are {len(listed)} batches; expected at most "
+            "this number, or batches as a function of the update"
+        )
     return lambda: zip(range(count), listed, strict=False)
 
 
@@ -452,14 +497,20 @@ class NoisyTraining:
             (before,), _ = static.filled(arrays)
             after, numbers = _checked(step(before, batch))
             static_after, arrays_after, _ = split((after,))
-            shapes, shapes_after = (
-                [jnp.shape(x) for x in xs] for xs in (arrays, arrays_after)
-            )
-            if static_after != static or shapes != shapes_after:
+            if static_after != static:
                 raise NoiseError(
                     f"step: its state is {static.tree} before and {static_after.tree} "
                     "after an update: expected the same leaves, of the same shapes"
                 )
+            shapes = zip(
+                *(map(jnp.shape, x) for x in (arrays, arrays_after)), strict=True
+            )
+            for i, (shape, shape_after) in enumerate(shapes):
+                if shape != shape_after:
+                    raise NoiseError(
+                        f"step: array {i} of its state has shape {list(shape)} before "
+                        f"and {list(shape_after)} after an update: expected the same"
+                    )
             self.names = list(numbers)
             return arrays_after, list(numbers.values())
 
@@ -484,12 +535,13 @@ class NoisyTraining:
         count = len(keys)
         arrays = [jnp.broadcast_to(x, (count, *jnp.shape(x))) for x in self.arrays]
         outputs = []
-        for update, batch in batches:
-            static, given, _ = split((batch,))
-            inputs = np.uint32(update), arrays, given, static.checked()
-            arrays, numbers = self.many(keys, *inputs)
-            outputs.append(numbers)
-        columns = zip(*jax.device_get(outputs), strict=True)
+        with asking():
+            for update, batch in batches:
+                static, given, _ = split((batch,))
+                inputs = np.uint32(update), arrays, given, static.checked()
+                arrays, numbers = self.many(keys, *inputs)
+                outputs.append(numbers)
+            columns = zip(*jax.device_get(outputs), strict=True)
         return {n: np.stack(x, 1) for n, x in zip(self.names, columns, strict=True)}
 
 
@@ -506,9 +558,11 @@ def _checked(result: PyTree) -> tuple[PyTree, dict[str, Array]]:
     if not _is_number(loss):
         kind = getattr(loss, "dtype", type(loss).__name__)
         shape = list(getattr(loss, "shape", ()))
-        raise NoiseError(f"{expected}; the loss is {kind}{shape}, no real number")
+        raise NoiseError(
+            f"{expected}; the loss is {kind}{shape}, no floating-point array []"
+        )
     numbers = {name: x for name, x in metrics.items() if _is_number(x)}
-    return after, {"loss": loss} | numbers
+    return after, {"loss": loss} | numbers | {"loss": loss}
 
 
 def _is_number(x: object) -> bool:

@@ -84,6 +84,59 @@ def test_halves_of_a_batch_and_printed_digits_are_noise(band):
     assert band.compare(np.round(trained()[0], 4)).answer == "noise"
 
 
+@pytest.mark.parametrize("form", [".4f", ".5g", ".4e", ".7g"])
+@pytest.mark.parametrize("kind", [float, np.float32])
+def test_digits_of_a_printed_curve_are_its_precision(band, form, kind):
+    loss = trained()[0]
+    printed = np.array([float(format(x, form)) for x in loss], kind)
+    assert band.compare(printed).answer == "noise"
+    assert band.compare(1.01 * loss).first == 0
+
+
+@pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
+def test_a_curve_may_be_a_list_in_a_narrow_type(band, kind):
+    assert band.compare([jnp.asarray(x, kind) for x in trained()[0]]).answer == "noise"
+    assert noise.curves([[kind(1)], [kind(1.1)]], [[1], [1.1]]).answer == "cannot tell"
+
+
+def test_losses_of_zero_are_compared():
+    draws = np.zeros((8, 6), np.float32)
+    draws[:, :2] = 1 + 1e-7 * np.random.default_rng(0).standard_normal((8, 2))
+    band = noise.Band(draws, {}, 0.0, 8, [{"loss": draws}], None)
+    curve = draws[0].astype(float)
+    assert band.compare(curve).answer == "noise"
+    curve[3] = 1e-9
+    assert band.compare(curve).first == 3
+    assert "half width" in str(band)
+
+
+def test_the_loss_is_no_metric():
+    def named(state, batch):
+        after, (loss, _) = step(state, batch)
+        return after, (loss, {"loss": 2 * loss, 3: loss, "norm": loss})
+
+    band = noise.training(named, state(), batch, updates=2)(KEY)
+    np.testing.assert_allclose(band.losses[0], trained(updates=2)[0], rtol=1e-5)
+    assert list(band.metrics) == [3, "norm"]
+    with pytest.raises(noise.NoiseError, match=r"metric='a': .* 3, norm"):
+        band.compare(band.losses[0], a=band.losses[0])
+
+
+def test_a_loop_of_the_step_that_does_not_end_is_named():
+    def root(state, batch):
+        def moves(pair):
+            return jnp.any(pair[0] != pair[1])
+
+        x = jnp.abs(batch[1]) + 1
+        end = jax.lax.while_loop(
+            moves, lambda p: (0.5 * (p[0] + x / p[0]), p[0]), (x, 0 * x)
+        )
+        return state, jnp.sum(end[0])
+
+    with pytest.raises(noise.NoiseError, match="does not converge"):
+        noise.training(root, state(), batch, updates=3)(KEY)
+
+
 def test_a_fault_is_found_at_the_update_that_it_changes(band):
     def late(state, batch):
         rate = jnp.where(state["update"] == 20, 0.1001, 0.1)
@@ -145,6 +198,8 @@ def test_a_training_that_ends_in_nan_at_an_update_of_chance():
         assert band.compare(curve).answer == "noise"
     draws[:], curve[:] = np.nan, np.nan
     assert "relative" not in str(band.compare(curve))
+    curve[:2] = 1
+    assert band.compare(curve).first == 0
 
 
 def test_a_loss_of_few_bits_is_compared_with_its_precision():
@@ -227,6 +282,10 @@ STEPS = {
     "traceable": (reads_numbers, "JAX cannot trace it .* expected a pure function"),
     "with a loss": (lambda state, batch: state, r"expected \(state, loss\)"),
     "of one loss": (lambda s, b: (s, b[0]), r"the loss is float32\[16, 6\]"),
+    "of one shape": (
+        lambda s, b: (s | {"update": b[0]}, jnp.float32(1)),
+        r"array 0 of its state has shape \[\] before and \[16, 6\] after",
+    ),
     "of one structure": (
         lambda s, b: ({"w": s["w"]}, jnp.float32(1)),
         "expected the same leaves, of",
@@ -246,8 +305,13 @@ def test_curves_of_other_lengths_are_refused(band):
         band.compare([1.0, 2.0, 3.0])
     with pytest.raises(noise.NoiseError, match=r"metric='norm': .* grad_norm"):
         band.compare(np.ones(UPDATES), norm=np.ones(UPDATES))
-    with pytest.raises(noise.NoiseError, match="batches"):
-        noise.training(step, state(), [])
+    with pytest.raises(noise.NoiseError, match="one number for each update"):
+        band.compare([1.0, [2.0, 3.0]])
+    for batches in ([], {"x": np.ones(3)}, "text"):
+        with pytest.raises(noise.NoiseError, match="batches="):
+            noise.training(step, state(), batches)
+    with pytest.raises(noise.NoiseError, match="updates=3: there are 2 batches"):
+        noise.training(step, state(), [batch(0)] * 2, updates=3)
 
 
 def recorded(n, shift=0.0, seed=0):
