@@ -17,7 +17,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 
 import filelock
@@ -29,6 +29,7 @@ from prednet_jax.errors import UserError, log_line
 # files, a video or an .npy, which are read piece by piece.
 LIMIT = 4 * 2**30
 
+_AS_IT_WAS = "expected the file that was opened"
 _STARTS = {b"PK\x03\x04": "zip", b"PK\x05\x06": "zip", b"\x93NUMPY": "npy"}
 _STARTS |= {b"\x89HDF\r\n\x1a\n": "hdf5"}
 # Errors that readers of binary formats raise on broken bytes. A header may also claim
@@ -111,6 +112,50 @@ def kind(path: str | os.PathLike) -> str | None:
     with open_binary(path) as file:
         head = file.read(8)
     return next((_STARTS[start] for start in _STARTS if head.startswith(start)), None)
+
+
+def changed(path: str | os.PathLike) -> FileError:
+    """Returns the error about a file that is another one than when it was opened."""
+    return FileError(f"{path}: changed while it was in use; {_AS_IT_WAS}")
+
+
+class Unchanged:
+    """A file that has to stay as it was opened, while its parts are read over hours.
+
+    Its size and time show a change. Where the time alone is another one, the content
+    decides, since a file that was only touched is the same.
+
+    Attributes:
+        content: what `digest`, which reads the whole file, returned at first.
+    """
+
+    def __init__(self, path: str | os.PathLike, digest: Callable[[], str]):
+        self._path, self._digest = path, digest
+        self._stat = os.stat(path)
+        self.content = digest()
+
+    def check(self, *, anew: bool = False) -> None:
+        """Refuses the file, by a FileError, if it has changed.
+
+        A file that was removed or replaced stays readable where it is open, and is
+        refused only if it is opened `anew`.
+        """
+        try:
+            now = os.stat(self._path)
+        except OSError as error:
+            if anew:
+                raise FileError(
+                    f"{self._path}: {error.strerror}; {_AS_IT_WAS}"
+                ) from None
+            return
+        same = os.path.samestat(self._stat, now)
+        size, time = now.st_size, now.st_mtime_ns
+        known = size == self._stat.st_size and time == self._stat.st_mtime_ns
+        if (same and known) or not (same or anew):
+            return
+        if size != self._stat.st_size or self._digest() != self.content:
+            raise changed(self._path)
+        self._stat = now
 
 
 @contextlib.contextmanager

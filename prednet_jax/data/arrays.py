@@ -11,6 +11,7 @@ read into memory; other arrays are mapped.
 """
 
 import hashlib
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -85,19 +86,9 @@ class _Film:
         name, array = str(self._path), self._array
         fit = fit.settled(self._height, self._width)
         fit.check(self._height, self._width, f"a frame of {name}")
-        digest = hashlib.sha256()
-        rows = max(1, _CHUNK // max(1, array.nbytes // len(array)))
-        for start in range(0, len(array), rows):
-            part = self._read(slice(start, start + rows))
-            if self._fractions and not np.all((part >= 0) & (part <= 1)):
-                axis = "frames" if self._layout[0] == "T" else f"axis {self._layout[0]}"
-                raise UserError(
-                    f"data={name}: {array.dtype} from {part.min()} to {part.max()} in "
-                    f"{axis} {start} to {start + len(part) - 1}; {_ACCEPTED}"
-                )
-            digest.update(np.ascontiguousarray(part).data)
+        self._file = files.Unchanged(self._path, self._digest)
         identity: dict[str, Any] = {
-            "frames": digest.hexdigest(),
+            "frames": self._file.content,
             "shape": list(array.shape),
             "boundaries": self._boundaries,
         }
@@ -110,14 +101,36 @@ class _Film:
             name, self._total, self._boundaries, frames, reader="npz", **identity
         )
 
+    def _digest(self) -> str:
+        """Returns the SHA-256 of all frames, and checks them."""
+        name, array = str(self._path), self._array
+        digest = hashlib.sha256()
+        rows = max(1, _CHUNK // max(1, array.nbytes // len(array)))
+        for start in range(0, len(array), rows):
+            part = self._read(slice(start, start + rows))
+            if self._fractions and not np.all((part >= 0) & (part <= 1)):
+                axis = "frames" if self._layout[0] == "T" else f"axis {self._layout[0]}"
+                raise UserError(
+                    f"data={name}: {array.dtype} from {part.min()} to {part.max()} in "
+                    f"{axis} {start} to {start + len(part) - 1}; {_ACCEPTED}"
+                )
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
     def _read(self, place: Any) -> np.ndarray:
         """Reads a part of the array."""
         problem = f"data={self._path}: a part of its array is broken"
+        mapped = getattr(self._array, "base", None)
+        # The system ends a process that reads a mapped file behind its end.
+        if isinstance(mapped, mmap.mmap) and mapped.size() < len(mapped):
+            raise UserError(f"{problem} (the file was cut); expected a whole file")
         with files.broken_as(problem, "; expected a whole file"):
             return self._array[place]
 
     def _frame(self, index: int) -> np.ndarray:
         """Returns a frame uint8 `[H, W, C]`."""
+        if type(self._array) is not np.ndarray:  # It is not in memory.
+            self._file.check()
         place = dict(zip("NT", divmod(index, self._steps), strict=True))
         chosen = (place.get(axis, slice(None)) for axis in self._layout)
         picture = self._read(tuple(chosen))

@@ -87,10 +87,15 @@ def open_images(name: str, sequences: Iterable[Sequence[str]], fit: Fit) -> Fram
     read = {path: _digest_and_size(path, fit) for path in dict.fromkeys(paths)}
     mixed = len({size for _, size in read.values()}) > 1
     fit = dataclasses.replace(fit, mixed=mixed)
-    frames = fit.frames(
-        lambda index: decode(_bytes(paths[index]), paths[index]),
-        lambda index: paths[index],
-    )
+
+    def picture(index: int) -> np.ndarray:
+        data = _bytes(path := paths[index])
+        if not read[path][0].startswith(hashlib.sha256(data).hexdigest()):
+            decode(data, path)  # Names a broken one.
+            raise files.changed(path)
+        return decode(data, path)
+
+    frames = fit.frames(picture, lambda index: paths[index])
     identity = {"files": [read[path][0] for path in paths], "boundaries": begins}
     return fit.source(name, len(paths), begins, frames, reader="images", **identity)
 

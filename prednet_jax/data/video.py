@@ -10,6 +10,7 @@ transparency.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import threading
 import weakref
@@ -52,12 +53,12 @@ _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionar
 def open_video(path: Path, fit: Fit) -> FrameSource:
     """Opens the first track of a video; a rotation in its header is not applied."""
     name = str(path)
-    digest, video = files.digest(path), Video(path, fit)
+    video = Video(path, fit)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
         errors.log_line(f"data={name}: {video.bits} bits a channel are reduced to 8")
     source = video.fit.source(
-        name, video.length, (0,), video.read, reader="video", file=digest
+        name, video.length, (0,), video.read, reader="video", file=video.file.content
     )
     if not video.rate or video.rate < _FAST:
         return source
@@ -74,6 +75,7 @@ class Video:
         import av
 
         self._path, self.bits = path, 0
+        self.file = files.Unchanged(path, functools.partial(files.digest, path))
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
             self.length, self.stamps, self.rate = _index(path)
@@ -91,7 +93,10 @@ class Video:
     def _at(self, number: int) -> Any:
         """Returns a frame; only the videos that were read last stay open."""
         with _TURN:
-            if number < self._next or (self.stamps and number > self._next + _NEAR):
+            jump = self.stamps and number > self._next + _NEAR
+            anew = number < self._next or bool(jump)
+            self.file.check(anew=anew)
+            if anew:
                 self._frames = _numbered(self._path, self.stamps, number)
             _RUNNING.pop(id(self), None)
             _RUNNING[id(self)] = self

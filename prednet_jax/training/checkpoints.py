@@ -59,8 +59,7 @@ def save(
     temporary = files.aside(path)
     try:
         write_arrays(temporary, tree)
-        digest = {"files_sha256": _files_digest(temporary), "loss": loss}
-        records.write_json(temporary / DIGEST, {**digest, "passing": passing})
+        write_digest(temporary, loss=loss, passing=passing)
         for written in (*temporary.rglob("*"), temporary):
             files.sync(written)
         if path.exists():  # damaged, or of the same update before an interruption
@@ -110,9 +109,15 @@ def write_arrays(path: Path, tree: Any) -> None:
 
 
 def read_arrays(path: Path) -> Any:
-    """Reads a directory that `write_arrays` wrote."""
+    """Reads a directory that `write_arrays` wrote; a ValueError says what is broken."""
     with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
-        return checkpointer.restore(parent / path.name)
+        try:
+            return checkpointer.restore(parent / path.name)
+        except MemoryError:
+            raise
+        except Exception as error:
+            # orbax raises bare exceptions too, caused by what tensorstore found.
+            raise ValueError(files.reason(error.__cause__ or error)) from error
 
 
 def updates(directory: str | os.PathLike) -> list[int]:
@@ -134,7 +139,7 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
         raise FileError(
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
-    if _digest(path).get("files_sha256") != _files_digest(path):
+    if not is_whole(path):
         raise DamagedError(
             f"{path}: damaged; its files are not those that were saved: "
             "remove it, and an earlier checkpoint is used"
@@ -235,6 +240,17 @@ def _files_digest(folder: Path) -> str:
             line = f"{path.relative_to(folder)} {files.digest(path)}\n"
             whole.update(line.encode())
     return whole.hexdigest()
+
+
+def write_digest(folder: Path, **more: object) -> None:
+    """Writes the digest of the files of a directory, by which `is_whole` knows them."""
+    digest = {"files_sha256": _files_digest(folder), **more}
+    records.write_json(folder / DIGEST, digest)
+
+
+def is_whole(folder: Path) -> bool:
+    """Returns whether the files of a directory are those of its digest."""
+    return _digest(folder).get("files_sha256") == _files_digest(folder)
 
 
 def _digest(path: Path) -> dict[str, object]:

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from prednet_jax import data, files, process, records
-from prednet_jax.errors import RunError, log_line
+from prednet_jax.errors import RunError, UserError, log_line
 from prednet_jax.models import parameters
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints, evaluation
@@ -192,6 +192,11 @@ class RunRecorder:
         self._saved = update
         self._losses.clear()
 
+    def keep(self, state: TrainState) -> None:
+        """Saves the state after the last update, unless it is saved already."""
+        if self._losses:
+            self._save(int(state.update), state)
+
     def prune(self) -> None:
         """Removes the checkpoints that the recipe does not keep.
 
@@ -309,6 +314,16 @@ def record_training(
                     f"{where} is saved after update {update}; --resume continues"
                 )
             bar.update(*lines)
+    except UserError as error:
+        # The next frames cannot be read: what was trained is not lost by that.
+        if last_states is None or jax.process_count() > 1:
+            raise
+        last_states = pair.gather(last_states)
+        for i, recorder in recorders.items():
+            recorder.keep(pair.state_of(last_states, i))
+        raise UserError(
+            f"{error}; saved after update {update}, from which --resume continues"
+        ) from None
     finally:
         bar.close()
         for recorder in recorders.values():

@@ -142,7 +142,7 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
     Parameters of a run have the precision of its training.
     """
     path = Path(path)
-    if (path / NETWORK).is_file():
+    if os.path.isfile(path / NETWORK):  # False, too, of a name that is too long.
         config, params = load_orbax(path)
     elif path.parent.name == checkpoints.FOLDER and path.name.isdigit():
         folder, update = path.parents[1], int(path.name)

@@ -1,5 +1,6 @@
 """Sentences about weights of other programs that this package does not read."""
 
+import os
 from pathlib import Path
 
 from prednet_jax.errors import UserError
@@ -41,7 +42,7 @@ def refuse(path: Path) -> None:
     if path.is_dir():
         names = {member.name for member in path.iterdir()}
         kind = next((k for m, k in _BY_MEMBER.items() if names & {*m}), None)
-    elif path.with_name(f"{path.name}.index").is_file():
+    elif os.path.isfile(path.with_name(f"{path.name}.index")):
         kind = "checkpoint"  # The prefix of the names of its files.
     else:
         of_suffix = (k for s, k in _BY_SUFFIX.items() if path.suffix in s)

@@ -95,6 +95,7 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
         temporary.mkdir()
         checkpoints.write_arrays(temporary / _ARRAYS, dict(params))
         records.write_bytes(temporary / NETWORK, _text(config).encode())
+        checkpoints.write_digest(temporary / _ARRAYS)
         os.rename(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -102,11 +103,17 @@ def save_orbax(path: str | os.PathLike, config: PredNetConfig, params: Mapping) 
 
 
 def load_orbax(path: str | os.PathLike) -> tuple[PredNetConfig, dict]:
-    """Reads a directory of `save_orbax`; anything else is a UserError."""
+    """Reads a directory of `save_orbax`; anything else is a UserError.
+
+    Directories of earlier versions have no digest of their arrays.
+    """
     folder = Path(path).absolute()
     text = files.read_text(folder / NETWORK)
     with files.broken_as(f"{path}: broken", "; expected the network's arrays"):
-        params = checkpoints.read_arrays(folder / _ARRAYS)
+        arrays = folder / _ARRAYS
+        if (arrays / checkpoints.DIGEST).exists() and not checkpoints.is_whole(arrays):
+            raise ValueError("its files are not those that were saved")
+        params = checkpoints.read_arrays(arrays)
     return _checked(path, text, params)
 
 

@@ -1,3 +1,7 @@
+import os
+import shutil
+
+import h5py
 import jax
 import numpy as np
 import pytest
@@ -233,6 +237,48 @@ def test_a_broken_picture_is_named_when_it_is_read(tmp_path):
         source.read(2, 4)
     with pytest.raises(UserError, match=r"f_1\.png: not a readable image"):
         source.read(0, 3)
+
+
+def test_a_file_that_changes_while_it_is_in_use_is_refused(tmp_path):
+    """Other frames were read than those of the fingerprint, or a process died."""
+    films = np.repeat(np.repeat(pictures(range(40)), 2, 1), 2, 2)
+
+    def npy(path):
+        np.save(path, films)
+
+    def hkl(path):
+        with h5py.File(path, "w") as file:
+            file["data_0"] = films
+
+    def gif(path):
+        first, *others = map(Image.fromarray, films)
+        first.save(path, save_all=True, append_images=others, duration=100)
+
+    def png(path):
+        write_images(path.parent, range(40))
+
+    kinds = (npy, "a.npy"), (hkl, "a.hkl"), (gif, "a.gif"), (png, "f_1.png")
+    for write, name in kinds:
+        path = tmp_path / f"of_{name}" / name
+        path.parent.mkdir()
+        write(path)
+        given = path.parent if name == "f_1.png" else path
+        source = open_source(str(given), crop="antialias", **FULL)
+        whole, content = source.read(0, 40), path.read_bytes()
+        # The same content at another time, or in another file, is no change.
+        os.utime(path, (1e9, 1e9))
+        if write in (gif, png):  # The others stay open.
+            shutil.copy(path, tmp_path / "copy")
+            os.replace(tmp_path / "copy", path)
+        np.testing.assert_array_equal(source.read(0, 40), whole)
+        changes = content[: len(content) // 2], content[:-9] + bytes(9), content[::-1]
+        for number, change in enumerate(changes):
+            path.write_bytes(change)
+            os.utime(path, (number, number))
+            with pytest.raises(UserError, match=rf"{name}.*(changed|not a readable)"):
+                source.read(0, 40)
+        path.write_bytes(content)
+        np.testing.assert_array_equal(source.read(0, 40), whole)
 
 
 # Files that are damaged or mean harm are in test_hostile_files.py.

@@ -22,9 +22,10 @@ from runs_on_disk import (
 )
 
 from prednet_jax import PredNetConfig, tasks
-from prednet_jax.training import checkpoints, run_recorder, train_seeds
+from prednet_jax.errors import UserError
+from prednet_jax.training import checkpoints, loop, run_recorder, train_seeds
 from prednet_jax.training.recipe import Recipe
-from prednet_jax.training.settings import DataSettings, TrainingSettings
+from prednet_jax.training.settings import DataSettings, RecordSettings, TrainingSettings
 
 # Goes on for a second or more; one program for all that uses it.
 LONG = (*TINY, "--updates=400", "--noprogress")
@@ -124,6 +125,40 @@ def test_a_run_is_saved_by_the_clock(monkeypatch, tmp_path):
     )
     train_seeds.train_seeds(recipe, {0: tmp_path / "r"})
     assert seen == [[1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("damage", ["cut", "other"])
+def test_frames_that_change_end_a_training_that_is_saved(monkeypatch, tmp_path, damage):
+    """A mapped file that was cut ended the process; other frames were trained on."""
+    monkeypatch.setattr(loop, "CHUNK_BYTES", 1)
+    path = tmp_path / "frames.npy"
+    frames = np.random.default_rng(0).integers(0, 255, (4000, 8, 8, 3), np.uint8)
+    np.save(path, frames)
+    content = path.read_bytes()
+    recipe = Recipe(
+        task=tasks.of(PredNetConfig(channels=(3,), height=8, width=8)),
+        data=DataSettings(data=str(path), window=3),
+        training=TrainingSettings(updates=20),
+        records=RecordSettings(resume=True),
+    )
+    see = run_recorder.RunRecorder.see
+
+    def seen(self, record, *arguments):
+        see(self, record, *arguments)
+        if record.update == 5 and self.folder.name == "r":
+            with open(path, "r+b") as file:
+                file.truncate(5000) if damage == "cut" else file.write(content[::-1])
+
+    monkeypatch.setattr(run_recorder.RunRecorder, "see", seen)
+    train_seeds.train_seeds(recipe, {0: tmp_path / "whole"})
+    with pytest.raises(UserError, match=r"frames\.npy: changed .*; saved after update"):
+        train_seeds.train_seeds(recipe, {0: tmp_path / "r"})
+    assert saved(tmp_path / "r") == [len(metrics(tmp_path / "r"))]
+    assert 5 <= len(metrics(tmp_path / "r")) < 20
+    path.write_bytes(content)
+    monkeypatch.setattr(run_recorder.RunRecorder, "see", see)
+    train_seeds.train_seeds(recipe, {0: tmp_path / "r"})
+    assert_equal_runs(tmp_path / "whole", tmp_path / "r")
 
 
 TWO = (*TINY, "--channels=3", "--batch=2", "--updates=20", "--devices=1")
