@@ -362,8 +362,14 @@ class _Observed(NamedTuple):
         return _cosine(self.difference, effect) >= least
 
     def _is_factor(self, effect: np.ndarray) -> bool:
-        """Returns whether the difference is a factor of the value, the effect not."""
-        own, of_effect = (_cosine(x, self.value) for x in (self.difference, effect))
+        """Returns whether the difference is a factor of the value, the effect not.
+
+        A fault may scale a column: only the elements that differ are compared.
+        """
+        differs = self.difference != 0
+        own, of_effect = (
+            _cosine(x[differs], self.value[differs]) for x in (self.difference, effect)
+        )
         return own > FACTOR > of_effect
 
     def repeats(self, name: str) -> bool:

@@ -356,6 +356,29 @@ def test_a_running_sum_that_returns_to_zero_has_the_error_of_its_terms():
         reference.assert_close(wrong)
 
 
+@pytest.mark.parametrize(
+    ("seed", "part"), [(3, np.s_[4]), (3, np.s_[:, 3:5]), (4, np.s_[:, 1])]
+)
+def test_a_factor_of_a_part_is_no_format(seed, part):
+    """Rows and columns times 1.001 had the size of TF32, and some of its pattern."""
+    drawn = np.random.default_rng(seed)
+    x = drawn.standard_normal((14, 18)).astype("f4")
+    w = (drawn.standard_normal((18, 22)) / 4).astype("f4")
+
+    def fn(x):
+        if seed == 3:
+            return jax.nn.softmax((x @ w) @ (x @ w).T * 0.8)
+        return jax.nn.sigmoid(x @ w) @ w.T
+
+    wrong = fn(x).at[part].multiply(1.001)
+    report = noise.explain(fn, wrong, fn(x), draws=4)(KEY, x)
+    assert report.rung == "beyond", report
+    narrow = noise.inject(fn, noise.parse("tf32"))(KEY, x)
+    half = narrow.at[:, 7:].set(fn(x)[:, 7:])
+    for right in (narrow, half):
+        assert noise.explain(fn, right, fn(x), draws=4)(KEY, x).rung == "tf32"
+
+
 def test_wider_numbers_than_float64_are_refused():
     """They were judged in float64."""
     wide = np.ones(2, np.longdouble)
