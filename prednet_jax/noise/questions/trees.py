@@ -160,6 +160,9 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     """Returns whether two arrays hold the same numbers in any order."""
     if x.size != y.size:
         return False
+    here, there = (_extremes(v) for v in (x, y))  # They spare most of the sorting.
+    if not np.allclose(here, there, CONTENT, _least(there), equal_nan=True):
+        return False
     a, b = (np.sort(v, axis=None) for v in wide_leaves([x, y]))
     return bool(np.allclose(a, b, CONTENT, _least(b), equal_nan=True))
 
@@ -230,8 +233,9 @@ def _blocks(small: Weights, large: Weights) -> list[_Found]:
 def _extremes(x: np.ndarray, axis: int | None = None) -> np.ndarray:
     """Returns the largest and the smallest number, or those of each row of an axis."""
     (wide,) = wide_leaves([x])
+    real = np.abs(wide) if np.iscomplexobj(wide) else wide
     others = tuple(i for i in range(x.ndim) if i != axis)
-    return np.stack([f.reduce(wide.real, others) for f in _EXTREMES])
+    return np.stack([f.reduce(real, others) for f in _EXTREMES])
 
 
 class _Cut(NamedTuple):
