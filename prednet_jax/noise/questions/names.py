@@ -20,7 +20,7 @@ def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
             # JAX takes numbers in the order of this machine. A text has no dtype.
-            return {
+            arrays = {
                 n: x.astype(x.dtype.newbyteorder("="), copy=False)
                 for n, x in arrays.items()
             }
@@ -29,6 +29,13 @@ def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
         raise NoiseError(
             f"{what}={path}: expected a file of arrays as numpy.savez writes it ({why})"
         ) from None
+    for name, x in arrays.items():
+        if x.dtype.kind == "V":  # So NumPy writes what is no type of its own.
+            raise NoiseError(
+                f"{what}={path}: {name} is of type {x.dtype}: expected numbers; save "
+                "bfloat16 as float32"
+            )
+    return arrays
 
 
 def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:

@@ -158,8 +158,8 @@ def _flat(tree: PyTree) -> dict[str, PyTree]:
 
 def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     """Returns whether two arrays hold the same numbers in any order."""
-    if x.size != y.size:
-        return False
+    if x.size != y.size or x.size == 0:
+        return x.size == y.size
     here, there = (_extremes(v) for v in (x, y))  # They spare most of the sorting.
     if not np.allclose(here, there, CONTENT, _least(there), equal_nan=True):
         return False

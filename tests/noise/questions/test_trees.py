@@ -330,3 +330,15 @@ def test_a_scalar_is_paired_with_an_array_of_one_number():
     assert noise.compare_trees(
         {"scale": np.float32(4.6)}, {"scale": np.full(1, 4.6, "f4")}
     ).equal
+
+
+def test_weights_without_elements_are_equal():
+    tree = {"empty": np.zeros((0, 3), "f4"), "w": np.ones((2, 3), "f4")}
+    assert noise.compare_trees(tree, dict(tree)).equal
+
+
+def test_bfloat16_in_a_file_of_arrays_is_refused(tmp_path):
+    path = tmp_path / "weights.npz"
+    np.savez(path, w=np.asarray(jnp.ones(3, jnp.bfloat16)))
+    with pytest.raises(noise.NoiseError, match=r"w is of type .*bfloat16 as float32"):
+        noise.compare_trees({"w": np.ones(3, "f4")}, path)
