@@ -103,9 +103,9 @@ def _while(call: Call, words: Words, operands: list) -> list:
     def body(carry: tuple[Array, Array, list]) -> tuple[Array, Array, list]:
         step, going, old = carry
         new = call.body(words.at_step(step), [*body_consts, *old], "[body]")
-        step, new = step + np.uint32(1), loops.stopping(going, new, old)
+        step, kept = step + np.uint32(1), list(loops.stopping(going, new, old))
         # A stopped loop stays stopped, whatever noise makes of its predicate.
-        return step, going & predicate(step, new), new
+        return step, going & predicate(step, kept), kept
 
     first, init = jnp.zeros((), jnp.uint32), operands[n_cond + n_body :]
     start = first, predicate(first, init), init
