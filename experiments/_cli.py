@@ -49,8 +49,14 @@ sys.excepthook = _import_failed
 from absl import app, flags, logging  # noqa: E402
 
 from prednet_jax import files, records  # noqa: E402
-from prednet_jax.errors import RunError, UserError, missing_extra  # noqa: E402
+from prednet_jax.errors import (  # noqa: E402
+    RunError,
+    UserError,
+    missing_extra,
+    repeat_lost_interrupts,
+)
 
+repeat_lost_interrupts()
 FLAGS = flags.FLAGS
 # Flags that hold paths; an input may have a name instead, such as walk.
 _READ = ("data", "images", "validation_data", "weights", "init_weights", "input")

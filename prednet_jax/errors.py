@@ -8,7 +8,9 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 from prednet_jax.noise.errors import UserError as UserError
@@ -67,6 +69,26 @@ def log_line(text: str) -> None:
 def log_once(text: str) -> None:
     """Writes one line on stderr, once however often it is reported."""
     log_line(text)
+
+
+def repeat_lost_interrupts() -> None:
+    """Repeats a Ctrl-C that came in a callback, whose exceptions Python drops.
+
+    JAX has such a callback of the garbage collector, in which one of ten arrives while
+    a script starts. The traceback that Python would print is left out.
+    """
+    others = sys.unraisablehook
+
+    def repeat(dropped: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            others(dropped)
+            return
+        # A while later, when the callback has returned.
+        again = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
+
+    sys.unraisablehook = repeat
 
 
 # Files that an NVIDIA driver shows, on Linux and in Windows' Linux.

@@ -62,8 +62,7 @@ def train(args: argparse.Namespace) -> bool:
             )
     process.prepare(threads=parts.THREADS, first=first, cache=True)
     process.set_precision("float32")
-    folder = args.workdir / part.name
-    mine = wanted[first::step]
+    folder, mine = args.workdir / part.name, wanted[first::step]
     left = [seed for seed in mine if seed not in seed_records.finished(part, folder)]
     print(f"part {part.name}: {len(left)} of {len(mine)} seeds to run: {left}")
     manifest = provenance(args)
@@ -243,7 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"python -m study {args.command}: {error}", file=sys.stderr)
         return 2 if isinstance(error, errors.UserError) else 1
     except BrokenPipeError:  # Nobody reads the output any more, as in `| head`.
-        os._exit(128 + signal.SIGPIPE)
+        return 128 + signal.SIGPIPE
     except OSError as error:
         place = f"{error.filename}: {error.strerror}" if error.filename else error
         print(f"python -m study {args.command}: {place}", file=sys.stderr)
@@ -255,6 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, handler)
-    if (status := main()) == 128 + signal.SIGINT:
+    errors.repeat_lost_interrupts()
+    if (status := main()) > 128:
         os._exit(status)  # Threads that still train are not waited for.
     sys.exit(status)

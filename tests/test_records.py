@@ -243,3 +243,23 @@ def test_a_file_system_without_locks_is_said(
     with outcome, files.hold(tmp_path):
         pass
     assert ("cannot be locked" in capsys.readouterr().err) is not refused
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "null", '{"x": 1}', "[" * 100_000, '{"update"']
+)
+def test_scores_and_metrics_end_at_a_line_that_is_none(tmp_path, line):
+    """They were tracebacks when a run continued."""
+    good = {"update": 1, "loss": 0.5, "copy_last_frame_loss": 0.25, "ratio": 2.0}
+    for name in (records.VALIDATION, records.METRICS):
+        text = f"{json.dumps(good)}\n{line}\n{json.dumps(good)}\n"
+        (tmp_path / name).write_text(text)
+    assert records.read_validation(tmp_path) == [good]
+    assert len(records.metrics_lines(tmp_path / records.METRICS)) == 1
+
+
+def test_a_pipe_in_place_of_metrics_is_refused(tmp_path):
+    """It waited for a writer."""
+    os.mkfifo(tmp_path / records.METRICS)
+    with pytest.raises(UserError, match=r"metrics\.jsonl: is a pipe"):
+        records.metrics_lines(tmp_path / records.METRICS)

@@ -161,10 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(shown, flush=True)
     except BrokenPipeError:  # Nobody reads the output any more, as in `| head`.
-        os._exit(128 + signal.SIGPIPE)
+        return 128 + signal.SIGPIPE
     except OSError as error:  # Such as a full disk.
         print(f"{parser.prog}: output: {error.strerror}", file=sys.stderr, flush=True)
-        os._exit(1)
+        return 1
     return 0
 
 
@@ -173,4 +173,9 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.exit(main())
+    status = main()
+    try:
+        sys.stdout.flush()
+    except OSError:  # Python would report it a second time.
+        os._exit(status)
+    sys.exit(status)

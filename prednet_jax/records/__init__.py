@@ -10,6 +10,7 @@ import csv
 import hashlib
 import importlib.metadata
 import io
+import itertools
 import json
 import os
 import platform
@@ -166,6 +167,10 @@ def read_csv(path: str | os.PathLike) -> list[dict[str, str]]:
     return list(csv.DictReader(files.read_text(path).splitlines()))
 
 
+# What `validation.jsonl` has of the frozen weights after an update.
+SCORES = ("loss", "copy_last_frame_loss", "ratio")
+
+
 class ManifestError(FileError):
     """A file that is not the manifest of a run."""
 
@@ -307,11 +312,12 @@ def metrics_lines(path: Path) -> list[str]:
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
     """Yields the lines of a file of JSON up to the first torn one, and their values."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else ()
-    for line in lines:
+    # Reading a pipe would wait for a writer.
+    whole = files.read_bytes(path) if path.exists() else b""
+    for line in whole.splitlines(keepends=True):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if not line.endswith(b"\n"):
             return
@@ -319,8 +325,14 @@ def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
 
 
 def read_validation(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """Reads the rows of `validation.jsonl` up to a torn line, if it is there."""
-    return [row for _, row in _whole_lines(Path(directory) / VALIDATION)]
+    """Reads the rows of `validation.jsonl` up to one that is no score."""
+
+    def is_score(row: Any) -> bool:
+        named = isinstance(row, dict) and row.keys() >= {"update", *SCORES}
+        return named and None not in row.values() and all(map(_is_metric, row.values()))
+
+    rows = (row for _, row in _whole_lines(Path(directory) / VALIDATION))
+    return list(itertools.takewhile(is_score, rows))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class ExistingRun(NamedTuple):
 
     Attributes:
         manifest: the run's manifest, or None if there is no run.
-        finished: whether it has made all requested updates.
+        finished: whether it has made all requested updates, and has its weights.
     """
 
     manifest: Manifest | None = None
@@ -82,7 +82,9 @@ def inspect_run_directory(
         raise UserError(
             f"--resume: updates={updates}: expected at least the {old} of {folder}"
         )
-    return ExistingRun(manifest, finished and updates == old)
+    return ExistingRun(
+        manifest, finished and updates == old and records.WEIGHTS in parts
+    )
 
 
 def check_same(

@@ -158,8 +158,7 @@ class RunRecorder:
     def _validate(self, update: int, params: dict) -> None:
         assert self._recipe.validation is not None
         scored = self._recipe.validation.score(params)
-        names = ("loss", "copy_last_frame_loss", "ratio")
-        scores = {name: getattr(scored, name) for name in names}
+        scores = {name: getattr(scored, name) for name in records.SCORES}
         self._validated = {"update": update, **scores}
         with open(self.folder / records.VALIDATION, "a") as file:
             file.write(json.dumps(self._validated) + "\n")

@@ -16,7 +16,7 @@ import numpy as np
 
 from prednet_jax import data, files, process, records
 from prednet_jax import noise as noise_lib
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, log_line
 from prednet_jax.records import Manifest
 from prednet_jax.training import keys, loop, replicas, run_directory
 from prednet_jax.training.interruption import Interruption
@@ -146,6 +146,12 @@ def train_seeds(
         if run.writes and run.existing.finished:
             run_directory.remove_leftovers(run.folder)
             print(f"{run.folder}: finished, {recipe.updates} updates; nothing to do")
+            path = run.folder / records.METRICS
+            if (lines := len(records.metrics_lines(path))) < recipe.updates:
+                log_line(
+                    f"{path}: has lines of {lines} updates only; expected "
+                    f"{recipe.updates} (--overwrite trains anew)"
+                )
     if layout is None:
         runs = [run for run in runs if not run.existing.finished]
     else:

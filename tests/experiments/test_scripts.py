@@ -420,6 +420,19 @@ def test_an_interrupt_while_a_script_imports_is_one_line(tmp_path, early):
     assert done.stderr == "-c: interrupted\n"
 
 
+def test_an_interrupt_in_a_callback_is_not_lost():
+    """Python printed the traceback of one in a callback of JAX, and ran on."""
+    code = """
+import _cli, gc, signal, time
+gc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))
+gc.collect()
+gc.callbacks.clear()
+time.sleep(60)
+"""
+    done = python("-c", code, status=130, PYTHONPATH=str(SCRIPTS))
+    assert done.stderr == "-c: interrupted\n"
+
+
 def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
     folder = tmp_path / "\x1b[31mred\x07"
     folder.mkdir()

@@ -78,6 +78,18 @@ def test_resuming_a_finished_run_changes_nothing(train, whole):
     assert snapshot(whole) == before
 
 
+def test_what_a_finished_run_lost_is_made_again_or_named(train, whole, tmp_path):
+    """It was called finished, though `predict.py` found no weights."""
+    folder = shutil.copytree(whole, tmp_path / "r")
+    (folder / "weights.npz").unlink()
+    train("--resume", f"--workdir={folder}")
+    assert_equal_runs(whole, folder)
+    assert (folder / "weights.npz").read_bytes() == (whole / "weights.npz").read_bytes()
+    (folder / "metrics.jsonl").unlink()
+    done = train("--resume", f"--workdir={folder}")
+    assert "has lines of 0 updates only; expected 6 (--overwrite" in done.stderr
+
+
 @pytest.mark.fault
 def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     """The end is that of 9 updates in one go, bit for bit."""
