@@ -204,13 +204,13 @@ def plain_steps(params: Params, operands: Values, carried: list[int]) -> PlainSt
     return PlainSteps(steps, jnp.any(going))
 
 
-def stopping(going: Array, new: Values, old: Values) -> Values:
+def stopping(going: Array, new: Values, old: Values) -> list[Array]:
     """Returns the values after a step of a while loop that goes on where `going`.
 
     After vmap the predicate may have axes: each element then stops on its own.
     """
     if not going.ndim:
-        return new
+        return list(new)
 
     def keep(new: Array, old: Array) -> Array:
         axes = tuple(range(going.ndim))

@@ -45,7 +45,6 @@ from prednet_jax.noise.watch import Watched
 LEAST, SHOWN = 1.0, 12
 # Executions of an equation in a loop that are looked at.
 EXECUTIONS = 1024
-_AXIS = "noise"
 _PAIRS = frozenset({"add", "sub", "add_any"})
 _SUMS = frozenset(
     {
@@ -169,7 +168,7 @@ class _Pair(Watched):
             return self
 
         run = call.hooked(spec, hooks)
-        self.compiled = jax.vmap(run, (None, 0, None), axis_name=_AXIS)
+        self.compiled = jax.vmap(run, (None, 0, None))
 
     def run(self, key: Array, path: str = "") -> Outcome:
         """Returns the outcome of both rows; the sum at `path` has no noise."""
@@ -211,11 +210,26 @@ class _Pair(Watched):
         self.labels[step.path] = step
         (x,) = results
         terms = _size_of_terms(step, operands)
-        clean, noisy = lax.all_gather(x, _AXIS)
-        size, _ = lax.all_gather(terms, _AXIS)
+        clean, noisy = _rows(x)
+        size, _ = _rows(terms)
         digits = _digits_lost(clean, noisy, size)
         self.send(step.path, digits, self.place(words))
         return [jnp.where(self.chosen[self.number[step.path]], clean, x)]
+
+
+@jax.custom_batching.custom_vmap
+def _rows(x: Array) -> tuple[Array, Array]:
+    """Returns the values of the run without noise and of the run with noise.
+
+    Unlike a collective over the rows, it may be used inside a shard_map.
+    """
+    return x, x
+
+
+@_rows.def_vmap
+def _rows_of_batch(_: int, batched: list[bool], x: Array) -> tuple:
+    rows = (x[0], x[1]) if batched[0] else (x, x)
+    return rows, (False, False)
 
 
 def _is_sum(step: Step) -> bool:

@@ -330,6 +330,7 @@ class _Search(Watched):
             if o.shape != x.shape:
                 nan, unbounded = jnp.any(nan), jnp.any(unbounded)
             had_nan, had_any = had_nan | nan, had_any | unbounded
+        had_nan, had_any = (_on_any_device(had, x) for had in (had_nan, had_any))
         nan, infinite = jnp.isnan(x) & ~had_nan, jnp.isinf(x) & ~had_any
         made = nan | infinite
         place = self.place(words)
@@ -358,3 +359,12 @@ class _Search(Watched):
         )
         heal = self.replaced[self.number[step.path]] & made & ~had_any
         return jnp.where(heal, jnp.ones((), x.dtype), x)
+
+
+def _on_any_device(flag: Array, result: Array) -> Array:
+    """Returns a flag that varies over no device axes over which a result is the same.
+
+    There it holds on all devices if it holds on any.
+    """
+    same = set(compat.varying_axes(flag)) - set(compat.varying_axes(result))
+    return lax.psum(flag.astype(jnp.int32), tuple(sorted(same))) > 0 if same else flag

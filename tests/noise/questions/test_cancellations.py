@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from prednet_jax import noise
 
@@ -57,3 +58,15 @@ def test_sums_of_mixed_sign_count_and_random_ones_do_not():
     a, b = (jnp.float32(RANDOM.standard_normal(shape)) for _ in range(2))
     lost = noise.cancellations(lambda a, b: jnp.tanh(a @ b) + a)(a, b)
     assert all(c.digits_lost < 2 for c in lost)
+
+
+def test_sums_on_several_devices_are_looked_at():
+    mesh, spec = Mesh(np.array(jax.devices()[:1]), ("d",)), PartitionSpec("d")
+
+    def local(x):
+        return lax.psum(jnp.sum((x + 1000) - 1000), "d")
+
+    total = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=PartitionSpec())
+    report = noise.cancellations(total)(jnp.linspace(0.5, 1, 8))
+    assert report[0].primitive == "sub"
+    assert report[0].digits_lost == pytest.approx(3.4, abs=0.2)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from prednet_jax import noise
 
@@ -168,3 +169,21 @@ def test_operands_have_the_digits_of_their_type_and_a_matrix_has_no_element():
     assert "of 1.0000001" in str(entry)
     indefinite = np.array([[1, 2], [2, 1]], "f4")
     assert " at [" not in str(noise.first_nan(jnp.linalg.cholesky)(indefinite))
+
+
+def test_values_that_are_the_same_on_all_devices_stay_so():
+    mesh, spec = Mesh(np.array(jax.devices()[:1]), ("d",)), PartitionSpec("d")
+
+    def total(x):
+        def local(x):
+            logs = lax.psum(jnp.log(x), "d")
+            return lax.cond(logs[0] > 0, lambda: logs, lambda: 2 * logs)
+
+        return jax.shard_map(
+            local, mesh=mesh, in_specs=spec, out_specs=PartitionSpec()
+        )(x)
+
+    assert noise.first_nan(total)(jnp.full(3, 2.0)) is None
+    found = noise.first_nan(total)(jnp.array([1.0, -1.0, 2.0]))
+    assert found.primitive == "log"
+    assert noise.first_nan(total)(jnp.array([1.0, jnp.nan, 2.0])).path == "argument[0]"
