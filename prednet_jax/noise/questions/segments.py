@@ -171,7 +171,9 @@ class Program:
         step: Step,
     ) -> list[int]:
         results = tuple(map(self._new, avals))
-        sources = tuple(dict.fromkeys(_sources(step)))
+        inside = (s for body in step.bodies.values() for s in body.walk())
+        every = [*_sources(step), *(line for s in inside for line in _sources(s))]
+        sources = tuple(dict.fromkeys(every))
         self.nodes.append(Node(apply, tuple(operands), results, step, sources))
         return list(results)
 

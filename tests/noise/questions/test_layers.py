@@ -669,3 +669,23 @@ def test_one_layer_may_have_an_order_of_axes_of_its_own():
         fn = functools.partial(port, wrong=wrong)
         first = noise.compare_layers(fn, there)(KEY, x).first
         assert (first and first.name) == wrong
+
+
+def test_lines_inside_a_loop_are_among_the_lines():
+    w, x = normal(6, 6), normal(4, 3, 6)
+
+    def port(x, bias=0.0):
+        def step(h, x):
+            mixed = h @ w + x
+            h = jnp.tanh(mixed + bias)  # the line
+            return h, h
+
+        last, _ = jax.lax.scan(step, jnp.zeros((3, 6)), x)
+        return {"last": last, "head": last @ w}
+
+    there = reference_of(port, x)
+    report = noise.compare_layers(functools.partial(port, bias=0.1), there)(KEY, x)
+    assert report.first.name == "last"
+    with open(__file__) as file:
+        (line,) = [i for i, x in enumerate(file, 1) if x.endswith("# the line\n")]
+    assert any(f":{line} in step" in x for x in report.lines)
