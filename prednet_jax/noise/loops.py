@@ -15,7 +15,7 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -150,12 +150,20 @@ class PlainSteps(NamedTuple):
     repeats: Array
 
 
-def plain_steps(params: Params, operands: Values, carried: list[int]) -> PlainSteps:
+def plain_steps(
+    params: Params,
+    operands: Values,
+    carried: list[int],
+    cond: Callable[..., Values],
+    body: Callable[..., Values],
+) -> tuple[PlainSteps, list[Array]]:
     """Runs a while loop without noise, in its own types, until it ends or repeats.
 
     A loop whose values are those of an earlier step never ends. Each step is compared
     with the last one whose number is a power of two (Brent, "An improved Monte Carlo
-    factorization algorithm", BIT 20, 1980). `carried` is what `deciding` gives.
+    factorization algorithm", BIT 20, 1980). `carried` is what `deciding` gives; `cond`
+    and `body` evaluate the programs, in which loops end in the same way. The second
+    result are the values at the end.
     """
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     programs = [params[f"{name}_jaxpr"] for name in ("cond", "body")]
@@ -166,7 +174,6 @@ def plain_steps(params: Params, operands: Values, carried: list[int]) -> PlainSt
         for x, t in zip(operands, types, strict=True)
     ]
     cond_consts, body_consts = start[:n_cond], start[n_cond : n_cond + n_body]
-    cond, body = map(compat.as_function, programs)
     # The state of the host, or of a mutable array, is no carried value.
     has_state = any(calls_host(p, ("io_callback",)) for p in programs)
     comparable = not has_state and not any(map(compat.is_ref, types))
@@ -177,9 +184,9 @@ def plain_steps(params: Params, operands: Values, carried: list[int]) -> PlainSt
 
     def step(carry: tuple) -> tuple:
         number, going, old, kept, _ = carry
-        new = stopping(going, body(*body_consts, *old), old)
+        new = stopping(going, body([*body_consts, *old]), old)
         number = number + np.uint32(1)
-        going = going & cond(*cond_consts, *new)[0]
+        going = going & cond([*cond_consts, *new])[0]
         now = bits_of(new)
         repeats = are_same(now, kept)
         keeps = number & (number - np.uint32(1)) == 0
@@ -198,10 +205,17 @@ def plain_steps(params: Params, operands: Values, carried: list[int]) -> PlainSt
     first, bits = jnp.zeros((), jnp.uint32), bits_of(init)
     # False, but in a shard_map it varies as it will in the loop.
     never = are_same(bits, bits) & jnp.array(False)
-    carry = first, cond(*cond_consts, *init)[0], init, bits, never
+    carry = first, cond([*cond_consts, *init])[0], init, bits, never
     with jax.named_scope(PLAIN):
-        steps, going, *_ = lax.while_loop(goes_on, step, carry)
-    return PlainSteps(steps, jnp.any(going))
+        steps, going, end, *_ = lax.while_loop(goes_on, step, carry)
+    return PlainSteps(steps, jnp.any(going)), end
+
+
+def with_own_refs(operands: Values) -> list:
+    """Returns operands of a loop with copies of mutable arrays, to be written to."""
+    return [
+        jax.new_ref(x[...]) if compat.is_ref(jax.typeof(x)) else x for x in operands
+    ]
 
 
 def stopping(going: Array, new: Values, old: Values) -> list[Array]:

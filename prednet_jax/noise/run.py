@@ -37,11 +37,13 @@ class Evaluation:
     `switch` returns for a path a boolean that is known at run time: where it is False,
     noisy values are computed but clean ones used. `watches` adds loop counters to
     words. `changes` says where values may differ from the program's own, so that loops
-    may not end, as in "in float64"; noise alone does it "under this noise".
+    may not end, as in "in float64"; noise alone does it "under this noise". `is_plain`
+    is whether it is a run without noise that only counts a loop's steps.
     """
 
     watches = False
     changes = ""
+    is_plain = False
 
     def __init__(self, switch: Callable[[str], Array | None] = lambda path: None):
         self.switch = switch
@@ -103,6 +105,23 @@ class Evaluation:
                 values[var] = materialised(x) if hold else x
 
 
+class _Plain(Evaluation):
+    """Evaluates a plan without its noise, in the types of its program."""
+
+    changes = "without noise"
+    is_plain = True
+
+    def first_order(self, call: "Call", words: Words, operands: list) -> list:
+        if call.step.name in ("debug_callback", "debug_print"):
+            return []  # Only the noisy run shows its values.
+        return plain(call.step, typed(call.step, operands))
+
+    def body(
+        self, call: "Call", words: Words, operands: Values, label: str
+    ) -> list[Array]:
+        return at_words(call.step.bodies[label], words, operands, self, _NOTHING)
+
+
 class Call(NamedTuple):
     """A higher-order equation while it is evaluated; see `HigherOrder.run`."""
 
@@ -129,6 +148,10 @@ class Call(NamedTuple):
     def body(self, words: Words, operands: Values, label: str = "") -> list[Array]:
         """Evaluates one of the equation's bodies under noise."""
         return self.evaluation.body(self, words, operands, label)
+
+    def plainly(self, words: Words, operands: Values, label: str) -> list[Array]:
+        """Evaluates one of the equation's bodies without noise."""
+        return self._replace(evaluation=_Plain()).body(words, operands, label)
 
     def decided(self, words: Words, number: Array) -> None:
         """Records the decision of the equation itself."""

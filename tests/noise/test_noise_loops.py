@@ -8,6 +8,7 @@ import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -117,8 +118,10 @@ def test_an_interrupt_ends_a_command(tmp_path):
 
 def reflected(v):
     """Ends only if the sum of thirds is 1 exactly, and else goes to and fro."""
-    total = v @ jnp.ones(3)
+    return to_and_fro(v @ jnp.ones(3))
 
+
+def to_and_fro(total):
     def step(carry):
         return total - carry[0], carry[0]
 
@@ -132,7 +135,7 @@ THIRDS = jnp.full(3, 1 / 3)
 def test_a_loop_that_noise_starts_elsewhere_is_named():
     """No noise acts inside, and without noise it does not end from there either."""
     noisy = noise.inject(reflected, noise.UlpPerturbation(primitives=("dot_general",)))
-    line = line_of(reflected, "to and fro")
+    line = line_of(to_and_fro, "to and fro")
     words = rf"loop at {line}\w+ does not converge: it ran 100 times the . steps after"
 
     def several():
@@ -141,6 +144,50 @@ def test_a_loop_that_noise_starts_elsewhere_is_named():
 
     with pytest.raises(noise.NoiseError, match=f"^under this noise the {words}"):
         several()
+
+
+def shrinking(v, inner):
+    """Ends after some steps, each of which needs the result of another loop."""
+    total = v @ jnp.ones(3)
+
+    def step(x):
+        return 0.5 * x * inner(total)
+
+    return lax.while_loop(lambda x: x > 1e-2, step, jnp.float32(1))
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit, jax.checkpoint])
+def test_a_loop_in_a_loop_that_noise_starts_elsewhere_is_named(around):
+    """The run without noise of the loop around it did not end."""
+    dots = noise.UlpPerturbation(primitives=("dot_general",))
+    noisy = noise.inject(lambda v: shrinking(v, around(to_and_fro)), dots)
+    line = line_of(to_and_fro, "to and fro")
+
+    def several():
+        for key in jax.random.split(KEY, 16):
+            noisy(key, THIRDS)
+
+    with pytest.raises(noise.NoiseError, match=f"loop at {line}"):
+        several()
+
+
+def test_the_run_without_noise_changes_and_shows_nothing():
+    shown = []
+
+    def steps(x):
+        count = jax.new_ref(jnp.float32(0))
+
+        def step(x):
+            count[...] = count[...] + 1
+            jax.debug.callback(lambda x: shown.append(float(x)), x)
+            return x * 0.5
+
+        return lax.while_loop(lambda x: x > 1e-3, step, x), count[...]
+
+    x = jnp.float32(1)
+    np.testing.assert_allclose(noise.inject(steps, ULP)(KEY, x), steps(x), rtol=1e-5)
+    jax.effects_barrier()
+    assert len(shown) == 2 * 10
 
 
 def creeping(x):

@@ -35,6 +35,7 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import inject
@@ -263,11 +264,14 @@ def _bounds(
     size = np.abs(values[:, :end]).max(0)
     # Losses that are zero in every draw have a floor too.
     floor = np.maximum(float(info.eps) * size, float(info.smallest_subnormal))
-    if precision is not None:
-        floor = np.maximum(floor, precision[:end])
+    own = np.zeros(end) if precision is None else precision[:end]
     y = values[:, :end]
     if is_log:
-        y, floor = np.log(y), floor / size
+        # The logarithm of a rounded number is furthest from its own below it.
+        given = curve[:end]
+        share = np.divide(own, given, out=np.zeros(end), where=np.isfinite(given))
+        y, floor, own = np.log(y), floor / size, -np.log1p(-np.minimum(share, 0.5))
+    floor = np.maximum(floor, own)
     center, unit = _moments(y, floor)
     limit = _limits(y, floor, rate) if end else floor
     broken = np.argmin(finite, 1)[~finite.all(1)]
@@ -279,13 +283,19 @@ def _precision(curve: np.ndarray) -> Curve:
 
     It is half of the last digit if all numbers have few digits, either the same number
     of decimals or of significant digits, or half a unit in the last place of the type.
+    A wide type may hold the numbers of a narrow one.
     """
     x = curve.astype(float)
     x = np.where(np.isfinite(x), x, 0)
-    size, is_float = np.abs(x), jnp.issubdtype(curve.dtype, jnp.floating)
-    error = size * (float(jnp.finfo(curve.dtype).eps) / 2 if is_float else 0)
     if not x.any():
-        return error
+        return x
+    size = np.abs(x)
+    given = [curve.dtype] if jnp.issubdtype(curve.dtype, jnp.floating) else []
+    kinds = [k for k in (jnp.bfloat16, jnp.float16, *given) if _holds(k, x)]
+    error = np.zeros(len(x))
+    if kinds:
+        info = jnp.finfo(kinds[0])
+        error = float(info.eps) / 2 * np.maximum(size, float(info.smallest_normal))
 
     def printed(form: str) -> bool:
         texts = np.array([float(format(number, form)) for number in x])
@@ -295,12 +305,18 @@ def _precision(curve: np.ndarray) -> Curve:
         if printed(f".{digits}f"):
             error = np.maximum(error, 0.5 * 10.0**-digits)
             break
-    for digits in range(3, 8):
+    for digits in range(2, 8):
         if printed(f".{digits}g"):
             exponent = np.floor(np.log10(np.where(size > 0, size, 1)))
             own = 0.5 * 10.0 ** (exponent + 1 - digits)
             return np.maximum(error, np.where(size > 0, own, 0))
     return error
+
+
+def _holds(kind: DTypeLike, x: Curve) -> bool:
+    """Returns whether a type holds all of some numbers exactly."""
+    with np.errstate(over="ignore"):
+        return bool((x.astype(kind).astype(float) == x).all())
 
 
 def _moments(y: Curves, floor: Curve) -> tuple[Curve, Curve]:

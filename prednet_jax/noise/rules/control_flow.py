@@ -85,7 +85,16 @@ def _while(call: Call, words: Words, operands: list) -> list:
     guarded = carried is not None and loops.BOUNDED not in call.step.scope
     limit, plain, most = loops.current().factor, None, None
     if guarded:
-        plain = loops.plain_steps(params, operands, carried or [])
+        counting = call.evaluation.is_plain
+        plain, end = loops.plain_steps(
+            params,
+            operands if counting else loops.with_own_refs(operands),
+            carried or [],
+            functools.partial(call.plainly, words, label="[cond]"),
+            functools.partial(call.plainly, words, label="[body]"),
+        )
+        if counting:  # Inside of another loop's run without noise.
+            return end
         most = jnp.minimum(plain.steps, np.uint32(2**32 // limit - 1))
         most = jnp.maximum(most, 1) * np.uint32(limit)
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]

@@ -93,6 +93,27 @@ def test_digits_of_a_printed_curve_are_its_precision(band, form, kind):
     assert band.compare(1.01 * loss).first == 0
 
 
+@pytest.mark.parametrize("form", [".1f", ".2f", ".4f", ".1e"])
+def test_the_last_digit_may_be_the_only_one(form):
+    """The logarithms of .149 and of .1 are far apart."""
+    true = 1.49 * 0.97 ** np.arange(80)
+    noisy = np.exp(1e-7 * np.random.default_rng(0).standard_normal((8, 80)))
+    draws = np.float32(true * noisy)
+    band = noise.Band(draws, {}, 0.0, 8, [{"loss": draws}], None)
+    printed = np.array([float(format(x, form)) for x in true])
+    assert band.compare(printed).answer == "noise"
+    printed[50] = np.nan
+    assert band.compare(printed).first == 50
+    assert band.compare([float(format(1.5 * x, form)) for x in true]).first == 0
+
+
+@pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
+def test_a_curve_of_a_narrow_type_may_be_kept_in_a_wide_one(band, kind):
+    loss = trained()[0]
+    assert band.compare(loss.astype(kind).astype(float)).answer == "noise"
+    assert band.compare((1.02 * loss).astype(kind).astype(float)).first == 0
+
+
 @pytest.mark.parametrize("kind", [jnp.float16, jnp.bfloat16])
 def test_a_curve_may_be_a_list_in_a_narrow_type(band, kind):
     assert band.compare([jnp.asarray(x, kind) for x in trained()[0]]).answer == "noise"
