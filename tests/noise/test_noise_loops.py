@@ -219,6 +219,8 @@ def test_a_loop_that_does_not_end_for_padded_rows_is_named():
         noise.NoiseError, match=r"^called padded to 4 rows: in this way"
     ):
         noise.invariance(jax.vmap(roots))(rows)
+    with pytest.raises(noise.NoiseError, match=r"^called compiled: in this way"):
+        noise.invariance(jax.vmap(to_and_fro))(rows[:, 0])
 
 
 def test_a_loop_that_does_not_end_from_a_layer_of_the_reference_is_named():

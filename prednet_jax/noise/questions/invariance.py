@@ -103,7 +103,8 @@ def invariance(
         batched = _batched(call, batch)
         shapes = batched.program(batched.rows).shapes
         _check_rows(batched, shapes)
-        expected = list(map(np.asarray, jax.jit(batched.result)(*batched.arrays)))
+        compiled = functools.partial(jax.jit(batched.result), *batched.arrays)
+        expected = _called("compiled", compiled)
         _check_numbers(_result(shapes, expected))
         # Neither is needed if all variants agree.
         reference = functools.cache(
@@ -111,11 +112,7 @@ def invariance(
         )
 
         def variant(name: str, called: Callable[[], Iterable]) -> Variant:
-            try:
-                with loops.naming_failures():
-                    values = list(map(np.asarray, called()))
-            except (NotImplementedError, loops.LoopError) as error:
-                raise NoiseError(f"called {name}: {error}") from None
+            values = _called(name, called)
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
                 return Variant(name, True, 0.0, "identical", (), "")
@@ -129,6 +126,15 @@ def invariance(
         return Invariance(_with_line(batched, variants), batched.rows)
 
     return measure
+
+
+def _called(name: str, called: Callable[[], Iterable]) -> list[np.ndarray]:
+    """Returns the results of a call; a NoiseError names the call that has none."""
+    try:
+        with loops.naming_failures():
+            return list(map(np.asarray, called()))
+    except (NotImplementedError, loops.LoopError) as error:
+        raise NoiseError(f"called {name}: {error}") from None
 
 
 class _BatchedCall(NamedTuple):
