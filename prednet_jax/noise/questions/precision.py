@@ -37,7 +37,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, leaves, random_bits, specs
-from prednet_jax.noise._inject import inject, traced
+from prednet_jax.noise._inject import Traced, inject, traced
 from prednet_jax.noise.arguments import split
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.loops import asking
@@ -178,6 +178,47 @@ class _Widening(Evaluation):
         body = plan(value, specs.Identity())
         wide = jax.make_jaxpr(lambda *xs: at_words(body, words, xs, self))(*shapes)
         return wide if hasattr(value, "consts") else wide.jaxpr
+
+
+class Doubling(_Widening):
+    """Evaluates a program with float64 for float32, and with constants as typed.
+
+    Narrower types stay, since the program chose them. A constant of float32 becomes the
+    shortest decimal number that is rounded to it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.dtype(np.float64))
+
+    def wide_type(self, dtype: np.dtype) -> np.dtype:
+        """Returns float64 for float32 and a narrower type for itself."""
+        is_float = jnp.issubdtype(dtype, jnp.inexact)
+        is_narrow = is_float and jnp.finfo(dtype).bits < 32
+        return dtype if is_narrow else super().wide_type(dtype)
+
+    def read(self, values: Mapping[Atom, Array], atom: Atom) -> Array:
+        """Returns the value of an atom; a constant of float32 is not rounded."""
+        if compat.is_literal(atom) and atom.aval.dtype == np.float32:
+            x: Any = np.asarray(float(str(np.float32(atom.val))), self.dtype)
+            return x
+        return super().read(values, atom)
+
+    def first_order(self, call: Call, words: Words, operands: list) -> list:
+        """Evaluates an equation, also one that rounds to a narrower format."""
+        if call.step.name == "reduce_precision":
+            return compat.bind(call.step.equation, *operands)
+        return super().first_order(call, words, operands)
+
+    def compiled(self, program: Traced) -> Callable[..., PyTree]:
+        """Returns a compiled function of arrays that gives the program's results."""
+
+        def evaluate(*arrays: Array) -> PyTree:
+            planned = plan(program.jaxpr, specs.Identity())
+            first = first_words(jax.random.key(0))
+            results = at_words(planned, first, arrays, self)
+            return leaves.rebuilt(program.shapes, results)
+
+        return jax.jit(evaluate)
 
 
 # Relative error of a product of random operands, by explicit bits of mantissa.

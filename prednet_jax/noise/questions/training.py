@@ -20,11 +20,16 @@ more draw (G. J. Hahn, J. Am. Stat. Assoc. 64, 1969), in which correlation betwe
 updates and heavy tails are contained; c is at least the largest exp(L_i). The blocks
 share the error rate.
 
+A rounding that is the same in every run, such as the one of the constant 0.999 of Adam,
+does not show as noise. A curve outside of the band is therefore compared again, with
+the interval from m_t to the training in float64 in place of m_t.
+
 With few draws c is large. Where a curve lies between the bounds of few and of many
 draws, `Band.compare` runs more of them, each look at a quarter of `RATE`.
 """
 
 import dataclasses
+import functools
 import math
 import re
 import time
@@ -38,7 +43,7 @@ from jax import numpy as jnp
 from jax.typing import DTypeLike
 
 from prednet_jax.noise import quantiles, random_bits
-from prednet_jax.noise._inject import inject
+from prednet_jax.noise._inject import Traced, inject, traced
 from prednet_jax.noise.arguments import Static, is_mutable, split
 from prednet_jax.noise.errors import (
     NoiseError,
@@ -49,8 +54,10 @@ from prednet_jax.noise.errors import (
 )
 from prednet_jax.noise.leaves import as_array, given_array, real_numbers
 from prednet_jax.noise.loops import asking
+from prednet_jax.noise.plan import plan
+from prednet_jax.noise.questions.precision import Doubling, rounded_products
 from prednet_jax.noise.questions.sampling import computation_part
-from prednet_jax.noise.specs import NoiseSpec
+from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.tables import format_table, joined
 from prednet_jax.noise.types import Function, PyTree
 
@@ -124,6 +131,9 @@ class Band:
     most: int
     _all: list[dict[str, Curves]] = dataclasses.field(repr=False)
     _draw: Callable[[int], dict[str, Curves]] = dataclasses.field(repr=False)
+    _in_float64: Callable[[], tuple[dict[str, Curve], str]] = dataclasses.field(
+        default=lambda: ({}, ""), repr=False
+    )
 
     def compare(self, losses: object, **metrics: object) -> Comparison:
         """Compares the curves of another training with the band.
@@ -150,12 +160,17 @@ class Band:
         precisions = {name: _precision(x) for name, x in arrays.items()}
         begun, before = time.perf_counter(), len(self._all)
         draws = len(self.losses)
+        exact: dict[str, Curve] | None = None
+        note = ""
         while True:
             bounds = {
                 n: self._bounds(n, x, precisions[n], draws, RATE / LOOKS / len(curves))
                 for n, x in curves.items()
             }
-            judged = [_judge(n, curves[n], b) for n, b in bounds.items()]
+            judged = [_judge(n, curves[n], b, exact) for n, b in bounds.items()]
+            if exact is None and any(c.first is not None for c, _ in judged):
+                exact, note = self._in_float64()
+                judged = [_judge(n, curves[n], b, exact) for n, b in bounds.items()]
             if draws >= self.most or not any(undecided for _, undecided in judged):
                 break
             draws = min(2 * draws, self.most)
@@ -166,7 +181,13 @@ class Band:
         more = sum(len(x["loss"]) for x in self._all[before:])
         seconds = time.perf_counter() - begun
         cost = f"{more} more draws took {seconds:.2g} s" if more else ""
-        return found._replace(draws=draws, note=joined(found.note, cost))
+        if exact and not first:
+            note = (
+                "the training in float64 leaves the band too: a rounding that is the "
+                "same in every draw explains the difference"
+            )
+        note = joined(found.note, note, cost)
+        return found._replace(draws=draws, note=note)
 
     def _bounds(
         self, name: str, curve: Curve, precision: Curve, draws: int, rate: float
@@ -231,6 +252,18 @@ class _Bounds(NamedTuple):
     def values(self, x: np.ndarray) -> np.ndarray:
         """Returns losses from numbers on the scale that is compared."""
         return np.exp(x) if self.is_log else x
+
+    def nearest(self, y: Curve, exact: Curve | None) -> Curve:
+        """Returns the points next to `y` between the center and the exact losses."""
+        center = self.center[: len(y)]
+        if exact is None:
+            return center
+        x = exact[: len(y)]
+        known = np.isfinite(x) & ((x > 0) | (not self.is_log))
+        other = np.where(
+            known, np.log(np.where(known, x, 1)) if self.is_log else x, center
+        )
+        return np.clip(y, np.minimum(center, other), np.maximum(center, other))
 
     def interval(self) -> tuple[Curve, Curve]:
         """Returns the ends of the band as losses."""
@@ -348,14 +381,24 @@ def _limits(y: Curves, floor: Curve, rate: float) -> Curve:
     return np.repeat(limits, np.diff([*starts[starts < length], length]))
 
 
-def _judge(name: str, curve: Curve, bounds: _Bounds) -> tuple[Comparison, bool]:
-    """Returns the comparison with a band, and whether more draws may change it."""
+def _judge(
+    name: str, curve: Curve, bounds: _Bounds, exact: Mapping[str, Curve] | None = None
+) -> tuple[Comparison, bool]:
+    """Returns the comparison with a band, and whether more draws may change it.
+
+    Args:
+        name: the quantity.
+        curve: the curve.
+        bounds: the band.
+        exact: curves of the training in float64, by quantity.
+    """
     end = bounds.end
     broken = np.flatnonzero(~np.isfinite(curve))
     stop = min([end, *broken[:1].tolist()])
     y = np.log(curve[:stop]) if bounds.is_log else curve[:stop]
+    center = bounds.nearest(y, (exact or {}).get(name))
     with np.errstate(over="ignore"):
-        z = np.abs(y - bounds.center[:stop]) / bounds.unit[:stop]
+        z = np.abs(y - center) / bounds.unit[:stop]
     ratios = z / bounds.limit[:stop]
     over = np.flatnonzero(ratios > 1)
     first = int(over[0]) if over.size else None
@@ -462,7 +505,8 @@ def training(
         seconds = time.perf_counter() - begun
         metrics = {name: x for name, x in curves.items() if name != "loss"}
         limit = max(draws, most)
-        return Band(curves["loss"], metrics, seconds, limit, [curves], draw)
+        in_float64 = functools.cache(lambda: program.in_float64(many()))
+        return Band(curves["loss"], metrics, seconds, limit, [curves], draw, in_float64)
 
     return run
 
@@ -531,6 +575,7 @@ class NoisyTraining:
             return arrays_after, list(numbers.values())
 
         _check_pure(advance, self.arrays, batch)
+        self.advance = advance
         noisy = inject(advance, spec)
 
         def many(
@@ -559,6 +604,50 @@ class NoisyTraining:
                 outputs.append(numbers)
             columns = zip(*jax.device_get(outputs), strict=True)
         return {n: np.stack(x, 1) for n, x in zip(self.names, columns, strict=True)}
+
+    def in_float64(
+        self, batches: Iterator[tuple[int, PyTree]]
+    ) -> tuple[dict[str, Curve], str]:
+        """Returns the curves [T] by name in float64, without noise, and a note.
+
+        There are no curves if a part of the step exists in narrow types only, or if
+        this device rounds the step's products.
+        """
+        doubling, programs, rows = Doubling(), {}, []
+        types: list = self.arrays
+        arrays = list(map(jnp.array, types))
+        try:
+            for _, batch in batches:
+                static, given, _ = split((batch,))
+                given = list(map(jnp.array, given))
+                of_types = [(jnp.shape(x), str(x.dtype)) for x in (*types, *given)]
+                kinds = static.checked(), *of_types
+                if kinds not in programs:
+                    program = self._traced(static, types, given)
+                    if rounded_products(list(plan(program.jaxpr, Identity()).walk())):
+                        return {}, ""
+                    programs[kinds] = program, doubling.compiled(program)
+                program, run = programs[kinds]
+                with jax.enable_x64(True), asking():
+                    wide = map(doubling.widened, (*arrays, *given))
+                    arrays, numbers = jax.block_until_ready(run(*wide))
+                rows.append(numbers)
+                types, _ = program.shapes
+            columns = np.array(jax.device_get(rows), float).T
+        except Exception as error:  # Some primitives exist in narrow types only.
+            why = str(error).partition("\n")[0]
+            return {}, f"not compared with float64: {why}"
+        return dict(zip(self.names, columns, strict=True)), ""
+
+    def _traced(self, static: Static, arrays: list, given: list) -> Traced:
+        """Returns the program of an update for a batch whose arrays are `given`."""
+
+        def update(*arrays: Array) -> tuple[list, list]:
+            count = len(self.arrays)
+            (batch,), _ = static.filled(arrays[count:])
+            return self.advance(list(arrays[:count]), batch)
+
+        return traced(update, [*arrays, *given])
 
 
 def _checked(result: PyTree) -> tuple[PyTree, dict[str, Array]]:
@@ -597,11 +686,11 @@ def _check_pure(advance: Callable, arrays: list[Array], batch: PyTree) -> None:
 
     def program() -> str:
         # JAX keeps traces by function; this one is new at each call.
-        traced = jax.make_jaxpr(lambda xs, ys: advance(xs, static.filled(ys)[0][0]))(
+        jaxpr = jax.make_jaxpr(lambda xs, ys: advance(xs, static.filled(ys)[0][0]))(
             arrays, given
         )
-        constants = [hash(as_array(x).tobytes()) for x in traced.consts]
-        return re.sub(r"0x[0-9a-f]+", "", f"{traced.jaxpr} {constants}")
+        constants = [hash(as_array(x).tobytes()) for x in jaxpr.consts]
+        return re.sub(r"0x[0-9a-f]+", "", f"{jaxpr.jaxpr} {constants}")
 
     try:
         is_pure = program() == program()
