@@ -108,10 +108,13 @@ def deciding(params: Params) -> list[int] | None:
     """Returns the carried values on which the predicate of a while loop depends.
 
     These values, by their positions, depend on no other carried value. None stands for
-    a predicate that depends on no float: its loop only counts.
+    a predicate that depends on no float: its loop only counts. It also stands for a
+    loop that may change the host by `io_callback`, which must not run twice.
     """
-    cond, _ = compat.open_jaxpr(params["cond_jaxpr"])
-    body, _ = compat.open_jaxpr(params["body_jaxpr"])
+    programs = [params[f"{name}_jaxpr"] for name in ("cond", "body")]
+    if any(calls_host(program, ("io_callback",)) for program in programs):
+        return None
+    (cond, _), (body, _) = map(compat.open_jaxpr, programs)
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     floats, reads = _read(cond, [0])
     carry = {i - n_cond for i in reads if i >= n_cond}
@@ -174,9 +177,8 @@ def plain_steps(
         for x, t in zip(operands, types, strict=True)
     ]
     cond_consts, body_consts = start[:n_cond], start[n_cond : n_cond + n_body]
-    # The state of the host, or of a mutable array, is no carried value.
-    has_state = any(calls_host(p, ("io_callback",)) for p in programs)
-    comparable = not has_state and not any(map(compat.is_ref, types))
+    # The state of a mutable array is no carried value.
+    comparable = not any(map(compat.is_ref, types))
 
     def goes_on(carry: tuple) -> Array:
         _, going, _, _, repeats = carry

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 from prednet_jax import noise
 from tests.accuracy.noise_programs import line_of
@@ -245,3 +246,20 @@ def test_elements_of_a_batch_stop_on_their_own():
     keys = jax.random.split(KEY, 64)
     noisy = noise.inject(jax.vmap(accepted), ULP)(KEY, keys)
     assert jnp.allclose(noisy, jax.vmap(accepted)(keys), rtol=1e-5)
+
+
+def test_a_loop_that_may_change_the_host_runs_once():
+    calls = []
+
+    def counted(x):
+        def step(y):
+            io_callback(lambda: calls.append(1), None)
+            return 0.5 * y
+
+        return lax.while_loop(lambda y: y > 0.1, step, x)
+
+    for run in (noise.inject(counted, ULP), lambda _, x: noise.record(counted)(x)):
+        calls.clear()
+        jax.block_until_ready(run(KEY, jnp.float32(1)))
+        jax.effects_barrier()
+        assert len(calls) == 4
