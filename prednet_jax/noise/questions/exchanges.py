@@ -3,9 +3,9 @@
 `compare_trees` pairs weights by their numbers. If `h_0` here has the numbers of `h.1`
 there, and `h_1` those of `h.0`, a conversion has exchanged them. A name belongs to one
 there if they agree but for what stands before them, if most layers pair such names
-(`query` and `q`), or if one of them is a block of a larger array (stacked layers) and
-the numbers of the others ascend. Weights are exchanged where these names lead in a
-circle. So names that only count from another number are no exchange.
+(`query` and `q`), or if one of them is a layer of a stack and the numbers of the others
+ascend. Weights are exchanged where these names lead in a circle. So names that only
+count from another number are no exchange, nor are layers that count from the other end.
 """
 
 import re
@@ -18,6 +18,8 @@ from prednet_jax.noise.questions.names import canonical
 # What frameworks call a weight, the last part of a name.
 _WEIGHT = frozenset({"kernel", "weight", "w", "scale", "gamma", "embedding"})
 _BIAS = frozenset({"bias", "b", "beta"})
+# An exchange of two layers reverses up to three, but no four.
+REVERSED = 4
 
 
 class _Address(NamedTuple):
@@ -43,19 +45,22 @@ class _Address(NamedTuple):
         return self.text, self.is_bias
 
 
-def exchanged(pairs: Sequence[tuple[str, str]], sizes: Sequence[int]) -> dict[int, int]:
+def exchanged(
+    pairs: Sequence[tuple[str, str]], sizes: Sequence[int], stacked: Sequence[bool]
+) -> dict[int, int]:
     """Returns for each pair in an exchange the pair whose reference its name says.
 
     Args:
         pairs: the names here and there that were paired by their numbers.
         sizes: how many numbers each pair has.
+        stacked: for each pair whether one of the two is a layer of a stack.
     """
     here, there = ([_address(pair[side]) for pair in pairs] for side in (0, 1))
     named = _by_most(here, there) | _by_name(here, there, sizes)
-    named |= _by_block(here, there)
-    named |= {j: i for i, j in _by_block(there, here).items()}
+    named |= _by_layer(here, there, stacked)
+    named |= {j: i for i, j in _by_layer(there, here, stacked).items()}
     found = {}
-    for i in named:
+    for i in named.keys() - _from_other_end(here, there):
         j, seen = named[i], {i}
         while j not in seen:
             seen.add(j)
@@ -106,11 +111,34 @@ def _by_most(here: Sequence[_Address], there: Sequence[_Address]) -> dict[int, i
     return named
 
 
-def _by_block(blocks: Sequence[_Address], others: Sequence[_Address]) -> dict[int, int]:
-    """Returns the pair with the next larger numbers for each next block of an array."""
+def _from_other_end(here: Sequence[_Address], there: Sequence[_Address]) -> set[int]:
+    """Returns the pairs of layers that are numbered in reverse on one side.
+
+    The blocks of a decoder, for instance, may count from either end.
+    """
+    groups = defaultdict(list)
+    for i, (a, b) in enumerate(zip(here, there, strict=True)):
+        count = 0 if a.array or b.array else min(len(a.numbers), len(b.numbers))
+        x, y = tuple(_last(a, count)), tuple(_last(b, count))
+        for k in range(count):
+            others = (*x[:k], *x[k + 1 :])
+            if others == (*y[:k], *y[k + 1 :]):
+                groups[a.kind, b.kind, k, others].append((x[k], y[k], i))
+    found: set[int] = set()
+    for several in groups.values():
+        theirs = [y for _, y, _ in sorted(several)]
+        if len(several) >= REVERSED and theirs == sorted(theirs, reverse=True):
+            found.update(i for *_, i in several)
+    return found
+
+
+def _by_layer(
+    blocks: Sequence[_Address], others: Sequence[_Address], stacked: Sequence[bool]
+) -> dict[int, int]:
+    """Returns the pair with the next larger numbers for each next layer of a stack."""
     groups = defaultdict(list)
     for i, block in enumerate(blocks):
-        if block.array:
+        if block.array and stacked[i]:
             groups[block.array].append(i)
     named: dict[int, int] = {}
     for several in groups.values():

@@ -142,7 +142,8 @@ def compare_logits(
         pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
         found, *others = (_measures(x, y, chosen, top) for x, y in pairs)
         ratios = _ratios(logs[0], logs[1], chosen)
-        far = np.abs(np.log(ratios))
+        with np.errstate(divide="ignore"):
+            far = np.abs(np.log(ratios))
         dtype = jax.tree.leaves(plain)[0].dtype
         both = [jax.numpy.asarray(x, dtype) for x in pair]
         return Logits(
@@ -240,7 +241,8 @@ def _measures(
 ) -> dict[str, float]:
     """Returns the measures of two arrays of log-probabilities."""
     ratios = _ratios(x, y, tokens)
-    far = float(np.exp(np.max(np.abs(np.log(ratios)), initial=0)))
+    with np.errstate(divide="ignore"):  # A token may be impossible in one of the two.
+        far = float(np.exp(np.max(np.abs(np.log(ratios)), initial=0)))
     if tokens is None:
         kl = float(np.mean(ratios - 1 - np.log(ratios)))
         return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}

@@ -117,7 +117,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     )
     place = {name: i for i, name in enumerate(here)}
     rest = (dict(here), dict(there))
-    pairs = _pairs(*rest, lambda v, r: 0.0 if _same_content(v, r) else None)
+    pairs = _pairs(*rest, _content_cost)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
     pairs += _pairs(*rest, _nearness)
     # Only those that no weight was paired with.
@@ -125,7 +125,11 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     for side in rest:
         for name in [n for n, x in side.items() if _is_counter(x)]:
             del side[name]
-    others = exchanged([p[:2] for p in pairs], [p[2].size for p in pairs])
+    others = exchanged(
+        [p[:2] for p in pairs],
+        [p[2].size for p in pairs],
+        [p[2].ndim != p[3].ndim and 1 in (*p[2].shape, *p[3].shape) for p in pairs],
+    )
     named = {
         i: pairs[j][1]
         for i, j in others.items()
@@ -165,6 +169,20 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
         return False
     a, b = (np.sort(v, axis=None) for v in wide_leaves([x, y]))
     return bool(np.allclose(a, b, CONTENT, _least(b), equal_nan=True))
+
+
+def _content_cost(v: np.ndarray, r: np.ndarray) -> float | None:
+    """Returns the distance of arrays of the same numbers, or None for other numbers.
+
+    Names decide between equally near arrays only: the scales of all normalisations, for
+    instance, are nearly 1.
+    """
+    return _millionths(v, r) if _same_content(v, r) else None
+
+
+def _millionths(v: np.ndarray, r: np.ndarray) -> float:
+    """Returns the distance in whole millionths, in the nearest order of axes."""
+    return round(1e6 * _nearness(v, r)) * 1.0
 
 
 def _least(x: np.ndarray) -> float:
@@ -215,15 +233,18 @@ def _blocks(small: Weights, large: Weights) -> list[_Found]:
     for n in [n for n, v in small.items() if v.size]:
         v = small[n]
         larger = [t for t, r in large.items() if r.size > v.size]
-        for t in sorted(larger, key=lambda t: -_similarity(n, t)):
-            made = cuts.get(t, [])
-            places = _places(v, large[t], made, functools.partial(rows_of, t))
-            cut = next(places, None)
-            if cut is not None:
-                found.append((n, cut.label(t, large[t]), v, cut.of(large[t])))
-                cuts[t] = [*made, cut]
-                del small[n]
-                break
+        places = [
+            (t, cut)
+            for t in sorted(larger, key=lambda t: -_similarity(n, t))
+            for cut in _places(
+                v, large[t], cuts.get(t, []), functools.partial(rows_of, t)
+            )
+        ]
+        if places:
+            t, cut = min(places, key=lambda x: _millionths(v, x[1].of(large[x[0]])))
+            found.append((n, cut.label(t, large[t]), v, cut.of(large[t])))
+            cuts[t] = [*cuts.get(t, []), cut]
+            del small[n]
     for t, made in cuts.items():
         r = large.pop(t)
         large |= {cut.label(t, r): cut.of(r) for cut in _rest(r, made)}

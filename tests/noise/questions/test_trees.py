@@ -342,3 +342,42 @@ def test_bfloat16_in_a_file_of_arrays_is_refused(tmp_path):
     np.savez(path, w=np.asarray(jnp.ones(3, jnp.bfloat16)))
     with pytest.raises(noise.NoiseError, match=r"w is of type .*bfloat16 as float32"):
         noise.compare_trees({"w": np.ones(3, "f4")}, path)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_scales_that_are_nearly_one_are_paired_by_their_numbers(stacked):
+    """`LayerNorm_1` here resembles `norm1` there, which is another layer."""
+    scales = 1 + 1e-3 * np.random.default_rng(0).normal(size=(12, 8))
+    there = {f"norm{i + 1}.weight": x for i, x in enumerate(scales)}
+    here = {f"LayerNorm_{i}": {"scale": x} for i, x in enumerate(scales)}
+    assert noise.compare_trees({"scale": scales} if stacked else here, there).equal
+
+
+@pytest.mark.parametrize("sizes", [(8, 8, 8, 8), (16, 8, 8, 4)])
+def test_a_decoder_that_counts_from_the_other_end_is_no_exchange(sizes):
+    rng = np.random.default_rng(0)
+    layers = [rng.normal(size=(2, n, n)) for n in sizes]
+    here = {
+        f"decoder_{i}": {f"conv_{j}": {"kernel": x} for j, x in enumerate(both)}
+        for i, both in enumerate(layers)
+    }
+    there = {
+        f"decoder.{i}.conv.{j}.weight": x.T
+        for i, both in enumerate(layers[::-1])
+        for j, x in enumerate(both)
+    }
+    assert noise.compare_trees(here, there).equal
+
+
+def test_a_reversed_stack_is_told():
+    layers = np.random.default_rng(0).normal(size=(5, 4, 6))
+    there = {f"h.{i}.fc.weight": x.T for i, x in enumerate(layers)}
+    report = noise.compare_trees({"blocks": {"kernel": layers[::-1]}}, there)
+    assert report.first.hint.startswith("exchanged")
+
+
+def test_parts_of_a_joined_weight_may_be_in_any_order():
+    """Some kernels read the third weight of Llama's MLP before the first."""
+    first, third = np.random.default_rng(0).normal(size=(2, 4, 6))
+    here = {"w31": np.concatenate([third, first], 1)}
+    assert noise.compare_trees(here, {"w1.weight": first.T, "w3.weight": third.T}).equal
