@@ -159,18 +159,24 @@ def compare_logits(
 def _cause(
     call: BoundCall, pair: Sequence[Array], axis: int | None, draws: int, key: Array
 ) -> str:
-    """Returns the cause of the difference of two results' log-probabilities."""
+    """Returns the cause of the difference of two results, apart from shifts of rows.
 
-    def log_softmax(x: Array) -> Array:
-        # In a narrow type the softmax here would have more noise than the logits.
+    The logits of a row have no mean here, which a temperature then multiplies.
+    """
+
+    def centred(x: Array) -> Array:
+        # In a narrow type the mean here would have more noise than the logits.
         x = x.astype("float32") if x.dtype.itemsize < 4 else x
-        return x if axis is None else jax.nn.log_softmax(x, axis)
+        if axis is None:
+            return x
+        possible = jax.numpy.isfinite(x)
+        return x - jax.numpy.mean(x, axis, keepdims=True, where=possible)
 
-    def log_probabilities(*args: PyTree, **kwargs: PyTree) -> Array:
+    def logits(*args: PyTree, **kwargs: PyTree) -> Array:
         (x,) = jax.tree.leaves(call.fn(*args, **kwargs))
-        return log_softmax(x)
+        return centred(x)
 
-    explained = explain(log_probabilities, *map(log_softmax, pair), draws=draws)
+    explained = explain(logits, *map(centred, pair), draws=draws)
     return explained(key, *call.args, **call.kwargs).leaves[0].rung
 
 

@@ -175,3 +175,15 @@ def test_a_refusal_of_arrays_has_one_line():
     with pytest.raises(noise.NoiseError) as caught:
         noise.compare_logits(lambda w, x: two, two, two)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.9, 0.99, 1.002])
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_temperature_is_no_format(temperature, normed):
+    finish = jax.nn.log_softmax if normed else lambda x: x
+
+    def of(w, x):
+        return finish(logits(w, x))
+
+    a, b = (finish(logits(W, X) / t) for t in (1, temperature))
+    assert noise.compare_logits(of, a, b)(KEY, W, X).rung == "beyond"
