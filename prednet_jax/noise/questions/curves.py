@@ -31,6 +31,8 @@ LEVEL = 0.01
 EQUIVALENCE = 0.05
 # Relabellings that are all tried; of more, so many are drawn.
 EXACT = 20_000
+# Updates whose statistics are computed at once.
+_UPDATES = 256
 # Curves a side, or pairs, with which `noise` can be the answer.
 LEAST, LEAST_PAIRS = 5, 8
 _ONE_CURVE = (
@@ -112,7 +114,7 @@ def curves(
     x, y = _checked_pair(a, b, paired)
     x, y = map(_with_means, (x, y))
     n, m = len(x), len(y)
-    last = y[:, -1].mean() - x[:, -1].mean()
+    last = float(y[:, -1].mean() - x[:, -1].mean())
     if min(n, m) < 2 and (paired or n + m < 4):
         none = None, math.expm1(last), None, None, None
         return CurvesComparison("cannot tell", *none, _ONE_CURVE)
@@ -131,9 +133,9 @@ def curves(
         answer = "cannot tell"
         note = f"{n} against {m} curves are too few: record five a side, or eight pairs"
     elif answer == "cannot tell":
-        need = _curves_needed(deviation, margin, paired)
+        need = max(min(n, m) + 1, _curves_needed(deviation, last, margin, paired))
         what = "pairs" if paired else "curves a side"
-        note = f"a change of {margin:.0%} needs about {need} {what}"
+        note = f"if the change stays as it is, about {need} {what} decide"
     return CurvesComparison(answer, p, math.expm1(last), low, high, detectable, note)
 
 
@@ -197,12 +199,22 @@ def _with_means(logs: np.ndarray) -> np.ndarray:
     return np.column_stack([logs, logs.mean(1), logs[:, -last:].mean(1)])
 
 
-def _largest(differences: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Returns the statistic of differences of means [relabellings, T]."""
+def _largest(weights: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Returns the statistic of each relabelling.
+
+    Args:
+        weights: the weights of the curves in the difference of means [relabellings, n].
+        values: the curves or their differences [n, T].
+        scale: the root mean square of the permuted values [T].
+    """
     known = scale > 1e-12  # Means of equal numbers are equal up to rounding.
-    if not known.any():
-        return np.zeros(len(differences))
-    return np.max(np.abs(differences[:, known]) / scale[known], 1)
+    scaled = values[:, known] / scale[known]
+    largest = np.zeros(len(weights))
+    # A few updates at once, since there may be many relabellings and updates.
+    for start in range(0, scaled.shape[1], _UPDATES):
+        means = weights @ scaled[:, start : start + _UPDATES]
+        np.maximum(largest, np.max(np.abs(means), 1), out=largest)
+    return largest
 
 
 def _of_signs(differences: np.ndarray) -> np.ndarray:
@@ -214,7 +226,7 @@ def _of_signs(differences: np.ndarray) -> np.ndarray:
         signs = np.random.default_rng(0).choice([1, -1], (EXACT, n))
         signs[0] = 1
     scale = np.sqrt(np.mean(np.square(differences), 0))
-    return _largest(signs @ differences / n, scale)
+    return _largest(signs / n, differences, scale)
 
 
 def _of_labels(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -230,13 +242,17 @@ def _of_labels(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     weights = np.full((len(chosen), total), -1 / len(y))
     for row, members in zip(weights, chosen, strict=True):
         row[list(members)] = 1 / n
-    return _largest(weights @ (every - every.mean(0)), every.std(0))
+    return _largest(weights, every - every.mean(0), every.std(0))
 
 
-def _curves_needed(deviation: float, margin: float, paired: bool) -> int:
-    """Returns how many pairs, or curves a side, are needed to resolve the margin."""
-    sides = 1 if paired else 2
-    quantile = quantiles.two_sided(2 * EQUIVALENCE) + quantiles.two_sided(0.4)
-    size = deviation * quantile / math.log1p(margin)
+def _curves_needed(deviation: float, change: float, margin: float, paired: bool) -> int:
+    """Returns how many pairs, or curves a side, decide about a change of the logs.
+
+    They show either that it lies within the margin, or that it is not chance.
+    """
+    room, change = math.log1p(margin) - abs(change), abs(change)
+    within = quantiles.two_sided(2 * EQUIVALENCE) / max(room, 1e-12)
+    beyond = quantiles.two_sided(LEVEL) + quantiles.two_sided(0.4)
+    size = deviation * min(within, beyond / max(change, 1e-12))
     least = LEAST_PAIRS if paired else LEAST
-    return max(least, math.ceil(sides * size**2))
+    return max(least, math.ceil((1 if paired else 2) * size**2))

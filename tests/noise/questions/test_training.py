@@ -1,5 +1,7 @@
 """`training` and `curves`: bands of small trainings, faults, and recorded curves."""
 
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -410,6 +412,22 @@ def test_scattered_curves_say_how_many_are_needed():
     told = noise.curves(a, b)
     assert told.answer == "cannot tell"
     assert "curves a side" in told.note
+
+
+def test_sets_that_do_not_decide_ask_for_more_curves_than_they_have():
+    told = noise.curves(recorded(8), recorded(8, 0.012, 5))
+    assert told.answer == "cannot tell"
+    count = int(told.note.split("about ")[1].split()[0])
+    assert 8 < count < 40
+
+
+def test_long_curves_fit_into_memory():
+    a, b = (np.exp(np.random.default_rng(s).normal(0, 0.1, (8, 5000))) for s in (0, 1))
+    tracemalloc.start()
+    assert noise.curves(a, b).answer == "noise"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e8  # The statistics of all relabellings are 5e8 bytes.
 
 
 def test_the_level_of_curves_is_exact():
