@@ -125,10 +125,12 @@ class ElementNoise:
         """
         ratios = self.ratios(difference)
         unknown = np.isnan(ratios)
-        count = int(np.count_nonzero(ratios > margin))
-        if flips and count <= _SHARE * max(1, int(np.count_nonzero(~unknown))):
-            count = 0
-        return count, int(np.count_nonzero(unknown & (difference != 0)))
+        wrong = ratios > margin
+        decades = np.where(self._squares > 0, 1 + _bins(np.sqrt(self._squares), 10), 0)
+        counts, known = (np.bincount(decades[x].ravel()) for x in (wrong, ~unknown))
+        if flips:
+            counts[counts <= _SHARE * np.maximum(known[: counts.size], 1)] = 0
+        return int(counts.sum()), int(np.count_nonzero(unknown & (difference != 0)))
 
     def ratios(self, difference: np.ndarray) -> np.ndarray:
         """Returns for each element its difference in units of its limit.

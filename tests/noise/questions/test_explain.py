@@ -379,6 +379,20 @@ def test_a_factor_of_a_part_is_no_format(seed, part):
         assert noise.explain(fn, right, fn(x), draws=4)(KEY, x).rung == "tf32"
 
 
+def test_decisions_elsewhere_hide_no_wrong_column():
+    """Under a decision, 5 % of all elements could be wrong by anything."""
+    x = noise_programs.normal(3, 8, 28)
+    scale = np.ones(28, "f4")
+    scale[4] = 1e-5
+
+    def fn(x):
+        return jnp.where(x > 0, jnp.exp(x), 1 + x) * scale
+
+    report = noise.explain(fn, fn(x).at[:, 4].multiply(1.01), fn(x))(KEY, x)
+    assert report.rung == "beyond"
+    assert "8 of 224 elements" in report.leaves[0].reason
+
+
 def test_wider_numbers_than_float64_are_refused():
     """They were judged in float64."""
     wide = np.ones(2, np.longdouble)
