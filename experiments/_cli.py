@@ -53,6 +53,7 @@ from prednet_jax.errors import (  # noqa: E402
     RunError,
     UserError,
     missing_extra,
+    no_backend,
     repeat_lost_interrupts,
 )
 
@@ -120,6 +121,8 @@ def _ending(error: BaseException) -> tuple[str, int] | None:
         return "interrupted", 130
     if isinstance(error, UserError):
         return str(error), 2
+    if line := no_backend(error):
+        return line, 2
     if isinstance(error, RunError):
         return str(error), 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

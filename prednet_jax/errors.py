@@ -17,6 +17,7 @@ from prednet_jax.noise.errors import UserError as UserError
 from prednet_jax.noise.errors import check_int as check_int
 from prednet_jax.noise.errors import decay as decay
 from prednet_jax.noise.errors import expect as expect
+from prednet_jax.noise.errors import no_backend as no_backend
 from prednet_jax.noise.errors import not_negative as not_negative
 from prednet_jax.noise.errors import one_of as one_of
 from prednet_jax.noise.errors import open_unit as open_unit

@@ -40,7 +40,7 @@ from prednet_jax.noise.commands import (
     CommandContext,
     CommandResult,
 )
-from prednet_jax.noise.errors import NoiseError, check_draws, check_int
+from prednet_jax.noise.errors import NoiseError, check_draws, check_int, no_backend
 from prednet_jax.noise.tables import plain_data
 
 _TARGETS = {
@@ -127,6 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: {one_line}", file=sys.stderr)
         return 2
     except Exception as error:
+        if line := no_backend(error):
+            print(f"{parser.prog}: {line}", file=sys.stderr)
+            return 2
         # The user's frames alone: JAX leaves out its own.
         package = str(pathlib.Path(__file__).parent)
         libraries = package, sys.prefix, sys.base_prefix
@@ -175,7 +178,7 @@ if __name__ == "__main__":
             stream.reconfigure(errors="backslashreplace")
     status = main()
     try:
-        sys.stdout.flush()
+        print(end="", flush=True)  # To nothing where the output is closed.
     except OSError:  # Python would report it a second time.
         os._exit(status)
     sys.exit(status)

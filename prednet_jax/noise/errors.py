@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -19,6 +20,15 @@ NoiseError = UserError
 
 class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
     """A higher-order primitive without a rule; see `noise.register_rule`."""
+
+
+def no_backend(error: BaseException) -> str | None:
+    """Returns the line of JAX's error about JAX_PLATFORMS, or None for another one."""
+    first = str(error).partition("\n")[0]
+    if not (isinstance(error, RuntimeError) and "initialize backend" in first):
+        return None
+    given = os.environ.get("JAX_PLATFORMS", "")
+    return f"JAX_PLATFORMS={given}: {first}; expected a platform of this machine"
 
 
 # The largest number of float32.

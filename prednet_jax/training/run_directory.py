@@ -4,6 +4,7 @@ A directory is inspected before it is touched: `inspect_run_directory` and `chec
 only refuse; `start_or_resume` is the first to write.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import numpy as np
 from prednet_jax import data, process, records
 from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, log_line
+from prednet_jax.files import FileError
 from prednet_jax.records import Manifest
 from prednet_jax.training import checkpoints
 from prednet_jax.training.recipe import PreparedRun, Recipe
@@ -41,7 +43,7 @@ class ExistingRun(NamedTuple):
 
     Attributes:
         manifest: the run's manifest, or None if there is no run.
-        finished: whether it has made all requested updates, and has its weights.
+        finished: whether it has made all requested updates, and has the weights.
     """
 
     manifest: Manifest | None = None
@@ -83,8 +85,18 @@ def inspect_run_directory(
             f"--resume: updates={updates}: expected at least the {old} of {folder}"
         )
     return ExistingRun(
-        manifest, finished and updates == old and records.WEIGHTS in parts
+        manifest, updates == old and _has_final_weights(folder, manifest)
     )
+
+
+def _has_final_weights(folder: Path, manifest: Manifest) -> bool:
+    """Returns whether a run is finished and its weights are those that it wrote."""
+    digest = manifest.final_params_sha256
+    with contextlib.suppress(FileError):
+        return digest == records.fingerprint(
+            records.read_tree(folder / records.WEIGHTS)
+        )
+    return False
 
 
 def check_same(

@@ -433,6 +433,14 @@ time.sleep(60)
     assert done.stderr == "-c: interrupted\n"
 
 
+def test_a_platform_that_is_not_here_is_one_line(tmp_path):
+    words = ("--input=walk", f"--output={tmp_path}/w.h5")
+    script = str(SCRIPTS / "convert_weights.py")
+    done = python(script, *words, status=2, JAX_PLATFORMS="nope")
+    assert done.stderr.count("\n") == 1
+    assert "JAX_PLATFORMS=nope: Unable to initialize backend" in done.stderr
+
+
 def test_control_codes_of_a_name_do_not_reach_the_terminal(refused, tmp_path):
     folder = tmp_path / "\x1b[31mred\x07"
     folder.mkdir()

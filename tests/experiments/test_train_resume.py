@@ -81,10 +81,12 @@ def test_resuming_a_finished_run_changes_nothing(train, whole):
 def test_what_a_finished_run_lost_is_made_again_or_named(train, whole, tmp_path):
     """It was called finished, though `predict.py` found no weights."""
     folder = shutil.copytree(whole, tmp_path / "r")
-    (folder / "weights.npz").unlink()
-    train("--resume", f"--workdir={folder}")
-    assert_equal_runs(whole, folder)
-    assert (folder / "weights.npz").read_bytes() == (whole / "weights.npz").read_bytes()
+    weights_file = folder / "weights.npz"
+    for damage in (weights_file.unlink, lambda: weights_file.write_bytes(b"PK\3\4")):
+        damage()
+        train("--resume", f"--workdir={folder}")
+        assert_equal_runs(whole, folder)
+        assert weights_file.read_bytes() == (whole / "weights.npz").read_bytes()
     (folder / "metrics.jsonl").unlink()
     done = train("--resume", f"--workdir={folder}")
     assert "has lines of 0 updates only; expected 6 (--overwrite" in done.stderr

@@ -1,6 +1,7 @@
 """`python -m prednet_jax.noise`, as a process only where that matters."""
 
 import json
+import sys
 import os
 import stat
 import zipfile
@@ -130,6 +131,20 @@ def test_an_output_that_nobody_reads_ends_without_a_traceback(
     monkeypatch.setattr("sys.stdout", Mock(write=Mock(side_effect=error)))
     assert main(["coverage", f"{folder}:named", "--args=one.npz"]) == status
     assert capsys.readouterr().err.endswith(told)
+
+
+@pytest.mark.fault
+def test_a_platform_that_is_not_here_and_a_closed_output(folder):
+    """JAX's traceback was shown; a closed output has nowhere to show an answer."""
+    words = ("first_nan", f"{folder}:named", "--args=one.npz")
+    command = ("-m", "prednet_jax.noise", *words)
+    own = {"PYTHONPATH": str(ROOT)}
+    done = python(*command, folder=None, status=2, JAX_PLATFORMS="cuda,nope", **own)
+    assert "Traceback" not in done.stderr
+    assert "JAX_PLATFORMS=cuda,nope: Unable to initialize backend" in done.stderr
+    arguments = [sys.executable, *command]
+    script = f"import os, sys; os.close(1); os.execv(sys.executable, {arguments})"
+    assert "Traceback" not in python("-c", script, folder=None, **own).stderr
 
 
 #: Commands and a part of their answers; of audit and tolerances in tests of their own.
