@@ -1,9 +1,9 @@
 """`python -m prednet_jax.noise`, as a process only where that matters."""
 
 import json
-import sys
 import os
 import stat
+import sys
 import zipfile
 from unittest.mock import Mock
 
