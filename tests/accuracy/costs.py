@@ -130,6 +130,14 @@ def cases() -> dict[str, tuple[str, Callable, tuple, Callable[[], Any]]]:
             *("two blocks of a transformer", transformer, blocks),
             lambda: noise.decisions(transformer)(KEY, *blocks),
         ),
+        "first_nan": (
+            *("two blocks of a transformer", transformer, blocks),
+            lambda: noise.first_nan(transformer)(*blocks),
+        ),
+        "nan_rate": (
+            *("two blocks of a transformer", transformer, blocks),
+            lambda: noise.nan_rate(transformer)(KEY, *blocks),
+        ),
         "invariance": (
             *("a Flax NNX network in training mode", trained, batch),
             lambda: noise.invariance(trained)(*batch),

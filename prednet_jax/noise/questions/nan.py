@@ -10,10 +10,11 @@ result is still not finite is the cause (A. Zeller's delta debugging narrows dow
 a time too, IEEE TSE 28, 2002).
 """
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,7 +22,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, quantiles
-from prednet_jax.noise.arguments import is_number
+from prednet_jax.noise.arguments import Outcome, is_number
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.leaves import Result, named_leaves, wide_leaves
 from prednet_jax.noise.plan import Step, plan
@@ -198,10 +199,35 @@ class _Execution(NamedTuple):
     of_finite: bool
 
 
-class _Search(Watched):
-    """Evaluates a program and shows where numbers become NaN or infinite.
+class _Makers(Watched):
+    """Evaluates a program and finds the equations that make a NaN or an infinity.
 
-    `run` may replace the NaN and infinities that some equations make by 1.
+    Attributes:
+        found: paths of these equations.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
+        """Shows whether an equation makes a NaN or an infinity."""
+        found = functools.partial(self.found.add, step.path)
+        for x in [] if step.bodies else filter(_may_be_nan, results):
+            nan, infinite, _ = _made(_floats(operands), x)
+            lax.cond(
+                jnp.any(nan | infinite),
+                lambda: jax.debug.callback(found),
+                lambda: None,
+            )
+        return results
+
+
+class _Search(Watched):
+    """Evaluates a program and describes where numbers become NaN or infinite.
+
+    `run` may replace the NaN and infinities that some equations make by 1. To describe
+    and to replace takes long to compile, so both are done for the `makers` alone.
     """
 
     def __init__(self, call: sampling.BoundCall, spec: NoiseSpec) -> None:
@@ -210,12 +236,14 @@ class _Search(Watched):
         self.plan = plan(call.program().jaxpr, Identity())
         self.number = {step.path: i for i, step in enumerate(self.plan.walk())}
         self.replaced = jnp.zeros(0, bool)
+        self.spec, self.makers = spec, _Makers()
+        self.described: frozenset[str] = frozenset()
+        self.finding = call.hooked(spec, lambda: self.makers)
+        self.compiled: Callable[..., Outcome] = self.finding
 
-        def replacing(replaced: Array) -> Watched:
-            self.replaced = replaced
-            return self
-
-        self.compiled = call.hooked(spec, replacing)
+    def _describing(self, replaced: Array) -> Watched:
+        self.replaced = replaced
+        return self
 
     def first(
         self, key: Array, made: Sequence[_Execution], result: Result
@@ -276,6 +304,15 @@ class _Search(Watched):
             key: key of the noise.
             replaced: paths of equations, whose NaN and infinities are replaced by 1.
         """
+        if not replaced:
+            self.makers.found.clear()
+            _, outcome = self.makers.seen(lambda: self.finding(key))
+            found = frozenset(self.makers.found)
+            if not found:
+                return [], wide_leaves(jax.device_get(outcome.result()))
+            if found - self.described:
+                self.described |= found
+                self.compiled = self.call.hooked(self.spec, self._describing)
         chosen = np.zeros(max(1, len(self.number)), bool)
         chosen[[self.number[path] for path in replaced]] = True
         seen, outcome = self.seen(lambda: self.compiled(key, chosen))
@@ -309,29 +346,16 @@ class _Search(Watched):
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Watches the results of an equation, and replaces some."""
-        if step.bodies:
+        if step.path not in self.described:
             return results
         return [
-            self._looked_at(step, words, operands, x)
-            if jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating) and x.size
-            else x
+            self._looked_at(step, words, operands, x) if _may_be_nan(x) else x
             for x in results
         ]
 
     def _looked_at(self, step: Step, words: Words, operands: list, x: Array) -> Array:
-        floats = [
-            jnp.asarray(o)
-            for o in operands
-            if jnp.issubdtype(jnp.result_type(o), jnp.floating) and np.size(o)
-        ]
-        had_nan = had_any = jnp.zeros((), bool)
-        for o in floats:
-            nan, unbounded = jnp.isnan(o), ~jnp.isfinite(o)
-            if o.shape != x.shape:
-                nan, unbounded = jnp.any(nan), jnp.any(unbounded)
-            had_nan, had_any = had_nan | nan, had_any | unbounded
-        had_nan, had_any = (_on_any_device(had, x) for had in (had_nan, had_any))
-        nan, infinite = jnp.isnan(x) & ~had_nan, jnp.isinf(x) & ~had_any
+        floats = _floats(operands)
+        nan, infinite, had_any = _made(floats, x)
         made = nan | infinite
         place = self.place(words)
         if step.path not in self.labels:
@@ -359,6 +383,35 @@ class _Search(Watched):
         )
         heal = self.replaced[self.number[step.path]] & made & ~had_any
         return jnp.where(heal, jnp.ones((), x.dtype), x)
+
+
+def _may_be_nan(x: Any) -> bool:
+    """Returns whether a value is a floating-point array with elements."""
+    return jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating) and x.size > 0
+
+
+def _floats(operands: list) -> list[Array]:
+    """Returns the operands that may be NaN."""
+    return [
+        jnp.asarray(o)
+        for o in operands
+        if jnp.issubdtype(jnp.result_type(o), jnp.floating) and np.size(o)
+    ]
+
+
+def _made(operands: list[Array], x: Array) -> tuple[Array, Array, Array]:
+    """Returns where a result is NaN, and where infinite, while its operands are not.
+
+    The third array is whether an operand is NaN or infinite there.
+    """
+    had_nan = had_any = jnp.zeros((), bool)
+    for o in operands:
+        nan, unbounded = jnp.isnan(o), ~jnp.isfinite(o)
+        if o.shape != x.shape:
+            nan, unbounded = jnp.any(nan), jnp.any(unbounded)
+        had_nan, had_any = had_nan | nan, had_any | unbounded
+    had_nan, had_any = (_on_any_device(had, x) for had in (had_nan, had_any))
+    return jnp.isnan(x) & ~had_nan, jnp.isinf(x) & ~had_any, had_any
 
 
 def _on_any_device(flag: Array, result: Array) -> Array:
