@@ -131,7 +131,10 @@ class Unchanged:
 
     def __init__(self, path: str | os.PathLike, digest: Callable[[], str]):
         self._path, self._digest = path, digest
-        self._stat = os.stat(path)
+        try:
+            self._stat = os.stat(path)
+        except OSError as error:
+            raise FileError(f"{path}: {error.strerror}") from None
         self.content = digest()
 
     def check(self, *, anew: bool = False) -> None:

@@ -248,13 +248,14 @@ def test_a_file_system_without_locks_is_said(
 @pytest.mark.parametrize(
     "line", ["[1]", "null", '{"x": 1}', "[" * 100_000, '{"update"']
 )
-def test_scores_and_metrics_end_at_a_line_that_is_none(tmp_path, line):
+def test_scores_skip_a_line_that_is_none_and_metrics_end_there(tmp_path, line):
     """They were tracebacks when a run continued."""
-    good = {"update": 1, "loss": 0.5, "copy_last_frame_loss": 0.25, "ratio": 2.0}
+    scores = {"loss": 0.5, "copy_last_frame_loss": 0.25, "ratio": 2.0}
+    first, second = ({"update": update, **scores} for update in (1, 2))
     for name in (records.VALIDATION, records.METRICS):
-        text = f"{json.dumps(good)}\n{line}\n{json.dumps(good)}\n"
+        text = f"{json.dumps(first)}\n{line}\n{json.dumps(second)}\n"
         (tmp_path / name).write_text(text)
-    assert records.read_validation(tmp_path) == [good]
+    assert records.read_validation(tmp_path) == [first, second]
     assert len(records.metrics_lines(tmp_path / records.METRICS)) == 1
 
 

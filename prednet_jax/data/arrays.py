@@ -129,11 +129,14 @@ class _Film:
 
     def _frame(self, index: int) -> np.ndarray:
         """Returns a frame uint8 `[H, W, C]`."""
-        if type(self._array) is not np.ndarray:  # It is not in memory.
-            self._file.check()
         place = dict(zip("NT", divmod(index, self._steps), strict=True))
-        chosen = (place.get(axis, slice(None)) for axis in self._layout)
-        picture = self._read(tuple(chosen))
+        chosen = tuple(place.get(axis, slice(None)) for axis in self._layout)
+        if type(self._array) is np.ndarray:
+            picture = self._read(chosen)
+        else:  # It is read from the file here, and has to be what was checked.
+            self._file.check()
+            picture = np.array(self._read(chosen))
+            self._file.check()
         axes = [axis for axis in self._layout if axis not in place]
         if "C" not in axes:
             picture, axes = picture[..., None], [*axes, "C"]

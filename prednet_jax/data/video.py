@@ -104,7 +104,9 @@ class Video:
                 _, oldest = next(iter(_RUNNING.items()))
                 del _RUNNING[id(oldest)]
                 oldest._next, oldest._frames = oldest.length + 1, iter(())
-            return self._decode(number)
+            frame = self._decode(number)
+            self.file.check()
+            return frame
 
     def _picture(self, number: int) -> np.ndarray:
         """Returns a frame, uint8 `[h, w, 3]`."""

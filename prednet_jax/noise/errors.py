@@ -27,8 +27,9 @@ def no_backend(error: BaseException) -> str | None:
     first = str(error).partition("\n")[0]
     if not (isinstance(error, RuntimeError) and "initialize backend" in first):
         return None
-    given = os.environ.get("JAX_PLATFORMS", "")
-    return f"JAX_PLATFORMS={given}: {first}; expected a platform of this machine"
+    given = os.environ.get("JAX_PLATFORMS")
+    setting = f"JAX_PLATFORMS={given}: " if given else ""
+    return f"{setting}{first}; expected a platform of this machine"
 
 
 # The largest number of float32.

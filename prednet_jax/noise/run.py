@@ -79,6 +79,10 @@ class Evaluation:
         drawn = call.drawn if call.rule.inlined else None
         return at_words(call.step.bodies[label], words, operands, self, drawn)
 
+    def plain(self) -> "Evaluation":
+        """Returns an evaluation of the same programs without noise."""
+        return Plain()
+
     def decided(self, step: Step, words: Words, number: Array) -> None:
         """Records the number of steps of a while loop, or the index of a branch."""
 
@@ -105,13 +109,14 @@ class Evaluation:
                 values[var] = materialised(x) if hold else x
 
 
-class _Plain(Evaluation):
+class Plain(Evaluation):
     """Evaluates a plan without its noise, in the types of its program."""
 
     changes = "without noise"
     is_plain = True
 
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
+        """Returns the results of an equation without programs inside."""
         if call.step.name in ("debug_callback", "debug_print"):
             return []  # Only the noisy run shows its values.
         return plain(call.step, typed(call.step, operands))
@@ -119,6 +124,7 @@ class _Plain(Evaluation):
     def body(
         self, call: "Call", words: Words, operands: Values, label: str
     ) -> list[Array]:
+        """Evaluates one of the programs of an equation."""
         return at_words(call.step.bodies[label], words, operands, self, _NOTHING)
 
 
@@ -151,7 +157,9 @@ class Call(NamedTuple):
 
     def plainly(self, words: Words, operands: Values, label: str) -> list[Array]:
         """Evaluates one of the equation's bodies without noise."""
-        return self._replace(evaluation=_Plain()).body(words, operands, label)
+        return self._replace(evaluation=self.evaluation.plain()).body(
+            words, operands, label
+        )
 
     def decided(self, words: Words, number: Array) -> None:
         """Records the decision of the equation itself."""

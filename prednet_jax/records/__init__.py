@@ -10,7 +10,6 @@ import csv
 import hashlib
 import importlib.metadata
 import io
-import itertools
 import json
 import os
 import platform
@@ -311,28 +310,26 @@ def metrics_lines(path: Path) -> list[str]:
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
-    """Yields the lines of a file of JSON up to the first torn one, and their values."""
+    """Yields the lines of a file of JSON and their values, None for torn lines."""
     # Reading a pipe would wait for a writer.
     whole = files.read_bytes(path) if path.exists() else b""
     for line in whole.splitlines(keepends=True):
         try:
-            row = json.loads(line)
+            row = json.loads(line) if line.endswith(b"\n") else None
         except (ValueError, RecursionError):
-            return
-        if not line.endswith(b"\n"):
-            return
+            row = None
         yield line, row
 
 
 def read_validation(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """Reads the rows of `validation.jsonl` up to one that is no score."""
+    """Reads the rows of `validation.jsonl`, without lines that are no scores."""
 
     def is_score(row: Any) -> bool:
         named = isinstance(row, dict) and row.keys() >= {"update", *SCORES}
         return named and None not in row.values() and all(map(_is_metric, row.values()))
 
     rows = (row for _, row in _whole_lines(Path(directory) / VALIDATION))
-    return list(itertools.takewhile(is_score, rows))
+    return list(filter(is_score, rows))
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,15 @@ def inspect_run_directory(
         raise UserError(
             f"--resume: updates={updates}: expected at least the {old} of {folder}"
         )
-    return ExistingRun(
-        manifest, updates == old and _has_final_weights(folder, manifest)
-    )
+    complete = finished and updates == old
+    if complete and not _has_final_weights(folder, manifest):
+        complete = not _can_make_weights(folder, old)
+        if complete:
+            log_line(
+                f"{folder}: {records.WEIGHTS} is missing or damaged, and the records "
+                "cannot make it again (--overwrite trains anew)"
+            )
+    return ExistingRun(manifest, complete)
 
 
 def _has_final_weights(folder: Path, manifest: Manifest) -> bool:
@@ -97,6 +103,16 @@ def _has_final_weights(folder: Path, manifest: Manifest) -> bool:
             records.read_tree(folder / records.WEIGHTS)
         )
     return False
+
+
+def _can_make_weights(folder: Path, updates: int) -> bool:
+    """Returns whether the last checkpoint is whole, and the metrics of all updates.
+
+    Otherwise a run would begin anew and lose what is left of its records.
+    """
+    last = folder / checkpoints.FOLDER / str(updates)
+    lines = records.metrics_lines(folder / records.METRICS)
+    return checkpoints.is_whole(last) and len(lines) >= updates
 
 
 def check_same(

@@ -148,12 +148,12 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
         folder, update = path.parents[1], int(path.name)
         task = _task(folder)
         return task, checkpoints.restore(folder, update, _like(task))
-    elif path.is_dir():
+    elif os.path.isdir(path):
         if not (path / records.MANIFEST).exists():
             foreign.refuse(path)
             raise UserError(f"{path}: is a directory; expected {_ACCEPTED}")
         return load_run(path)
-    elif str(path) in pretrained_names() and not path.exists():
+    elif str(path) in pretrained_names() and not os.path.exists(path):
         config, params = pretrained(str(path))
     elif path.name == records.WEIGHTS and (path.parent / records.MANIFEST).exists():
         return load_run(path.parent)

@@ -39,15 +39,15 @@ _SENTENCES = {
 
 def refuse(path: Path) -> None:
     """Raises a UserError that tells what a file or folder is, if it is a known kind."""
-    if path.is_dir():
+    if os.path.isdir(path):
         names = {member.name for member in path.iterdir()}
         kind = next((k for m, k in _BY_MEMBER.items() if names & {*m}), None)
     elif os.path.isfile(path.with_name(f"{path.name}.index")):
         kind = "checkpoint"  # The prefix of the names of its files.
     else:
         of_suffix = (k for s, k in _BY_SUFFIX.items() if path.suffix in s)
-        kind = next(of_suffix, None) if path.is_file() else None
-        if kind is None and path.is_file():
+        kind = next(of_suffix, None) if os.path.isfile(path) else None
+        if kind is None and os.path.isfile(path):
             with path.open("rb") as file:
                 kind = "pickle" if file.read(1) == b"\x80" else None
     if kind is not None:

@@ -423,7 +423,9 @@ def test_an_interrupt_while_a_script_imports_is_one_line(tmp_path, early):
 def test_an_interrupt_in_a_callback_is_not_lost():
     """Python printed the traceback of one in a callback of JAX, and ran on."""
     code = """
-import _cli, gc, signal, time
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell may ignore it.
+import _cli, gc, time
 gc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))
 gc.collect()
 gc.callbacks.clear()

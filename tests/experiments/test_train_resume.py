@@ -87,6 +87,14 @@ def test_what_a_finished_run_lost_is_made_again_or_named(train, whole, tmp_path)
         train("--resume", f"--workdir={folder}")
         assert_equal_runs(whole, folder)
         assert weights_file.read_bytes() == (whole / "weights.npz").read_bytes()
+    weights_file.unlink()
+    shutil.move(folder / "checkpoints", tmp_path / "away")
+    before = snapshot(folder)
+    done = train("--resume", f"--workdir={folder}")
+    assert "weights.npz is missing or damaged, and the records cannot" in done.stderr
+    assert snapshot(folder) == before
+    shutil.move(tmp_path / "away", folder / "checkpoints")
+    train("--resume", f"--workdir={folder}")
     (folder / "metrics.jsonl").unlink()
     done = train("--resume", f"--workdir={folder}")
     assert "has lines of 0 updates only; expected 6 (--overwrite" in done.stderr

@@ -97,11 +97,11 @@ def test_an_interrupt_ends_a_command(tmp_path):
         "import jax, numpy as np\n"
         "def begin():\n"
         "    open('running', 'w').close()\n"
-        "    return np.float32(1)\n"
+        "    return np.int32(1)\n"
         "def endless():\n"
-        "    step = lambda x: x + 1e-30\n"
+        "    step = lambda x: x % 7 + 1\n"
         "    loop = lambda x: jax.lax.while_loop(lambda x: x > 0, step, x)\n"
-        "    like = jax.ShapeDtypeStruct((), np.float32)\n"
+        "    like = jax.ShapeDtypeStruct((), np.int32)\n"
         "    return jax.jit(loop)(jax.pure_callback(begin, like))\n"
     )
     command = [sys.executable, "-m", "prednet_jax.noise", "record", "model:endless"]

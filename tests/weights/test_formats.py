@@ -540,3 +540,9 @@ def test_weights_of_other_programs_are_named_with_the_way_out(tmp_path, name, me
     for given in [path, path.with_suffix("")] if path.suffix == ".index" else [path]:
         with pytest.raises(UserError, match=rf"{given}.*: .*{message}"):
             weights.load(given)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "w" * 300 + ".pth"])
+def test_a_name_longer_than_the_file_system_takes_is_refused(name):
+    with pytest.raises(UserError, match="File name too long"):
+        weights.load(name)

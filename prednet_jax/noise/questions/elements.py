@@ -129,7 +129,9 @@ class ElementNoise:
         decades = np.where(self._squares > 0, 1 + _bins(np.sqrt(self._squares), 10), 0)
         counts, known = (np.bincount(decades[x].ravel()) for x in (wrong, ~unknown))
         if flips:
-            counts[counts <= _SHARE * np.maximum(known[: counts.size], 1)] = 0
+            # One of several is a few, also in a decade of few elements.
+            few = np.maximum(_SHARE * known, min(1, int(_SHARE * known.sum())))
+            counts[counts <= few[: counts.size]] = 0
         return int(counts.sum()), int(np.count_nonzero(unknown & (difference != 0)))
 
     def ratios(self, difference: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.order.collectives import gathered
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Call, Drawn, Evaluation
+from prednet_jax.noise.run import Call, Drawn, Evaluation, Plain
 from prednet_jax.noise.types import Atom, Aval, Params, Values
 
 _NO_MESH = AbstractMesh((), ())
@@ -378,6 +378,10 @@ class DeviceByDevice(Evaluation):
 
         return mapped(device, call.params, words, operands)
 
+    def plain(self) -> Evaluation:
+        """Returns an evaluation over the logical mesh without noise."""
+        return _PlainDeviceByDevice()
+
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
         """Evaluates all devices' steps, the ones between collectives separately."""
         given = [values[v] for v in plan.jaxpr.invars]
@@ -425,6 +429,10 @@ class DeviceByDevice(Evaluation):
             self.advance([step], words, values, drawn)
         if waiting:
             flush_pending()
+
+
+class _PlainDeviceByDevice(Plain, DeviceByDevice):
+    """Evaluates a program over a logical mesh without noise."""
 
 
 def _variables(step: Step) -> list[Atom]:

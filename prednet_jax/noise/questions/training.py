@@ -342,6 +342,8 @@ def _precision(curve: np.ndarray) -> Curve:
         if printed(f".{digits}g"):
             exponent = np.floor(np.log10(np.where(size > 0, size, 1)))
             own = 0.5 * 10.0 ** (exponent + 1 - digits)
+            if (x == np.round(x)).all():  # Such as the constant 100, which is exact.
+                own = np.minimum(own, 0.5)
             return np.maximum(error, np.where(size > 0, own, 0))
     return error
 

@@ -191,7 +191,10 @@ class SubstitutedValues:
 
 def _steps(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Returns the distances of numbers to the next ones of a type."""
-    return np.ldexp(float(jnp.finfo(dtype).eps), np.frexp(x)[1] - 1)
+    info = jnp.finfo(dtype)
+    # Below the least normal number they are the same as at it.
+    exponent = np.where(x == 0, info.minexp, np.frexp(x)[1] - 1)
+    return np.ldexp(float(info.eps), np.maximum(exponent, int(info.minexp)))
 
 
 def _wide(x: ArrayLike) -> np.ndarray:

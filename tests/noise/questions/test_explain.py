@@ -9,6 +9,7 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
+from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.explain import NOT_MODELLED
 from prednet_jax.noise.questions.precision import exact
 from prednet_jax.noise.questions.sampling import (
@@ -519,3 +520,19 @@ def test_a_product_of_no_elements_says_nothing_about_a_pattern():
 
     x = jnp.float32([[1, 2], [3, 4]])
     assert noise.explain(fn, fn(x) * 1.01, fn(x))(KEY, x).rung == "beyond"
+
+
+def test_one_flip_in_a_decade_of_few_elements_is_no_fault():
+    """Of ten quiet elements among a thousand, one may have taken another branch."""
+    epsilon = 2.0**-23
+    sizes = np.where(np.arange(1010) < 1000, 1e-6, 1e-9)
+    found = ElementNoise(np.zeros(1010), epsilon)
+    random = np.random.default_rng(0)
+    for _ in range(8):
+        found.see(sizes * random.normal(size=1010))
+    away = np.zeros(1010)
+    away[1005] = 1e-2
+    assert found.outside(away, 1.5, flips=True) == (0, 0)
+    assert found.outside(away, 1.5, flips=False) == (1, 0)
+    away[1000:] = 1e-2
+    assert found.outside(away, 1.5, flips=True) == (10, 0)

@@ -689,3 +689,20 @@ def test_lines_inside_a_loop_are_among_the_lines():
     with open(__file__) as file:
         (line,) = [i for i, x in enumerate(file, 1) if x.endswith("# the line\n")]
     assert any(f":{line} in step" in x for x in report.lines)
+
+
+def test_missing_columns_are_no_rounding_and_small_numbers_are():
+    """A zero has no step of a format, and below normal numbers the steps are equal."""
+    x = np.random.default_rng(0).uniform(0.001, 0.0035, (8, 16)).astype(np.float32)
+
+    def port(x):
+        return {"first": x * 1.0}
+
+    there = np.asarray(jnp.asarray(x, jnp.bfloat16).astype(jnp.float32))
+    assert noise.compare_layers(port, {"first": there})(KEY, x).layers[0].rung == "bf16"
+    there = there.copy()
+    there[:, 3:9] = 0
+    assert noise.compare_layers(port, {"first": there})(KEY, x).layers[0].is_beyond
+    small = normal(8, 16) * np.float32(1e-4)
+    there = {"first": small.astype(np.float16).astype(np.float32)}
+    assert noise.compare_layers(port, there)(KEY, small).layers[0].rung == "fp16"

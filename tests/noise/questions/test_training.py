@@ -469,3 +469,9 @@ def test_curves_that_cannot_be_compared_are_refused():
             noise.curves(a, b)
     with pytest.raises(noise.NoiseError, match="one pair a seed"):
         noise.curves(good, good[:4], paired=True)
+
+
+def test_a_whole_number_in_all_updates_is_no_rounded_one():
+    """100 was taken for a number of two digits, so 96 was the same."""
+    curve = np.full(20, 100.0, np.float32)
+    assert question._precision(curve).max() <= 0.5
