@@ -86,9 +86,12 @@ def devices(
         except NotImplementedError as error:
             if str(error) and "axis_index_groups" not in str(error):
                 raise
+            # JAX raises one without a text for groups, but so may the function.
+            cause = "" if str(error) else "NotImplementedError without a text; perhaps "
             raise NoiseError(
-                "axis_index_groups of a collective: expected groups in psum and "
-                "psum_scatter of floats alone, in a jax.shard_map with check_vma=False"
+                f"{cause}axis_index_groups of a collective: expected groups in psum "
+                "and psum_scatter of floats alone, in a jax.shard_map with "
+                "check_vma=False"
             ) from error
         outcome.write_back(objects)
         return outcome.result(objects)

@@ -181,7 +181,8 @@ class Band:
         more = sum(len(x["loss"]) for x in self._all[before:])
         seconds = time.perf_counter() - begun
         cost = f"{more} more draws took {seconds:.2g} s" if more else ""
-        if exact and not first:
+        alone = (_judge(n, curves[n], b)[0] for n, b in bounds.items())
+        if exact and not first and any(c.first is not None for c in alone):
             note = (
                 "the training in float64 leaves the band too: a rounding that is the "
                 "same in every draw explains the difference"
