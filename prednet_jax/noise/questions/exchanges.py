@@ -8,6 +8,7 @@ ascend. Weights are exchanged where these names lead in a circle. So names that 
 count from another number are no exchange, nor are layers that count from the other end.
 """
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -47,8 +48,11 @@ class _Address(NamedTuple):
 
 def exchanged(
     pairs: Sequence[tuple[str, str]], sizes: Sequence[int], stacked: Sequence[bool]
-) -> dict[int, int]:
+) -> tuple[dict[int, int], set[int]]:
     """Returns for each pair in an exchange the pair whose reference its name says.
+
+    The pairs of layers that are numbered from the other end are no exchange. They come
+    second.
 
     Args:
         pairs: the names here and there that were paired by their numbers.
@@ -59,27 +63,44 @@ def exchanged(
     named = _by_most(here, there) | _by_name(here, there, sizes)
     named |= _by_layer(here, there, stacked)
     named |= {j: i for i, j in _by_layer(there, here, stacked).items()}
-    found = {}
-    for i in named.keys() - _from_other_end(here, there):
+    found, turned = {}, _from_other_end(here, there)
+    for i in named.keys() - turned:
         j, seen = named[i], {i}
         while j not in seen:
             seen.add(j)
             j = named.get(j, j)
         if j == i != named[i]:
             found[i] = named[i]
-    return found
+    return found, turned
 
 
 def _by_name(
     here: Sequence[_Address], there: Sequence[_Address], sizes: Sequence[int]
 ) -> dict[int, int]:
     """Returns the one pair whose name there agrees with the name of each here."""
-    fits = [
-        [j for j, b in enumerate(there) if sizes[i] == sizes[j] and _agree(a, b)]
-        for i, a in enumerate(here)
-    ]
-    counts = Counter(j for several in fits for j in several)
-    return {i: x[0] for i, x in enumerate(fits) if len(x) == 1 and counts[x[0]] == 1}
+    only = _only_agreeing(here, there, sizes)
+    back = _only_agreeing(there, here, sizes)
+    return {i: j for i, j in only.items() if back.get(j) == i}
+
+
+def _only_agreeing(
+    ones: Sequence[_Address], others: Sequence[_Address], sizes: Sequence[int]
+) -> dict[int, int]:
+    """Returns for each name the only one of the others that agrees with it."""
+    # The numbers of one name end those of the other.
+    whole, ends = defaultdict(list), defaultdict(list)
+    for j, b in enumerate(others):
+        whole[sizes[j], b.numbers].append(j)
+        for k in range(len(b.numbers) + 1):
+            ends[sizes[j], b.numbers[k:]].append(j)
+    only = {}
+    for i, a in enumerate(ones):
+        shorter = (whole[sizes[i], a.numbers[k + 1 :]] for k in range(len(a.numbers)))
+        near = itertools.chain(ends[sizes[i], a.numbers], *shorter)
+        fits = [*itertools.islice((j for j in near if _agree(a, others[j])), 2)]
+        if len(fits) == 1:
+            only[i] = fits[0]
+    return only
 
 
 def _agree(a: _Address, b: _Address) -> bool:

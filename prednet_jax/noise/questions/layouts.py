@@ -6,7 +6,9 @@ one number of axes, and `find` chooses it for a whole report. A change within an
 (channels reversed, halves swapped) is not an order of axes.
 """
 
+import functools
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -31,14 +33,17 @@ class Layout(NamedTuple):
 
     def arrange(self, reference: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
         """Returns the reference in the order of axes here; None if it does not fit."""
-        if self.ours < self.theirs:
-            moved = reference.transpose(self.axes)
-            fits = self._merges(moved.shape, shape)
-            return moved.reshape(shape) if fits else None
-        fine = [shape[i] for i in self.axes]
-        if not self._merges(fine, reference.shape):
+        if not self.fits(reference.shape, shape):
             return None
+        if self.ours < self.theirs:
+            return reference.transpose(self.axes).reshape(shape)
+        fine = [shape[i] for i in self.axes]
         return reference.reshape(fine).transpose(np.argsort(self.axes))
+
+    def fits(self, theirs: Sequence[int], ours: Sequence[int]) -> bool:
+        """Returns whether this order gives the shape there the shape here."""
+        fine, coarse = (theirs, ours) if self.ours < self.theirs else (ours, theirs)
+        return self._merges([fine[i] for i in self.axes], coarse)
 
     def _merges(self, fine: Sequence[int], coarse: Sequence[int]) -> bool:
         """Returns whether each axis of `coarse` merges consecutive axes of `fine`."""
@@ -92,14 +97,27 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
     """Returns the distance of two arrays in units of the larger norm, at most 1."""
     # As floats: booleans have no difference, and unsigned ones wrap.
     x, y = (np.nan_to_num(v * 1.0, posinf=0, neginf=0) for v in (x, y))
+    largest = max(float(np.max(np.abs(v), initial=0)) for v in (x, y))
+    if not largest:
+        return 0.0
+    x, y = x / largest, y / largest  # Squares of large numbers overflow.
     scale = max(np.linalg.norm(x), np.linalg.norm(y))
-    return min(1.0, float(np.linalg.norm(x - y) / scale)) if scale else 0.0
+    return min(1.0, float(np.linalg.norm(x - y) / scale))
 
 
 def fitting(reference: np.ndarray, shape: Sequence[int]) -> list[Layout]:
     """Returns the orders of axes that give the reference a shape."""
-    every = candidates(reference.ndim, len(shape))
-    return [fit for fit in every if fit.arrange(reference, shape) is not None]
+    return _fitting(reference.shape, tuple(shape))
+
+
+@functools.lru_cache(maxsize=1000)
+def _fitting(theirs: tuple[int, ...], ours: tuple[int, ...]) -> list[Layout]:
+    every = (
+        candidates(len(theirs), len(ours))
+        if math.prod(theirs) == math.prod(ours)
+        else []
+    )
+    return [fit for fit in every if fit.fits(theirs, ours)]
 
 
 def find(

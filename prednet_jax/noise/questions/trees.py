@@ -7,6 +7,7 @@ remaining weights are paired by shape, nearness and name, and differ.
 """
 
 import functools
+import hashlib
 import math
 import os
 from collections import Counter
@@ -29,6 +30,14 @@ CONTENT = 2.0**-7
 _EXTREMES = (np.fmax, np.fmin)
 # A weight differs no more than by rounding: in units of the last place of float32.
 ULPS = 4.0 * 2.0**-23
+_EXCHANGED = (
+    "exchanged: the port is right if it also uses these weights in each other's place; "
+    "then only their names differ"
+)
+_TURNED = (
+    "layers are numbered from the other end: {} is {}; the port is right if it also "
+    "runs them in the other order"
+)
 
 
 class WeightPair(NamedTuple):
@@ -58,11 +67,13 @@ class Trees(NamedTuple):
         pairs: the pairs in the order of the weights here.
         unmatched: names here, and names of the reference, without a counterpart.
         counters: single integers without a counterpart, which are no weights.
+        notes: what only a reader of the port can judge.
     """
 
     pairs: tuple[WeightPair, ...]
     unmatched: tuple[tuple[str, ...], tuple[str, ...]]
     counters: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def first(self) -> WeightPair | None:
@@ -82,6 +93,7 @@ class Trees(NamedTuple):
         text += [f"counters, no weights: {', '.join(self.counters)}"][
             : bool(self.counters)
         ]
+        text += self.notes
         equal = "all weights are equal up to the order of axes"
         if not self.first and any(self.unmatched):
             equal = "all pairs are equal, but not every weight has a counterpart"
@@ -91,6 +103,7 @@ class Trees(NamedTuple):
         return "\n".join(text)
 
 
+@np.errstate(over="ignore")
 def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     """Compares the weights of a port with the weights of its original.
 
@@ -125,7 +138,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     for side in rest:
         for name in [n for n, x in side.items() if _is_counter(x)]:
             del side[name]
-    others = exchanged(
+    others, turned = exchanged(
         [p[:2] for p in pairs],
         [p[2].size for p in pairs],
         [p[2].ndim != p[3].ndim and 1 in (*p[2].shape, *p[3].shape) for p in pairs],
@@ -148,7 +161,12 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
             p.name,
         )
     )
-    return Trees(tuple(judged), (tuple(rest[0]), tuple(rest[1])), counters)
+    notes = [_EXCHANGED] if named else []
+    if turned:
+        one, other, *_ = pairs[min(turned)]
+        notes.append(_TURNED.format(one, other))
+    unmatched = tuple(rest[0]), tuple(rest[1])
+    return Trees(tuple(judged), unmatched, counters, tuple(notes))
 
 
 Weights = dict[str, np.ndarray]
@@ -185,10 +203,13 @@ def _millionths(v: np.ndarray, r: np.ndarray) -> float:
     return round(1e6 * _nearness(v, r)) * 1.0
 
 
-def _least(x: np.ndarray) -> float:
-    """Returns the size below which the numbers of an array are not told apart."""
-    sizes = np.abs(x)
-    return CONTENT**2 * float(np.max(sizes, initial=0, where=np.isfinite(sizes)))
+def _least(x: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """Returns the size below which the numbers of an array are not told apart.
+
+    With `axis` each row of this axis has its own.
+    """
+    sizes, known = np.abs(x), np.isfinite(x)
+    return CONTENT**2 * np.max(sizes, axis, initial=0, where=known, keepdims=True)
 
 
 def _is_counter(x: np.ndarray) -> bool:
@@ -197,7 +218,12 @@ def _is_counter(x: np.ndarray) -> bool:
 
 
 def _similarity(a: str, b: str) -> float:
-    return names.similarity(*("".join(names.canonical(name)) for name in (a, b)))
+    return names.similarity(_joined(a), _joined(b))
+
+
+@functools.lru_cache(maxsize=100_000)
+def _joined(name: str) -> str:
+    return "".join(names.canonical(name))
 
 
 def _nearness(v: np.ndarray, r: np.ndarray) -> float:
@@ -208,17 +234,54 @@ def _pairs(
     here: Weights, there: Weights, cost: Callable[..., float | None]
 ) -> list[_Found]:
     """Takes pairs whose shapes fit, by cost and similar names; a cost None is none."""
+    alike: dict[tuple, str] = {}
+    same = [
+        {n: alike.setdefault((i, *_digest(x)), n) for n, x in side.items()}
+        for i, side in enumerate((here, there))
+    ]
+
+    @functools.cache  # Many arrays are all zeros or all ones.
+    def price(n: str, t: str) -> float | None:
+        return cost(here[n], there[t])
+
     costs = [
-        (price - _similarity(n, t), n, t)
-        for n, v in here.items()
-        for t, r in there.items()
-        if layouts.fitting(r, v.shape) and (price := cost(v, r)) is not None
+        (far - _similarity(n, t), n, t)
+        for n, t in list(_candidates(here, there, content=cost is _content_cost))
+        if (far := price(same[0][n], same[1][t])) is not None
     ]
     found = []
     for _, n, t in sorted(costs, key=lambda x: x[0]):
         if n in here and t in there:
             found.append((n, t, here.pop(n), there.pop(t)))
     return found
+
+
+def _candidates(
+    here: Weights, there: Weights, *, content: bool
+) -> Iterator[tuple[str, str]]:
+    """Yields names whose shapes fit, with `content` only those of equal extremes."""
+    sizes: dict[int, list[str]] = {}
+    for t, r in there.items():
+        sizes.setdefault(r.size, []).append(t)
+    extremes = {
+        size: np.stack([_extremes(there[t]) for t in several])
+        for size, several in sizes.items()
+        if content and size
+    }
+    for n, v in here.items():
+        several = sizes.get(v.size, [])
+        if v.size in extremes:
+            theirs = extremes[v.size]
+            near = np.isclose(
+                _extremes(v), theirs, CONTENT, _least(theirs, 1), equal_nan=True
+            )
+            several = [several[i] for i in np.flatnonzero(near.all(1))]
+        yield from ((n, t) for t in several if layouts.fitting(there[t], v.shape))
+
+
+def _digest(x: np.ndarray) -> tuple[object, ...]:
+    """Returns what only equal arrays have in common."""
+    return x.shape, x.dtype, hashlib.blake2b(x.tobytes()).digest()
 
 
 def _blocks(small: Weights, large: Weights) -> list[_Found]:

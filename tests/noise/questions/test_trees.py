@@ -6,6 +6,7 @@ import pytest
 from jax import numpy as jnp
 
 from prednet_jax import noise
+from prednet_jax.noise.questions import trees
 from tests.accuracy.port_accuracy import load
 from tests.processes import ROOT
 
@@ -366,7 +367,11 @@ def test_a_decoder_that_counts_from_the_other_end_is_no_exchange(sizes):
         for i, both in enumerate(layers[::-1])
         for j, x in enumerate(both)
     }
-    assert noise.compare_trees(here, there).equal
+    report = noise.compare_trees(here, there)
+    assert report.equal
+    assert "decoder_0/conv_0/kernel is decoder.3.conv.0.weight; the port is" in str(
+        report
+    )
 
 
 def test_a_reversed_stack_is_told():
@@ -381,3 +386,42 @@ def test_parts_of_a_joined_weight_may_be_in_any_order():
     first, third = np.random.default_rng(0).normal(size=(2, 4, 6))
     here = {"w31": np.concatenate([third, first], 1)}
     assert noise.compare_trees(here, {"w1.weight": first.T, "w3.weight": third.T}).equal
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_exchange_in_every_layer_is_left_to_the_reader(count):
+    """Two layers that count from the other end look like an exchange of two layers."""
+    layers = np.random.default_rng(0).normal(size=(count, 4, 4))
+    here = {f"block_{i}": {"kernel": x} for i, x in enumerate(layers)}
+    there = {f"block.{count - 1 - i}.weight": x.T for i, x in enumerate(layers)}
+    report = noise.compare_trees(here, there)
+    assert report.first.hint.startswith("exchanged")
+    assert "the port is right if it also uses these weights in each" in str(report)
+    renamed = {f"block.{i}.weight": x.T for i, x in enumerate(layers)}
+    assert not noise.compare_trees(here, renamed).notes
+
+
+def test_numbers_whose_squares_overflow_are_compared():
+    square, bias = np.random.default_rng(0).normal(size=(2, 3, 3)) * 1e200
+    here = {"a": {"kernel": square}, "b": {"kernel": bias}}
+    there = {"a.weight": square.T, "b.weight": bias.T}
+    report = noise.compare_trees(here, there)
+    assert report.equal
+    assert {p.layout for p in report.pairs} == {"2 axes: reference.transpose(1, 0)"}
+
+
+def test_only_weights_of_nearly_equal_extremes_are_sorted(monkeypatch):
+    """Every weight was sorted with every other: 400 weights took half a minute."""
+    sorted_pairs = []
+    same = trees._same_content
+    monkeypatch.setattr(
+        trees, "_same_content", lambda x, y: sorted_pairs.append(1) or same(x, y)
+    )
+    kernels = np.random.default_rng(0).normal(size=(50, 4, 4))
+    here = {
+        f"layers_{i}": {"kernel": x, "bias": np.zeros(4)} for i, x in enumerate(kernels)
+    }
+    there = {f"layers.{i}.weight": x.T for i, x in enumerate(kernels)}
+    there |= {f"layers.{i}.bias": np.zeros(4) for i in range(50)}
+    assert noise.compare_trees(here, there).equal
+    assert len(sorted_pairs) < 3 * 50
