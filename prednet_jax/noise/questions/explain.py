@@ -364,13 +364,18 @@ class _Observed(NamedTuple):
     def _is_factor(self, effect: np.ndarray) -> bool:
         """Returns whether the difference is a factor of the value, the effect not.
 
-        A fault may scale a column: only the elements that differ are compared.
+        A fault may scale a column: only elements that differ by more than their noise
+        are compared. Where one of them is larger than all others, the effect looks like
+        a factor too, but only a factor leaves nothing but noise.
         """
-        differs = self.difference != 0
-        own, of_effect = (
-            _cosine(x[differs], self.value[differs]) for x in (self.difference, effect)
-        )
-        return own > FACTOR > of_effect
+        differs = np.nan_to_num(self.noise.ratios(self.difference), nan=2.0) > 1
+        far, value = self.difference[differs], self.value[differs]
+        if _cosine(far, value) <= FACTOR:
+            return False
+        rest = np.zeros_like(self.difference)
+        rest[differs] = far - value * np.vdot(value, far) / np.vdot(value, value)
+        is_exact = differs.sum() > 1 and not self.noise.outside(rest, 1, False)[0]
+        return bool(is_exact) or _cosine(effect[differs], value) < FACTOR
 
     def repeats(self, name: str) -> bool:
         """Returns whether the difference is a format's effect, or its opposite."""

@@ -380,6 +380,22 @@ def test_a_factor_of_a_part_is_no_format(seed, part):
         assert noise.explain(fn, right, fn(x), draws=4)(KEY, x).rung == "tf32"
 
 
+def test_a_factor_of_a_column_with_one_large_number_is_no_format():
+    """A format's effect on such a column is nearly a factor, too."""
+    drawn = np.random.default_rng(1)
+    x = drawn.standard_normal((14, 18)).astype("f4")
+    w = (drawn.standard_normal((18, 22)) / 4).astype("f4")
+
+    def fn(x):
+        return jax.nn.softmax((x @ w) @ (x @ w).T * 0.8)
+
+    for factor in (1.001, 1.01, 1.1):
+        wrong = fn(x).at[:, 0].multiply(factor)
+        assert noise.explain(fn, wrong, fn(x), draws=4)(KEY, x).rung == "beyond"
+    narrow = noise.inject(fn, noise.parse("tf32"))(KEY, x)
+    assert noise.explain(fn, narrow, fn(x), draws=4)(KEY, x).rung == "tf32"
+
+
 def test_decisions_elsewhere_hide_no_wrong_column():
     """Under a decision, 5 % of all elements could be wrong by anything."""
     x = noise_programs.normal(3, 8, 28)
