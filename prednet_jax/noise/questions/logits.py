@@ -9,6 +9,7 @@ differs. The same measures of pairs of runs under noise show the expected values
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.leaves import (
     check_same_structure,
+    describe_leaves,
     own_leaves,
     wide_leaves,
 )
@@ -146,8 +148,16 @@ def compare_logits(
             far = np.abs(np.log(ratios))
         dtype = jax.tree.leaves(plain)[0].dtype
         both = [jax.numpy.asarray(x, dtype) for x in pair]
+        # A unit in the last place of both results is noise.
+        best = pair if axis is None else [x.max(axis) for x in pair]
+        size = max(1.0, *(float(np.median(np.abs(x))) for x in best))
+        ulp = 2 * size * (describe_leaves(plain)[0].epsilon or np.finfo(float).eps)
+        least = {"ratio": math.exp(ulp), "kl": ulp**2 / 2, "flips": 0.0, "top": 0.0}
         return Logits(
-            **{n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN},
+            **{
+                n: _measure(n, found[n], [x[n] for x in others], least[n])
+                for n in MARGIN
+            },
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
             rung=_cause(call, both, axis, draws, key),
             worst=tuple(map(int, np.unravel_index(np.argmax(far), far.shape))),
@@ -252,8 +262,10 @@ def _measures(
     if tokens is None:
         kl = float(np.mean(ratios - 1 - np.log(ratios)))
         return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}
-    with np.errstate(invalid="ignore"):
-        terms = np.where(x == -np.inf, 0.0, np.exp(x) * (x - y))
+    # Each term p (r - 1 - log r) is positive: a small sum does not cancel.
+    with np.errstate(invalid="ignore", over="ignore"):
+        terms = np.exp(x) * (np.expm1(y - x) - (y - x))
+        terms = np.where(x == -np.inf, np.exp(y), terms)
     # Of equal ones the first, as `jax.lax.top_k`.
     order = (np.argsort(-z, kind="stable") for z in (x, y))
     best = [np.sort(z[..., :top]) for z in order]
@@ -265,11 +277,12 @@ def _measures(
     }
 
 
-def _measure(name: str, found: float, noise: Sequence[float]) -> Measure:
-    """Returns a measure together with its values under noise."""
-    # Logarithms of ratios; nothing below the rounding of float64 sums counts.
-    above, most = (
-        np.log((found, max(noise))) if name == "ratio" else (found, max(noise))
-    )
-    beyond = bool(above > MARGIN[name] * most + 1e-12)
+def _measure(name: str, found: float, noise: Sequence[float], least: float) -> Measure:
+    """Returns a measure together with its values under noise.
+
+    A value up to `least` is noise in any case.
+    """
+    values = np.array([found, max(noise), least])
+    above, most, floor = np.log(values) if name == "ratio" else values
+    beyond = bool(above > max(MARGIN[name] * most, floor))
     return Measure(found, float(np.median(noise)), max(noise), beyond)

@@ -189,3 +189,30 @@ def test_a_temperature_is_no_format(temperature):
 
     a, b = (linear(*args) / np.float32(t) for t in (1, temperature))
     assert noise.compare_logits(linear, a, b, draws=4)(KEY, *args).rung == "beyond"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+def test_a_unit_in_the_last_place_is_noise_where_there_is_no_other(dtype):
+    """It was beyond noise, although the cause was `identical` or `rounding`."""
+    a = PLAIN.astype(dtype)
+    one = np.nextafter(a, np.asarray(np.inf, dtype))
+    for b in (one, a.astype(float) + 1e-9):
+        report = noise.compare_logits(lambda x: x, a, b)(KEY, a)
+        assert not any(m.beyond for m in report[:4]), report
+        assert report.rung != "beyond" or dtype != np.float32
+    b = a * np.asarray(1.3, dtype)
+    assert noise.compare_logits(lambda x: x, a, b)(KEY, a).ratio.beyond
+    # A mask does not widen what counts as noise.
+    b[..., 3] = a[..., 3] = -1e9
+    assert noise.compare_logits(lambda x: x, a, b)(KEY, a).ratio.beyond
+
+
+def test_a_small_divergence_in_float64_is_beyond():
+    """Everything below 1e-12 counted as rounding."""
+    with jax.enable_x64(True):
+        w, x = W.astype(float), X.astype(float)
+        a = np.asarray(logits(w, x))
+        report = noise.compare_logits(logits, a, a * (1 + 1e-6))(KEY, w, x)
+        assert report.ratio.beyond
+        assert report.kl.beyond
+        assert not noise.compare_logits(logits, a, np.tanh(x) @ w)(KEY, w, x).kl.beyond
