@@ -6,6 +6,7 @@ transposed square matrix. `fitted_hint` fits a factor or an offset, and `few_hin
 that few numbers differ. A hint is given only where nothing but noise is left.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from prednet_jax.noise.leaves import rms, subtract
 from prednet_jax.noise.questions.segments import Node, Program
 
 EPSILONS = (0.0, 1e-12, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -45,9 +47,11 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
 
 
 def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
-    """Returns the constant factor or offset that gives the reference, or ""."""
-    # Of one number each factor would explain the difference.
-    if ours.size < 2 or np.iscomplexobj(ours) or np.iscomplexobj(theirs):
+    """Returns the factor or offset that gives the reference, in words, or "".
+
+    It is one number, or one for each index of an axis.
+    """
+    if np.iscomplexobj(ours) or np.iscomplexobj(theirs):
         return ""
     x, r = ours.astype(float), theirs.astype(float)
     with np.errstate(all="ignore"):
@@ -57,15 +61,40 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
         if not finite.size:
             return ""
         usual = size <= 1e4 * np.median(finite)
-        x0, r0 = x[usual], r[usual]
-        factor, offset = np.sum(x0 * r0) / np.sum(x0 * x0), np.mean(r0 - x0)
-        for text, changed in (
-            (f"a constant factor of {factor:.6g}", x * factor),
-            (f"an offset of {offset:.6g}", x + offset),
-        ):
-            if explains(np.where(usual, changed, x), (...,)):
-                return text
+        x0, r0 = np.where(usual, x, 0), np.where(usual, r, 0)
+        for axis in (None, *(d for d, n in enumerate(x.shape) if 1 < n < x.size)):
+            along = tuple(d for d in range(x.ndim) if d != axis)
+            sums = functools.partial(np.sum, axis=along, keepdims=True)
+            # Of one number each factor would explain the difference.
+            if np.any(sums(x0 != r0) == 1):
+                continue
+            factor = np.nan_to_num(sums(x0 * r0) / sums(x0 * x0), nan=1.0)
+            offset = sums(r0 - x0) / sums(usual)
+            for what, values, changed in (
+                ("factor", factor, x * factor),
+                ("offset", offset, x + offset),
+            ):
+                left = np.where(usual, changed, x)
+                nearer = 2 * rms(subtract(left, r)) < rms(subtract(x, r))
+                if nearer and explains(left, (...,)):
+                    return _fitted_text(what, values, axis)
     return ""
+
+
+def _fitted_text(what: str, values: np.ndarray, axis: int | None) -> str:
+    """Describes a factor or an offset."""
+    article = "an" if what == "offset" else "a"
+    if axis is None:
+        constant = "a constant" if what == "factor" else "an"
+        return f"{constant} {what} of {values.item():.6g}"
+    values = values.ravel()
+    away = np.abs(values - (what == "factor"))
+    far = np.flatnonzero(away > 1e-3 * away.max())
+    if far.size == 1:
+        place = f"at {far[0]} of axis {axis}"
+        return f"{article} {what} of {values[far[0]]:.6g} {place}"
+    low, high = values.min(), values.max()
+    return f"{article} {what} for each index of axis {axis}, {low:.3g} to {high:.3g}"
 
 
 def few_hint(

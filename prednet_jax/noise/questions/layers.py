@@ -25,6 +25,10 @@ from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
+# Last parts of names that a recording gives to the result of a whole network.
+_WHOLE = [(), *((n,) for n in ("model", "network", "result", "output", "logits"))]
+# Correlation of two results; that of a result with its rectified numbers is less.
+_ALIKE = 0.9
 _LEGEND = [
     "right up to: the values of these lines are the reference's;",
     "look at: one of these lines is wrong, or a line is missing before them;",
@@ -168,14 +172,12 @@ def compare_layers(
                 "marks values with jax.ad_checkpoint.checkpoint_name"
             )
         pairs = match(list(marked), list(theirs), pairs_given)
-        # The last array recorded is the result, under a name of its own.
         results, last = {n for n in marked if _is_result(n)}, list(theirs)[-1]
-        notes = []
+        notes, is_guess = [], False
         if "result" in results - pairs.keys() and last not in pairs.values():
             shape = program.types[marked["result"][0]].shape
-            if layouts.fitting(theirs[last], shape):
+            if is_guess := bool(layouts.fitting(theirs[last], shape)):
                 pairs["result"] = last
-                notes.append(f"compared with {last}, the last of the reference: result")
         place = {name: i for i, name in enumerate(theirs)}
         _separate(program, marked, sorted(pairs, key=lambda n: place[pairs[n]]))
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
@@ -183,6 +185,13 @@ def compare_layers(
         ours = _computed(program, chosen)
         paired = {n: theirs[pairs[n]] for n in order}
         there, layout = _arranged(program, chosen, ours, paired, pairs)
+        is_named = canonical(last)[-1:] in _WHOLE
+        if is_guess and not (is_named or _are_alike(ours["result"], there["result"])):
+            for each in (pairs, chosen, there):
+                del each["result"]
+            order.remove("result")
+        elif is_guess:
+            notes.append(f"compared with {last}, the last of the reference: result")
         totals = {n: judge(ours[n], there[n], []).difference for n in order}
         rest = tuple(n for n in marked if n not in pairs and n not in results)
         left = tuple(n for n in theirs if n not in pairs.values())
@@ -277,21 +286,31 @@ def _compared(
     worst = {
         n: max(x, key=lambda i: min(judged[i].over, 1.001)) for n, x in marked.items()
     }
-    rungs = values.rungs([i for i in worst.values() if judged[i].over > 1], key)
+    beyond = [i for i in worst.values() if judged[i].over > 1]
+    factors = {i: values.factor(i, drawn[i]) for i in beyond}
+    formats = values.formats_there([i for i in beyond if not factors[i]])
+    rounded = values.rounded(formats, drawn)
+    there_is = {i: "" if factors[i] else values.format_of(i, formats) for i in beyond}
+    explained = {
+        i: name
+        for i, name in there_is.items()
+        if name and judge(values.plain[i], known[i], rounded[i]).over <= 1
+    }
+    rungs = values.rungs([i for i in beyond if i not in explained], key) | explained
 
     def layer(name: str, i: int) -> Layer:
-        alone = judge(values.plain[i], known[i], ordered[i]).over <= 1
-        rung = "order" if alone else "rounding"
+        alone = judge(values.plain[i], known[i], ordered[i])
+        rung = "order" if alone.expected and alone.over <= 1 else "rounding"
         rung = "identical" if judged[i].difference == 0 else rung
         rung = rungs.get(i, rung)
         # A narrow format on one side may be no more than its own noise.
         rung = values.too_narrow(i) or rung if rung in NOISY else rung
-        there, explains = values.format_there(i) if rung == "beyond" else ("", False)
-        rung = there if explains else rung
+        # A factor has fewer parameters than a rounding, and may look like one.
+        rung = "beyond" if factors.get(i) else rung
         hint = "" if rung in NOISY else f"{rung} on one side alone"
         if rung == "beyond":
-            what = f"the reference has numbers of {there}" if there else ""
-            hint = joined(values.hint(i, drawn[i]), what)
+            there = f"the reference has numbers of {there_is[i]}" * bool(there_is[i])
+            hint = joined(values.hint(i, rounded[i]), there)
         if len(marked[name]) > 1 and judged[i].over > 1:
             hint = joined(f"first at step {marked[name].index(i)}", hint)
         found = *judged[i][:3], rung, hint, None
@@ -330,6 +349,14 @@ def _marked(
 def _is_result(name: str) -> bool:
     """Returns whether a value has no name but its position in the result."""
     return canonical(name)[:1] == ("result",)
+
+
+def _are_alike(x: np.ndarray, y: np.ndarray) -> bool:
+    """Returns whether two arrays have a high correlation, or none."""
+    if x.size < 2:
+        return True
+    with np.errstate(all="ignore"):
+        return not abs(np.corrcoef(np.ravel(x), np.ravel(y))[0, 1]) < _ALIKE
 
 
 def _arranged(

@@ -133,32 +133,76 @@ class SubstitutedValues:
         (wide,) = widened_program(call, np.dtype(np.float32))(jax.random.key(0))
         return formats[-1] if NARROWER * rms(subtract(wide, theirs)) < away else ""
 
-    def format_there(self, i: int) -> tuple[str, bool]:
-        """Returns the narrow format in which the reference has a value, or "".
+    def formats_there(self, beyond: Iterable[int]) -> dict[int, np.dtype]:
+        """Returns the narrow formats to which the reference was rounded, by number.
 
-        The second is whether rounding to this format explains the whole difference.
+        Args:
+            beyond: the values whose difference is more than noise, and no factor. Only
+                these show a rounding: pixels, too, are numbers of narrow formats.
         """
-        dtype, ours, theirs = self.program.types[i].dtype, self.plain[i], self.known[i]
-        if dtype in NARROW or not jnp.issubdtype(dtype, jnp.floating):
-            return "", False
-        ours, theirs = _wide(ours), _wide(theirs)
-        if np.unique(theirs).size < _DISTINCT:
-            return "", False
-        for kind, name in _FORMATS.items():
-            with np.errstate(over="ignore"):
-                here, there = (x.astype(kind).astype(float) for x in (ours, theirs))
-            if equal_elements(there, theirs).all() and not (here == ours).all():
-                away = np.abs(subtract(ours, theirs))
-                return name, bool((away <= _steps(theirs, kind)).all())
-        return "", False
+        types = self.program.types
+        found: dict[int, np.dtype] = {}
+        floats = {i: x for i, x in self.known.items() if _is_wide(types[i].dtype)}
+        for kind in _FORMATS:
+            exact = {i: x for i, x in floats.items() if _is_in(x, kind)}
+            shown = [
+                _wide(exact[i]).ravel()
+                for i in exact.keys() & set(beyond)
+                if not _is_in(self.plain[i], kind)
+            ]
+            if shown and np.unique(np.concatenate(shown)).size >= _DISTINCT:
+                found = dict.fromkeys(exact, kind) | found
+        return found | {i: x.dtype for i, x in floats.items() if x.dtype in _FORMATS}
 
-    def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
-        """Returns a hint to the cause, from a value and its lines."""
+    def format_of(self, i: int, formats: Mapping[int, np.dtype]) -> str:
+        """Returns the format there of a value, or of one that it is computed from."""
+        nodes = self.program.segment([i], self.known)
+        read = (j for n in nodes for j in n.operands)
+        return next((NARROW[formats[j]] for j in (i, *read) if j in formats), "")
+
+    def rounded(
+        self, formats: Mapping[int, np.dtype], drawn: Mapping[int, list[np.ndarray]]
+    ) -> Mapping[int, list[np.ndarray]]:
+        """Returns the differences under noise where the reference was rounded, too.
+
+        In each draw its values move by up to half a step of their format.
+        """
+        if not formats:
+            return drawn
+        (known, arrays), random = self.given, np.random.default_rng(0)
+        there = {i: _wide(self.known[i]) for i in formats}
+        several: dict[int, list[np.ndarray]] = {i: [] for i in drawn}
+        for draw in zip(*drawn.values(), strict=True):
+            away = {
+                i: random.uniform(-0.5, 0.5, there[i].shape) * _steps(there[i], kind)
+                for i, kind in formats.items()
+            }
+            moved = {
+                i: jnp.asarray(there[i] + x, known[i].dtype) for i, x in away.items()
+            }
+            found = jax.device_get(self.program.alone(known | moved, arrays))
+            for i, noise in zip(drawn, draw, strict=True):
+                by_input = subtract(_wide(found[i]), _wide(self.plain[i]))
+                several[i].append(noise + by_input + away.get(i, 0))
+        return several
+
+    def factor(self, i: int, drawn: Sequence[np.ndarray]) -> str:
+        """Returns the factor or offset that gives the reference, in words, or ""."""
+        return hints.fitted_hint(self.plain[i], self.known[i], self._explains(i, drawn))
+
+    def _explains(self, i: int, drawn: Sequence[np.ndarray]) -> Callable:
+        """Returns the function that says whether a change leaves nothing but noise."""
         ours, theirs = self.plain[i], self.known[i]
 
         def explains(changed: np.ndarray, part: tuple[slice, ...]) -> bool:
             cut = [x[part] for x in drawn]
             return judge(changed[part].astype(ours.dtype), theirs[part], cut).over <= 1
+
+        return explains
+
+    def hint(self, i: int, drawn: Sequence[np.ndarray]) -> str:
+        """Returns a hint to the cause, from a value and its lines."""
+        ours, theirs, explains = self.plain[i], self.known[i], self._explains(i, drawn)
 
         def evaluate(changed: Mapping[int, Callable]) -> np.ndarray:
             return np.asarray(self.function([i], changed)(*self.given)[i])
@@ -167,7 +211,7 @@ class SubstitutedValues:
         return (
             hints.array_hint(ours, theirs, explains)
             or hints.program_hint(self.program, nodes, evaluate, theirs, explains)
-            or hints.fitted_hint(ours, theirs, explains)
+            or self.factor(i, drawn)
             or hints.few_hint(ours, theirs, np.max(np.abs(drawn), 0), explains)
         )
 
@@ -195,6 +239,17 @@ def _steps(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     # Below the least normal number they are the same as at it.
     exponent = np.where(x == 0, info.minexp, np.frexp(x)[1] - 1)
     return np.ldexp(float(info.eps), np.maximum(exponent, int(info.minexp)))
+
+
+def _is_wide(dtype: np.dtype) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and dtype not in NARROW
+
+
+def _is_in(x: np.ndarray, kind: np.dtype) -> bool:
+    """Returns whether all numbers of an array are numbers of a narrow format."""
+    wide = _wide(x)
+    with np.errstate(over="ignore"):
+        return bool(equal_elements(wide.astype(kind).astype(float), wide).all())
 
 
 def _wide(x: ArrayLike) -> np.ndarray:
@@ -232,6 +287,12 @@ def judge(ours: ArrayLike, theirs: ArrayLike, drawn: Sequence[np.ndarray]) -> Ju
         effect.see(*distance(x))
     (far,), (expected,) = distance(away)[0], effect.expected
     over = float(effect.judge(*distance(away)).over[0])
+    # A unit in the last place is no fault, also of a copy, which noise never moves.
+    if (
+        epsilon
+        and (np.abs(_row(away)) <= _steps(_row(value), np.asarray(ours).dtype)).all()
+    ):
+        over = min(over, 1.0)
     ratio = far / expected if expected else None
     return Judged(float(far), float(expected), ratio if far else 0.0, over)
 

@@ -706,3 +706,98 @@ def test_missing_columns_are_no_rounding_and_small_numbers_are():
     small = normal(8, 16) * np.float32(1e-4)
     there = {"first": small.astype(np.float16).astype(np.float32)}
     assert noise.compare_layers(port, there)(KEY, small).layers[0].rung == "fp16"
+
+
+def half_network(w, x, factor=1.0):
+    first = x @ w
+    act = jax.nn.gelu(first) * factor
+    norm = jax.nn.standardize(act @ w, epsilon=1e-5)
+    return {"first": first, "act": act, "norm": norm, "last": jax.nn.softmax(norm @ w)}
+
+
+@pytest.mark.parametrize("kind", [np.float16, jnp.bfloat16])
+@pytest.mark.parametrize("stored", [True, False])
+def test_layers_of_a_reference_in_half_precision_are_not_accused(kind, stored):
+    """A layer read numbers that the recording had rounded, and was `beyond`."""
+    w, x = normal(32, 32) / 6, normal(8, 32)
+    there = {n: v.astype(kind) for n, v in reference_of(half_network, w, x).items()}
+    if not stored:
+        there = {n: v.astype(np.float32) for n, v in there.items()}
+    name = "fp16" if kind is np.float16 else "bf16"
+    report = noise.compare_layers(half_network, there)(KEY, w, x)
+    assert [layer.rung for layer in report.layers] == [name] * 4
+    wrong = functools.partial(half_network, factor=1.05)
+    report = noise.compare_layers(wrong, there)(KEY, w, x)
+    assert [x.name for x in report.layers if x.rung == "beyond"] == ["act"]
+    assert "a constant factor of 0.95" in report.layers[1].hint
+
+
+@pytest.mark.parametrize("factor", [0.998, 1.001, 1.002])
+def test_a_factor_of_whole_numbers_is_no_format(factor):
+    """Pixels are numbers of bfloat16, and the factor moved them by less than a step."""
+    pixels = rng.integers(0, 256, (16, 24)).astype(np.float32)
+    column = np.ones(24, np.float32)
+    column[5] = factor
+    for scale, hint in (
+        (np.float32(factor), f"a constant factor of {1 / factor:.6g}"),
+        (column, f"a factor of {1 / factor:.6g} at 5 of axis 1"),
+        (np.linspace(1, factor, 24), "a factor for each index of axis 1, "),
+    ):
+
+        def port(x, scale=scale):
+            return {"input": x * jnp.asarray(scale, jnp.float32), "sin": jnp.sin(x)}
+
+        report = noise.compare_layers(port, {"input": pixels})(KEY, pixels)
+        assert report.first.rung == "beyond"
+        assert hint in report.first.hint
+
+
+def test_a_bias_that_is_missing_is_an_offset_along_an_axis():
+    x, w, bias = normal(16, 12), normal(12, 8), normal(8)
+
+    def port(w, x):
+        return {"first": x @ w}
+
+    there = {"first": x @ w + bias}
+    report = noise.compare_layers(port, there)(KEY, w, x)
+    assert "an offset for each index of axis 1" in report.first.hint
+
+
+def test_a_unit_in_the_last_place_of_a_copy_is_no_fault():
+    """Noise never moves a copy, so that each difference was beyond noise."""
+    x = normal(16, 24)
+
+    def port(x):
+        return {"flat": x.reshape(24, 16), "moved": x.T}
+
+    there = reference_of(port, x)
+    for steps, rung in ((1, "rounding"), (20, "beyond")):
+        for up in (np.inf, rng.choice([-9, 9], (24, 16))):
+            moved = dict(there)
+            for _ in range(steps):
+                moved = {n: np.nextafter(v, np.float32(up)) for n, v in moved.items()}
+            report = noise.compare_layers(port, moved)(KEY, x)
+            assert [layer.rung for layer in report.layers] == [rung] * 2
+
+
+def test_the_last_layer_of_a_reference_without_a_result_is_not_the_result():
+    """A function without parameters came last, and was compared with the result."""
+    w, x = normal(12, 12), normal(5, 12)
+
+    def port(w, x):
+        first = checkpoint_name(x @ w, "first")
+        return jax.nn.log_softmax(checkpoint_name(jnp.tanh(first) @ w, "second"))
+
+    first = x @ w
+    act = np.tanh(first)
+    for last in (act, np.maximum(act @ w, 0)):
+        there = {"first": first, "second": act @ w, "act": last}
+        report = noise.compare_layers(port, there)(KEY, w, x)
+        assert report.first is None
+        assert report.unmatched[1] == ("act",)
+        assert "not compared: result, computed at" in str(report)
+    # A result under a name of its own is compared, also where it is all wrong.
+    for name, value in (("x", port(w, x) * 1.01), ("model", act)):
+        given = {"first": first, "second": act @ w, name: np.asarray(value)}
+        report = noise.compare_layers(port, given)(KEY, w, x)
+        assert report.first.name == "result"
