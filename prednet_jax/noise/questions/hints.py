@@ -57,10 +57,10 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
     with np.errstate(all="ignore"):
         # A mask such as -1e9 is left as it is.
         size = np.abs(r)
-        finite = size[np.isfinite(size)]
-        if not finite.size:
+        numbers = size[np.isfinite(size) & (size > 0)]
+        if not numbers.size:
             return ""
-        usual = size <= 1e4 * np.median(finite)
+        usual = size <= 1e4 * np.median(numbers)
         x0, r0 = np.where(usual, x, 0), np.where(usual, r, 0)
         for axis in (None, *(d for d, n in enumerate(x.shape) if 1 < n < x.size)):
             along = tuple(d for d in range(x.ndim) if d != axis)

@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -39,12 +39,16 @@ def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 
 def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
-    """Returns arrays by name, of a mapping or an .npz file."""
+    """Returns arrays by name, of a mapping, also a nested one, or an .npz file."""
     if isinstance(given, str | os.PathLike):
         given = read_arrays(what, given)
     if not isinstance(given, Mapping):
         kind = type(given).__name__
         raise NoiseError(f"{what}: {kind}: expected arrays by name, or an .npz file")
+    if any(isinstance(x, Mapping) for x in given.values()):
+        leaves = list(_nested(given))
+        short = leaf_names([keys for keys, _ in leaves])
+        given = dict(zip(short, (x for _, x in leaves), strict=True))
     if not given:
         raise NoiseError(f"{what}: empty: expected arrays by name")
     return {
@@ -56,6 +60,16 @@ def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
         )
         for name, x in given.items()
     }
+
+
+def _nested(
+    tree: object, keys: tuple[object, ...] = ()
+) -> Iterator[tuple[tuple[object, ...], object]]:
+    """Yields the path and the value of each leaf of nested mappings, in their order."""
+    for key, x in tree.items() if isinstance(tree, Mapping) else ():
+        yield from _nested(x, (*keys, key))
+    if not isinstance(tree, Mapping):
+        yield keys, tree
 
 
 def _key_text(key: object) -> str:

@@ -801,3 +801,27 @@ def test_the_last_layer_of_a_reference_without_a_result_is_not_the_result():
         given = {"first": first, "second": act @ w, name: np.asarray(value)}
         report = noise.compare_layers(port, given)(KEY, w, x)
         assert report.first.name == "result"
+
+
+def test_a_reference_may_be_nested():
+    """Orbax restores such a mapping, and Flax returns one; it was refused."""
+    w, x = normal(8, 12), normal(5, 8)
+    flat = reference_of(block, w, x)
+    nested = {"net": {"up": {"__call__": (flat["up"],)}, "down": flat["down"]}}
+    report = noise.compare_layers(block, nested | {"act": flat["act"]})(KEY, w, x)
+    assert report.first is None
+    assert {x.reference for x in report.layers} == {"net/up", "act", "net/down"}
+    with pytest.raises(noise.NoiseError, match="reference: empty"):
+        noise.compare_layers(block, {"net": {}})
+
+
+def test_a_rectifier_is_no_factor_of_zero():
+    """The median of a rectified layer is 0, and all its other numbers were left out."""
+    x = normal(8, 12) - np.float32(0.3)
+
+    def port(x):
+        return {"act": jax.nn.leaky_relu(x)}
+
+    report = noise.compare_layers(port, {"act": np.maximum(x, 0)})(KEY, x)
+    assert report.first.name == "act"
+    assert "factor" not in report.first.hint
