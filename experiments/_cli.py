@@ -39,7 +39,8 @@ def fail(message: object, status: int = 2) -> None:
     # Names of files may hold anything, control codes of the terminal too.
     words = " ".join(str(message).split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
-    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # A full stderr does not change the status.
+        print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
     raise SystemExit(status)
 
 
@@ -54,9 +55,11 @@ from prednet_jax.errors import (  # noqa: E402
     UserError,
     missing_extra,
     no_backend,
+    open_streams,
     repeat_lost_interrupts,
 )
 
+open_streams()
 repeat_lost_interrupts()
 FLAGS = flags.FLAGS
 # Flags that hold paths; an input may have a name instead, such as walk.

@@ -20,6 +20,7 @@ from prednet_jax.noise.errors import expect as expect
 from prednet_jax.noise.errors import no_backend as no_backend
 from prednet_jax.noise.errors import not_negative as not_negative
 from prednet_jax.noise.errors import one_of as one_of
+from prednet_jax.noise.errors import open_streams as open_streams
 from prednet_jax.noise.errors import open_unit as open_unit
 from prednet_jax.noise.errors import positive as positive
 
@@ -60,10 +61,14 @@ def missing_extra(error: ImportError) -> str | None:
 
 
 def log_line(text: str) -> None:
-    """Writes one line on stderr, above a progress bar and not into it."""
+    """Writes one line on stderr, above a progress bar and not into it.
+
+    A stderr that is full or closed loses the line and ends nothing.
+    """
     bars = sys.modules.get("tqdm")  # None: nothing has drawn one.
-    (bars.tqdm.write if bars else print)(text, file=sys.stderr)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        (bars.tqdm.write if bars else print)(text, file=sys.stderr)
+        sys.stderr.flush()
 
 
 @functools.cache

@@ -339,7 +339,7 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
     check_recorded(model)
     if model not in NAMED:
         return load(model)
-    if not isinstance(network, Mapping):
+    if not network or not isinstance(network, Mapping):
         raise UserError(f"network={network!r}: expected the settings of {model}")
     task, config = NAMED[model]
     return task(config(**network))

@@ -30,18 +30,31 @@ if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import prednet_jax.noise as noise
-from prednet_jax.noise.commands import (
-    COMMANDS,
-    FLAGS,
-    FOLDER,
-    FUNCTION,
-    Command,
-    CommandContext,
-    CommandResult,
+from prednet_jax.noise.errors import (
+    NoiseError,
+    check_draws,
+    check_int,
+    no_backend,
+    open_streams,
 )
-from prednet_jax.noise.errors import NoiseError, check_draws, check_int, no_backend
-from prednet_jax.noise.tables import plain_data
+
+try:
+    import prednet_jax.noise as noise
+    from prednet_jax.noise.commands import (
+        COMMANDS,
+        FLAGS,
+        FOLDER,
+        FUNCTION,
+        Command,
+        CommandContext,
+        CommandResult,
+    )
+    from prednet_jax.noise.tables import plain_data
+except ValueError as error:  # JAX reads its environment when it is imported.
+    if __name__ != "__main__" or not (line := no_backend(error)):
+        raise
+    sys.stderr.write(f"python -m prednet_jax.noise: {line}\n")
+    sys.exit(2)
 
 _TARGETS = {
     FUNCTION: "module and function in it: model:loss is the function loss of model.py",
@@ -105,6 +118,13 @@ def _parser() -> _Parser:
     return parser
 
 
+def _say(text: str) -> None:
+    """Writes a text on stderr; a full one does not change the exit status."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit status."""
     parser = _parser()
@@ -123,12 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         ):
             answer = COMMANDS[options.command].ask(CommandContext(options))
     except NoiseError as error:
-        one_line = " ".join(str(error).split())
-        print(f"{parser.prog}: {one_line}", file=sys.stderr)
+        _say(f"{parser.prog}: {' '.join(str(error).split())}\n")
         return 2
     except Exception as error:
         if line := no_backend(error):
-            print(f"{parser.prog}: {line}", file=sys.stderr)
+            _say(f"{parser.prog}: {line}\n")
             return 2
         # The user's frames alone: JAX leaves out its own.
         package = str(pathlib.Path(__file__).parent)
@@ -146,14 +165,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             # A library's function was called with what it does not take.
             why = " ".join(str(error).split())[:200]
-            print(
+            _say(
                 f"{parser.prog}: {options.target}: {type(error).__name__}: {why}; "
-                "expected a function of arrays that JAX can trace",
-                file=sys.stderr,
+                "expected a function of arrays that JAX can trace\n"
             )
             return 2
         told.stack = traceback.StackSummary.from_list(calls)
-        print("".join(told.format()), end="", file=sys.stderr)
+        _say("".join(told.format()))
         return 1
     shown, data = answer if isinstance(answer, CommandResult) else (answer, answer)
     if options.json:
@@ -166,12 +184,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # Nobody reads the output any more, as in `| head`.
         return 128 + signal.SIGPIPE
     except OSError as error:  # Such as a full disk.
-        print(f"{parser.prog}: output: {error.strerror}", file=sys.stderr, flush=True)
+        _say(f"{parser.prog}: output: {error.strerror}\n")
         return 1
     return 0
 
 
 if __name__ == "__main__":
+    open_streams()
     # The name of a file need not be text in the encoding of the terminal.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -22,9 +23,31 @@ class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
     """A higher-order primitive without a rule; see `noise.register_rule`."""
 
 
+def open_streams() -> None:
+    """Opens the standard streams that were closed, as by `2>&-`, on the null device.
+
+    Otherwise the next file that is opened would get what is written to stderr.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+
+
 def no_backend(error: BaseException) -> str | None:
-    """Returns the line of JAX's error about JAX_PLATFORMS, or None for another one."""
-    first = str(error).partition("\n")[0]
+    """Returns the line of JAX's error about its environment, or None for another one.
+
+    Such as JAX_PLATFORMS, and variables that JAX reads when it is imported.
+    """
+    first, trace = str(error).partition("\n")[0], error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    at = trace.tb_frame.f_globals.get("__name__") if trace is not None else None
+    if isinstance(error, ValueError) and at == "jax._src.config":
+        return f"{first}; expected a value that JAX takes"
     if not (isinstance(error, RuntimeError) and "initialize backend" in first):
         return None
     given = os.environ.get("JAX_PLATFORMS")

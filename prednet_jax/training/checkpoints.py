@@ -6,6 +6,7 @@ update's number. orbax does not notice most flipped bits, so files whose digest 
 from `digest.json` are never parsed (docs/runs.md).
 """
 
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -232,25 +233,38 @@ def _checkpointer() -> ocp.StandardCheckpointer:
     return ocp.StandardCheckpointer(multiprocessing_options=own_process)
 
 
-def _files_digest(folder: Path) -> str:
-    """Returns the SHA-256 of the names and contents of all files but the digest."""
+def _names(folder: Path) -> list[str]:
+    """Returns the paths, within a directory, of all files but the digest, in order."""
+    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != DIGEST)
+    return [str(path.relative_to(folder)) for path in found]
+
+
+def _files_digest(folder: Path, names: Sequence[str]) -> str:
+    """Returns the SHA-256 of the names and contents of files of a directory."""
     whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != DIGEST:
-            line = f"{path.relative_to(folder)} {files.digest(path)}\n"
-            whole.update(line.encode())
+    for name in names:
+        whole.update(f"{name} {files.digest(folder / name)}\n".encode())
     return whole.hexdigest()
 
 
 def write_digest(folder: Path, **more: object) -> None:
     """Writes the digest of the files of a directory, by which `is_whole` knows them."""
-    digest = {"files_sha256": _files_digest(folder), **more}
+    names = _names(folder)
+    digest = {"files": names, "files_sha256": _files_digest(folder, names), **more}
     records.write_json(folder / DIGEST, digest)
 
 
 def is_whole(folder: Path) -> bool:
-    """Returns whether the files of a directory are those of its digest."""
-    return _digest(folder).get("files_sha256") == _files_digest(folder)
+    """Returns whether a directory still has the files of its digest as they were.
+
+    Files beside them, such as those of a file manager, do not count. A digest of an
+    earlier version has no names, so there all files count.
+    """
+    digest = _digest(folder)
+    names = digest.get("files", None) or _names(folder)
+    with contextlib.suppress(FileError, TypeError):  # A file is gone; no list of names.
+        return digest.get("files_sha256") == _files_digest(folder, names)  # type: ignore[arg-type]
+    return False
 
 
 def _digest(path: Path) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prednet_jax import data, process, records
+from prednet_jax import data, errors, files, process, records, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, log_line
 from prednet_jax.files import FileError
@@ -113,6 +113,24 @@ def _can_make_weights(folder: Path, updates: int) -> bool:
     last = folder / checkpoints.FOLDER / str(updates)
     lines = records.metrics_lines(folder / records.METRICS)
     return checkpoints.is_whole(last) and len(lines) >= updates
+
+
+def check_network(recipe: Recipe, folder: Path, manifest: Manifest) -> None:
+    """Refuses a finished run whose manifest does not describe the recipe's network.
+
+    Its weights could not be loaded. The convolution may depend on the machine.
+    """
+    path = folder / records.MANIFEST
+    accepted = "; expected what train.py wrote (--overwrite begins anew)"
+    with (
+        errors.named(path),
+        files.broken_as("not the manifest of a run", accepted),
+    ):
+        found = tasks.recorded(manifest.model, manifest.network)
+    both = (task.with_convolution("auto") for task in (found, recipe.task))
+    before, now = ({"model": task.name, **task.network()} for task in both)
+    if before != now:
+        raise UserError(f"{path}: network {before}; expected {now}, as its flags say")
 
 
 def check_same(

@@ -231,11 +231,9 @@ def load_run(folder: Path) -> tuple[Task, dict]:
 
 
 def _task(folder: Path) -> Task:
-    problem = f"{folder / records.MANIFEST}: not the manifest of a run"
-    with files.broken_as(problem, "; expected what train.py wrote"):
-        manifest = records.read_manifest(folder)
-        if manifest.model in tasks.NAMED and not manifest.network:
-            raise KeyError("network")
+    manifest, path = records.read_manifest(folder), folder / records.MANIFEST
+    broken = "not the manifest of a run", "; expected what train.py wrote"
+    with errors.named(path), files.broken_as(*broken):
         return tasks.recorded(manifest.model, manifest.network)
 
 

@@ -100,6 +100,25 @@ def test_what_a_finished_run_lost_is_made_again_or_named(train, whole, tmp_path)
     assert "has lines of 0 updates only; expected 6 (--overwrite" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ({"channels": [3, 4], "unknown": 1}, "unexpected keyword argument 'unknown'"),
+        ({"channels": [3, 5], "height": 8, "width": 8}, "expected {'model': 'prednet'"),
+        (5, "network=5: expected the settings of prednet"),
+    ],
+)
+def test_a_finished_run_of_a_damaged_network_is_named(
+    refused, whole, tmp_path, network, message
+):
+    """It was called finished, though `predict.py` could not load it."""
+    folder = shutil.copytree(whole, tmp_path / "r")
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(manifest(folder) | {"network": network}))
+    done = refused(message, "train.py", "--resume", f"--workdir={folder}")
+    assert str(path) in done.stderr
+
+
 @pytest.mark.fault
 def test_more_updates_go_on_beyond_the_end(train, whole, tmp_path):
     """The end is that of 9 updates in one go, bit for bit."""

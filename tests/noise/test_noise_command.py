@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import sys
 import zipfile
@@ -12,7 +13,7 @@ import pytest
 
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import COMMANDS, main
-from tests.processes import ROOT, python
+from tests.processes import ROOT, SCRIPTS, python
 
 PROGRAM = """
 import jax
@@ -145,6 +146,27 @@ def test_a_platform_that_is_not_here_and_a_closed_output(folder):
     arguments = [sys.executable, *command]
     script = f"import os, sys; os.close(1); os.execv(sys.executable, {arguments})"
     assert "Traceback" not in python("-c", script, folder=None, **own).stderr
+    done = python(*command, folder=None, status=2, JAX_ENABLE_X64="maybe", **own)
+    assert "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.fault
+def test_a_full_or_closed_stderr_changes_no_status(tmp_path):
+    """It was 1 instead of 2, and a training ended where its stderr was closed."""
+    small = "--model=autoencoder --hidden=2 --height=4 --width=4 --noplot"
+    train, own = SCRIPTS / "train.py", {"PYTHONPATH": str(ROOT)}
+    for words, status in (
+        (("-m", "prednet_jax.noise", "digits", "m:f", "--args=none.npz"), 2),
+        ((train, f"--workdir={tmp_path}/r", "--updates=0"), 2),
+        ((train, f"--workdir={tmp_path}/r", "--updates=2", *small.split()), 0),
+    ):
+        arguments = [sys.executable, *map(str, words)]
+        for change in ("os.dup2(os.open('/dev/full', os.O_WRONLY), 2)", "os.close(2)"):
+            script = f"import os, sys; {change}; os.execv(sys.executable, {arguments})"
+            done = python("-c", script, folder=None, status=status, **own)
+            assert not done.stderr
+            shutil.rmtree(tmp_path / "r", ignore_errors=True)
 
 
 #: Commands and a part of their answers; of audit and tolerances in tests of their own.

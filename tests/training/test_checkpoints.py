@@ -113,6 +113,18 @@ def test_a_flipped_bit_in_any_file_is_found_or_changes_nothing(tmp_path):
     equal(checkpoints.restore(tmp_path, 3, state()), state())
 
 
+@pytest.mark.fault
+def test_a_file_beside_the_arrays_is_no_damage(tmp_path):
+    """A file manager's made every checkpoint it was in damaged."""
+    folder = checkpoints.save(tmp_path, state())
+    for place in (folder, folder / "d"):
+        (place / ".DS_Store").write_bytes(b"\0")
+    equal(checkpoints.restore(tmp_path, 3, state()), state())
+    next(p for p in (folder / "d").iterdir() if p.name != ".DS_Store").unlink()
+    with pytest.raises(checkpoints.DamagedError):
+        checkpoints.restore(tmp_path, 3, state())
+
+
 def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     """Of several runs: a lost folder and a lost file; nothing is removed."""
     folders = [tmp_path / "a", tmp_path / "b"]

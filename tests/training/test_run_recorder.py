@@ -4,6 +4,7 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +68,24 @@ def test_a_relative_folder_is_no_bucket(tmp_path, monkeypatch):
     recipe = Recipe(task=task, training=TrainingSettings(updates=1))
     run_recorder.RunRecorder(recipe, folder, MANIFEST, 0).close()
     assert list((tmp_path / "s3:run").glob("events*"))
+
+
+@pytest.mark.fault
+def test_a_run_that_begins_again_scores_update_0_once(tmp_path):
+    """Frames that changed before update 1, or a kill before the first checkpoint."""
+    task = tasks.of(PredNetConfig(channels=(3,), height=8, width=8))
+    recipe = Recipe(
+        task=task,
+        training=TrainingSettings(updates=2),
+        data=DataSettings(validate_every=1),
+    )
+    scores = dict.fromkeys(records.SCORES, 0.5)
+    validation = Mock(score=Mock(return_value=Mock(**scores)))
+    for _ in range(2):
+        with patch.object(Recipe, "validation", validation):
+            run_recorder.RunRecorder(recipe, tmp_path, MANIFEST, 0, {}).close()
+    rows = records.read_validation(tmp_path)
+    assert rows == [{"update": 0, **scores}]
 
 
 @pytest.mark.fault
