@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise.errors import NoiseError, check_function
+from prednet_jax.noise.errors import NoiseError, check_function, shown
 from prednet_jax.noise.types import PyTree, Values
 
 # JAX has no such types.
@@ -56,8 +56,8 @@ class Static:
                 hash(value)
             except TypeError:
                 raise NoiseError(
-                    f"argument {value!r}: expected arrays, or an object that can be "
-                    "hashed, such as a frozen dataclass; or bind it outside of the "
+                    f"argument {shown(value)}: expected arrays, or an object that can "
+                    "be hashed, such as a frozen dataclass; or bind it outside of the "
                     "arguments, as in inject(lambda x: fn(x, options), spec)"
                 ) from None
         return self
@@ -209,6 +209,7 @@ def holds_numbers(value: Any) -> bool:
             "type, since JAX has no wider ones; convert it with .astype"
         )
     number = any(jax.numpy.issubdtype(kind, k) for k in (np.number, np.bool_))
+    number = number and kind.kind != "m"  # A duration counts as an integer of NumPy.
     return not isinstance(value, np.ma.MaskedArray) and (
         number or kind == jax.dtypes.float0
     )

@@ -61,15 +61,20 @@ _LARGEST = 3.4028234663852886e38
 
 def expect(accepted: object, name: str, value: object, wanted: str) -> None:
     """Refuses a value that is not among the accepted ones, which the error lists."""
-    if accepted:
-        return
+    if not accepted:
+        raise UserError(f"{name}={shown(value)}: expected {wanted}")
+
+
+def shown(value: object) -> str:
+    """Returns a value as a message shows it: on one line, cut short."""
     try:
-        # A message has one line, and an array's text has several.
+        # An array's text has several lines.
         given = " ".join(map(str.strip, repr(value).splitlines()))
-    except ValueError:  # Python writes no number of thousands of digits.
+    except Exception as error:  # An object's own, or Python's of a long number.
+        kind = type(value).__name__
         given = "a number of thousands of digits"
-    shown = given if len(given) <= 300 else f"{given[:300]}..."
-    raise UserError(f"{name}={shown}: expected {wanted}")
+        given = given if isinstance(error, ValueError) else f"a {kind}"
+    return given if len(given) <= 300 else f"{given[:300]}..."
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise.arguments import is_number
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, shown
 from prednet_jax.noise.types import PyTree
 
 # The leaves of one result in float64 or complex128, in the order of `jax.tree.leaves`.
@@ -100,7 +100,7 @@ def as_array(x: object, path: str = "result") -> np.ndarray:
     if isinstance(x, np.ndarray) and x.dtype == jax.dtypes.float0:
         x = np.zeros(x.shape)
     if not is_number(x):
-        text = repr(x) if len(repr(x)) < 60 else f"a {type(x).__name__}"
+        text = shown(x) if len(shown(x)) < 60 else f"a {type(x).__name__}"
         raise NoiseError(
             f"{path} is {text}: expected numbers; let the function return its arrays "
             "alone"

@@ -13,6 +13,31 @@ GRADIENT = noise.GradientGaussian(0.1)
 LAYERS = {"y": X}
 
 
+DAYS = np.array([1, 2], "m8[D]")
+PAIRS = np.zeros(2, [("a", "f4")])
+
+
+class Several:
+    """As a table of pandas: no hash, and a text of several lines."""
+
+    __hash__ = None
+
+    def __repr__(self):
+        return "0    1.0\n1    2.0"
+
+
+class Silent:
+    def __repr__(self):
+        raise RuntimeError
+
+
+SERIES = Several()
+
+
+def decisions(labels):
+    noise.decisions(lambda x: jnp.eye(3) * x, ULP, labels=labels)(KEY, X)
+
+
 def layers(names):
     noise.compare_layers(lambda x: {"y": x}, LAYERS, names=names)
 
@@ -45,6 +70,22 @@ CASES = [
     (lambda: noise.training(jnp.add, X, 3), "batches=3: expected a list"),
     (lambda: layers(3), "names=3: expected a dictionary of names here and in the"),
     (lambda: layers({"y": 1}), "names={'y': 1}: expected a dictionary"),
+    (lambda: noise.explain(jnp.sum, DAYS, DAYS)(KEY, X), "timedelta64.*expected numb"),
+    (lambda: noise.explain(jnp.sum, DAYS[0], 1.0)(KEY, X), "timedelta64.*expected nu"),
+    (
+        lambda: noise.explain(jnp.sum, PAIRS, PAIRS)(KEY, X),
+        "is array.*expected numbers",
+    ),
+    (
+        lambda: noise.inject(jnp.sum, ULP)(KEY, SERIES),
+        "argument 0  *1.0 1  *2.0: exp",
+    ),
+    (lambda: decisions([[1, 2], [3]]), "labels: expected integers or booleans"),
+    (lambda: decisions(KEY), "labels: expected integers or booleans"),
+    (lambda: noise.invariance(jnp.sin, seed=None)(X), "seed=None: expected a whole"),
+    (lambda: noise.invariance(jnp.sin, seed=10**400)(X), "seed=1000.*whole number"),
+    (lambda: noise.invariance(jnp.sin, batch=memoryview(b"a"))(X), "batch=<memory at"),
+    (lambda: noise.invariance(jnp.sin, batch=Silent())(X), "batch=a Silent: expected"),
 ]
 
 

@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
-from prednet_jax.noise.leaves import check_no_texts
+from prednet_jax.noise.leaves import check_no_texts, given_array
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import precision, sampling
 from prednet_jax.noise.random_bits import Words
@@ -237,7 +237,7 @@ def _evaluated(
 
 def _labels(labels: ArrayLike) -> np.ndarray:
     """Returns the labels of an evaluation set, or raises an error."""
-    labels = np.asarray(labels)
+    labels = given_array(labels, "labels", "integers or booleans [N]")
     if labels.dtype.kind not in "biu" or labels.ndim != 1 or not labels.size:
         raise NoiseError(
             f"labels of type {labels.dtype} and shape {labels.shape}: expected "

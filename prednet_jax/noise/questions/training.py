@@ -135,7 +135,7 @@ class Band:
         default=lambda: ({}, ""), repr=False
     )
 
-    def compare(self, losses: object, **metrics: object) -> Comparison:
+    def compare(self, losses: object, /, **metrics: object) -> Comparison:
         """Compares the curves of another training with the band.
 
         Args:

@@ -178,6 +178,13 @@ def test_losses_of_zero_are_compared():
     assert "half width" in str(band)
 
 
+def test_a_metric_may_be_called_losses():
+    draws = 1 + 1e-3 * np.random.default_rng(0).standard_normal((8, 6))
+    kept = {"loss": draws, "losses": draws + 1}
+    band = noise.Band(draws, {"losses": draws + 1}, 0.0, 8, [kept], None)
+    assert band.compare(draws[0], losses=draws[0] + 1).answer == "noise"
+
+
 def test_the_loss_is_no_metric():
     def named(state, batch):
         after, (loss, _) = step(state, batch)
