@@ -88,7 +88,7 @@ def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
 def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
     """Returns an integer in a range; refuses other numbers, booleans and floats."""
     number = low - 1
-    if isinstance(value, Integral) and not isinstance(value, bool):
+    if _is(Integral, value):
         number = int(value)
     if high is None and number >= 1 << 63:
         high = (1 << 63) - 1
@@ -96,6 +96,12 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
     bounds = f"at least {low}" if high is None else f"from {low} to {high}"
     expect(inside, name, value, f"a whole number, {bounds}")
     return number
+
+
+def _is(kind: type, value: object) -> bool:
+    """Returns whether a value is a number, and neither a boolean nor a duration."""
+    duration = getattr(getattr(value, "dtype", None), "kind", "") == "m"
+    return isinstance(value, kind) and not isinstance(value, bool) and not duration
 
 
 def check_draws(draws: object, least: int, name: str = "draws") -> None:
@@ -135,7 +141,7 @@ def number(name: str, value: object, holds: Callable[[Any], bool], wanted: str) 
 
     NumPy's scalars count, booleans do not.
     """
-    real = isinstance(value, Real) and not isinstance(value, bool)
+    real = _is(Real, value)
     # A bound may be more than a narrow type of NumPy holds.
     plain = value.item() if real and hasattr(value, "item") else value
     expect(real and holds(plain), name, value, wanted)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, expect
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
@@ -23,6 +23,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         NoiseError: the file cannot be written; the temporary file is removed.
     """
+    check_path(path)
     folder = os.path.dirname(os.path.abspath(path))
     temporary = os.path.join(folder, f".{os.getpid()}.{os.urandom(8).hex()}.tmp")
     try:
@@ -58,6 +59,11 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
             opened.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+
+
+def check_path(path: object) -> None:
+    """Refuses what is no path; a number would be an open file, which is then closed."""
+    expect(isinstance(path, str | os.PathLike), "path", path, "the path of a file")
 
 
 def printable(path: str | os.PathLike[str]) -> str:

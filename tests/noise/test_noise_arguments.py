@@ -85,6 +85,10 @@ CASES = [
     (lambda: noise.invariance(jnp.sin, seed=None)(X), "seed=None: expected a whole"),
     (lambda: noise.invariance(jnp.sin, seed=10**400)(X), "seed=1000.*whole number"),
     (lambda: noise.invariance(jnp.sin, batch=memoryview(b"a"))(X), "batch=<memory at"),
+    (lambda: noise.UlpPerturbation(DAYS[0]), "max_ulps=.*: expected a whole number"),
+    (lambda: noise.Gaussian(DAYS[0]), "scale=.*: expected a finite number"),
+    (lambda: noise.load_recording(9), "path=9: expected the path of a file"),
+    (lambda: noise.record(jnp.sin)(X).save(None), "path=None: expected the path of"),
     (lambda: noise.invariance(jnp.sin, batch=Silent())(X), "batch=a Silent: expected"),
 ]
 

@@ -133,6 +133,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
 
     A NoiseError is raised for other files, damaged files and files of other versions.
     """
+    files.check_path(path)
     try:
         # Opened here, since NumPy leaves a file open that it cannot read.
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
