@@ -87,6 +87,7 @@ CASES = [
     (lambda: noise.invariance(jnp.sin, batch=memoryview(b"a"))(X), "batch=<memory at"),
     (lambda: noise.UlpPerturbation(DAYS[0]), "max_ulps=.*: expected a whole number"),
     (lambda: noise.Gaussian(DAYS[0]), "scale=.*: expected a finite number"),
+    (lambda: noise.digits(jnp.sum, PAIRS)(KEY, X), "spec=array.*a noise spec"),
     (lambda: noise.load_recording(9), "path=9: expected the path of a file"),
     (lambda: noise.record(jnp.sin)(X).save(None), "path=None: expected the path of"),
     (lambda: noise.invariance(jnp.sin, batch=Silent())(X), "batch=a Silent: expected"),

@@ -170,8 +170,8 @@ def digits_table(
     The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
     check_draws(draws, 2)
-    spec_is_default = spec is None or spec == default()
     spec = default() if spec is None else spec
+    spec_is_default = isinstance(spec, NoiseSpec) and spec == default()
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
         not isinstance(part, ReducedPrecision | FixedOrder)
