@@ -89,7 +89,7 @@ def check_int(name: str, value: object, low: int, high: int | None = None) -> in
     """Returns an integer in a range; refuses other numbers, booleans and floats."""
     number = low - 1
     if _is(Integral, value):
-        number = int(value)
+        number = int(value)  # type: ignore[call-overload]
     if high is None and number >= 1 << 63:
         high = (1 << 63) - 1
     inside = low <= number and (high is None or number <= high)

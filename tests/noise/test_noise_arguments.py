@@ -88,6 +88,11 @@ CASES = [
     (lambda: noise.UlpPerturbation(DAYS[0]), "max_ulps=.*: expected a whole number"),
     (lambda: noise.Gaussian(DAYS[0]), "scale=.*: expected a finite number"),
     (lambda: noise.digits(jnp.sum, PAIRS)(KEY, X), "spec=array.*a noise spec"),
+    (lambda: noise.training(jnp.add, X, DAYS[0]), "batches=.*timedelta.*: expected a"),
+    (
+        lambda: noise.devices(jnp.sum, mesh={"d": 1}, in_specs=SERIES)(KEY, X),
+        "in_specs holds 0  *1.0 1  *2.0: expected PartitionSpecs",
+    ),
     (lambda: noise.load_recording(9), "path=9: expected the path of a file"),
     (lambda: noise.record(jnp.sin)(X).save(None), "path=None: expected the path of"),
     (lambda: noise.invariance(jnp.sin, batch=Silent())(X), "batch=a Silent: expected"),

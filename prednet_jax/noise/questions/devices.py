@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise._inject import Traced, evaluate
 from prednet_jax.noise.arguments import Outcome, Static, is_mutable, split
-from prednet_jax.noise.errors import NoiseError, check_int, expect
+from prednet_jax.noise.errors import NoiseError, check_int, expect, shown
 from prednet_jax.noise.leaves import as_array, wide_leaves
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
@@ -213,11 +213,11 @@ def _checked_specs(
         lambda spec: PartitionSpec() if spec is None else spec, specs, is_leaf=_is_spec
     )
     try:
-        shown = jax.tree.unflatten(shape, [0] * len(named))
-        spread = jax.tree.leaves(jax.tree.broadcast(given, shown))
+        like = jax.tree.unflatten(shape, [0] * len(named))
+        spread = jax.tree.leaves(jax.tree.broadcast(given, like))
     except ValueError as error:
         raise NoiseError(
-            f"{name}={specs!r}: expected one PartitionSpec, or {each} "
+            f"{name}={shown(specs)}: expected one PartitionSpec, or {each} "
             f"({str(error).splitlines()[0]})"
         ) from None
     layouts = []
@@ -225,7 +225,8 @@ def _checked_specs(
     devices = _mesh(sizes, AxisType.Explicit)
     for (path, x), spec in zip(named, spread, strict=True):
         if not isinstance(spec, PartitionSpec):
-            raise NoiseError(f"{name} holds {spec!r}: expected PartitionSpecs, or None")
+            held = f"{name} holds {shown(spec)}"
+            raise NoiseError(f"{held}: expected PartitionSpecs, or None")
         if hasattr(x, "shape"):
             try:
                 sharding = NamedSharding(devices, spec)

@@ -526,6 +526,7 @@ def _batches(
     several = isinstance(batches, Iterable) or hasattr(batches, "__getitem__")
     # The elements of these are names or letters, no batches.
     several = several and not isinstance(batches, Mapping | str | bytes)
+    several = several and getattr(batches, "shape", None) != ()
     expect(several, "batches", batches, "a list, or a function of the update")
     listed = batches if isinstance(batches, Sequence) else list(batches)
     expect(len(listed), "batches", batches, "one or more")
