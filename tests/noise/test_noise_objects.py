@@ -4,6 +4,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import optax
 import optimistix as optx
@@ -261,3 +262,22 @@ def test_noise_enters_the_linear_solver_of_a_newton_method():
     a = jnp.linspace(1.0, 3.0, 3)
     noisy = noise.inject(root, noise.UlpPerturbation())(jax.random.key(0), a)
     np.testing.assert_allclose(noisy, jnp.sqrt(a), rtol=1e-3)
+
+
+def test_vmap_of_noise_in_a_linear_solver():
+    """Lineax marks the results of its solver, and the mark refused to be mapped."""
+    a = jax.random.normal(jax.random.key(0), (3, 3)) + 4 * jnp.eye(3)
+    b = jnp.arange(1.0, 4.0)
+
+    def solve(a, b):
+        return lineax.linear_solve(lineax.MatrixLinearOperator(a), b).value
+
+    noisy = noise.inject(solve, noise.UlpPerturbation())
+    many = jax.vmap(noisy, (0, None, None))(
+        jax.random.split(jax.random.key(0), 4), a, b
+    )
+    np.testing.assert_allclose(many, np.tile(solve(a, b), (4, 1)), rtol=1e-3)
+    assert len(np.unique(np.asarray(many), axis=0)) > 1
+    assert noise.cancellations(solve)(a, b).error > 0
+    mapped = noise.coverage(jax.vmap(solve, (0, None)), noise.UlpPerturbation())
+    assert any("triangular" in e.path for e in mapped(jnp.stack([a, a]), b).perturbed)

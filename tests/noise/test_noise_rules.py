@@ -203,3 +203,24 @@ def test_entries_name_the_line_of_the_users_file(tmp_path):
         assert "model.py:7 in layer" in str(report)
     sums = [e for e in report.perturbed if e.primitive == "reduce_sum"]
     assert {e.source for e in sums} == {"model.py:8 in layer"}
+
+
+def test_a_product_with_a_converted_sign_or_mask_is_exact():
+    """Diffrax multiplies its times by the direction: the last one was never reached."""
+    x = jax.random.normal(jax.random.key(1), (40,))
+
+    def product(x, n):
+        return x * n.astype(x.dtype)
+
+    noisy = noise.inject(product, noise.UlpPerturbation())
+
+    def moved(n):
+        n = jnp.asarray(n)
+        return int(np.sum(np.asarray(noisy(jax.random.key(0), x, n) != product(x, n))))
+
+    mask = jnp.arange(40) % 2 == 0
+    assert [moved(n) for n in (1, -1, 0, mask)] == [0, 0, 0, 0]
+    assert moved(3) > 10
+    assert moved(1.0) > 10
+    normal = noise.inject(product, noise.Gaussian(1e-3))
+    assert np.all(normal(jax.random.key(0), x, jnp.asarray(1)) != x)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from prednet_jax.noise import loops
+from prednet_jax.noise import compat, loops
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
@@ -132,7 +132,7 @@ def invariance(
 def _called(name: str, called: Callable[[], Iterable]) -> list[np.ndarray]:
     """Returns the results of a call; a NoiseError names the call that has none."""
     try:
-        with loops.naming_failures():
+        with loops.naming_failures(), loops.without_checks():
             return list(map(np.asarray, called()))
     except (NotImplementedError, loops.LoopError) as error:
         raise NoiseError(f"called {name}: {error}") from None
@@ -217,11 +217,16 @@ def _batched(call: BoundCall, batch: Sequence[int]) -> _BatchedCall:
         program, hooks = traced(outcome, arrays), _Bounded()
         return evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
 
-    whiles = (step.equation.params for step in call.steps() if step.name == "while")
-    may_not_end = any(loops.deciding(params) is not None for params in whiles)
+    # Rows of zeros may fail a check, which is left out, and keep a loop from ending.
+    steps = [(step.name, step.equation.params) for step in call.steps()]
+    entered = any(
+        (name == "while" and loops.deciding(params) is not None)
+        or (name == "cond" and any(map(compat.is_check, params["branches"])))
+        for name, params in steps
+    )
     pairs = [(jnp.asarray(x), kind) for x, kind in zip(arrays, is_batch, strict=True)]
     batches, others = ([x for x, kind in pairs if kind is k] for k in (True, False))
-    return _BatchedCall(bounded if may_not_end else outcome, (batches, others))
+    return _BatchedCall(bounded if entered else outcome, (batches, others))
 
 
 def _result(shapes: Outcome, arrays: Sequence[object]) -> PyTree:

@@ -316,8 +316,12 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
-        # From Lineax.
-        "linear_solve": HigherOrder(_custom, _implementation),
+        # From Lineax, and the same under vmap.
+        **dict.fromkeys(
+            ("linear_solve", "vprim"), HigherOrder(_custom, _implementation)
+        ),
+        # From Equinox: it refuses vmap, and Lineax uses it only outside of vmap.
+        "nontraceable": HigherOrder(lambda call, words, operands: operands),
         "custom_linear_solve": HigherOrder(
             _solve, lambda e: {"[solve]": e.params["jaxprs"].solve}
         ),

@@ -2,6 +2,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import pytest
 from jax import lax
@@ -160,3 +161,18 @@ def test_wrong_input_is_named_in_one_line():
         with pytest.raises(noise.NoiseError, match=message) as caught:
             noise.invariance(fn, batch=batch)(*args)
         assert "\n" not in str(caught.value)
+
+
+def test_rows_of_zeros_may_fail_a_check_of_the_function():
+    """Lineax refuses a singular matrix, which the padding is."""
+    a = jax.random.normal(jax.random.key(0), (3, 3, 3)) + 4 * jnp.eye(3)
+
+    def solve(a):
+        def of(a):
+            return lineax.linear_solve(lineax.MatrixLinearOperator(a), a[0]).value
+
+        return jax.vmap(of)(a)
+
+    report = noise.invariance(solve)(a)
+    padded = next(v for v in report.variants if v.name == "padded to 4 rows")
+    assert padded.rung in ("identical", "order", "rounding")
