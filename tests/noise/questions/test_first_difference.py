@@ -1,6 +1,7 @@
 import inspect
 import json
 import os
+import sys
 import time
 
 import jax
@@ -538,3 +539,33 @@ def test_an_argument_with_other_bits_is_listed_however_little_it_differs():
     recording = noise.record(jnp.sin)(x)
     found = noise.first_difference(jnp.sin, recording)(jax.random.key(0), other)
     assert [e.path for e in found.differing][:1] == ["argument[0][0]"]
+
+
+def test_a_result_a_little_further_than_all_runs_gets_more_runs(monkeypatch):
+    """Rows in another order: 13 values on the way were listed, though no result was."""
+    draw = np.random.RandomState
+    x, y = draw(6).randn(30, 4), draw(96).randn(30)
+    args = [jnp.asarray(a, jnp.float32) for a in (x, draw(56).randn(4), y)]
+
+    def gradient(step):
+        def of(x, w, y):
+            x, y = x[::step], y[::step]
+
+            def loss(w):
+                return jnp.sum(jax.nn.softplus(x @ w) - y * (x @ w))
+
+            return jax.value_and_grad(loss)(w)
+
+        return of
+
+    recording = noise.record(gradient(-1))(*args)
+
+    def listed(further):
+        monkeypatch.setattr(module, "_MORE", further)
+        return list(
+            noise.first_difference(gradient(1), recording)(jax.random.key(6), *args)
+        )
+
+    module = sys.modules["prednet_jax.noise.questions.first_difference"]
+    assert listed(0)
+    assert not listed(3)
