@@ -57,7 +57,7 @@ ELEMENT_RATIO = 16.0
 # Least |cosine| with the effect: by chance it is about one over the root of the number
 # of elements, or of weights behind them. Where `CHANCE` times that is no cosine, the
 # difference has to be the effect itself, up to its share `REPEATED`.
-PATTERN = 0.2
+PATTERN = 0.4
 CHANCE = 3.0
 REPEATED = 0.25
 # A difference whose |cosine| with the value is larger is a factor of the value.

@@ -396,6 +396,37 @@ def test_a_factor_of_a_column_with_one_large_number_is_no_format():
     assert noise.explain(fn, narrow, fn(x), draws=4)(KEY, x).rung == "tf32"
 
 
+@pytest.mark.parametrize(
+    ("name", "seed", "factor"),
+    [("norm", 2, 1.003), ("gelu", 4, 1.003), ("gelu", 1, 1.05), ("gradient", 4, 1.05)],
+)
+def test_a_weak_likeness_to_the_effect_is_no_format(name, seed, factor):
+    """A factor inside of a function had a cosine of .2 to .3 with a format's effect."""
+    drawn = np.random.default_rng(seed)
+    x, w, v = (
+        drawn.standard_normal(n).astype("f4") for n in [(12, 24), *[(24, 24)] * 2]
+    )
+    w, v = w / 5, v / 5
+
+    def fn(x, factor=1.0):
+        factor = np.float32(factor)
+        if name == "norm":
+            return jax.nn.standardize(jax.nn.relu(x)) * factor @ w + x
+        if name == "gelu":
+            return jax.nn.gelu(x @ w * factor) @ v
+        loss = lambda w: jnp.mean(jnp.tanh(jnp.sin(x @ w) * factor @ v) ** 2)  # noqa: E731
+        return jax.grad(loss)(w)
+
+    y = np.asarray(fn(x))
+    wrong = fn(x, factor)
+    assert noise.explain(fn, wrong, y, draws=2)(KEY, x).rung == "beyond"
+    for spec in ("bf16", "fp8"):
+        narrow = np.asarray(noise.inject(fn, noise.parse(spec))(KEY, x))
+        half = np.where(np.arange(len(y))[:, None] % 2, narrow, y)
+        for right in (narrow, half):
+            assert noise.explain(fn, right, y, draws=2)(KEY, x).rung == spec
+
+
 def test_decisions_elsewhere_hide_no_wrong_column():
     """Under a decision, 5 % of all elements could be wrong by anything."""
     x = noise_programs.normal(3, 8, 28)
