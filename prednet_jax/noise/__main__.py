@@ -136,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "draws" in options:
             check_draws(options.draws, 1, "--draws")
             check_int("--seed", options.seed, -(2**63), 2**63 - 1)
+            check_int("--loop_limit", options.loop_limit, 1, 1 << 20)
         # Output of the user's code is not part of the answer.
         with (
             contextlib.redirect_stdout(sys.stderr),

@@ -279,7 +279,7 @@ def _training(context: CommandContext) -> object:
     if not isinstance(given, tuple) or len(given) != 3:
         raise NoiseError(
             f"{options.target}: expected a function that gives (step, state, "
-            f"batches), as noise.training takes them, not {type(given).__name__}"
+            f"batches), as noise.training takes them, not {_named(given)}"
         )
     about = {"updates": options.updates or None, "draws": options.draws}
     band = noise.training(*given, spec=spec, **about)(context.key)
@@ -305,7 +305,7 @@ def _curves(context: CommandContext) -> object:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise NoiseError(
             f"{options.target}: expected a function that gives two sets of curves "
-            f"(a, b), not {type(pair).__name__}"
+            f"(a, b), not {_named(pair)}"
         )
     return noise.curves(*pair, paired=options.paired, margin=options.margin)
 
@@ -339,6 +339,11 @@ def _audit(context: CommandContext) -> object:
         return context.tell()
     folder = install()
     return CommandResult(f"XLA's CUDA compiler is in {folder}", {"folder": str(folder)})
+
+
+def _named(value: object) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, tuple | list) else kind
 
 
 def _only_array(context: CommandContext, flag: str, file: str) -> np.ndarray:

@@ -38,12 +38,14 @@ class Evaluation:
     noisy values are computed but clean ones used. `watches` adds loop counters to
     words. `changes` says where values may differ from the program's own, so that loops
     may not end, as in "in float64"; noise alone does it "under this noise". `is_plain`
-    is whether it is a run without noise that only counts a loop's steps.
+    is whether it is a run without noise that only counts a loop's steps, and
+    `refuses_loops` whether a loop that does not end is an error, not only stopped.
     """
 
     watches = False
     changes = ""
     is_plain = False
+    refuses_loops = True
 
     def __init__(self, switch: Callable[[str], Array | None] = lambda path: None):
         self.switch = switch

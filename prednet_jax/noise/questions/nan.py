@@ -25,6 +25,7 @@ from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome, is_number
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.leaves import Result, named_leaves, wide_leaves
+from prednet_jax.noise.loops import LoopError
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import sampling
 from prednet_jax.noise.random_bits import Words
@@ -127,9 +128,18 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
     """
 
     def find(*args: PyTree, **kwargs: PyTree) -> NotFinite | None:
-        search = _Search(sampling.BoundCall(fn, args, kwargs), Identity())
-        key = jax.random.key(0)
-        return search.first(key, *search.run(key))
+        call, key = sampling.BoundCall(fn, args, kwargs), jax.random.key(0)
+        search = _Search(call, Identity())
+        try:
+            return search.first(key, *search.run(key))
+        except LoopError:
+            # A NaN may be why a loop does not end.
+            search = _Search(call, Identity())
+            search.refuses_loops = search.makers.refuses_loops = False
+            first = search.first(key, *search.run(key))
+            if first is None or first.kind != "NaN":
+                raise
+            return first
 
     return find
 

@@ -120,7 +120,7 @@ def _while(call: Call, words: Words, operands: list) -> list:
     start = first, predicate(first, init), init
     with jax.named_scope(loops.BOUNDED) if guarded else contextlib.nullcontext():
         steps, going, results = lax.while_loop(cond, body, start)
-    if plain is not None:
+    if plain is not None and call.evaluation.refuses_loops:
         where = call.evaluation.changes
         loops.refuse(call.step.source, limit, jnp.any(going), plain, where)
     call.decided(words, steps)

@@ -187,3 +187,24 @@ def test_values_that_are_the_same_on_all_devices_stay_so():
     found = noise.first_nan(total)(jnp.array([1.0, -1.0, 2.0]))
     assert found.primitive == "log"
     assert noise.first_nan(total)(jnp.array([1.0, jnp.nan, 2.0])).path == "argument[0]"
+
+
+def test_a_nan_that_keeps_a_loop_from_ending_is_found():
+    """The loop ends where two iterates are equal, and a NaN equals nothing."""
+
+    def body(iterates):
+        x, _ = iterates
+        return jnp.sqrt(x - 1), x
+
+    def iterate(x):
+        return lax.while_loop(lambda both: both[0] != both[1], body, (x, x + 1))[0]
+
+    entry = noise.first_nan(iterate)(np.float32(0.5))
+    assert (entry.primitive, entry.step) == ("sqrt", (0,))
+
+    # Without a NaN the loop is named.
+    def turn(x):
+        return lax.while_loop(lambda y: y != 0, lambda y: -y, x)
+
+    with pytest.raises(noise.NoiseError, match="does not converge"):
+        noise.first_nan(turn)(np.float32(0.5))
