@@ -93,6 +93,15 @@ def devices(
                 "and psum_scatter of floats alone, in a jax.shard_map with "
                 "check_vma=False"
             ) from error
+        except (NameError, AssertionError) as error:
+            if str(error) and "unbound axis name" not in str(error):
+                raise
+            # JAX asserts without a text that the mesh has an axis.
+            cause = "" if str(error) else "AssertionError without a text; perhaps "
+            raise NoiseError(
+                f"{cause}an axis of a collective that the mesh lacks: expected the "
+                f"axes of mesh={sizes} alone"
+            ) from error
         outcome.write_back(objects)
         return outcome.result(objects)
 

@@ -259,6 +259,11 @@ def test_errors():
             },
             "axis_index_groups of a collective.*check_vma=False",
         ),
+        (
+            {"fn": lambda p, x: lax.psum(x, "e")},
+            "perhaps an axis of a collective that the mesh lacks",
+        ),
+        ({"fn": lambda p, x: lax.axis_index("e")}, "axes of mesh={'data': 8} alone"),
         ({"in_specs": P("data", "data")}, "duplicate entries"),
         ({"fn": positions, "out_specs": P("data")}, r"result\[1\] of shape \(\) over"),
         ({"fn": positions, "out_specs": (P("data"),)}, "structure of the result"),
