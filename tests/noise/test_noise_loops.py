@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import io_callback
+from jax.sharding import PartitionSpec as P
 
 from prednet_jax import noise
 from tests.accuracy.noise_programs import line_of
@@ -62,6 +63,27 @@ def test_a_loop_that_noise_keeps_from_ending_is_named(tool, capfd):
     with pytest.raises(noise.NoiseError, match=f"^under this noise the loop at {line}"):
         TOOLS[tool]()
     assert capfd.readouterr().err == ""
+
+
+def turned(x):
+    return lax.while_loop(lambda x: jnp.any(x != 0), lambda x: -x, x)  # turning
+
+
+ENDLESS = {
+    "nan_rate": lambda: noise.nan_rate(turned, draws=2)(KEY, A),
+    "explain": lambda: noise.explain(turned, A, 2 * A)(KEY, A),
+    "tolerance": lambda: noise.tolerance(turned, draws=2)(KEY, A),
+    "compare_logits": lambda: noise.compare_logits(turned, A, A)(KEY, A),
+    "devices": lambda: noise.devices(turned, mesh={"d": 2}, in_specs=P("d"))(KEY, A),
+}
+
+
+@pytest.mark.parametrize("tool", ENDLESS)
+def test_a_loop_that_never_ends_is_named(tool):
+    """Tools that call the function itself first did not end either."""
+    line = line_of(turned, "turning")
+    with pytest.raises(noise.NoiseError, match=f"loop at {line}\\w+ does not converge"):
+        ENDLESS[tool]()
 
 
 @pytest.mark.parametrize("around", [jax.jit, lambda f: jax.vmap(f, (None, 0))])

@@ -21,6 +21,7 @@ from prednet_jax.noise._inject import Traced, evaluate
 from prednet_jax.noise.arguments import Outcome, Static, is_mutable, split
 from prednet_jax.noise.errors import NoiseError, check_int, expect, shown
 from prednet_jax.noise.leaves import as_array, wide_leaves
+from prednet_jax.noise.loops import naming_failures
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.sampling import BoundCall
@@ -82,7 +83,10 @@ def devices(
             placed = _checked_specs("in_specs", in_specs, args, sizes, each)
         static, arrays, objects = split((args, kwargs))
         try:
-            outcome = compiled(static.checked(), placed, key, *arrays)
+            with naming_failures():
+                outcome = jax.block_until_ready(
+                    compiled(static.checked(), placed, key, *arrays)
+                )
         except NotImplementedError as error:
             if str(error) and "axis_index_groups" not in str(error):
                 raise

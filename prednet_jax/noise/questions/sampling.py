@@ -34,7 +34,7 @@ from prednet_jax.noise.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.loops import asking, without_checks
+from prednet_jax.noise.loops import asking, deciding, without_checks
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
 from prednet_jax.noise.run import Evaluation
@@ -62,6 +62,12 @@ def draw_keys(key: Array, draws: int) -> Iterator[Array]:
             shown = now
             done = f"{i + 1} of {draws} noisy runs in {now - start:.0f} s"
             print(done, file=sys.stderr, flush=True)
+
+
+class _Stopping(Evaluation):
+    """Evaluates a program and stops loops that do not end."""
+
+    changes = "without noise"
 
 
 class BoundCall(NamedTuple):
@@ -146,6 +152,16 @@ class BoundCall(NamedTuple):
 
         return named
 
+    def check_ends(self) -> None:
+        """Raises a LoopError if a loop does not end without noise either.
+
+        Such a loop is stopped where values may differ; the function itself would run
+        forever.
+        """
+        loops = [step.equation.params for step in self.steps() if step.name == "while"]
+        if any(deciding(params) is not None for params in loops):
+            self.hooked(_NOTHING, _Stopping)(jax.random.key(0))
+
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
         """Returns the reach of noise for each array of the result, in order."""
         program = self.program()
@@ -158,7 +174,9 @@ def keyed(
     """Returns `ask(key, *args, **kwargs)`, which answers about `fn` at arguments."""
 
     def ask(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Answer:
-        return answer(BoundCall(fn, args, kwargs), key)
+        call = BoundCall(fn, args, kwargs)
+        call.check_ends()
+        return answer(call, key)
 
     return ask
 
