@@ -38,6 +38,16 @@ from prednet_jax.noise.errors import (
     open_streams,
 )
 
+
+def _say(text: str) -> None:
+    """Writes a text on stderr; a full one does not change the exit status."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    open_streams()
 try:
     import prednet_jax.noise as noise
     from prednet_jax.noise.commands import (
@@ -53,7 +63,7 @@ try:
 except ValueError as error:  # JAX reads its environment when it is imported.
     if __name__ != "__main__" or not (line := no_backend(error)):
         raise
-    sys.stderr.write(f"python -m prednet_jax.noise: {line}\n")
+    _say(f"python -m prednet_jax.noise: {line}\n")
     sys.exit(2)
 
 _TARGETS = {
@@ -116,13 +126,6 @@ def _parser() -> _Parser:
         about = "print one JSON object instead of text"
         subparser.add_argument("--json", action="store_true", help=about)
     return parser
-
-
-def _say(text: str) -> None:
-    """Writes a text on stderr; a full one does not change the exit status."""
-    with contextlib.suppress(OSError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,7 +194,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    open_streams()
     # The name of a file need not be text in the encoding of the terminal.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

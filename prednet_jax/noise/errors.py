@@ -42,11 +42,8 @@ def no_backend(error: BaseException) -> str | None:
 
     Such as JAX_PLATFORMS, and variables that JAX reads when it is imported.
     """
-    first, trace = str(error).partition("\n")[0], error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    at = trace.tb_frame.f_globals.get("__name__") if trace is not None else None
-    if isinstance(error, ValueError) and at == "jax._src.config":
+    first = str(error).partition("\n")[0]
+    if isinstance(error, ValueError) and " for environment " in first:
         return f"{first}; expected a value that JAX takes"
     if not (isinstance(error, RuntimeError) and "initialize backend" in first):
         return None
@@ -70,10 +67,11 @@ def shown(value: object) -> str:
     try:
         # An array's text has several lines.
         given = " ".join(map(str.strip, repr(value).splitlines()))
-    except Exception as error:  # An object's own, or Python's of a long number.
-        kind = type(value).__name__
-        given = "a number of thousands of digits"
-        given = given if isinstance(error, ValueError) else f"a {kind}"
+    except Exception:  # An object's own, or Python's of a long number.
+        long = isinstance(value, int)
+        given = (
+            "a number of thousands of digits" if long else f"a {type(value).__name__}"
+        )
     return given if len(given) <= 300 else f"{given[:300]}..."
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.typing import DTypeLike
 
 from prednet_jax.noise.arguments import is_number
 from prednet_jax.noise.errors import NoiseError, shown
@@ -200,3 +201,11 @@ def rms(x: np.ndarray) -> float:
     if largest == 0 or not math.isfinite(largest):
         return largest
     return largest * float(np.sqrt(np.mean(np.square(np.abs(x) / largest))))
+
+
+def units_in_the_last_place(x: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """Returns the distances of numbers to the next ones of a type."""
+    info = jnp.finfo(dtype)
+    # Below the least normal number they are the same as at it.
+    exponent = np.where(x == 0, info.minexp, np.frexp(x)[1] - 1)
+    return np.ldexp(float(info.eps), np.maximum(exponent, int(info.minexp)))

@@ -237,9 +237,9 @@ def _steps(
         and not equation.params.get("tiled", True)
     }
 
-    # Noise that is no rounding acts on exact products too.
-    normal = any(isinstance(part, specs.Gaussian) for part in noise.results)
-    converted = set() if normal else _converted(jaxpr)
+    # Of exact products too, another noise rounds the factors, or is no rounding.
+    only_ulp = all(isinstance(part, specs.UlpPerturbation) for part in noise.results)
+    converted = _converted(jaxpr) if only_ulp else set()
 
     def step_of(i: int, atoms: Sequence[Atom]) -> Step:
         equation = jaxpr.eqns[i]

@@ -261,7 +261,7 @@ def is_whole(folder: Path) -> bool:
     earlier version has no names, so there all files count.
     """
     digest = _digest(folder)
-    names = digest.get("files", None) or _names(folder)
+    names = digest.get("files") or _names(folder)
     with contextlib.suppress(FileError, TypeError):  # A file is gone; no list of names.
         return digest.get("files_sha256") == _files_digest(folder, names)  # type: ignore[arg-type]
     return False

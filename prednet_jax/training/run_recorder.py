@@ -110,8 +110,8 @@ class RunRecorder:
         self._zero_gradients = 0
         self._validated: dict[str, float] | None = None
         if recipe.validation is not None:
-            kept = [r for r in records.read_validation(folder) if r["update"] <= done]
-            kept = kept if done else []  # Update 0 is scored below.
+            rows = records.read_validation(folder) if done else []  # 0 is scored below.
+            kept = [r for r in rows if r["update"] <= done]
             self._validated = kept[-1] if kept else None
             lines = "".join(json.dumps(row) + "\n" for row in kept)
             records.write_bytes(folder / records.VALIDATION, lines.encode())

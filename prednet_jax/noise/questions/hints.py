@@ -65,8 +65,13 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
         for axis in (None, *(d for d, n in enumerate(x.shape) if 1 < n < x.size)):
             along = tuple(d for d in range(x.ndim) if d != axis)
             sums = functools.partial(np.sum, axis=along, keepdims=True)
-            # Of one number each factor would explain the difference.
-            if np.any(sums(x0 != r0) == 1):
+            # Of one number, or equal ones, any factor would explain the difference.
+            differs = x0 != r0
+            least, most = (
+                f(np.where(differs, x0, empty), along)
+                for f, empty in ((np.min, np.inf), (np.max, -np.inf))
+            )
+            if np.any(least == most):
                 continue
             factor = np.nan_to_num(sums(x0 * r0) / sums(x0 * x0), nan=1.0)
             offset = sums(r0 - x0) / sums(usual)

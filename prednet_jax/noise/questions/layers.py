@@ -25,10 +25,6 @@ from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
-# Last parts of names that a recording gives to the result of a whole network.
-_WHOLE = [(), *((n,) for n in ("model", "network", "result", "output", "logits"))]
-# Correlation of two results; that of a result with its rectified numbers is less.
-_ALIKE = 0.9
 _LEGEND = [
     "right up to: the values of these lines are the reference's;",
     "look at: one of these lines is wrong, or a line is missing before them;",
@@ -173,11 +169,15 @@ def compare_layers(
             )
         pairs = match(list(marked), list(theirs), pairs_given)
         results, last = {n for n in marked if _is_result(n)}, list(theirs)[-1]
-        notes, is_guess = [], False
+        notes = []
         if "result" in results - pairs.keys() and last not in pairs.values():
             shape = program.types[marked["result"][0]].shape
-            if is_guess := bool(layouts.fitting(theirs[last], shape)):
+            if layouts.fitting(theirs[last], shape):
                 pairs["result"] = last
+                notes.append(
+                    f"result: compared with {last}, the last of the reference; "
+                    'names={"result": ...} gives another'
+                )
         place = {name: i for i, name in enumerate(theirs)}
         _separate(program, marked, sorted(pairs, key=lambda n: place[pairs[n]]))
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
@@ -185,13 +185,6 @@ def compare_layers(
         ours = _computed(program, chosen)
         paired = {n: theirs[pairs[n]] for n in order}
         there, layout = _arranged(program, chosen, ours, paired, pairs)
-        is_named = canonical(last)[-1:] in _WHOLE
-        if is_guess and not (is_named or _are_alike(ours["result"], there["result"])):
-            for each in (pairs, chosen, there):
-                del each["result"]
-            order.remove("result")
-        elif is_guess:
-            notes.append(f"compared with {last}, the last of the reference: result")
         totals = {n: judge(ours[n], there[n], []).difference for n in order}
         rest = tuple(n for n in marked if n not in pairs and n not in results)
         left = tuple(n for n in theirs if n not in pairs.values())
@@ -349,14 +342,6 @@ def _marked(
 def _is_result(name: str) -> bool:
     """Returns whether a value has no name but its position in the result."""
     return canonical(name)[:1] == ("result",)
-
-
-def _are_alike(x: np.ndarray, y: np.ndarray) -> bool:
-    """Returns whether two arrays have a high correlation, or none."""
-    if x.size < 2:
-        return True
-    with np.errstate(all="ignore"):
-        return not abs(np.corrcoef(np.ravel(x), np.ravel(y))[0, 1]) < _ALIKE
 
 
 def _arranged(

@@ -9,7 +9,6 @@ differs. The same measures of pairs of runs under noise show the expected values
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import NamedTuple
@@ -17,13 +16,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from jax.typing import DTypeLike
 
 from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.leaves import (
     check_same_structure,
-    describe_leaves,
     own_leaves,
+    units_in_the_last_place,
     wide_leaves,
 )
 from prednet_jax.noise.questions.explain import explain
@@ -35,6 +35,8 @@ from prednet_jax.noise.types import Function, PyTree
 # A measure is beyond noise above so many times its largest value under noise. KL grows
 # with the square of a difference.
 MARGIN = {"ratio": 4.0, "kl": 16.0, "flips": 1.0, "top": 1.0}
+# The rounding of sums in float64: no smaller difference counts.
+FLOOR = 1e-14
 
 
 class Measure(NamedTuple):
@@ -139,31 +141,38 @@ def compare_logits(
         runs = [plain, *call.draw(inject(fn, noise), key, draws)]
         for i, x in enumerate(runs):
             _checked(f"the result{' under noise' * (i > 0)}", x, axis)
-        logs = [_logs(wide_leaves(x)[0], axis) for x in (a, b, *runs)]
+        wide = [wide_leaves(x)[0] for x in (a, b, *runs)]
+        dtype = jax.tree.leaves(plain)[0].dtype
+        if all(np.array_equal(x, wide[2]) for x in wide[3:]):
+            # Without other noise there is the rounding of the result.
+            wide[3:] = _moved(wide[3:], dtype, key)
+        logs = [_logs(x, axis) for x in wide]
         chosen = None if axis is None else _tokens(tokens, logs[1])
         pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
         found, *others = (_measures(x, y, chosen, top) for x, y in pairs)
         ratios = _ratios(logs[0], logs[1], chosen)
         with np.errstate(divide="ignore"):
             far = np.abs(np.log(ratios))
-        dtype = jax.tree.leaves(plain)[0].dtype
         both = [jax.numpy.asarray(x, dtype) for x in pair]
-        # A unit in the last place of both results is noise.
-        best = pair if axis is None else [x.max(axis) for x in pair]
-        size = max(1.0, *(float(np.median(np.abs(x))) for x in best))
-        ulp = 2 * size * (describe_leaves(plain)[0].epsilon or np.finfo(float).eps)
-        least = {"ratio": math.exp(ulp), "kl": ulp**2 / 2, "flips": 0.0, "top": 0.0}
         return Logits(
-            **{
-                n: _measure(n, found[n], [x[n] for x in others], least[n])
-                for n in MARGIN
-            },
+            **{n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN},
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
             rung=_cause(call, both, axis, draws, key),
             worst=tuple(map(int, np.unravel_index(np.argmax(far), far.shape))),
         )
 
     return keyed(fn, compare)
+
+
+def _moved(
+    runs: Sequence[np.ndarray], dtype: DTypeLike, key: Array
+) -> list[np.ndarray]:
+    """Returns arrays, their numbers moved by half a unit in the last place."""
+    signs = jax.random.rademacher(key, (len(runs), *runs[0].shape))
+    return [
+        x + s * units_in_the_last_place(x, dtype) / 2
+        for x, s in zip(runs, np.asarray(signs), strict=True)
+    ]
 
 
 def _cause(
@@ -265,24 +274,23 @@ def _measures(
     # Each term p (r - 1 - log r) is positive: a small sum does not cancel.
     with np.errstate(invalid="ignore", over="ignore"):
         terms = np.exp(x) * (np.expm1(y - x) - (y - x))
-        terms = np.where(x == -np.inf, np.exp(y), terms)
+        terms = np.where(np.exp(x) == 0, np.exp(y), terms)
     # Of equal ones the first, as `jax.lax.top_k`.
     order = (np.argsort(-z, kind="stable") for z in (x, y))
     best = [np.sort(z[..., :top]) for z in order]
     return {
         "ratio": far,
-        "kl": max(0.0, float(terms.sum(-1).mean())),
+        "kl": float(np.maximum(0.0, terms.sum(-1).mean())),
         "flips": float(np.mean(x.argmax(-1) != y.argmax(-1))),
         "top": float(np.mean((best[0] != best[1]).any(-1))),
     }
 
 
-def _measure(name: str, found: float, noise: Sequence[float], least: float) -> Measure:
-    """Returns a measure together with its values under noise.
-
-    A value up to `least` is noise in any case.
-    """
-    values = np.array([found, max(noise), least])
-    above, most, floor = np.log(values) if name == "ratio" else values
-    beyond = bool(above > max(MARGIN[name] * most, floor))
+def _measure(name: str, found: float, noise: Sequence[float]) -> Measure:
+    """Returns a measure together with its values under noise."""
+    values = found, max(noise)
+    above, most = np.log(values) if name == "ratio" else values
+    # A KL that is NaN is beyond.
+    least = FLOOR if name == "ratio" else FLOOR**2
+    beyond = not above <= max(MARGIN[name] * most, least)
     return Measure(found, float(np.median(noise)), max(noise), beyond)

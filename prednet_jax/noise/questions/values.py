@@ -21,6 +21,7 @@ from prednet_jax.noise.leaves import (
     equal_elements,
     rms,
     subtract,
+    units_in_the_last_place,
     wide_leaves,
 )
 from prednet_jax.noise.questions import hints
@@ -98,7 +99,7 @@ class SubstitutedValues:
         x, dtype = self.known[i].astype(float), self.program.types[i].dtype
         # Each element that was rounded moves, or few draws would leave some without
         # noise of their own; zeros and others that the type holds stay.
-        step = _steps(x, dtype)
+        step = units_in_the_last_place(x, dtype)
         step[equal_elements(_wide(np.asarray(self.given[0][i])), x)] = 0
         return jnp.asarray(x + random.choice((-1, 1), x.shape) * step, dtype)
 
@@ -174,7 +175,8 @@ class SubstitutedValues:
         several: dict[int, list[np.ndarray]] = {i: [] for i in drawn}
         for draw in zip(*drawn.values(), strict=True):
             away = {
-                i: random.uniform(-0.5, 0.5, there[i].shape) * _steps(there[i], kind)
+                i: random.uniform(-0.5, 0.5, there[i].shape)
+                * units_in_the_last_place(there[i], kind)
                 for i, kind in formats.items()
             }
             moved = {
@@ -233,14 +235,6 @@ class SubstitutedValues:
         return tuple(lines), elsewhere, tuple(self.program.arguments(nodes))
 
 
-def _steps(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Returns the distances of numbers to the next ones of a type."""
-    info = jnp.finfo(dtype)
-    # Below the least normal number they are the same as at it.
-    exponent = np.where(x == 0, info.minexp, np.frexp(x)[1] - 1)
-    return np.ldexp(float(info.eps), np.maximum(exponent, int(info.minexp)))
-
-
 def _is_wide(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype not in NARROW
 
@@ -287,12 +281,12 @@ def judge(ours: ArrayLike, theirs: ArrayLike, drawn: Sequence[np.ndarray]) -> Ju
         effect.see(*distance(x))
     (far,), (expected,) = distance(away)[0], effect.expected
     over = float(effect.judge(*distance(away)).over[0])
-    # A unit in the last place is no fault, also of a copy, which noise never moves.
-    if (
-        epsilon
-        and (np.abs(_row(away)) <= _steps(_row(value), np.asarray(ours).dtype)).all()
-    ):
-        over = min(over, 1.0)
+    # A unit in the last place is no fault, also of a copy, which noise never moves. In
+    # narrow types it is as large as a fault.
+    dtype = np.asarray(ours).dtype
+    if _is_wide(dtype):
+        unit = units_in_the_last_place(_row(value), np.finfo(dtype).dtype)
+        over = min(over, 1.0) if (np.abs(_row(away)) <= unit).all() else over
     ratio = far / expected if expected else None
     return Judged(float(far), float(expected), ratio if far else 0.0, over)
 

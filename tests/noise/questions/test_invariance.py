@@ -173,6 +173,8 @@ def test_rows_of_zeros_may_fail_a_check_of_the_function():
 
         return jax.vmap(of)(a)
 
+    with pytest.raises(noise.NoiseError, match="a check of the function itself"):
+        noise.invariance(solve)(jnp.zeros_like(a))
     report = noise.invariance(solve)(a)
     padded = next(v for v in report.variants if v.name == "padded to 4 rows")
     assert padded.rung in ("identical", "order", "rounding")

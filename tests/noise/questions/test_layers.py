@@ -778,29 +778,36 @@ def test_a_unit_in_the_last_place_of_a_copy_is_no_fault():
                 moved = {n: np.nextafter(v, np.float32(up)) for n, v in moved.items()}
             report = noise.compare_layers(port, moved)(KEY, x)
             assert [layer.rung for layer in report.layers] == [rung] * 2
+    # In bfloat16 a factor may be less than a unit.
+    half = jnp.asarray(x, jnp.bfloat16)
+    there = {
+        n: v * 1.003 for n, v in reference_of(port, half.astype("float32")).items()
+    }
+    assert noise.compare_layers(port, there)(KEY, half).first.rung == "beyond"
 
 
-def test_the_last_layer_of_a_reference_without_a_result_is_not_the_result():
-    """A function without parameters came last, and was compared with the result."""
-    w, x = normal(12, 12), normal(5, 12)
+def test_a_result_unlike_the_last_of_the_reference_is_beyond():
+    """A result that was all wrong was not compared, and no layer was beyond noise."""
+    w, v, x = normal(12, 12), normal(12, 12), normal(5, 12)
+
+    def port(w, v, x):
+        return checkpoint_name(x @ w, "first") @ v.T
+
+    there = {"first": x @ w, "fc2": x @ w @ v}
+    report = noise.compare_layers(port, there)(KEY, w, v, x)
+    assert report.first.name == "result"
+    assert "result: compared with fc2, the last of the reference" in str(report)
+
+
+def test_a_rounding_of_equal_rows_is_no_factor_along_an_axis():
+    """Of equal numbers any difference is a factor for each index of the other axis."""
+    w, x = normal(12, 16), np.ones((6, 12), np.float32)
 
     def port(w, x):
-        first = checkpoint_name(x @ w, "first")
-        return jax.nn.log_softmax(checkpoint_name(jnp.tanh(first) @ w, "second"))
+        return {"first": x @ w}
 
-    first = x @ w
-    act = np.tanh(first)
-    for last in (act, np.maximum(act @ w, 0)):
-        there = {"first": first, "second": act @ w, "act": last}
-        report = noise.compare_layers(port, there)(KEY, w, x)
-        assert report.first is None
-        assert report.unmatched[1] == ("act",)
-        assert "not compared: result, computed at" in str(report)
-    # A result under a name of its own is compared, also where it is all wrong.
-    for name, value in (("x", port(w, x) * 1.01), ("model", act)):
-        given = {"first": first, "second": act @ w, name: np.asarray(value)}
-        report = noise.compare_layers(port, given)(KEY, w, x)
-        assert report.first.name == "result"
+    there = {"first": (x @ w).astype(jnp.bfloat16)}
+    assert noise.compare_layers(port, there)(KEY, w, x).layers[0].rung == "bf16"
 
 
 def test_a_reference_may_be_nested():

@@ -202,9 +202,20 @@ def test_a_unit_in_the_last_place_is_noise_where_there_is_no_other(dtype):
         assert report.rung != "beyond" or dtype != np.float32
     b = a * np.asarray(1.3, dtype)
     assert noise.compare_logits(lambda x: x, a, b)(KEY, a).ratio.beyond
+    large = (2 * a).astype(dtype)
+    b = (large.astype(float) / 1.2).astype(dtype)
+    assert noise.compare_logits(lambda x: x, large, b)(KEY, large).kl.beyond
     # A mask does not widen what counts as noise.
     b[..., 3] = a[..., 3] = -1e9
     assert noise.compare_logits(lambda x: x, a, b)(KEY, a).ratio.beyond
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_mask_in_one_result_alone_is_a_divergence(which):
+    """A probability that underflows made the divergence NaN."""
+    pair = [PLAIN.copy(), PLAIN.copy()]
+    pair[which][..., 3] = -1e9
+    assert noise.compare_logits(logits, *pair)(KEY, W, X).kl.beyond
 
 
 def test_a_small_divergence_in_float64_is_beyond():
