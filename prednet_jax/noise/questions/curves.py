@@ -116,17 +116,17 @@ def curves(
     n, m = len(x), len(y)
     last = float(y[:, -1].mean() - x[:, -1].mean())
     if min(n, m) < 2 and (paired or n + m < 4):
-        none = None, math.expm1(last), None, None, None
+        none = None, _change(last), None, None, None
         return CurvesComparison("cannot tell", *none, _ONE_CURVE)
     statistics = _of_signs(y - x) if paired else _of_labels(x, y)
     p = float(np.mean(statistics >= statistics[0] * (1 - 1e-9)))
     deviation, error, free = _scatter(x[:, -1], y[:, -1], paired)
     reach = quantiles.student(EQUIVALENCE, free) * error
-    low, high = math.expm1(last - reach), math.expm1(last + reach)
+    low, high = _change(last - reach), _change(last + reach)
     detectable = None
     if 2 / len(statistics) < LEVEL:
         seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
-        detectable = math.expm1(seen * error)
+        detectable = _change(seen * error)
     answer, note = _answer(p, low, high, margin), ""
     enough = n >= LEAST_PAIRS if paired else min(n, m) >= LEAST
     if answer != "beyond" and not enough:
@@ -136,7 +136,13 @@ def curves(
         need = max(min(n, m) + 1, _curves_needed(deviation, last, margin, paired))
         what = "pairs" if paired else "curves a side"
         note = f"if the change stays as it is, about {need} {what} decide"
-    return CurvesComparison(answer, p, math.expm1(last), low, high, detectable, note)
+    return CurvesComparison(answer, p, _change(last), low, high, detectable, note)
+
+
+def _change(logarithm: float) -> float:
+    """Returns the relative change of which this is the logarithm of 1 plus it."""
+    with np.errstate(over="ignore"):
+        return float(np.expm1(logarithm))
 
 
 def _scatter(x: np.ndarray, y: np.ndarray, paired: bool) -> tuple[float, float, int]:

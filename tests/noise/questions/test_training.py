@@ -1,5 +1,6 @@
 """`training` and `curves`: bands of small trainings, faults, and recorded curves."""
 
+import math
 import tracemalloc
 
 import jax
@@ -482,3 +483,9 @@ def test_a_whole_number_in_all_updates_is_no_rounded_one():
     """100 was taken for a number of two digits, so 96 was the same."""
     curve = np.full(20, 100.0, np.float32)
     assert question._precision(curve).max() <= 0.5
+
+
+def test_curves_of_any_ratio_are_compared():
+    """The relative change was too large for Python's own function."""
+    a = np.exp(0.01 * np.random.default_rng(0).normal(size=(8, 5)))
+    assert noise.curves(1e-5 * a, 1e305 * a).change == math.inf
