@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, fusion, specs
-from prednet_jax.noise.errors import UnsupportedPrimitiveError
+from prednet_jax.noise.errors import UnsupportedPrimitiveError, expect
 from prednet_jax.noise.order import permutations, profiles
 from prednet_jax.noise.order.collectives import axes_of, cut_gathered
 from prednet_jax.noise.order.partials import Cut, LeftAlone
@@ -338,6 +338,9 @@ def _action(
             excluded = profiles.excluded(noise.order.profile, name, params, scope)
             with compat.settings(equation):
                 decided = excluded or rule.cut(noise.order, params, *shapes)
+            known = isinstance(decided, Cut | LeftAlone | str)
+            accepted = "a Cut, a LeftAlone or a text from the rule"
+            expect(known, f"the cut of {name}", decided, accepted)
     if noise.fixed is not None and (rule.cut is not None or rule.left_alone):
         decided = noise.fixed.replay(equation)
     if isinstance(decided, str):

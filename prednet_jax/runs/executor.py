@@ -23,7 +23,7 @@ import filelock
 from tqdm import tqdm
 
 from prednet_jax import records
-from prednet_jax.errors import UserError
+from prednet_jax.errors import RunError, UserError
 from prednet_jax.files import FileError
 from prednet_jax.runs import store
 from prednet_jax.runs.jobs import (
@@ -41,7 +41,7 @@ Running = Generator["Ended", None, None]
 _LOOK = 0.1
 
 
-class ProcessError(RuntimeError):
+class ProcessError(RunError):
     """A process ended with an error."""
 
 

@@ -219,8 +219,10 @@ def launch(job: Job) -> ProcessCommand:
     here = executor.launch(job, _RUN)
     environment = dict(here.environment)
     if job.model not in tasks.NAMED:
-        # The child has another working directory; the task's module lies in ours.
-        environment["PYTHONPATH"] = os.getcwd()
+        # The child has another working directory; the task's module lies in ours, or on
+        # our path.
+        path = filter(None, (os.getcwd(), os.environ.get("PYTHONPATH")))
+        environment["PYTHONPATH"] = os.pathsep.join(path)
     script = Path(job.script).resolve().relative_to(PACKAGE.parent)
     return dataclasses.replace(here, script=str(script), environment=environment)
 

@@ -112,6 +112,30 @@ def test_registration_refuses_what_it_cannot_take(total):
     assert "tests_other" not in registry.RULES
 
 
+def test_parts_of_a_rule_of_another_type_are_named():
+    """Registered, they would end in Python's error, or not be seen by `coverage`."""
+    for kind, given in (
+        (noise.FirstOrder, {"rounds": "no"}),
+        (noise.FirstOrder, {"cut": 5}),
+        (noise.FirstOrder, {"left_alone": None}),
+        (noise.HigherOrder, {"run": 5}),
+        (noise.HigherOrder, {"run": list, "programs": ()}),
+        (noise.HigherOrder, {"run": list, "axes": None}),
+        (noise.HigherOrder, {"run": list, "joins": 1}),
+    ):
+        with pytest.raises(noise.NoiseError, match=rf"{[*given][-1]}=.*: expected"):
+            kind(**given)
+
+
+def test_a_cut_that_returns_nothing_is_named():
+    """The sum would be neither perturbed nor untouched for `coverage`."""
+    primitive = core.Primitive("tests_no_cut")
+    primitive.def_abstract_eval(lambda x: jax.core.ShapedArray((), x.dtype))
+    noise.register_rule(primitive, noise.FirstOrder(cut=lambda *shapes: None))
+    with pytest.raises(noise.NoiseError, match="the cut of tests_no_cut=None: expect"):
+        noise.coverage(primitive.bind, ORDER)(RIGHT)
+
+
 SOLVERS = {
     "solve": jnp.linalg.solve,
     "cg": lambda a, b: cg(a, b, maxiter=30)[0],

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prednet_jax import AutoencoderConfig, PredNetConfig, process, runs, tasks
+from prednet_jax import AutoencoderConfig, PredNetConfig, errors, process, runs, tasks
 from prednet_jax.runs import Role
 
 PREDNET = tasks.of(PredNetConfig(channels=(3, 6, 12), height=24, width=32))
@@ -112,8 +112,10 @@ def test_a_failing_arm_is_named(tmp_path):
     plan = runs.Design(root=tmp_path / "out", script=str(script), tasks=BOTH)
     (ended,) = runs.execute(plan.runs()[:1], processes=1)
     failed = r"float32 .* status 3 \(broken on purpose\)"
-    with pytest.raises(runs.ProcessError, match=failed):
+    with pytest.raises(runs.ProcessError, match=failed) as caught:
         raise ended.error
+    # So a comparison ends in this line, such as of a full disk, without a traceback.
+    assert isinstance(caught.value, errors.RunError)
 
 
 def test_arms_by_pattern():

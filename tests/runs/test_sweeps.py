@@ -114,6 +114,17 @@ def test_a_dead_address_is_said_at_once():
     assert time.monotonic() - begin < 30
 
 
+def test_a_task_on_the_path_is_found_by_the_child(tmp_path, monkeypatch):
+    """The sweep itself found it there; every run ended with status 2 before."""
+    monkeypatch.setenv("PYTHONPATH", "/mine:/others")
+    one = job(tmp_path)
+    named = dataclasses.replace(one, task=types.SimpleNamespace(name="mine:task"))
+    start = sweeps.executor.launch(one, "run")
+    monkeypatch.setattr(sweeps.executor, "launch", lambda *_: start)
+    path = sweeps.launch(named).environment["PYTHONPATH"]
+    assert path.split(os.pathsep) == [os.getcwd(), "/mine", "/others"]
+
+
 @pytest.mark.fault
 def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypatch):
     """A machine with other source refuses in one line and runs nothing."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.errors import expect
+from prednet_jax.noise.errors import check_function, expect, flag
 from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.types import Params, Values
 
@@ -33,6 +33,14 @@ class FirstOrder:
     rounds: bool = True
     cut: Callable[..., Cut | LeftAlone | str] | None = None
     left_alone: str = ""
+
+    def __post_init__(self) -> None:
+        flag("rounds", self.rounds)
+        if self.cut is not None:
+            check_function(self.cut, "cut")
+        expect(
+            isinstance(self.left_alone, str), "left_alone", self.left_alone, "a text"
+        )
 
 
 def labelled(equation: compat.Equation) -> dict[str, compat.Jaxpr]:
@@ -73,6 +81,12 @@ class HigherOrder:
     inlined: bool = False
     joins: bool = False
     axes: Callable[[Params], Mapping[str, int]] = lambda params: {}
+
+    def __post_init__(self) -> None:
+        for name in ("run", "programs", "axes"):
+            check_function(getattr(self, name), name)
+        for name in ("inlined", "joins"):
+            flag(name, getattr(self, name))
 
 
 Rule = FirstOrder | HigherOrder
