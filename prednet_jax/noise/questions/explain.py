@@ -60,6 +60,9 @@ ELEMENT_RATIO = 16.0
 PATTERN = 0.4
 CHANCE = 3.0
 REPEATED = 0.25
+# Most that the regression of the effect on the difference may be. It is 1 where the
+# difference is a part of the effect, and less where it has other causes too.
+PART = 1.5
 # A difference whose |cosine| with the value is larger is a factor of the value.
 FACTOR = 0.99
 # Effects whose sizes differ by less are not told apart; the first of them is named.
@@ -358,6 +361,9 @@ class _Observed(NamedTuple):
         if least >= 1:
             return self.repeats(name)
         if self._is_factor(effect):
+            return False
+        size = float(np.vdot(self.difference, self.difference))
+        if abs(np.vdot(self.difference, effect)) > PART * size:
             return False
         return _cosine(self.difference, effect) >= least
 

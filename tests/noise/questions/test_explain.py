@@ -427,6 +427,25 @@ def test_a_weak_likeness_to_the_effect_is_no_format(name, seed, factor):
             assert noise.explain(fn, right, y, draws=2)(KEY, x).rung == spec
 
 
+@pytest.mark.parametrize(("seed", "factor"), [(0, 1.001), (1, 1.001)])
+def test_a_difference_that_is_a_small_share_of_the_effect_is_no_format(seed, factor):
+    """A factor in an attention had the effect's pattern at a third of its size."""
+    drawn = np.random.default_rng(seed)
+    x, w = (drawn.standard_normal(n).astype("f4") for n in [(12, 24), (24, 24)])
+    w = w / 5
+
+    def fn(x, factor=1.0):
+        return jax.nn.softmax((x @ w) @ x.T / 5 * np.float32(factor)) @ x
+
+    y = np.asarray(fn(x))
+    assert noise.explain(fn, fn(x, factor), y, draws=2)(KEY, x).rung == "beyond"
+    for spec in ("bf16", "fp8"):
+        narrow = np.asarray(noise.inject(fn, noise.parse(spec))(KEY, x))
+        half = np.where(np.arange(len(y))[:, None] % 2, narrow, y)
+        for right in (narrow, half):
+            assert noise.explain(fn, right, y, draws=2)(KEY, x).rung == spec
+
+
 def test_decisions_elsewhere_hide_no_wrong_column():
     """Under a decision, 5 % of all elements could be wrong by anything."""
     x = noise_programs.normal(3, 8, 28)
