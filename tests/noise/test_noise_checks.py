@@ -83,7 +83,7 @@ def test_a_check_that_noise_flips_is_a_decision():
 
 
 def test_a_solve_with_times_has_digits():
-    """Noise moves the last time beyond the end, which diffrax refuses."""
+    """Noise moved the last time beyond the end, where the solver saves nothing."""
 
     def solve(y):
         term = diffrax.ODETerm(lambda t, y, _: -y)
@@ -91,7 +91,5 @@ def test_a_solve_with_times_has_digits():
         return diffrax.diffeqsolve(term, diffrax.Euler(), 0.0, 3.0, 0.5, y, saveat=save)
 
     table = noise.digits_table(lambda y: solve(y).ys, ULP)(KEY, X[:2])
-    assert table.elements[0].min() > 6
-    # The solver saves nothing at times beyond the end.
-    assert table.elements[-1].max() == 0
-    assert "noise alone makes 2 of 10 elements NaN or infinite" in str(table)
+    assert table.elements.min() > 6
+    assert "NaN" not in str(table)

@@ -123,7 +123,7 @@ def test_damaged_runs_are_named(whole, tmp_path):
     with pytest.raises(UserError, match=r"weights\.npz: damaged"):
         weights.load(folder)
     (folder / records.MANIFEST).write_text(json.dumps({"model": "prednet"}))
-    with pytest.raises(UserError, match=r"manifest\.json: not the manifest of a run"):
+    with pytest.raises(UserError, match=r"manifest\.json: network={}: expected"):
         weights.load(folder)
 
 
