@@ -107,17 +107,17 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 def fitting(reference: np.ndarray, shape: Sequence[int]) -> list[Layout]:
     """Returns the orders of axes that give the reference a shape."""
-    return _fitting(reference.shape, tuple(shape))
+    return list(_fitting(reference.shape, tuple(shape)))
 
 
 @functools.lru_cache(maxsize=1000)
-def _fitting(theirs: tuple[int, ...], ours: tuple[int, ...]) -> list[Layout]:
+def _fitting(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Layout, ...]:
     every = (
         candidates(len(theirs), len(ours))
         if math.prod(theirs) == math.prod(ours)
         else []
     )
-    return [fit for fit in every if fit.fits(theirs, ours)]
+    return tuple(fit for fit in every if fit.fits(theirs, ours))
 
 
 def find(

@@ -130,7 +130,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     )
     place = {name: i for i, name in enumerate(here)}
     rest = (dict(here), dict(there))
-    pairs = _pairs(*rest, _content_cost)
+    pairs = _pairs(*rest, _content_cost, content=True)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
     pairs += _pairs(*rest, _nearness)
     # Only those that no weight was paired with.
@@ -231,9 +231,16 @@ def _nearness(v: np.ndarray, r: np.ndarray) -> float:
 
 
 def _pairs(
-    here: Weights, there: Weights, cost: Callable[..., float | None]
+    here: Weights,
+    there: Weights,
+    cost: Callable[..., float | None],
+    *,
+    content: bool = False,
 ) -> list[_Found]:
-    """Takes pairs whose shapes fit, by cost and similar names; a cost None is none."""
+    """Takes pairs whose shapes fit, by cost and similar names; a cost None is none.
+
+    With `content` only arrays of equal extremes are compared.
+    """
     alike: dict[tuple, str] = {}
     same = [
         {n: alike.setdefault((i, *_digest(x)), n) for n, x in side.items()}
@@ -246,7 +253,7 @@ def _pairs(
 
     costs = [
         (far - _similarity(n, t), n, t)
-        for n, t in list(_candidates(here, there, content=cost is _content_cost))
+        for n, t in list(_candidates(here, there, content=content))
         if (far := price(same[0][n], same[1][t])) is not None
     ]
     found = []
