@@ -215,7 +215,9 @@ def test_a_mask_in_one_result_alone_is_a_divergence(which):
     """A probability that underflows made the divergence NaN."""
     pair = [PLAIN.copy(), PLAIN.copy()]
     pair[which][..., 3] = -1e9
-    assert noise.compare_logits(logits, *pair)(KEY, W, X).kl.beyond
+    kl = noise.compare_logits(logits, *pair)(KEY, W, X).kl
+    assert kl.beyond
+    assert np.isfinite(kl.found)
 
 
 def test_a_small_divergence_in_float64_is_beyond():
