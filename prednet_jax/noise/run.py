@@ -17,6 +17,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
+from prednet_jax.noise.errors import expect
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.plan import Plan, Step
@@ -57,6 +58,10 @@ class Evaluation:
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Returns the results to use in place of an equation's results."""
         return results
+
+    def wide_type(self, dtype: np.dtype) -> np.dtype:
+        """Returns the type that takes the place of a type."""
+        return dtype
 
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
         """Returns the results of an equation without programs inside."""
@@ -353,7 +358,11 @@ def _ordered(step: Step, words: Words, operands: Values, drawn: Array | None) ->
                 orders, sums, spec.tile, initial, narrow
             )
 
-        total = ordered_sum(drawn)
+        total, own = ordered_sum(drawn), step.equation.outvars[0].aval.shape
+        fits = total.shape == own and len(sums) == cut.pieces
+        shapes = [jnp.shape(x) for x in (initial, *sums) if x is not None]
+        wanted = f"{cut.pieces} partial sums, and any initial value, of shape {own}"
+        expect(fits, f"the split of {step.name}: shapes", shapes, wanted)
         if spec.chain == "terms" and cut.terms > cut.pieces:
             # Two drawn orders differ by sqrt(2) times the error of one.
             scale = np.asarray(math.sqrt(cut.terms / cut.pieces / 2), total.dtype)

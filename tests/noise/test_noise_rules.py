@@ -136,6 +136,46 @@ def test_a_cut_that_returns_nothing_is_named():
         noise.coverage(primitive.bind, ORDER)(RIGHT)
 
 
+RESULTS = {
+    "an array": lambda x: x * 2,
+    "no array": lambda x: ["two"],
+    "too many": lambda x: [x, x],
+    "a narrow type": lambda x: [x.astype(jnp.float16)],
+    "a wide type": lambda x: [x.astype(jnp.float64)],
+    "a number": lambda x: [jnp.float32(1)],
+    "transposed": lambda x: [x.T],
+}
+
+
+@pytest.mark.parametrize("case", RESULTS)
+def test_a_rule_whose_results_are_not_those_of_the_primitive_is_named(case):
+    """They were used: a program that broadcasts took a transposed array for its own."""
+    primitive = core.Primitive(f"tests_results_{case}")
+    primitive.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
+    given = noise.HigherOrder(lambda call, words, xs: RESULTS[case](*xs))
+    noise.register_rule(primitive, given)
+    noisy = noise.inject(lambda x: primitive.bind(x).sum(), ULP)
+    named = rf"{primitive.name} \(run=<function .*: expected \[float32\[1,12\]\]"
+    named = pytest.raises(noise.NoiseError, match=named)
+    with jax.enable_x64(case == "a wide type"), named:
+        noisy(KEYS[0], RIGHT[None])
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_a_cut_with_another_number_of_pieces_is_named(pieces):
+    """Two pieces in place of three gave the sum 0."""
+    primitive = core.Primitive(f"tests_{pieces}_pieces")
+    primitive.def_abstract_eval(lambda x: jax.core.ShapedArray((), x.dtype))
+
+    def split(x):
+        return None, [jnp.sum(x)] * pieces
+
+    rule = noise.FirstOrder(cut=lambda spec, params, x: Cut(3, split))
+    noise.register_rule(primitive, rule)
+    with pytest.raises(noise.NoiseError, match=r"\(\)\]: expected 3 partial sums"):
+        noise.inject(primitive.bind, ORDER)(KEYS[0], RIGHT)
+
+
 SOLVERS = {
     "solve": jnp.linalg.solve,
     "cg": lambda a, b: cg(a, b, maxiter=30)[0],

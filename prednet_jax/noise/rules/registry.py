@@ -5,15 +5,19 @@ without a rule is refused. A first-order one is evaluated without noise, and `co
 lists it unless it is known to be exact (`primitives.EXACT`).
 """
 
+import contextlib
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import jax
 from jax.extend import core
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.errors import check_function, expect, flag
+from prednet_jax.noise.errors import NoiseError, check_function, expect, flag, shown
 from prednet_jax.noise.order.partials import Cut, LeftAlone
-from prednet_jax.noise.types import Params, Values
+from prednet_jax.noise.types import Params, PyTree, Values
 
 
 @dataclass(frozen=True)
@@ -114,4 +118,35 @@ def register_rule(primitive: core.Primitive, rule: Rule) -> None:
     expect(isinstance(rule, Rule), "rule", rule, accepted)
     accepted = "one without a rule, and this name has one already"
     expect(primitive.name not in RULES, "primitive", primitive, accepted)
+    if isinstance(rule, HigherOrder):
+        rule = replace(rule, run=_checked(primitive.name, rule.run))
     RULES[primitive.name] = rule
+
+
+def _checked(name: str, run: Callable[..., Values]) -> Callable[..., Values]:
+    """Returns a user's `run`, which refuses results unlike those of the primitive."""
+
+    @functools.wraps(run)
+    def checked(call: Any, words: PyTree, operands: Values) -> Values:
+        results, types = run(call, words, operands), None
+        wanted = [var.aval for var in call.step.equation.outvars]
+        if isinstance(results, list | tuple):
+            with contextlib.suppress(TypeError):  # Of what is no array.
+                types = list(map(jax.typeof, results))
+        fit = types is not None and len(types) == len(wanted)
+        for given, own in zip(types or (), wanted, strict=False):
+            accepted = own.dtype, call.evaluation.wide_type(own.dtype)
+            fit = fit and given.shape == own.shape and given.dtype in accepted
+        given = shown(results) if types is None else _listed(types)
+        if not fit:
+            raise NoiseError(
+                f"the rule of {name} (run={shown(run)}) returns {given}: expected "
+                f"{_listed(wanted)}, a list of arrays as the primitive returns them"
+            )
+        return results
+
+    return checked
+
+
+def _listed(types: list) -> str:
+    return f"[{', '.join(x.str_short() for x in types)}]"
