@@ -19,8 +19,8 @@ CONVOLUTIONS = tuple(
 
 
 def _widths(name: str, values: object) -> tuple[int, ...]:
-    if not isinstance(values, (tuple, list)) or not values:
-        raise UserError(f"{name}={values!r}: expected one width per layer")
+    wanted = "one width per layer"
+    expect(isinstance(values, tuple | list) and values, name, values, wanted)
     return tuple(check_int(f"{name}[{i}]", v, 1) for i, v in enumerate(values))
 
 

@@ -23,6 +23,7 @@ from prednet_jax.noise.errors import one_of as one_of
 from prednet_jax.noise.errors import open_streams as open_streams
 from prednet_jax.noise.errors import open_unit as open_unit
 from prednet_jax.noise.errors import positive as positive
+from prednet_jax.noise.errors import shown as shown
 
 
 class RunError(RuntimeError):

@@ -52,6 +52,11 @@ VIDEO = np.zeros((14, 4, 4, 1), np.float32)
 FRAMES = jnp.asarray(VIDEO)[:, None]
 
 
+class Silent:
+    def __repr__(self):
+        raise RuntimeError
+
+
 def operator(params, scale=None):
     return hessian_operator(lambda p: jnp.sum(p["w"] ** 2), params, scale)
 
@@ -117,6 +122,7 @@ margin = margin_from_losses
 CASES = {
     "config": [
         (lambda: PredNetConfig(channels=()), r"channels=\(\)"),
+        (lambda: PredNetConfig(channels=Silent()), "channels=a Silent: expected one"),
         (lambda: PredNetConfig(channels=(3, 0)), r"channels\[1\]=0"),
         (lambda: PredNetConfig(variant="keras"), "variant='keras': .* lotter, watana"),
         (lambda: PredNetConfig(height=121), "height=121: expected a multiple of 8"),

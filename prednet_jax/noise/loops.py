@@ -276,6 +276,8 @@ def refuse(
     lax.cond(stopped, report, lambda: None)
 
 
+# Errors of Equinox' and of Chex' checks.
+_CHECKS = ("_EquinoxRuntimeError", "AssertionError")
 _HOST = ("pure_callback", "io_callback", "debug_callback")
 
 
@@ -301,15 +303,21 @@ def naming_failures() -> Iterator[None]:
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         # The last line of a traceback that is not indented names the error.
         text = str(error)
-        raised = re.search(r"^([\w.]+)(: .*)?$", text.rpartition("  File ")[2], re.M)
+        raised = re.search(r"^([\w.<>]+)(: .*)?$", text.rpartition("  File ")[2], re.M)
         if raised is None or "Traceback" not in text:
             raise
         message = (raised[2] or "")[2:].strip()
         if raised[1].endswith(LoopError.__name__):
             raise LoopError(message) from None
+        kind = raised[1].rpartition(".")[2]
+        if kind not in _CHECKS:
+            raise CheckError(
+                "a function that the program calls on the host raised "
+                f"{kind}{message and ': '}{message} (noise may change what it is given)"
+            ) from None
         raise CheckError(
             "a check of the function itself failed while it ran: "
-            f"{message or raised[1]} (noise may move a number beyond the limit of a "
+            f"{message or kind} (noise may move a number beyond the limit of a "
             "check: give the check room, pass exact numbers as arguments, or choose "
             "the equations that are perturbed)"
         ) from None

@@ -300,8 +300,8 @@ class Composition(NoiseSpec):
         for spec in specs:
             if not isinstance(spec, NoiseSpec) or isinstance(spec, compound):
                 raise NoiseError(
-                    f"specs holds {spec!r}: expected specs other than Identity and "
-                    "Composition; use compose() to flatten"
+                    f"specs holds {errors.shown(spec)}: expected specs other than "
+                    "Identity and Composition; use compose() to flatten"
                 )
         alone = {type(spec): "at most one of a kind" for spec in specs if spec.alone}
         orders = {ReductionOrder | FixedOrder: "one order for a sum"}

@@ -18,7 +18,7 @@ from prednet_jax import data, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.data import CROPS, FrameSource
-from prednet_jax.errors import UserError, check_int, named, one_of, positive
+from prednet_jax.errors import UserError, check_int, named, one_of, positive, shown
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
 
@@ -71,7 +71,7 @@ def _converted(name: str, hint: str, value: Any) -> Any:
                 return kind(value)
     kinds = {"bool": "true or false", "int": "a whole number", "float": "a number"}
     wanted = next((text for kind, text in kinds.items() if kind in hint), "a text")
-    raise UserError(f"--{name}={value!r}: expected {wanted}")
+    raise UserError(f"--{name}={shown(value)}: expected {wanted}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

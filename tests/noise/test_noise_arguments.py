@@ -44,6 +44,8 @@ def layers(names):
 
 CASES = [
     (lambda: noise.inject(None, ULP), "fn=None: expected a function of arrays"),
+    (lambda: noise.audit(jnp.sum, gpu=Silent())(X), "gpu=a Silent: expected one of"),
+    (lambda: noise.Composition((ULP, Silent())), "specs holds a Silent: expected"),
     (lambda: noise.digits("f", ULP)(KEY, X), "fn='f': expected a function of arrays"),
     (lambda: noise.coverage(3, ULP)(X), "fn=3: expected a function"),
     (lambda: noise.record(X)(X), "fn=array.* expected a function"),

@@ -64,13 +64,36 @@ def test_a_check_that_fails_under_noise_is_named(tool, kind, capfd):
     if kind == "equinox" and tool != "inject":
         TOOLS[tool](fn)  # The questions leave such a check out.
     else:
-        words = f"^a check of .*{WORDS}"
+        words = f"^a (check|function that the program calls) .*{WORDS}"
         if (tool, kind) == ("cancellations", "pure_callback"):
             words = "a part of it cannot be mapped"
         with pytest.raises(noise.NoiseError, match=words) as raised:
             TOOLS[tool](fn)
         assert "\n" not in str(raised.value)
     assert capfd.readouterr().err == ""
+
+
+def test_an_error_on_the_host_is_no_check():
+    """Any error was "a check of the function itself"; a local class had no line."""
+
+    class RefusedError(Exception):
+        pass
+
+    for error, words in (
+        (ZeroDivisionError("division"), "host raised ZeroDivisionError: division"),
+        (ValueError(), r"host raised ValueError \("),
+        (RefusedError("two\nlines"), r"host raised RefusedError: two \("),
+        (AssertionError("x is 1"), "^a check of .* x is 1"),
+    ):
+
+        def fail(x, error=error):
+            raise error
+
+        def fn(x, fail=fail):
+            return jax.pure_callback(fail, x, x)
+
+        with pytest.raises(noise.NoiseError, match=words):
+            noise.inject(fn, ULP)(KEY, X)
 
 
 def test_a_check_that_noise_flips_is_a_decision():

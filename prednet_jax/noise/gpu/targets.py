@@ -110,7 +110,7 @@ CARDS = {
 
 def described(gpu: str) -> tuple[str, tuple[int, int]]:
     """Returns XLA's description of a GPU, by name or given, and its capability."""
-    if "gpu_device_info" not in str(gpu):
+    if not (isinstance(gpu, str) and "gpu_device_info" in gpu):
         one_of("gpu", gpu, list(CARDS))
         return CARDS[gpu].config(), CARDS[gpu].capability
     numbers = r"cuda_compute_capability\s*{\s*major:\s*(\d+)(?:\s*minor:\s*(\d+))?"
