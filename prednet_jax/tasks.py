@@ -23,7 +23,7 @@ import optax
 
 from prednet_jax import objectives, optimizers
 from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
-from prednet_jax.errors import UserError
+from prednet_jax.errors import UserError, shown
 from prednet_jax.models import convolution, prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
 from prednet_jax.models.products import operand
@@ -99,7 +99,7 @@ class Task(abc.ABC):
     ) -> tuple[jax.Array, WindowResult]:
         """Returns the loss of an update, here `objectives.squares` of `outputs`."""
         carry = objectives.cut(carry, first)
-        predictions, carry = self.outputs(params, carry, frames, first)
+        predictions, carry = self._checked_outputs(params, carry, frames, first)
         scored = jnp.ones(len(predictions), frames.dtype)
         if self.windowed:  # The transition from a stand-in does not count.
             scored = scored.at[0].set(1 - first.astype(scored.dtype))
@@ -137,7 +137,13 @@ class Task(abc.ABC):
         carry = self.initial_carry(1, frames.dtype)
         if self.windowed:
             frames = jnp.concatenate([frames[:1], frames])
-        return self.outputs(params, carry, frames[:, None], jnp.asarray(True))[0][:, 0]
+        inputs = params, carry, frames[:, None], jnp.asarray(True)
+        return self._checked_outputs(*inputs)[0][:, 0]
+
+    def _checked_outputs(self, params, carry, frames, first):
+        predictions, carry = self.outputs(params, carry, frames, first)
+        check_predictions(self, predictions, frames[1:] if self.windowed else frames)
+        return predictions, carry
 
     def with_convolution(self, name: str, *, where: str | None = None) -> "Task":
         """Returns the network with another convolution; with `where`, in its place."""
@@ -163,6 +169,16 @@ class Task(abc.ABC):
     def settings(self) -> dict[str, Any]:
         """Returns the settings of `train.py` that select this network, by name."""
         return {"model": self.name}
+
+
+def check_predictions(task: Task, predictions: Any, frames: Any) -> None:
+    """Refuses predictions that are unlike their frames, and would be broadcast."""
+    like = jnp.shape(predictions) == frames.shape
+    if not (like and jnp.issubdtype(jnp.result_type(predictions), jnp.floating)):
+        raise UserError(
+            f"{type(task).__name__} predicts {jnp.result_type(predictions)} of shape "
+            f"{jnp.shape(predictions)}: expected floating point of shape {frames.shape}"
+        )
 
 
 @dataclasses.dataclass(unsafe_hash=True)
@@ -395,7 +411,7 @@ def load(name: str) -> Task:
             raise
         raise UserError(f"model={name!r}: no module {module}; {_ACCEPTED}") from None
     if not isinstance(task, Task):
-        raise UserError(f"model={name!r}: found {task!r}; {_ACCEPTED}")
+        raise UserError(f"model={name!r}: found {shown(task)}; {_ACCEPTED}")
     task.name = name
     return task
 

@@ -93,7 +93,15 @@ class FrameSource:
                 f"frames {start}:{stop}: {self.name} has {self.length} frames; "
                 f"expected 0 <= start <= stop <= {self.length}, its length"
             )
-        return self.frames(start, stop)
+        frames = self.frames(start, stop)
+        shape = stop - start, self.height, self.width, self.channels
+        kind = getattr(frames, "dtype", type(frames).__name__)
+        if kind != np.uint8 or frames.shape != shape:
+            raise UserError(
+                f"frames {start}:{stop} of {self.name} are {kind} of shape "
+                f"{np.shape(frames)}: expected uint8 of shape {shape}"
+            )
+        return frames
 
 
 def check_frame_size(height: int, width: int, channels: int) -> None:

@@ -20,7 +20,7 @@ from prednet_jax import errors, tasks
 from prednet_jax.data.frames import FrameSource
 from prednet_jax.models import sequences
 from prednet_jax.models.step import to_pixels
-from prednet_jax.tasks import Network, PredNetTask, Task
+from prednet_jax.tasks import Network, PredNetTask, Task, check_predictions
 
 METRICS = ("mse", "mae", "psnr", "ssim")
 _WINDOW = 7
@@ -271,6 +271,7 @@ def predict_frames(
             )
     shown = frames[:, None] if frames.ndim == 4 else frames
     predicted = np.asarray(_program(task)(params, shown))
+    check_predictions(task, predicted, shown)
     return (predicted[:, 0] if frames.ndim == 4 else predicted), {}
 
 

@@ -15,6 +15,7 @@ import optax
 
 from prednet_jax import noise as noise_lib
 from prednet_jax import tasks
+from prednet_jax.errors import expect
 from prednet_jax.models.step import to_pixels
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.objectives import Method, WindowResult
@@ -156,6 +157,9 @@ def make_step(
 
     def descend(grads: dict, optimizer_state: object, params: dict):
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+        given, own = (jax.tree.map(jnp.shape, tree) for tree in (updates, params))
+        wanted = "an update of each parameter, in its shape, from optimizer.update"
+        expect(given == own, "optimizer: shapes", given, wanted)
         return optax.apply_updates(params, updates), optimizer_state
 
     inside = noise_lib.at(noise, "computation") if noise is not None else None

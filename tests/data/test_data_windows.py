@@ -52,6 +52,17 @@ def numbered(length, boundaries=(0,), fail_at=None):
     return FrameSource("numbered", 2, 3, 1, length, boundaries, read, "print"), reads
 
 
+def test_frames_unlike_their_source_are_named():
+    """A function of the user's returned them, and a grey picture was broadcast."""
+    video = np.zeros((6, 8, 8, 3), np.uint8)
+    for frames in (video[1:], video[..., :1], video / 255, list(video), None):
+        source = FrameSource(
+            "mine", 8, 8, 3, 6, (0,), lambda start, stop, x=frames: x, "print"
+        )
+        with pytest.raises(UserError, match=r"mine are .*: expected uint8 of shape"):
+            source.read(0, 6)
+
+
 @pytest.mark.parametrize("window", [2, 5, 20])
 @pytest.mark.parametrize("lengths", [(60,), (23, 20, 41), (3, 30, 1, 2, 25)])
 def test_schedule_is_the_published_loop(lengths, window):

@@ -200,6 +200,59 @@ def test_another_network_of_next_frames_is_scored_as_prednet_is():
         evaluation.evaluate(params, task, source, frames=4, extrapolate_from=3)
 
 
+CHANGES = {
+    "grey": lambda x: x[..., :1],
+    "the last alone": lambda x: x[-1:],
+    "without an axis": lambda x: x[:, 0],
+    "a mean": lambda x: x.mean(),
+    "integers": lambda x: jnp.round(255 * x).astype(jnp.uint8),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_predictions_unlike_their_frames_are_named(change):
+    """They were broadcast to the frames, and scored."""
+
+    class Unlike(tiny_task.Tiny):
+        def outputs(self, *args):
+            predictions, carry = super().outputs(*args)
+            return CHANGES[change](predictions), carry
+
+    task = Unlike()
+    trainer, params = Trainer(task), task.init_params(jax.random.key(0))
+    for steps, call in (
+        (4, lambda: trainer.step(trainer.init(params), VIDEO[:5, None], True)),
+        (23, lambda: trainer.evaluate(params, VIDEO)),
+    ):
+        words = rf"Unlike predicts .* of shape \({steps}, 1, 8, 8, 3\)"
+        with pytest.raises(UserError, match=words):
+            call()
+
+
+def test_a_prediction_unlike_its_frames_is_named():
+    class Grey(tiny_task.Tiny):
+        def predict(self, params, frames):
+            return super().predict(params, frames)[..., :1]
+
+    params = Grey().init_params(jax.random.key(0))
+    with pytest.raises(UserError, match="Grey predicts float32 of shape"):
+        Trainer(Grey()).evaluate(params, VIDEO)
+
+
+@pytest.mark.parametrize("update", [jnp.sum, lambda x: x[None]])
+def test_updates_unlike_their_parameters_are_named(update):
+    """A sum was added to each number of its parameter."""
+
+    def updates(grads, state, params=None):
+        return jax.tree.map(update, grads), state
+
+    optimizer = optax.GradientTransformation(lambda params: (), updates)
+    trainer = Trainer(tiny_task.TINY, optimizer)
+    state = trainer.init(jax.random.key(0))
+    with pytest.raises(UserError, match=r"optimizer: shapes=.*: expected an up"):
+        trainer.step(state, VIDEO[:5, None], True)
+
+
 def test_noise_on_weights_is_put_on_those_given(params):
     """It was left out; and every draw of it was the same."""
     spec, key = noise.BitFlip(bit=20), jax.random.key(5)
