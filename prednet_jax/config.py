@@ -9,6 +9,7 @@ leido/pytorch-prednet (`lotter_pytorch`).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from prednet_jax.errors import UserError, check_int, expect, one_of, positive
 
@@ -18,7 +19,7 @@ CONVOLUTIONS = tuple(
 )
 
 
-def _widths(name: str, values: object) -> tuple[int, ...]:
+def _widths(name: str, values: Any) -> tuple[int, ...]:
     wanted = "one width per layer"
     expect(isinstance(values, tuple | list) and values, name, values, wanted)
     return tuple(check_int(f"{name}[{i}]", v, 1) for i, v in enumerate(values))
