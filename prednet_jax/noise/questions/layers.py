@@ -137,7 +137,8 @@ def compare_layers(
             nested ones, such as Flax's intermediates, by path), and the values that
             it names with `jax.ad_checkpoint.checkpoint_name`; a name in a loop has one
             value for each step, stacked on a first axis.
-        reference: arrays by name, also nested, or an .npz file of them.
+        reference: arrays by name, also nested or a state of Flax NNX, or an .npz
+            file of them.
         names: for names here the names there, where they do not agree.
         spec: the noise that does not count as a difference. Defaults to another order
             of sums and the rounding of the last place.

@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import jax
 import numpy as np
 
 from prednet_jax.noise import files
+from prednet_jax.noise.arguments import is_mutable
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.leaves import as_array, given_array
 from prednet_jax.noise.tables import shortened
@@ -51,6 +53,7 @@ def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
         given = dict(zip(short, (x for _, x in leaves), strict=True))
     if not given:
         raise NoiseError(f"{what}: empty: expected arrays by name")
+    given = {name: _array_inside(x) for name, x in given.items()}
     return {
         str(name): as_array(
             given_array(x, f"{what}: {name}", "an array")
@@ -60,6 +63,12 @@ def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
         )
         for name, x in given.items()
     }
+
+
+def _array_inside(value: object) -> object:
+    """Returns the array of a variable of Flax NNX, and any other value unchanged."""
+    arrays = jax.tree.leaves(value) if is_mutable(value) else ()
+    return arrays[0] if len(arrays) == 1 else value
 
 
 def _nested(

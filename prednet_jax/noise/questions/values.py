@@ -58,8 +58,9 @@ class SubstitutedValues:
         self.plain = jax.device_get(program.alone(*self.given))
         # Lines that are running whatever layer is computed.
         segments = [program.segment([i], known) for i in known]
-        every = ({x for n in nodes for x in n.sources} for nodes in segments if nodes)
-        self.shared: set[str] = set.intersection(*every) if len(known) > 1 else set()
+        every = [{x for n in nodes for x in n.sources} for nodes in segments if nodes]
+        several = len(known) > 1 and every  # What returns an argument has no line.
+        self.shared: set[str] = set.intersection(*every) if several else set()
 
     def function(
         self, numbers: Iterable[int], changed: Mapping[int, Callable] = _NOTHING

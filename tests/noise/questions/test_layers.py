@@ -822,6 +822,25 @@ def test_a_reference_may_be_nested():
         noise.compare_layers(block, {"net": {}})
 
 
+def test_a_reference_may_be_a_state_of_nnx():
+    """Its variables were "a Param: expected numbers"."""
+    state = nnx.state({"up": nnx.Linear(3, 4, rngs=nnx.Rngs(0)), "down": nnx.Param(1)})
+    ours = {"up": nnx.to_pure_dict(state)["up"], "down": jnp.asarray(2)}
+    report = noise.compare_layers(lambda x: jax.tree.map(jnp.add, ours, x), state)
+    layers = {
+        x.reference: x for x in report(KEY, jax.tree.map(jnp.zeros_like, ours)).layers
+    }
+    assert layers["up/kernel"].rung == layers["up/bias"].rung == "identical"
+    assert layers["down"].rung == "beyond"
+
+
+def test_a_function_without_lines_has_layers():
+    """A function that returns its arguments ended in an error of Python's sets."""
+    arrays = {"a": normal(3), "b": normal(4)}
+    report = noise.compare_layers(lambda x: x, arrays)(KEY, arrays)
+    assert [x.rung for x in report.layers] == ["identical", "identical"]
+
+
 def test_a_rectifier_is_no_factor_of_zero():
     """The median of a rectified layer is 0, and all its other numbers were left out."""
     x = normal(8, 12) - np.float32(0.3)
