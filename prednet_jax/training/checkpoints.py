@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,18 +239,17 @@ def _names(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in found]
 
 
-def _files_digest(folder: Path, names: Sequence[str]) -> str:
+def _files_digest(digests: Mapping[str, str], names: Sequence[str]) -> str:
     """Returns the SHA-256 of the names and contents of files of a directory."""
-    whole = hashlib.sha256()
-    for name in names:
-        whole.update(f"{name} {files.digest(folder / name)}\n".encode())
-    return whole.hexdigest()
+    lines = (f"{name} {digests[name]}\n" for name in names)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def write_digest(folder: Path, **more: object) -> None:
     """Writes the digest of the files of a directory, by which `is_whole` knows them."""
     names = _names(folder)
-    digest = {"files": names, "files_sha256": _files_digest(folder, names), **more}
+    whole = _files_digest({n: files.digest(folder / n) for n in names}, names)
+    digest = {"files": names, "files_sha256": whole, **more}
     records.write_json(folder / DIGEST, digest)
 
 
@@ -258,12 +257,16 @@ def is_whole(folder: Path) -> bool:
     """Returns whether a directory still has the files of its digest as they were.
 
     Files beside them, such as those of a file manager, do not count. A digest of an
-    earlier version has no names, so there all files count.
+    earlier version has no names: there up to two files may be beside them.
     """
     digest = _digest(folder)
-    names = digest.get("files") or _names(folder)
+    names: Any = digest.get("files") or _names(folder)
     with contextlib.suppress(FileError, TypeError):  # A file is gone; no list of names.
-        return digest.get("files_sha256") == _files_digest(folder, names)  # type: ignore[arg-type]
+        digests = {name: files.digest(folder / name) for name in names}
+        for beside in range(1 if "files" in digest else 3):
+            for known in itertools.combinations(names, max(0, len(names) - beside)):
+                if digest.get("files_sha256") == _files_digest(digests, known):
+                    return True
     return False
 
 
