@@ -72,12 +72,12 @@ def escaped(gamma=1.0, learning_rate=0.1, momentum=0.0, sigma=1.0, c=1.0):
     escape_theory.updates_saved(c, noise, growth)
 
 
-def escape_runs(**changes):
+def escape_runs(of_gradient=lambda x: x, **changes):
     function = saddles.octopus_function()
     rules, options = [saddles.gradient_descent(0.1)], {"seeds": 1, "steps": 20}
     gradient = saddles.rotated_gradient(function)
     saddles.escape_runs(
-        lambda key, *x: gradient(*x), function, rules, **options | changes
+        lambda key, *x: of_gradient(gradient(*x)), function, rules, **options | changes
     )
 
 
@@ -194,6 +194,7 @@ CASES = {
         (lambda: escaped(c=-1.0), "projection=-1.0"),
         (lambda: escape_runs(forms=("tilted",)), "tilted"),
         (lambda: escape_runs(dtype="float64"), "jax_enable_x64"),
+        (lambda: escape_runs(jnp.sum), r"gradient=.*: expected float32 of shape \(10,"),
         (lambda: escape_runs(steps=0), "steps=0"),
         (lambda: escape_runs(seeds=0), "seeds=0"),
         (lambda: escape_runs(dtype="float16"), "dtype='float16'"),

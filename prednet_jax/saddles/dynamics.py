@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from prednet_jax.errors import UserError, check_int, one_of
+from prednet_jax.errors import UserError, check_int, expect, one_of
 from prednet_jax.noise.rounding.error_free import guard
 from prednet_jax.saddles.functions import SaddleFunction
 
@@ -198,7 +198,10 @@ def _run(
     def step(carry, t):
         x, state, record = carry
         noise_key = jax.random.fold_in(noise_root, t) if fresh else noise_root
-        moved, new_state = update(rule, x, gradient(noise_key, x, rotation), state)
+        slope = gradient(noise_key, x, rotation)
+        like = (getattr(slope, n, None) == getattr(x, n) for n in ("shape", "dtype"))
+        expect(all(like), "gradient", slope, f"{x.dtype} of shape {x.shape}")
+        moved, new_state = update(rule, x, slope, state)
         still = jnp.all(moved == x) & ~record.arrived
         # Nothing changes after the arrival, as some functions are unbounded below.
         x, state = jax.tree.map(
