@@ -13,8 +13,10 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -202,6 +204,9 @@ def connect(address: str) -> Any:
             # its own at once.
             warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)
             ray.init(address=address, **options)
+        # Ray's own handler would end in a dump of its stack, after seconds.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(

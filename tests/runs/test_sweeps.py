@@ -1,6 +1,8 @@
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -147,14 +149,13 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     assert theirs.manifest.flags["workdir"] == "run"
 
 
-@pytest.mark.fault
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
-    """Its child ends; every run is made once in the end."""
+@contextlib.contextmanager
+def driven(folder):
+    """Yields a process that executes jobs through Ray, a child and its worker."""
     pytest.importorskip("ray")
-    first = tmp_path / "first"
+    first = folder / "first"
     with subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("on_ray_driver.py"), tmp_path],
+        [sys.executable, Path(__file__).with_name("on_ray_driver.py"), folder],
         # Ray's own folder has sockets, whose paths have to be short.
         env=os.environ | {"RAY_TMPDIR": "/tmp"},
         stdout=subprocess.PIPE,
@@ -168,6 +169,27 @@ def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
         assert driver.poll() is None, driver.stdout.read()
         child, worker = map(int, first.read_text().split())
         assert alive(child)
+        yield driver, child, worker
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_sigterm_is_an_interruption(tmp_path):
+    """Ray printed the stack of its own code, and ended seconds later."""
+    with driven(tmp_path) as (driver, child, _):
+        driver.send_signal(signal.SIGTERM)
+        output, _ = driver.communicate(timeout=60)
+        assert wait_until(lambda: not alive(child))
+    assert driver.returncode == -signal.SIGINT, output
+    assert output.strip().endswith("KeyboardInterrupt")
+    assert "SIGTERM received" not in output
+
+
+@pytest.mark.fault
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_a_killed_worker_is_replaced_and_its_child_dies(tmp_path):
+    """Its child ends; every run is made once in the end."""
+    with driven(tmp_path) as (driver, child, worker):
         os.kill(worker, 9)
         assert wait_until(lambda: not alive(child))
         output, _ = driver.communicate(timeout=240)
