@@ -123,10 +123,12 @@ def read_arrays(path: Path) -> Any:
 
 def updates(directory: str | os.PathLike) -> list[int]:
     """Returns the numbers of the saved updates, in order."""
-    folder = Path(directory) / FOLDER
+    names: list[str] = []
+    # A glob takes a directory that may not be read for an empty one.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(Path(directory) / FOLDER)
     # int reads digits of other scripts and leading zeros too.
-    names = [p.name for p in folder.glob("*") if re.fullmatch("0|[1-9][0-9]*", p.name)]
-    return sorted(map(int, names))
+    return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
 
 
 def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
@@ -140,6 +142,10 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
         raise FileError(
             f"{path}: no such checkpoint; expected one of {updates(directory)}"
         )
+    # What may not be read is not damaged: a run would begin anew, and lose its records.
+    for part in (path, *path.rglob("*")):
+        if part.exists() and not os.access(part, os.R_OK):
+            raise FileError(f"{part}: may not be read; expected permission")
     if not is_whole(path):
         raise DamagedError(
             f"{path}: damaged; its files are not those that were saved: "

@@ -2,6 +2,7 @@ import contextlib
 import errno
 import functools
 import json
+import os
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
@@ -154,6 +155,32 @@ def test_the_newest_good_one_that_all_share(tmp_path, capsys):
     assert checkpoints.updates(folders[1]) == [1, 2, 3]
     checkpoints.remove_leftovers(folders[0], everything=True)
     assert checkpoints.newest(folders, like, 9) == (0, like)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("unreadable", ["", "3", "3/_METADATA"])
+def test_what_may_not_be_read_is_neither_absent_nor_damaged(
+    tmp_path, monkeypatch, unreadable
+):
+    """The run began anew, and the lines of the checkpoints that it has were lost."""
+    for update in (2, 3):
+        checkpoints.save(tmp_path, state(update))
+    place = tmp_path / "checkpoints" / unreadable
+    allowed, listed = os.access, os.listdir
+    assert place.exists()
+
+    def listdir(path):
+        if Path(path) == place:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    # Root may read everything.
+    monkeypatch.setattr(os, "listdir", listdir)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != place and allowed(path, mode)
+    )
+    with pytest.raises((FileError, PermissionError), match=r"may not be read|denied"):
+        checkpoints.newest([tmp_path], [state(0)], 9)
 
 
 def test_the_last_and_the_best_are_kept(tmp_path):
