@@ -12,14 +12,14 @@ import importlib.util
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prednet_jax import data, process, records, tasks
+from prednet_jax import data, process, records, tasks, weights
 from prednet_jax.files import FileError
 from prednet_jax.runs import store
 from prednet_jax.runs.arms import Arm
@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).parents[1]
 #: The files whose SHA-256 a receipt holds, where they exist.
 FILES = (records.MANIFEST, records.METRICS, records.WEIGHTS, records.EXAMPLES)
 # Flags that name a path.
-_PATHS = ("data", "init_weights")
+_PATHS = ("data", "init_weights", "validation_data", "profile")
 _VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -127,18 +127,21 @@ class Job:
         return self.folder / f"seed_{seed}"
 
 
-def absolute(path: str) -> str:
+def absolute(path: str, flag: str = "data") -> str:
     """Returns an absolute path, since runs start in other directories.
 
-    Names are not changed.
+    The names that a flag accepts are not changed.
     """
-    return path if path in data.NAMES else os.path.abspath(os.path.expanduser(path))
+    names: Container[str] = () if flag == "profile" else data.NAMES
+    if flag == "init_weights":  # A file comes before a name here.
+        names = () if os.path.exists(path) else weights.pretrained_names()
+    return path if path in names else os.path.abspath(os.path.expanduser(path))
 
 
 def setting_flags(text: str) -> dict[str, str]:
     """Returns the flags of `train.py` that a setting stands for, by name."""
     words = (word.partition("=") for word in text.split())
-    return {k: absolute(v) if k in _PATHS else v for k, _, v in words}
+    return {k: absolute(v, k) if k in _PATHS else v for k, _, v in words}
 
 
 def facts(job: Job, seed: int) -> store.Facts:
@@ -175,10 +178,11 @@ def _frames(name: str, **options: Any) -> str:
 
 @functools.cache
 def _weights(path: str) -> str:
-    """Returns the SHA-256 of a run's final weights, or of all bytes at another path."""
+    """Returns the SHA-256 of a run's weights, or of all bytes at another path."""
     folder = Path(path)
     if (folder / records.MANIFEST).is_file():
-        return str(records.read_manifest(folder).final_params_sha256)
+        final = records.read_manifest(folder).final_params_sha256
+        return final or records.fingerprint(weights.load_task(folder)[1])
     files = sorted(f for f in (folder, *folder.rglob("*")) if f.is_file())
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 

@@ -270,7 +270,8 @@ def run_here(start: ProcessCommand, expected: str) -> RemoteOutcome:
             status = child.wait()
         if executor.killed(status):
             raise KilledError(f"status {status} on {host}")
-        files = (file for file in root.rglob("*") if file.is_file())
+        found = (root / LOG, *(root / _RUN).rglob("*"))
+        files = (file for file in found if file.is_file())
         content = {str(f.relative_to(root)): f.read_bytes() for f in files}
         return RemoteOutcome(status=status, files=content)
 

@@ -20,6 +20,8 @@ root = Path(flags["workdir"])
 if flags.get("noise") == "for_ever":
     (root / "process").write_text(str(os.getpid()))
     time.sleep(600)
+if name := flags.get("dump"):  # As XLA does, in the directory where it started.
+    Path(name).write_text("")
 # The first to come says who it is and goes on for ever.
 if flags.get("waits_once"):
     try:

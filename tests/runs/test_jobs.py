@@ -132,8 +132,10 @@ def test_runs_are_kept_while_nothing_that_decides_their_numbers_changes(
 
 def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run = tmp_path / "first"
-    run.mkdir()
+    run, begun = tmp_path / "first", tmp_path / "begun"
+    for folder in (run, begun):
+        folder.mkdir()
+        records.write_json(folder / records.MANIFEST, {})
     seen = {
         "data=frames.npz": lambda n: np.savez(
             "frames.npz", frames=np.full((9, 16, 16, 3), n, np.uint8)
@@ -144,6 +146,10 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
         "init_weights=w.model": lambda n: Path("w.model").write_bytes(bytes([n])),
         "init_weights=first": lambda n: records.write_json(
             run / records.MANIFEST, {"final_params_sha256": str(n)}
+        ),
+        # A run that is not finished, after `n` updates.
+        "init_weights=begun": lambda n: monkeypatch.setattr(
+            jobs.weights, "load_task", lambda _: (None, {"w": np.full(1, n)})
         ),
     }
     for flag, write in seen.items():

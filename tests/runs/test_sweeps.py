@@ -14,7 +14,7 @@ from test_executor import PREDNET, SCRIPT, alive, job, wait_until
 
 from prednet_jax import AutoencoderConfig, errors, runs, tasks
 from prednet_jax.runs import sweeps
-from prednet_jax.runs.jobs import absolute, source, verified
+from prednet_jax.runs.jobs import absolute, setting_flags, source, verified
 
 
 def sweep(root, **changes):
@@ -60,6 +60,18 @@ def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
         "~/film.mp4": "/home/me/film.mp4",
     }.items():
         assert absolute(given) == whole
+    setting = "init_weights={} validation_data=v.npy profile=walk".format
+    # As train.py reads them: a file comes before the name of a network.
+    for given, whole in {
+        "walk": f"{tmp_path}/walk",
+        "walk_64": "walk_64",
+        "digits": f"{tmp_path}/digits",
+    }.items():
+        assert setting_flags(setting(given)) == {
+            "init_weights": whole,
+            "validation_data": f"{tmp_path}/v.npy",
+            "profile": f"{tmp_path}/walk",
+        }
 
 
 def test_a_sweep_goes_on_and_its_result_does_not_depend_on_the_order(tmp_path):
@@ -138,6 +150,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     assert "expected other, the same commit on every machine" in str(refused)
     assert not there.folder.exists()
     # Ray has other ideas of the environment; they reach no child.
+    sent = dataclasses.replace(sent, arguments=(*sent.arguments, "--dump=beside"))
     with monkeypatch.context() as worker:
         worker.setenv("OMP_NUM_THREADS", "1")
         found = sweeps.run_here(sent, source(there.script))
@@ -147,6 +160,7 @@ def test_a_task_runs_the_same_child_and_sends_back_its_files(tmp_path, monkeypat
     assert ours.metrics["loss"].tolist() == theirs.metrics["loss"].tolist()
     # Nothing in it tells where it was made.
     assert theirs.manifest.flags["workdir"] == "run"
+    assert not list(tmp_path.rglob("beside"))
 
 
 @contextlib.contextmanager
