@@ -66,10 +66,12 @@ FLAGS = flags.FLAGS
 _READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
 #: Names of flags by topic, in the order in which --help shows them.
 TOPICS: dict[str, list[str]] = {}
-# Errors of a disk, a network disk or a limit of the process, at which it has to end.
+# Errors of a disk, a network disk or a limit of the process, at which it has to end. A
+# file that was open when its disk became read-only has no name in them.
 _SYSTEM_ERRORS = (
     *(errno.EIO, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ESTALE),
     *(errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO, errno.ENOTCONN),
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
 )
 _WRITTEN = ("workdir", "folder", "output", "record", "profile")
 

@@ -5,6 +5,7 @@ A given flag that contradicts a setting of the run or file is a `UserError`.
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,7 +127,7 @@ def _comparable(values: Mapping[str, Any]) -> dict[str, Any]:
         found["data"] = tasks.NAMED[own.network.model][0].data
     for name in ("data", "init_weights", "validation_data"):
         if found.get(name) is not None:
-            found[name] = str(Path(found[name]).expanduser())
+            found[name] = str(Path(os.path.expanduser(found[name])))
     return found
 
 

@@ -248,8 +248,11 @@ def start_or_resume(runs: Sequence[PendingRun], *, overwrite: bool) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes files that an interrupted write left next to a run's own."""
-    for leftover in folder.glob(".*.tmp"):
+    """Removes files that an interrupted write left next to a run's own.
+
+    They have the names of `files.aside`; other files in the directory are the user's.
+    """
+    for leftover in folder.glob(f".[0-9]*.{'[0-9a-f]' * 16}.tmp"):
         leftover.unlink(missing_ok=True)
 
 

@@ -378,6 +378,22 @@ def test_a_path_that_is_no_text_is_used_as_it_is(train, tmp_path):
 
 
 @pytest.mark.fault
+def test_a_file_whose_name_starts_with_a_tilde_is_no_home(train, tmp_path):
+    """A run that was trained on it ended in a traceback when it was to go on."""
+    np.save(tmp_path / "~frames.npy", np.zeros((9, 8, 8, 3), np.uint8))
+    folder = tmp_path / "run"
+    flags = ("--data=./~frames.npy", f"--workdir={folder}", "--channels=3,4")
+    size = ("--height=8", "--width=8", "--window=4", "--updates=2")
+    train(*flags, *size, folder=tmp_path)
+    # A file of somebody's own beside the run, and one that an interruption left.
+    (folder / ".mine.tmp").touch()
+    (leftover := files.aside(folder / "weights.npz")).touch()
+    train(flags[1], "--resume", "--updates=3", folder=tmp_path)
+    assert (folder / ".mine.tmp").exists()
+    assert not leftover.exists()
+
+
+@pytest.mark.fault
 def test_a_path_that_cannot_be_is_refused_before_the_first_update(refused, tmp_path):
     long = "x" * 256
     for flag in ("--workdir=/proc/x", f"--workdir={tmp_path}/{long}"):
@@ -492,6 +508,9 @@ def test_what_a_system_cannot_do_is_one_line(monkeypatch, number, status):
         f"runs/x: {os.strerror(number)}",
     )
     assert _cli._ending(OSError(errno.EBADF, "", "runs/x")) is None
+    # A file that was open when its disk became read-only.
+    line, ended = _cli._ending(OSError(errno.EROFS, ""))
+    assert (ended, line.partition(": ")[0]) == (1, "Read-only file system")
 
 
 def test_a_pipe_instead_of_a_manifest_is_refused(refused, tmp_path):
