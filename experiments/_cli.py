@@ -63,7 +63,10 @@ open_streams()
 repeat_lost_interrupts()
 FLAGS = flags.FLAGS
 # Flags that hold paths; an input may have a name instead, such as walk.
-_READ = ("data", "images", "validation_data", "weights", "init_weights", "input")
+_READ = (
+    *("data", "images", "validation_data", "weights", "init_weights", "input"),
+    "directory",
+)
 #: Names of flags by topic, in the order in which --help shows them.
 TOPICS: dict[str, list[str]] = {}
 # Errors of a disk, a network disk or a limit of the process, at which it has to end. A
@@ -224,6 +227,13 @@ def _check_place(name: str, path: str) -> None:
     if kind == "file" and os.path.exists(path) and not os.path.isfile(path):
         what = "a directory" if os.path.isdir(path) else "a pipe or a device"
         fail(f"--{name}={path}: exists, and is {what}; expected a new path")
+    # Such as the weights or the frames of the same command; --overwrite has own rules.
+    if kind == "file" and "overwrite" not in FLAGS and os.path.exists(path):
+        try:
+            if os.path.getsize(path):
+                records.read_json(path)
+        except UserError:
+            fail(f"--{name}={path}: exists, and is no JSON file; expected a new path")
     if kind == "directory" and os.path.isfile(path):
         fail(
             f"--{name}={path}: {path} is no directory that can be written; "

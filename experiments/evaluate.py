@@ -131,7 +131,8 @@ def main() -> None:
         _cli.write(output, record, **trained.effective)
     print_scores(source.name, scores)
     if horizons:
-        picture = output.with_suffix(".png")
+        # Not `with_suffix`: of v1.5 and v1.6 it is one file, and of x.png the scores.
+        picture = output.with_name(f"{output.name.removesuffix('.json')}.png")
         records.write_bytes(picture, figures.horizons_picture(scores["horizons"]))
         print(f"{output}, {picture.name}: the scores, and a figure of them{replaced}")
 

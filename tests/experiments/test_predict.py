@@ -388,6 +388,13 @@ def test_scores_by_horizon_are_those_of_a_forecast_from_every_frame(
     assert record["horizons"]["1"]["mse"] == pytest.approx(record["observed"]["mse"])
     with Image.open(tmp_path / "record.png") as figure:
         assert figure.format == "PNG"
+    # The figure took the place of the scores, or of the figure of v1.6.
+    for name in ("record.png", "v1.5"):
+        words = (f"--weights={tmp_path}/w.safetensors", f"--data={made}", "--split=all")
+        path = f"--output={tmp_path}/new_{name}"
+        forked("evaluate.py", *words, "--frames=7", "--horizons=1", path)
+        assert "horizons" in json.loads((tmp_path / f"new_{name}").read_text())
+        assert (tmp_path / f"new_{name}.png").exists()
     long = tmp_path / "long.npz"
     np.savez(long, frames=RNG.integers(0, 256, (150, 8, 8, 1), np.uint8))
     _, record, said = scored(forked, tmp_path, config, long, "--split=all")

@@ -412,6 +412,19 @@ def test_a_path_that_cannot_be_is_refused_before_the_first_update(refused, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_is_no_result_is_not_replaced(refused, tmp_path):
+    """The scores of weights took the place of the weights."""
+    for script, flag in {"evaluate.py": "output", "gpu.py": "record"}.items():
+        path = tmp_path / "w.safetensors"
+        path.write_bytes(b"weights")
+        message = f"--{flag}={path}: exists, and is no JSON file; expected a new path"
+        refused(message, script, f"--{flag}={path}")
+        assert path.read_bytes() == b"weights"
+    refused("--directory=: expected a path", "report.py", "--directory=")
+    home = f"--directory={Path.home()}/never: no verdict.json"
+    refused(home, "report.py", "--directory=~/never")
+
+
 def test_what_is_no_directory_is_refused(refused, tmp_path):
     """It trained into the current directory, and made a directory named ~."""
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
