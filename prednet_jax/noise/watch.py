@@ -5,8 +5,9 @@ device.
 """
 
 import functools
+import itertools
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -34,7 +35,8 @@ class Place(NamedTuple):
 
     Attributes:
         steps: loop counters and device numbers, outermost first.
-        starts: for each of `steps`, the number of labels before the loop.
+        starts: for each of `steps`, the number of labels before the loop, or its
+            complement (`~`) where the step is the number of a device.
         most: the largest number of executions that are kept.
         kept: booleans of the program; the value is kept if all are true.
     """
@@ -43,6 +45,19 @@ class Place(NamedTuple):
     starts: list[int]
     most: int
     kept: list[Array]
+
+
+def execution_order(
+    starts: Sequence[int], steps: Sequence[int], number: int
+) -> tuple[int, ...]:
+    """Returns a sort key of an execution of the value that has a number.
+
+    The steps of a loop run one after another. Devices run at the same time, so they
+    only order the executions of one value.
+    """
+    around = list(zip(starts, steps, strict=True))
+    loops = itertools.chain(*(pair for pair in around if pair[0] >= 0))
+    return *loops, number, *(device for start, device in around if start < 0)
 
 
 # Label and index of an execution, and the elements of its value.
@@ -115,7 +130,7 @@ class Watched(Evaluation):
             if step.name == "shard_map":
                 axes = tuple(compat.manual_axis_sizes(params))
                 place.steps.append(lax.axis_index(axes))
-                place.starts.append(labels)
+                place.starts.append(~labels)
             for counter in steps[before:stop]:
                 length = params.get("length", sys.maxsize)
                 if params.get("reverse"):

@@ -30,6 +30,7 @@ from prednet_jax.noise.questions.precision import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import bracketed
+from prednet_jax.noise.watch import execution_order
 
 # Rows of each part of a printed report.
 MAX_ROWS = 12
@@ -343,8 +344,7 @@ def _first_execution(
 ) -> _Found:
     """Returns the difference of the first of the executions that are `over`."""
     orders = [
-        (*(x for at in zip(value.starts, step, strict=True) for x in at), pair[1])
-        for step in value.steps.tolist()
+        execution_order(value.starts, step, pair[1]) for step in value.steps.tolist()
     ]
     when = min(np.flatnonzero(over), key=orders.__getitem__)
     step = tuple(value.steps[when].tolist())

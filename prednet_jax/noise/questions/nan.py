@@ -11,7 +11,6 @@ a time too, IEEE TSE 28, 2002).
 """
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ from prednet_jax.noise.rules.primitives import CUTS, OPAQUE, ROUTINES
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.types import Function, PyTree
-from prednet_jax.noise.watch import Watched
+from prednet_jax.noise.watch import Watched, execution_order
 
 
 class NotFinite(NamedTuple):
@@ -349,7 +348,7 @@ class _Search(Watched):
             operands.append(alone if is_alike or least == most else ranged)
         kind = "NaN" if nans else "infinity"
         about = path, step.name, step.source, kind, steps, tuple(operands)
-        order = (*itertools.chain(*zip(starts, steps, strict=True)), number)
+        order = execution_order(starts, steps, number)
         return _Execution(
             order, NotFinite(*about, int(nans or infinite)), bool(of_finite)
         )

@@ -55,8 +55,8 @@ class Recorded:
         shape: shape of the value; complex numbers have their parts as a last axis.
         within: loops and branches around, such as `scan/cond[0]`; no calls.
         operands: numbers of the recorded values it was computed from, where known.
-        starts: for each loop around, the number of the first value inside.
-        steps: int [n, loops], the steps of the loops around.
+        starts: for each loop or shard_map around, as in `watch.Place`.
+        steps: int [n, loops], the steps of the loops around, or the device.
         hashes: uint64 [n], of the bits.
         norms: [n], Euclidean norms.
         largest: [n], the largest magnitudes.

@@ -402,6 +402,30 @@ def test_eight_real_devices_give_the_same_bits():
     assert [name for name, right in found.items() if not right] == []
 
 
+def wrong_on_one_of_two():
+    """What is blamed for a factor, or a NaN, that only the second device makes."""
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
+    specs = {"in_specs": P("i"), "out_specs": P(), "check_vma": False}
+
+    def total(factor):
+        def local(x):
+            h = x * jnp.where(lax.axis_index("i") == 1, factor, 1.0)
+            return jnp.tanh(lax.psum(jnp.sqrt(h), "i"))
+
+        return jax.shard_map(local, mesh=mesh, **specs)
+
+    x = jnp.abs(X)
+    report = noise.first_difference(total(2.0), noise.record(total(1.0))(x))(KEY, x)
+    nan = noise.first_nan(total(-1.0))(x)
+    return [(e.primitive, e.step) for e in (report[0], nan)]
+
+
+def test_a_fault_on_one_device_comes_before_what_others_compute_from_it():
+    """The sum over devices was listed first, as the first device computes it too."""
+    found = on_devices(2, wrong_on_one_of_two)
+    assert found == [["select_n", [1]], ["sqrt", [1]]]
+
+
 def perturbed():
     """Noise on four real devices: what it perturbs, and results beside the plain."""
     mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
