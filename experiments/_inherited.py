@@ -185,7 +185,7 @@ def run_flags(path: str) -> Mapping[str, Any]:
     The result is empty for any other path.
     """
     folder = Path(path)
-    if folder.parent.name == "checkpoints" and folder.name.isdigit():
+    if folder.parent.name == "checkpoints" and folder.name.isdecimal():
         folder = folder.parents[1]
     elif folder.name == records.WEIGHTS:
         folder = folder.parent

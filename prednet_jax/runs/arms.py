@@ -136,7 +136,7 @@ _BY_NAME = {arm.name: arm for arm in _FIXED}
 
 
 def _threads(value: str) -> Arm | None:
-    if not value.isdigit() or value.startswith("0"):
+    if not value.isdecimal() or value.startswith("0"):
         return None
     return Arm(
         name=f"threads_{value}",

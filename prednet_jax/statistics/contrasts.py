@@ -180,7 +180,7 @@ def comparable(arms: Arms, treatment: str, control: str) -> bool:
 
 def seed_order(seed: str) -> tuple[bool, int, str]:
     """Sorts seeds, whole numbers that JSON keeps as text: 10 comes after 9."""
-    return (not seed.isdigit(), int(seed) if seed.isdigit() else 0, seed)
+    return (not seed.isdecimal(), int(seed) if seed.isdecimal() else 0, seed)
 
 
 def contrasts_from_losses(

@@ -144,7 +144,7 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
     path = Path(path)
     if os.path.isfile(path / NETWORK):  # False, too, of a name that is too long.
         config, params = load_orbax(path)
-    elif path.parent.name == checkpoints.FOLDER and path.name.isdigit():
+    elif path.parent.name == checkpoints.FOLDER and path.name.isdecimal():
         folder, update = path.parents[1], int(path.name)
         task = _task(folder)
         return task, checkpoints.restore(folder, update, _like(task))

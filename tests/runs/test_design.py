@@ -125,3 +125,5 @@ def test_arms_by_pattern():
     assert runs.arm("threads_2").changes == {"threads": 2}
     assert runs.arm("convolution_shifted").changes == {"convolution": "shifted"}
     assert runs.arm("threads_2").threads == 2
+    with pytest.raises(errors.UserError, match="threads_²': expected one of float32"):
+        runs.arm("threads_²")

@@ -109,6 +109,8 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(whole, tmp_path, cap
     assert "its weights after update 4" in said
     _, second = weights.load(folder / "checkpoints" / "4")
     assert records.fingerprint(second) == records.fingerprint(params)
+    with pytest.raises(UserError, match="²: no such file"):
+        weights.load(folder / "checkpoints" / "²")
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoint; expected one: continue"):
         weights.load(folder)
