@@ -54,18 +54,15 @@ NOT_MODELLED = (
 # are alike one element may differ.
 FORMAT_RATIO_RANGE = (1 / 8, 4.0)
 ELEMENT_RATIO = 16.0
-# Least |cosine| with the effect: by chance it is about one over the root of the number
-# of elements, or of weights behind them. Where `CHANCE` times that is no cosine, the
+# Least share of the squared difference that an effect has to explain. The cosine
+# of the two has to be `CHANCE` times what it is by chance; where that is no cosine, the
 # difference has to be the effect itself, up to its share `REPEATED`.
-PATTERN = 0.4
+SHARE = 0.3
 CHANCE = 3.0
 REPEATED = 0.25
-# Most that the regression of the effect on the difference may be. It is 1 where the
-# difference is a part of the effect, and less where it has other causes too.
-PART = 1.5
 # A difference whose |cosine| with the value is larger is a factor of the value.
 FACTOR = 0.99
-# Effects whose sizes differ by less are not told apart; the first of them is named.
+# Effects that explain about as much are not told apart; the first of them is named.
 SAME_EFFECT = 0.05
 # How much further the other result is; float64's own error, of the larger distance.
 CLOSER_FACTOR = 1.1
@@ -313,7 +310,11 @@ def _classify_leaf(
         weights = min(difference.size, reference.weights)
         noise = reference.elements[i]
         value = np.where(np.isfinite(y), y, 0)
-        observed = _Observed(difference, value, noise, effects, ratios, weights)
+        deviations = [x for seen in reference.noises[i] for x in seen.deviations]
+        observed = _Observed(
+            *(difference, value, noise, effects, ratios, weights, deviations),
+            parts=lambda name: reference.parts(name, i),
+        )
         causes, reason = _causes(observed, is_plain, reference, i)
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
@@ -335,6 +336,8 @@ class _Observed(NamedTuple):
         effects: the differences that formats and casts make in the leaf.
         ratios: the difference in units of the typical difference of each cause.
         weights: number of elements, or of weights behind them if there are fewer.
+        deviations: the differences of runs under noise from the plain run.
+        parts: returns the effects of a format in one product each.
     """
 
     difference: np.ndarray
@@ -343,6 +346,8 @@ class _Observed(NamedTuple):
     effects: Mapping[str, np.ndarray]
     ratios: Mapping[str, float | None]
     weights: int
+    deviations: Sequence[np.ndarray]
+    parts: Callable[[str], list[np.ndarray]]
 
     def sized(self) -> dict[str, float]:
         """Returns the formats whose effect is about as large, and the ratios."""
@@ -350,22 +355,44 @@ class _Observed(NamedTuple):
         ratios = {name: self.ratios[name] or 0.0 for name in self.effects}
         return {name: ratio for name, ratio in ratios.items() if low <= ratio <= high}
 
-    def has_pattern(self, name: str) -> bool:
-        """Returns whether the difference has the pattern of a format's effect.
+    def share(self, name: str) -> float:
+        """Returns the share of the squared difference that a format explains.
 
-        By chance the cosine of unrelated patterns is about one over the root of the
-        number of weights.
+        The format may be that of all products, or only of some: a device multiplies
+        small matrices in float32, and a program may cast one layer. The share is 0 if
+        the effect of other errors could explain as much.
         """
-        effect = self.effects[name]
-        least = max(PATTERN, CHANCE / math.sqrt(self.weights))
-        if least >= 1:
-            return self.repeats(name)
-        if self._is_factor(effect):
-            return False
-        size = float(np.vdot(self.difference, self.difference))
-        if abs(np.vdot(self.difference, effect)) > PART * size:
-            return False
-        return _cosine(self.difference, effect) >= least
+        if self._is_factor(self.effects[name]):
+            return 0.0
+        differs = self._differs()
+        if not differs.any():
+            differs = self.difference != 0
+        whole = self._significant([self.effects[name]], differs)
+        if whole >= 1 - REPEATED**2:
+            return whole
+        return max(whole, self._significant(self.parts(name), differs))
+
+    def _significant(self, effects: list[np.ndarray], differs: np.ndarray) -> float:
+        """Returns the share that the sum of some effects explains, or 0.
+
+        By chance the cosine of a difference with an effect is about as large as that of
+        the deviations under noise, and at least one over the root of the weights.
+        """
+        share, pattern = _explained(
+            self.difference[differs], [x[differs] for x in effects]
+        )
+        cosines = [_cosine(x[differs].astype(float), pattern) for x in self.deviations]
+        chance = max(rms(np.array(cosines)), 1 / math.sqrt(self.weights))
+        least = min(max(SHARE, (CHANCE * chance) ** 2), 1 - REPEATED**2)
+        return share if share >= least else 0.0
+
+    def resembles(self, name: str) -> bool:
+        """Returns whether a format explains enough, if noise did not do it too."""
+        return _explained(self.difference, [self.effects[name]])[0] >= SHARE
+
+    def _differs(self) -> np.ndarray:
+        """Returns which elements differ by more than their noise, bool."""
+        return np.nan_to_num(self.noise.ratios(self.difference), nan=2.0) > 1
 
     def _is_factor(self, effect: np.ndarray) -> bool:
         """Returns whether the difference is a factor of the value, the effect not.
@@ -374,7 +401,7 @@ class _Observed(NamedTuple):
         are compared. Where one of them is larger than all others, the effect looks like
         a factor too, but only a factor leaves nothing but noise.
         """
-        differs = np.nan_to_num(self.noise.ratios(self.difference), nan=2.0) > 1
+        differs = self._differs()
         far, value = self.difference[differs], self.value[differs]
         if _cosine(far, value) <= FACTOR:
             return False
@@ -393,6 +420,30 @@ class _Observed(NamedTuple):
         """Returns whether each element differs by no more than a format's effect."""
         effect = self.effects[name]
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
+
+
+def _explained(
+    difference: np.ndarray, effects: list[np.ndarray]
+) -> tuple[float, np.ndarray]:
+    """Returns the share of a squared difference that a sum of effects explains.
+
+    The effects are added one by one, always the one that explains most. Their sum is
+    returned too. The difference may have either sign.
+    """
+    best = 0.0, np.zeros_like(difference)
+    size = float(np.vdot(difference, difference))
+    for sign in 1, -1:
+        rest, left = sign * difference, [x for x in effects if np.isfinite(x).all()]
+        while left:
+            gains = [2 * np.vdot(rest, x) - np.vdot(x, x) for x in left]
+            first = int(np.argmax(gains))
+            if gains[first] <= 0:
+                break
+            rest = rest - left.pop(first)
+        share = 1 - float(np.vdot(rest, rest)) / size
+        if share > best[0]:
+            best = share, difference - sign * rest
+    return best
 
 
 def _cosine(x: np.ndarray, y: np.ndarray) -> float:
@@ -422,7 +473,7 @@ def _causes(
     if near and not count:
         seen = reference.sizes(i)
         overlap = [r for r, v in seen.items() if v and min(v) <= now[0] <= max(v)]
-        overlap += [CASTS] * (CASTS in sized and observed.has_pattern(CASTS))
+        overlap += [CASTS] * (CASTS in sized and bool(observed.share(CASTS)))
     if (
         observed.ratios[CASTS]
         and observed.difference.size > CHANCE**2
@@ -435,14 +486,10 @@ def _causes(
     for name, samples, elements in reference.wider(i):
         if samples.holds(now) and not outside(elements)[0]:
             return [samples.rung], joined(note, name)
-    away = {
-        name: abs(math.log(ratio))
-        for name, ratio in sized.items()
-        if observed.has_pattern(name) and observed.is_within(name)
-    }
-    if away:
-        best = min(away.values())
-        return [n for n, size in away.items() if size <= best + SAME_EFFECT], note
+    shares = {n: observed.share(n) for n in sized if observed.is_within(n)}
+    best = max(shares.values(), default=0.0)
+    if best:
+        return [n for n, x in shares.items() if x >= best - SAME_EFFECT], note
     return ["beyond"], joined(note, _why_beyond(observed, count if near else 0))
 
 
@@ -459,7 +506,10 @@ def _why_beyond(observed: _Observed, outside: int) -> str:
     if not sized:
         return _between(observed.ratios)
     if observed.weights > CHANCE**2:
-        return f"of the size of {sized}, in another pattern"
+        size = f"of the size of {sized}, "
+        if any(map(observed.resembles, observed.sized())):
+            return size + "and in its pattern, but any error has that here"
+        return size + "in another pattern"
     numbers = observed.weights
     few = "one number has" if numbers == 1 else f"{numbers} numbers have"
     more = "no pattern: ask with the outputs before the mean"

@@ -7,9 +7,10 @@ compares observed differences with these.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from prednet_jax.noise.leaves import (
     wide_leaves,
 )
 from prednet_jax.noise.loops import CheckError, LoopError
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.precision import CASTS, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
@@ -58,6 +60,8 @@ FORMAT_RUNGS = tuple(
 RUNGS = ("identical", *RANDOM, CASTS, *FORMAT_RUNGS, "beyond")
 # Limit of order and rounding, in units of the largest RMS or element seen.
 RATIO_LIMIT = 4.0
+# Most effects of a format that are measured one by one.
+MOST_COLUMNS = 32
 
 
 class NoiseSamples(NamedTuple):
@@ -66,11 +70,14 @@ class NoiseSamples(NamedTuple):
     rung: the cause of the differences.
     single: [n, 3], a `sample` for each difference of a noisy run from the plain.
     pairs: [m, 3], a `sample` for each difference of two noisy runs.
+    deviations: the differences of `single`, bfloat16: they are many, and only their
+        patterns are needed.
     """
 
     rung: str
     single: np.ndarray
     pairs: np.ndarray
+    deviations: Sequence[np.ndarray]
 
     @property
     def samples(self) -> np.ndarray:
@@ -114,8 +121,10 @@ class NoiseReference:
         sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
         self.weights: int = min(filter(None, sizes), default=1 << 62)
         self.effects: dict[str, Result] = {}
+        self._formats: FormatEffects | None = None
         if products:
-            self.effects |= _format_effects(own.call, self._values, key)
+            self._formats = FormatEffects(own.call, products, self._values, key)
+            self.effects |= self._formats.whole()
         self.effects |= own.effects
         self.plain = [clean, self._values(call.result())]
         if own.products:
@@ -147,6 +156,16 @@ class NoiseReference:
             rung: [v for c in noises if c.rung == rung for v in c.samples[:, 0]]
             for rung in RANDOM
         }
+
+    def parts(self, name: str, i: int) -> list[np.ndarray]:
+        """Returns the effects of a format on leaf `i`, in one product each.
+
+        There are none for casts, and for a function of a single product.
+        """
+        formats = self._formats
+        if name not in FORMAT_RUNGS or formats is None or formats.columns < 2:
+            return []
+        return [part[i] for part in formats.parts(name)]
 
     def wider(self, i: int) -> Iterator[tuple[str, NoiseSamples, ElementNoise]]:
         """Yields causes that are tried where the others are too small for leaf `i`.
@@ -180,70 +199,115 @@ class NoiseReference:
         if not coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed:
             return empty
         single: list[list[np.ndarray]] = [[] for _ in empty]
+        patterns: list[list[np.ndarray]] = [[] for _ in empty]
         pairs: list[list[np.ndarray]] = [[] for _ in empty]
         clean, before = self._clean, None
         if call.fn is not self._own.call.fn:
             clean = self.plain[-1]
         for result in call.draw(inject(call.fn, spec), self._key, self.draws):
             now = self._values(result)
-            for x, y, noise in zip(now, clean, elements, strict=True):
-                noise.see(subtract(x, y))
+            for x, y, noise, seen in zip(now, clean, elements, patterns, strict=True):
+                deviation = subtract(x, y)
+                noise.see(deviation)
+                seen.append(np.nan_to_num(deviation).astype(jnp.bfloat16))
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, of_leaf in zip(now, others or [], samples, strict=False):
                     drawn = sample(subtract(x, y))
                     of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
             before = now
         return [
-            NoiseSamples(rung, *(np.reshape(x, (-1, 3)) for x in of_leaf))
-            if any(of_leaf)
+            NoiseSamples(rung, np.reshape(one, (-1, 3)), np.reshape(two, (-1, 3)), seen)
+            if one or two
             else None
-            for of_leaf in zip(single, pairs, strict=True)
+            for one, two, seen in zip(single, pairs, patterns, strict=True)
         ]
 
 
 class _RoundedOperands(Evaluation):
-    """Evaluates a program with operands of products in the format number `which`.
+    """Evaluates a program with operands of products in narrower formats.
 
-    The number is known at run time, so that all formats share one compiled program.
+    Each product has its number of a format, 1 for the first of `FORMAT_RUNGS`, and 0
+    for none. The numbers are known at run time, so that all share one compiled program.
     """
 
     changes = "with operands of products in a narrower format"
 
-    def __init__(self, which: Array) -> None:
+    def __init__(self, columns: Mapping[str, int], formats: Array) -> None:
         super().__init__()
-        self.which = which
+        self.columns, self.formats = columns, formats
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         """Rounds the operands of products."""
-        if call.step.name in MATRIX_PRODUCTS:
-            operands = list(map(self._rounded, typed(call.step, operands)))
+        column = self.columns.get(call.step.path)
+        if column is not None:
+            which = self.formats[column]
+            operands = [self._rounded(x, which) for x in typed(call.step, operands)]
         return super().first_order(call, words, operands)
 
-    def _rounded(self, x: Array) -> Array:
+    def _rounded(self, x: Array, which: Array) -> Array:
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             return x
         x = jnp.asarray(x)
-        return lax.select_n(
-            self.which, *(steps.to_format(name, x) for name in FORMAT_RUNGS)
-        )
+        formats = (steps.to_format(name, x) for name in FORMAT_RUNGS)
+        return lax.select_n(which, x, *formats)
 
 
-def _format_effects(
-    call: BoundCall, values: Callable[[PyTree], Result], key: Array
-) -> dict[str, Result]:
-    """Returns the difference that each format of operands makes in each leaf."""
-    run = call.hooked(specs.Identity(), _RoundedOperands)
-    pure, arrays = call.pure()
-    plain = values(jax.jit(pure)(*arrays).result())
-    effects = {}
-    for i, name in enumerate(FORMAT_RUNGS):
+class FormatEffects:
+    """The differences that operands of products in a format make in a result."""
+
+    def __init__(
+        self,
+        call: BoundCall,
+        products: Sequence[Step],
+        values: Callable[[PyTree], Result],
+        key: Array,
+    ) -> None:
+        self._values, self._key = values, key
+        paths = [step.path for step in products]
+        # Products of the same shapes share a column where each alone would take long.
+        same = paths if len(paths) <= MOST_COLUMNS else list(map(_shapes, products))
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(same))}
+        self.columns: int = len(numbers)
+        columns = {path: numbers[name] for path, name in zip(paths, same, strict=True)}
+        hooks = functools.partial(_RoundedOperands, columns)
+        self._run = call.hooked(specs.Identity(), hooks)
+        self._plain = self._result(np.zeros(self.columns, np.int32))
+        self._parts: dict[str, list[Result]] = {}
+
+    def _result(self, formats: np.ndarray) -> Result:
+        outcome = self._run(self._key, jnp.asarray(formats))
+        return self._values(jax.device_get(outcome).result())
+
+    def _effect(self, name: str, columns: np.ndarray) -> Result | None:
+        """Returns the effect of a format in some columns; None if there is no result.
+
+        The function may refuse what the format makes, or not end.
+        """
+        number = 1 + FORMAT_RUNGS.index(name)
         try:
-            outcome = run(key, jnp.int32(i))
+            given = self._result(np.where(columns, number, 0).astype(np.int32))
         except (CheckError, LoopError):
-            continue  # The function refuses what this format makes, or does not end.
-        given = values(jax.device_get(outcome).result())
-        effects[name] = list(map(subtract, given, plain))
-    return {name: x for name, x in effects.items() if any(map(np.any, x))}
+            return None
+        return list(map(subtract, given, self._plain))
+
+    def whole(self) -> dict[str, Result]:
+        """Returns the effects of all formats that have one, in all products."""
+        every = np.ones(self.columns, bool)
+        effects = {name: self._effect(name, every) for name in FORMAT_RUNGS}
+        return {name: x for name, x in effects.items() if x and any(map(np.any, x))}
+
+    def parts(self, name: str) -> list[Result]:
+        """Returns the effects of a format in one product each, those that are known."""
+        if name not in self._parts:
+            alone = (
+                self._effect(name, row) for row in np.eye(self.columns, dtype=bool)
+            )
+            self._parts[name] = [x for x in alone if x]
+        return self._parts[name]
+
+
+def _shapes(step: Step) -> str:
+    return str([step.name, *(atom.aval for atom in step.atoms)])
 
 
 def sample(difference: np.ndarray) -> np.ndarray:

@@ -438,12 +438,65 @@ def test_a_difference_that_is_a_small_share_of_the_effect_is_no_format(seed, fac
         return jax.nn.softmax((x @ w) @ x.T / 5 * np.float32(factor)) @ x
 
     y = np.asarray(fn(x))
-    assert noise.explain(fn, fn(x, factor), y, draws=2)(KEY, x).rung == "beyond"
+    assert noise.explain(fn, fn(x, factor), y)(KEY, x).rung == "beyond"
     for spec in ("bf16", "fp8"):
         narrow = np.asarray(noise.inject(fn, noise.parse(spec))(KEY, x))
         half = np.where(np.arange(len(y))[:, None] % 2, narrow, y)
         for right in (narrow, half):
             assert noise.explain(fn, right, y, draws=2)(KEY, x).rung == spec
+
+
+@pytest.mark.parametrize(
+    ("seed", "factor"),
+    [(0, 1.003), (0, 1.05), (0, 0.95), (1, 1.003), (1, 1.2), (4, 1.05), (4, 1.2)],
+)
+def test_a_likeness_that_noise_has_too_is_no_format(seed, factor):
+    """A factor in an attention had a cosine of .5 to .6 with a format's effect."""
+    drawn = np.random.default_rng(seed)
+    x, w = (drawn.standard_normal(n).astype("f4") for n in [(12, 24), (24, 24)])
+    w = w / 5
+
+    def fn(x, factor=1.0):
+        return jax.nn.softmax((x @ w) @ x.T / 5 * np.float32(factor)) @ x
+
+    y = np.asarray(fn(x))
+    assert noise.explain(fn, fn(x, factor), y)(KEY, x).rung == "beyond"
+
+
+def test_a_format_of_one_product_is_named():
+    """The cosine with the effect in all four products was .5, by chance or not."""
+    drawn = np.random.default_rng(0)
+    x, *layers = drawn.standard_normal((5, 24, 24)).astype("f4") / 5
+
+    def fn(x, narrow=None):
+        for i, w in enumerate(layers):
+            if i == narrow:
+                x, w = (v.astype(jnp.bfloat16).astype(np.float32) for v in (x, w))
+            x = jnp.tanh(x @ w)
+        return x
+
+    for narrow in range(4):
+        report = noise.explain(fn, jax.jit(fn, static_argnums=1)(x, narrow), fn(x))
+        assert report(KEY, x).rung == "bf16"
+
+
+def test_a_fault_along_the_only_direction_of_all_changes_is_no_format():
+    """An ill-conditioned system answers to every change by nearly the same vector."""
+    drawn = np.random.default_rng(2)
+    u, v = (np.linalg.qr(drawn.standard_normal((24, 24)))[0] for _ in range(2))
+    a = (u * np.r_[np.ones(23), 0.1] @ v).astype("f4")
+    b = drawn.standard_normal(24)
+    b = (b - 0.99 * u[:, -1] * (u[:, -1] @ b)).astype("f4")
+
+    def fn(a, b):
+        return jnp.linalg.solve(a.T @ a, a.T @ b)
+
+    for factor in (1.01, 1.03, 1.1, 0.9):
+        wrong = fn(a, np.r_[b[:5] * np.float32(factor), b[5:]])
+        assert noise.explain(fn, wrong, fn(a, b))(KEY, a, b).rung == "beyond"
+    for spec in ("tf32", "bf16"):
+        narrow = noise.inject(fn, noise.parse(spec))(KEY, a, b)
+        assert noise.explain(fn, narrow, fn(a, b))(KEY, a, b).rung == spec
 
 
 def test_decisions_elsewhere_hide_no_wrong_column():
