@@ -19,8 +19,8 @@ LAYERS = [
     {"tasks", "report"},
     {"training"},
     {"saddles"},
-    {"runs"},
     {"weights"},
+    {"runs"},
     {"__init__"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
