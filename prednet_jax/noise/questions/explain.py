@@ -54,9 +54,9 @@ NOT_MODELLED = (
 # are alike one element may differ.
 FORMAT_RATIO_RANGE = (1 / 8, 4.0)
 ELEMENT_RATIO = 16.0
-# Least share of the squared difference that an effect has to explain. The cosine
-# of the two has to be `CHANCE` times what it is by chance; where that is no cosine, the
-# difference has to be the effect itself, up to its share `REPEATED`.
+# Least share of the squared difference that an effect has to explain. Their cosine must
+# be `CHANCE` times what it is by chance; where that is above 1, the difference must be
+# the effect itself, up to its share `REPEATED`.
 SHARE = 0.3
 CHANCE = 3.0
 REPEATED = 0.25
@@ -360,35 +360,36 @@ class _Observed(NamedTuple):
 
         The format may be that of all products, or only of some: a device multiplies
         small matrices in float32, and a program may cast one layer. The share is 0 if
-        the effect of other errors could explain as much.
+        it is small, or if errors of any kind explain as much.
         """
         if self._is_factor(self.effects[name]):
             return 0.0
-        differs = self._differs()
-        if not differs.any():
-            differs = self.difference != 0
-        whole = self._significant([self.effects[name]], differs)
+        whole, least = self._fit([self.effects[name]])
         if whole >= 1 - REPEATED**2:
             return whole
-        return max(whole, self._significant(self.parts(name), differs))
+        part, least_part = self._fit(self.parts(name))
+        return max(whole * (whole >= least), part * (part >= least_part))
 
-    def _significant(self, effects: list[np.ndarray], differs: np.ndarray) -> float:
-        """Returns the share that the sum of some effects explains, or 0.
+    def is_usual(self, name: str) -> bool:
+        """Returns whether a format would explain enough, but so do other errors."""
+        share, least = self._fit([self.effects[name]])
+        return SHARE <= share < least
+
+    def _fit(self, effects: list[np.ndarray]) -> tuple[float, float]:
+        """Returns the share that a sum of effects explains, and the least that counts.
 
         By chance the cosine of a difference with an effect is about as large as that of
         the deviations under noise, and at least one over the root of the weights.
         """
+        differs = self._differs()
+        if not differs.any():
+            differs = self.difference != 0
         share, pattern = _explained(
             self.difference[differs], [x[differs] for x in effects]
         )
         cosines = [_cosine(x[differs].astype(float), pattern) for x in self.deviations]
         chance = max(rms(np.array(cosines)), 1 / math.sqrt(self.weights))
-        least = min(max(SHARE, (CHANCE * chance) ** 2), 1 - REPEATED**2)
-        return share if share >= least else 0.0
-
-    def resembles(self, name: str) -> bool:
-        """Returns whether a format explains enough, if noise did not do it too."""
-        return _explained(self.difference, [self.effects[name]])[0] >= SHARE
+        return share, min(max(SHARE, (CHANCE * chance) ** 2), 1 - REPEATED**2)
 
     def _differs(self) -> np.ndarray:
         """Returns which elements differ by more than their noise, bool."""
@@ -507,8 +508,8 @@ def _why_beyond(observed: _Observed, outside: int) -> str:
         return _between(observed.ratios)
     if observed.weights > CHANCE**2:
         size = f"of the size of {sized}, "
-        if any(map(observed.resembles, observed.sized())):
-            return size + "and in its pattern, but any error has that here"
+        if any(map(observed.is_usual, observed.sized())):
+            return size + "in its pattern, but other errors have this pattern too"
         return size + "in another pattern"
     numbers = observed.weights
     few = "one number has" if numbers == 1 else f"{numbers} numbers have"

@@ -60,7 +60,7 @@ FORMAT_RUNGS = tuple(
 RUNGS = ("identical", *RANDOM, CASTS, *FORMAT_RUNGS, "beyond")
 # Limit of order and rounding, in units of the largest RMS or element seen.
 RATIO_LIMIT = 4.0
-# Most effects of a format that are measured one by one.
+# Most products, or shapes of products, whose effects are measured one by one.
 MOST_COLUMNS = 32
 
 
@@ -160,10 +160,11 @@ class NoiseReference:
     def parts(self, name: str, i: int) -> list[np.ndarray]:
         """Returns the effects of a format on leaf `i`, in one product each.
 
-        There are none for casts, and for a function of a single product.
+        There are none for casts, and for a function of one product or very many.
         """
         formats = self._formats
-        if name not in FORMAT_RUNGS or formats is None or formats.columns < 2:
+        some = formats is not None and 2 <= formats.columns <= MOST_COLUMNS
+        if formats is None or not some or name not in FORMAT_RUNGS:
             return []
         return [part[i] for part in formats.parts(name)]
 
@@ -253,7 +254,10 @@ class _RoundedOperands(Evaluation):
 
 
 class FormatEffects:
-    """The differences that operands of products in a format make in a result."""
+    """The differences that operands of products in a format make in a result.
+
+    `columns` is the number of products, or of their shapes if there are many products.
+    """
 
     def __init__(
         self,
