@@ -140,7 +140,10 @@ class Task(abc.ABC):
         inputs = params, carry, frames[:, None], jnp.asarray(True)
         return self._checked_outputs(*inputs)[0][:, 0]
 
-    def _checked_outputs(self, params, carry, frames, first):
+    def _checked_outputs(
+        self, params: dict, carry: Any, frames: jax.Array, first: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Returns `outputs`, and refuses predictions that are unlike their frames."""
         predictions, carry = self.outputs(params, carry, frames, first)
         check_predictions(self, predictions, frames[1:] if self.windowed else frames)
         return predictions, carry
@@ -172,7 +175,13 @@ class Task(abc.ABC):
 
 
 def check_predictions(task: Task, predictions: Any, frames: Any) -> None:
-    """Refuses predictions that are unlike their frames, and would be broadcast."""
+    """Raises a UserError if predictions would be broadcast to their frames.
+
+    Args:
+        task: the network, for the message.
+        predictions: expected to be floating point, [T, B, H, W, C].
+        frames: the frames that they predict, [T, B, H, W, C].
+    """
     like = jnp.shape(predictions) == frames.shape
     if not (like and jnp.issubdtype(jnp.result_type(predictions), jnp.floating)):
         raise UserError(

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
     # What may not be read is not damaged: a run would begin anew, and lose its records.
     for part in (path, *path.rglob("*")):
         if part.exists() and not os.access(part, os.R_OK):
-            raise FileError(f"{part}: may not be read; expected permission")
+            raise FileError(f"{part}: may not be read; expected read permission")
     if not is_whole(path):
         raise DamagedError(
             f"{path}: damaged; its files are not those that were saved: "
@@ -245,17 +245,18 @@ def _names(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in found]
 
 
-def _files_digest(digests: Mapping[str, str], names: Sequence[str]) -> str:
+def _files_digest(folder: Path, names: Sequence[str]) -> str:
     """Returns the SHA-256 of the names and contents of files of a directory."""
-    lines = (f"{name} {digests[name]}\n" for name in names)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    whole = hashlib.sha256()
+    for name in names:
+        whole.update(f"{name} {files.digest(folder / name)}\n".encode())
+    return whole.hexdigest()
 
 
 def write_digest(folder: Path, **more: object) -> None:
     """Writes the digest of the files of a directory, by which `is_whole` knows them."""
     names = _names(folder)
-    whole = _files_digest({n: files.digest(folder / n) for n in names}, names)
-    digest = {"files": names, "files_sha256": whole, **more}
+    digest = {"files": names, "files_sha256": _files_digest(folder, names), **more}
     records.write_json(folder / DIGEST, digest)
 
 
@@ -263,16 +264,12 @@ def is_whole(folder: Path) -> bool:
     """Returns whether a directory still has the files of its digest as they were.
 
     Files beside them, such as those of a file manager, do not count. A digest of an
-    earlier version has no names: there up to two files may be beside them.
+    earlier version has no names, so there all files count.
     """
     digest = _digest(folder)
-    names: Any = digest.get("files") or _names(folder)
+    names = digest.get("files") or _names(folder)
     with contextlib.suppress(FileError, TypeError):  # A file is gone; no list of names.
-        digests = {name: files.digest(folder / name) for name in names}
-        for beside in range(1 if "files" in digest else 3):
-            for known in itertools.combinations(names, max(0, len(names) - beside)):
-                if digest.get("files_sha256") == _files_digest(digests, known):
-                    return True
+        return digest.get("files_sha256") == _files_digest(folder, names)  # type: ignore[arg-type]
     return False
 
 
