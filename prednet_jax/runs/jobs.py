@@ -160,12 +160,14 @@ def facts(job: Job, seed: int) -> store.Facts:
 def _files(job: Job) -> dict[str, str]:
     """Returns the SHA-256 of the files that each flag of a run names."""
     digests, chosen = {}, job.flags
-    name = chosen["data"]
-    # MNIST lies on disk too, below a folder that a variable may name.
-    if name not in data.NAMES or name.endswith("mnist"):
-        outside = job.settings.data.allow_outside
-        cut = {"crop": chosen.get("crop", "auto"), "allow_outside": outside}
-        digests["data"] = _frames(name, **tasks.frame_size(job.task), **cut)
+    outside = job.settings.data.allow_outside
+    cut = {"crop": chosen.get("crop", "auto"), "layout": chosen.get("layout")}
+    for flag in chosen.keys() & {"data", "validation_data"}:
+        name = chosen[flag]
+        # MNIST lies on disk too, below a folder that a variable may name.
+        if name not in data.NAMES or name.endswith("mnist"):
+            size = tasks.frame_size(job.task)
+            digests[flag] = _frames(name, **size, **cut, allow_outside=outside)
     if "init_weights" in chosen:
         digests["init_weights"] = _weights(chosen["init_weights"])
     return digests

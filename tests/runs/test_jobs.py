@@ -136,10 +136,13 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
     for folder in (run, begun):
         folder.mkdir()
         records.write_json(folder / records.MANIFEST, {})
+
+    def write_frames(n):
+        np.savez("frames.npz", frames=np.full((9, 16, 16, 3), n, np.uint8))
+
     seen = {
-        "data=frames.npz": lambda n: np.savez(
-            "frames.npz", frames=np.full((9, 16, 16, 3), n, np.uint8)
-        ),
+        "data=frames.npz": write_frames,
+        "validation_data=frames.npz": write_frames,
         "data=mnist": lambda n: monkeypatch.setattr(
             digits, "mnist", lambda: digits.digits()._replace(fingerprint=str(n))
         ),
@@ -162,6 +165,15 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
             jobs._weights.cache_clear()
             found.append(jobs.facts(other, 0)["files"])
         assert found[0] == found[2] != found[1], flag
+
+
+def test_frames_are_read_in_the_layout_of_the_setting(job, tmp_path):
+    path = tmp_path / "frames.npy"
+    np.save(path, np.zeros((6, 9, 3, 16, 16), np.uint8))
+    with pytest.raises(ValueError, match="choose one by --layout="):
+        jobs.facts(dataclasses.replace(job, setting=f"data={path}"), 0)
+    setting = f"data={path} layout=NTCHW"
+    assert jobs.facts(dataclasses.replace(job, setting=setting), 0)["files"]
 
 
 def test_every_source_file_counts(tmp_path, monkeypatch):
