@@ -224,6 +224,7 @@ def _check_place(name: str, path: str) -> None:
         fail(f"--{name}=: expected a {kind}{example}")
     if kind == "path":
         return
+    path = str(Path(path))  # `file/` is not found, but `file` would be written.
     if kind == "file" and os.path.exists(path) and not os.path.isfile(path):
         what = "a directory" if os.path.isdir(path) else "a pipe or a device"
         fail(f"--{name}={path}: exists, and is {what}; expected a new path")

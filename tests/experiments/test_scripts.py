@@ -418,7 +418,8 @@ def test_a_file_that_is_no_result_is_not_replaced(refused, tmp_path):
         path = tmp_path / "w.safetensors"
         path.write_bytes(b"weights")
         message = f"--{flag}={path}: exists, and is no JSON file; expected a new path"
-        refused(message, script, f"--{flag}={path}")
+        for written in (path, f"{path}/"):  # Without the slash it would be replaced.
+            refused(message, script, f"--{flag}={written}")
         assert path.read_bytes() == b"weights"
     refused("--directory=: expected a path", "report.py", "--directory=")
     home = f"--directory={Path.home()}/never: no verdict.json"
