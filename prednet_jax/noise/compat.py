@@ -28,7 +28,7 @@ from jax.extend.core import primitives
 from jax.extend.core.primitives import get_p as get_p
 from jax.extend.core.primitives import swap_p as swap_p
 
-from prednet_jax.noise.types import Atom, Params, PyTree, Values
+from prednet_jax.noise.types import Atom, Params, PyTree
 
 Equation = Any  # jax.extend.core.JaxprEqn, whose attributes are not typed
 # jax.extend.core.Jaxpr or ClosedJaxpr, whose atoms are not typed.
@@ -57,7 +57,10 @@ def is_ref(aval: object) -> bool:
 
 
 def as_function(jaxpr: Jaxpr) -> Callable[..., list[Array]]:
-    """Returns a function of arrays that evaluates a jaxpr, closed or without consts."""
+    """Returns a function of arrays that evaluates a jaxpr, closed or without consts.
+
+    It keeps the lines and scopes of the equations.
+    """
     is_closed = isinstance(jaxpr, core.ClosedJaxpr)
     return core.jaxpr_as_fun(jaxpr if is_closed else core.ClosedJaxpr(jaxpr, ()))
 
@@ -107,11 +110,6 @@ def bind(equation: Equation, *operands: Array) -> list[Array]:
     params = equation.primitive.get_bind_params(equation.params)
     out = equation.primitive.bind(*operands, **params)
     return list(out) if equation.primitive.multiple_results else [out]
-
-
-def evaluate(jaxpr: Jaxpr, arrays: Values) -> list[Array]:
-    """Evaluates a closed jaxpr, keeping the lines and scopes of its equations."""
-    return list(core.jaxpr_as_fun(jaxpr)(*arrays))
 
 
 _HIGHEST = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)

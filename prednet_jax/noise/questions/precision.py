@@ -310,7 +310,7 @@ def at_highest_precision(fn: Function) -> Function:
     def in_full(*args: PyTree, **kwargs: PyTree) -> PyTree:
         static, arrays, objects = split((args, kwargs))
         closed, shapes = traced(static.call(fn), arrays)
-        results = compat.evaluate(compat.with_highest_precision(closed), arrays)
+        results = compat.as_function(compat.with_highest_precision(closed))(*arrays)
         outcome = leaves.rebuilt(shapes, results)
         outcome.write_back(objects)
         return outcome.result(objects)

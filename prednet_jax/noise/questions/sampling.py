@@ -123,7 +123,7 @@ class BoundCall(NamedTuple):
         program, arrays = self.program(), self.pure()[1]
 
         def run(*arrays: Array) -> PyTree:
-            results = compat.evaluate(program.jaxpr, arrays)
+            results = compat.as_function(program.jaxpr)(*arrays)
             return rebuilt(program.shapes, results).result()
 
         return BoundCall(run, arrays, {})

@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
-from jax.extend import core
 from jax.sharding import PartitionSpec, Sharding
 
 from prednet_jax.noise import compat, loops
@@ -245,7 +244,7 @@ def _solve(call: Call, words: Words, operands: list) -> list:
             for x, dot in zip(b, b_dots, strict=True)
         ]
         if not all(isinstance(dot, SymbolicZero) for dot in moved):
-            matvec = core.jaxpr_as_fun(call.params["jaxprs"].matvec)
+            matvec = compat.as_function(call.params["jaxprs"].matvec)
             x = results[: len(b)]
             change = _jvp(lambda *consts: matvec(*consts, *x), of_matvec, moved)
             right = [r - c for r, c in zip(right, change, strict=True)]
