@@ -355,12 +355,8 @@ def _arranged(
     """Returns the reference in the order of axes here, and that order in words."""
 
     def arrange(rules: Sequence[layouts.Layout]) -> dict[str, np.ndarray]:
-        arranged = {}
-        for (name, r), rule in zip(theirs.items(), rules, strict=True):
-            moved = rule.arrange(r, ours[name].shape)
-            assert moved is not None
-            arranged[name] = moved
-        return arranged
+        pairs = zip(theirs.items(), rules, strict=True)
+        return {name: rule.arrange(r, ours[name].shape) for (name, r), rule in pairs}
 
     def measure(rules: Sequence[layouts.Layout]) -> np.ndarray:
         there = arrange(rules)

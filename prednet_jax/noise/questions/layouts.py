@@ -31,10 +31,8 @@ class Layout(NamedTuple):
     ours: int
     axes: tuple[int, ...]
 
-    def arrange(self, reference: np.ndarray, shape: Sequence[int]) -> np.ndarray | None:
-        """Returns the reference in the order of axes here; None if it does not fit."""
-        if not self.fits(reference.shape, shape):
-            return None
+    def arrange(self, reference: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Returns the reference in the order of axes here, if it `fits`."""
         if self.ours < self.theirs:
             return reference.transpose(self.axes).reshape(shape)
         fine = [shape[i] for i in self.axes]
@@ -63,13 +61,10 @@ class Layout(NamedTuple):
     @property
     def moved(self) -> int:
         """How many axes change their place: few moves are more likely."""
-        kept = 0
-        for count in range(len(self.axes), 0, -1):
-            some = itertools.combinations(self.axes, count)
-            if any(list(c) == sorted(c) for c in some):
-                kept = count
-                break
-        return len(self.axes) - kept
+        counts = range(len(self.axes), -1, -1)
+        subsets = (x for n in counts for x in itertools.combinations(self.axes, n))
+        kept = next(x for x in subsets if list(x) == sorted(x))
+        return len(self.axes) - len(kept)
 
     @property
     def is_plain(self) -> bool:
@@ -86,13 +81,6 @@ class Layout(NamedTuple):
         return f"{self.theirs} axes {change} to {self.ours}: {self.axes}"
 
 
-def candidates(theirs: int, ours: int) -> list[Layout]:
-    """Returns the possible orders of axes, the ones that move few axes first."""
-    plain = tuple(range(max(theirs, ours)))
-    every = itertools.permutations(plain) if len(plain) < 7 else [plain]
-    return sorted((Layout(theirs, ours, x) for x in every), key=lambda x: x.moved)
-
-
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """Returns the distance of two arrays in units of the larger norm, at most 1."""
     # As floats: booleans have no difference, and unsigned ones wrap.
@@ -106,18 +94,23 @@ def distance(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def fitting(reference: np.ndarray, shape: Sequence[int]) -> list[Layout]:
-    """Returns the orders of axes that give the reference a shape."""
+    """Returns the orders that give the reference a shape, few moves of axes first."""
     return list(_fitting(reference.shape, tuple(shape)))
 
 
 @functools.lru_cache(maxsize=1000)
 def _fitting(theirs: tuple[int, ...], ours: tuple[int, ...]) -> tuple[Layout, ...]:
-    every = (
-        candidates(len(theirs), len(ours))
-        if math.prod(theirs) == math.prod(ours)
-        else []
-    )
-    return tuple(fit for fit in every if fit.fits(theirs, ours))
+    if math.prod(theirs) != math.prod(ours):
+        return ()
+    plain = tuple(range(max(len(theirs), len(ours))))
+    every = itertools.permutations(plain) if len(plain) < 7 else [plain]
+    orders = (Layout(len(theirs), len(ours), axes) for axes in every)
+    fits = (order for order in orders if order.fits(theirs, ours))
+    return tuple(sorted(fits, key=lambda order: order.moved))
+
+
+# By the number of each pair.
+_Orders = dict[int, Layout]
 
 
 def find(
@@ -139,7 +132,7 @@ def find(
             computed from the references of those before it, so that the distances tell
             the order even if an early array is wrong.
     """
-    found: dict[int, Layout] = {}
+    found: _Orders = {}
     choices: list[tuple[list[int], list[Layout]]] = []
     fits = {i: fitting(*pair) for i, pair in enumerate(pairs)}
     rest = fits
@@ -152,12 +145,12 @@ def find(
         found |= dict.fromkeys(group, first)
         rest = {i: orders for i, orders in rest.items() if i not in group}
 
-    def distances(changed: Mapping[int, Layout]) -> np.ndarray:
-        return measure([changed.get(i, found[i]) for i in range(len(pairs))])
+    def distances(orders: _Orders) -> np.ndarray:
+        return measure([orders[i] for i in range(len(pairs))])
 
     for group, shared in choices:
         if len(shared) > 1:
-            near = [distances(dict.fromkeys(group, fit)) for fit in shared]
+            near = [distances(found | dict.fromkeys(group, fit)) for fit in shared]
             best = int(np.argmin([x.sum() for x in near]))
             clear = near[0].sum() - near[best].sum() > CLEARLY * len(group)
             if clear and (near[0] > CLEARLY).sum() > 1:
@@ -165,13 +158,8 @@ def find(
     starts = [
         found | dict.fromkeys(group, fit) for group, shared in choices for fit in shared
     ]
-    own = _each_its_own(
-        [found, *starts], fits, lambda x: measure([x[i] for i in sorted(x)])
-    )
-    return [own[i] for i in sorted(own)]
-
-
-_Orders = dict[int, Layout]
+    own = _each_its_own([found, *starts], fits, distances)
+    return [own[i] for i in range(len(pairs))]
 
 
 def _each_its_own(

@@ -182,9 +182,6 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     """Returns whether two arrays hold the same numbers in any order."""
     if x.size != y.size or x.size == 0:
         return x.size == y.size
-    here, there = (_extremes(v) for v in (x, y))  # They spare most of the sorting.
-    if not np.allclose(here, there, CONTENT, _least(there), equal_nan=True):
-        return False
     a, b = (np.sort(v, axis=None) for v in wide_leaves([x, y]))
     return bool(np.allclose(a, b, CONTENT, _least(b), equal_nan=True))
 
@@ -227,7 +224,13 @@ def _joined(name: str) -> str:
 
 
 def _nearness(v: np.ndarray, r: np.ndarray) -> float:
-    return min(_distance(v, r, fit) for fit in layouts.fitting(r, v.shape))
+    return min(_distances(v, r).values())
+
+
+def _distances(v: np.ndarray, r: np.ndarray) -> dict[layouts.Layout, float]:
+    """Returns the distance in each order of axes that gives `r` the shape of `v`."""
+    fits = layouts.fitting(r, v.shape)
+    return {fit: layouts.distance(fit.arrange(r, v.shape), v) for fit in fits}
 
 
 def _pairs(
@@ -396,20 +399,12 @@ def _rest(r: np.ndarray, made: Sequence[_Cut]) -> Iterator[_Cut]:
         start = next((cut.stop for cut in made if cut.start == stop), length)
 
 
-def _distance(v: np.ndarray, r: np.ndarray, layout: layouts.Layout) -> float:
-    arranged = layout.arrange(r, v.shape)
-    return 1.0 if arranged is None else layouts.distance(arranged, v)
-
-
 def _orders(pairs: Sequence[_Found]) -> list[tuple[layouts.Layout, bool]]:
     """Returns the order of axes of each pair, and whether the others have another.
 
     Of the orders that give a pair its shape, more of the others may have another one.
     """
-    far = [
-        {fit: _distance(v, r, fit) for fit in layouts.fitting(r, v.shape)}
-        for _, _, v, r in pairs
-    ]
+    far = [_distances(v, r) for _, _, v, r in pairs]
     own: list[layouts.Layout | None] = []
     votes: Counter[layouts.Layout] = Counter()
     for distances in far:
@@ -445,7 +440,6 @@ def _judged(
     `named` the name there that the name here says, or "".
     """
     moved = order.arrange(r, v.shape)
-    assert moved is not None
     wide, other = wide_leaves([v, moved])
     away = np.abs(subtract(wide, other))
     size = np.abs(np.where(np.isfinite(other), other, 0))
