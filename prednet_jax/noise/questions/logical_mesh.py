@@ -20,7 +20,7 @@ Equations keep their places and so their paths; noise is drawn as on real device
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,6 @@ from prednet_jax.noise.run import Call, Drawn, Evaluation, Plain
 from prednet_jax.noise.types import Atom, Aval, Params, Values
 
 _NO_MESH = AbstractMesh((), ())
-# By the number of an axis, the mesh axes over which it is split.
-Names = dict[int, tuple[str, ...]]
 # For each axis of an array the mesh axes over which it is split, as in PartitionSpec.
 Spec = Iterable[str | tuple[str, ...] | None]
 # They define where a value lies, and do not change it.
@@ -131,7 +129,6 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
         )
     if name in _PLACEMENT:
         return equation.replace(primitive=primitives.copy_p, params={}, ctx=context)
-    over = _contracted(equation)
     if name == "shard_map":
         mesh = dict(params.pop("mesh").shape)
         if not mesh.items() <= dict(sizes).items():
@@ -143,10 +140,7 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
     params = {k: _unsharded(v, sizes) for k, v in params.items()}
     primitive = _PLAIN.get(name, equation.primitive)
     plain = equation.replace(primitive=primitive, params=params, ctx=context)
-    own = _own_rows(equation, {a for dims in over for n in dims.values() for a in n})
-    if not any(over) and not any(own.values()):
-        return plain
-    return _by_shards(plain, over, own, sizes)
+    return _by_shards(plain, sizes) if name in _SHARDED else plain
 
 
 def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
@@ -159,33 +153,6 @@ def _unsharded(value: Any, sizes: Mapping[str, int]) -> Any:
         items = (_unsharded(item, sizes) for item in value)
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return value
-
-
-def _contracted(equation: compat.Equation) -> list[Names]:
-    """Returns for each operand the sharded axes that are summed, and mesh axes."""
-    name, params = equation.primitive.name, equation.params
-    specs = [_spec(atom.aval) for atom in equation.invars]
-    if name == "reduce_sum":
-        return [{d: specs[0][d] for d in params["axes"] if specs[0][d]}]
-    if name == "dot_general":
-        pairs = list(zip(*params["dimension_numbers"][0], strict=True))
-    elif name == "conv_general_dilated":
-        numbers = params["dimension_numbers"]
-        groups = params["feature_group_count"] * params["batch_group_count"]
-        pairs = [(numbers.lhs_spec[1], numbers.rhs_spec[1])] * (groups == 1)
-    else:
-        return []
-    sharded: list[Names] = [{}, {}]
-    for i, j in pairs:
-        names = specs[0][i] or specs[1][j]
-        one_sided = bool(specs[0][i]) != bool(specs[1][j])
-        whole = equation.invars[0 if specs[0][i] else 1].aval
-        if specs[0][i] == specs[1][j] or (
-            one_sided
-            and _local_size(equation.outvars[0].aval) < _local_size(whole, names)
-        ):
-            sharded[0][i] = sharded[1][j] = names
-    return [{d: names for d, names in dims.items() if names} for dims in sharded]
 
 
 def _local_size(aval: Aval, but: Sequence[str] = ()) -> int:
@@ -212,104 +179,104 @@ _FUNCTIONS = frozenset(
 )
 
 
-def _own_rows(
-    equation: compat.Equation, contracted: Collection[str]
-) -> dict[int, tuple[str, ...]]:
-    """Returns the mesh axes of each axis of the result that each device splits."""
-    if equation.primitive.name not in {*_TIED, *_FUNCTIONS}:
-        return {}
-    names = enumerate(_spec(equation.outvars[0].aval))
-    return {d: n for d, n in names if n and not set(n) & set(contracted)}
+# Primitives that each device computes on its own rows.
+_SHARDED = _FUNCTIONS | {"dot_general", "conv_general_dilated", "reduce_sum"}
 
 
-def _ties(equation: compat.Equation) -> list[tuple[int, int, int]]:
-    """Returns which axis of which operand becomes which axis of the result."""
-    name = equation.primitive.name
-    if name in _TIED:
-        return _TIED[name](equation)
-    return [
-        (i, d, d)
-        for i, atom in enumerate(equation.invars)
-        for d in range(len(getattr(atom.aval, "shape", ())))
-    ]
+def _labels(equation: compat.Equation) -> tuple[list[list], list]:
+    """Labels the axes of each operand and of the result, as an einsum does.
+
+    Axes of one label have one index. A label that the result lacks is summed over.
+    Other axes of a convolution, such as its window, have the label None.
+    """
+    name, params = equation.primitive.name, equation.params
+    ranks = [len(getattr(atom.aval, "shape", ())) for atom in equation.invars]
+    if name in _FUNCTIONS:
+        return [list(range(rank)) for rank in ranks], list(range(max(ranks)))
+    operands: list[list] = [[(i, d) for d in range(n)] for i, n in enumerate(ranks)]
+    if name == "reduce_sum":
+        kept = [x for d, x in enumerate(operands[0]) if d not in params["axes"]]
+        return operands, kept
+    if name == "dot_general":
+        left, right = operands
+        (lc, rc), (lb, rb) = params["dimension_numbers"]
+        for i, j in zip((*lc, *lb), (*rc, *rb), strict=True):
+            right[j] = left[i]
+        shared = [left[d] for d in (*lb, *lc)]
+        free = [x for x in (*left, *right) if x not in shared]
+        return operands, [*shared[: len(lb)], *free]
+    numbers = params["dimension_numbers"]
+    left, right, result = ([None] * ranks[0] for _ in range(3))
+    if params["feature_group_count"] * params["batch_group_count"] == 1:
+        left[numbers.lhs_spec[0]] = result[numbers.out_spec[0]] = "batch"
+        left[numbers.lhs_spec[1]] = right[numbers.rhs_spec[1]] = "term"
+        right[numbers.rhs_spec[0]] = result[numbers.out_spec[1]] = "feature"
+    return [left, right], result
 
 
-def _ties_of_dot(equation: compat.Equation) -> list[tuple[int, int, int]]:
-    contracted, batch = equation.params["dimension_numbers"]
-    ties = [(i, d, o) for i in (0, 1) for o, d in enumerate(batch[i])]
-    free = [
-        (i, d)
-        for i in (0, 1)
-        for d in range(len(equation.invars[i].aval.shape))
-        if d not in (*contracted[i], *batch[i])
-    ]
-    return ties + [(i, d, len(batch[0]) + o) for o, (i, d) in enumerate(free)]
+def _split_over(equation: compat.Equation) -> tuple[dict, list[str]]:
+    """Returns the mesh axes over which each label is split, and those of sums."""
+    operands, result = _labels(equation)
+    out = equation.outvars[0].aval
+    split: dict[Any, tuple[str, ...]] = {}
+    for label in dict.fromkeys(x for labels in operands for x in labels):
+        if label is None or label in result:
+            continue
+        here = [
+            (atom.aval, _spec(atom.aval)[labels.index(label)])
+            for atom, labels in zip(equation.invars, operands, strict=True)
+            if label in labels
+        ]
+        sharded = [(aval, names) for aval, names in here if names]
+        if not sharded:
+            continue
+        whole, names = sharded[0]
+        alone = len(sharded) < len(here)
+        same = len({names for _, names in here}) == 1
+        # One operand alone is gathered if it is no larger than the result.
+        if same or (alone and _local_size(out) < _local_size(whole, names)):
+            split[label] = names
+    over = [axis for names in split.values() for axis in names]
+    rows = zip(result, _spec(out), strict=True)
+    own = {x: names for x, names in rows if names and not set(names) & set(over)}
+    own.pop(None, None)
+    return split | own, over
 
 
-def _ties_of_convolution(equation: compat.Equation) -> list[tuple[int, int, int]]:
-    numbers, params = equation.params["dimension_numbers"], equation.params
-    if params["feature_group_count"] * params["batch_group_count"] > 1:
-        return []
-    rows = (0, numbers.lhs_spec[0], numbers.out_spec[0])
-    return [rows, (1, numbers.rhs_spec[0], numbers.out_spec[1])]
-
-
-def _ties_of_sum(equation: compat.Equation) -> list[tuple[int, int, int]]:
-    shape = equation.invars[0].aval.shape
-    kept = [d for d in range(len(shape)) if d not in equation.params["axes"]]
-    return [(0, d, o) for o, d in enumerate(kept)]
-
-
-_TIED: Mapping[str, Callable[[compat.Equation], list[tuple[int, int, int]]]] = {
-    "dot_general": _ties_of_dot,
-    "conv_general_dilated": _ties_of_convolution,
-    "reduce_sum": _ties_of_sum,
-}
-
-
-def _by_shards(
-    equation: compat.Equation, over: list[Names], own: Names, sizes: Mapping[str, int]
-) -> compat.Equation:
+def _by_shards(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Equation:
     """Rewrites an equation as each device's computation, in a shard_map.
 
-    Args:
-        equation: a product, a sum or a function, without shardings.
-        over: for each operand, the mesh axes of its axes that are summed over, by a
-            psum of the partial sums.
-        own: for each axis of the result, the mesh axes along which devices own rows.
-        sizes: sizes of the mesh.
+    Each device computes its rows, and its partial sum over axes that are summed, which
+    a psum adds. `sizes` are the sizes of the mesh.
     """
-    summed = tuple(dict.fromkeys(a for x in over for n in x.values() for a in n))
-    over = [dict(dims) for dims in over] or [{} for _ in equation.invars]
-    tied = {o for _, _, o in _ties(equation)}
-    own = {o: names for o, names in own.items() if o in tied}
-    for i, d, o in _ties(equation):
-        if o in own:
-            over[i][d] = own[o]
-    axes = tuple(dict.fromkeys([*summed, *(a for n in own.values() for a in n)]))
-    specs, shapes = [], []
-    for atom, dims in zip(equation.invars, over, strict=True):
-        shape = list(getattr(atom.aval, "shape", ()))
-        for d, names in dims.items():
-            shape[d] //= math.prod(sizes[a] for a in names)
-        specs.append(PartitionSpec(*(dims.get(d) for d in range(len(shape)))))
+    split, summed = _split_over(equation)
+    if not split:
+        return equation
+    operands, result = _labels(equation)
+
+    def spec(labels: list) -> PartitionSpec:
+        return PartitionSpec(*map(split.get, labels))
+
+    shapes = []
+    for atom, labels in zip(equation.invars, operands, strict=True):
+        counts = (math.prod(sizes[a] for a in split.get(x, ())) for x in labels)
+        whole = getattr(atom.aval, "shape", ())
+        shape = [size // n for size, n in zip(whole, counts, strict=True)]
         shapes.append(jax.ShapeDtypeStruct(shape, atom.aval.dtype))
 
     def local(*operands: Array) -> list[Array]:
         results = compat.bind(equation, *operands)
-        return [lax.psum(x, summed) for x in results] if summed else results
+        return [lax.psum(x, tuple(summed)) for x in results] if summed else results
 
-    environment = [(a, sizes[a]) for a in axes]
+    mesh = {axis: sizes[axis] for names in split.values() for axis in names}
     with jax.sharding.use_abstract_mesh(_NO_MESH):
-        inside = jax.make_jaxpr(local, axis_env=environment)(*shapes)
-    result = equation.outvars[0].aval
-    rows = PartitionSpec(*(own.get(d) for d in range(len(result.shape))))
+        inside = jax.make_jaxpr(local, axis_env=list(mesh.items()))(*shapes)
     params = {
-        "mesh": LogicalMesh(dict(environment)),
-        "in_specs": tuple(specs),
-        "out_specs": (rows,) * len(equation.outvars),
+        "mesh": LogicalMesh(mesh),
+        "in_specs": tuple(map(spec, operands)),
+        "out_specs": (spec(result),) * len(equation.outvars),
         "jaxpr": compat.open_jaxpr(inside)[0],
-        "newly_manual_axes": frozenset(axes),
+        "newly_manual_axes": frozenset(mesh),
         "check_vma": False,
     }
     return equation.replace(primitive=_PLAIN["shard_map"], params=params)
