@@ -282,60 +282,51 @@ class Library(NamedTuple):
     name: str
     promise: str
     varies: str
-    deterministic: str
+    deterministic: str = "device"
 
 
 _CUBLAS = Library(
     "cuBLAS",
     "the same bits at every run on one stream, for one version, architecture and "
     "number of multiprocessors",
-    varies="compilation",
-    deterministic="device",
+    "compilation",
 )
-_REPEATS = "some backward algorithms do not repeat their bits"
-_CUDNN = Library("cuDNN", _REPEATS, "call", "device")
-_FORWARD = "forward algorithms repeat on one architecture"
-_CUDNN_FORWARD = Library("cuDNN", _FORWARD, "compilation", "device")
-_CUSOLVER = Library(
-    "cuSOLVER",
-    "deterministic results are its default",
-    varies="device",
-    deterministic="device",
-)
-_CUFFT = Library(
-    "cuFFT",
-    "the same bits for one plan, version and GPU model",
-    varies="device",
-    deterministic="device",
-)
-_OWN = "each routine has a promise of its own"
-_CUSPARSE = Library("cuSPARSE", _OWN, "call", "call")
+_CUDNN = Library("cuDNN", "some backward algorithms do not repeat their bits", "call")
+_CUSOLVER = Library("cuSOLVER", "deterministic results are its default", "device")
 _UNKNOWN = Library("", "not known to audit: nothing is promised", "call", "call")
 # By the beginning of an opcode, or of a custom call's target; the first match counts.
 # None stands for calls that move data, sort or compute with integers.
 _LIBRARIES: dict[str, Library | None] = {
-    "fft": _CUFFT,
+    "fft": Library(
+        "cuFFT", "the same bits for one plan, version and GPU model", "device"
+    ),
     "triangular-solve": _CUBLAS,
     "cholesky": _CUSOLVER,
     "__cudnn$convBackward": _CUDNN,
-    "__cudnn$conv": _CUDNN_FORWARD,
+    "__cudnn$conv": Library(
+        "cuDNN", "forward algorithms repeat on one architecture", "compilation"
+    ),
     "__cudnn$": _CUDNN,
     "__cublas$": _CUBLAS,
     "cublas_": _CUBLAS,
     "cusolver_": _CUSOLVER,
-    "cusparse": _CUSPARSE,
+    "cusparse": Library(
+        "cuSPARSE", "each routine has a promise of its own", "call", "call"
+    ),
     **dict.fromkeys(("__cub$", "__gpu$TopK", "cu_threefry", "cu_lu_pivots")),
     **dict.fromkeys(("AllocateBuffer", "Sharding", "SPMD")),
     **dict.fromkeys(("annotate_device_placement", "PadToStatic", "SliceToDynamic")),
 }
 
 
+_CALLS = re.compile(
+    "Gemm|CublasLt|Convolution|CustomCall|Fft|Cholesky|TriangularSolve|Cudnn|Norm"
+)
+
+
 def is_call(kind: str) -> bool:
     """Returns whether XLA's name for a kind of launch means a library call."""
-    calls = (
-        "Gemm|CublasLt|Convolution|CustomCall|Fft|Cholesky|TriangularSolve|Cudnn|Norm"
-    )
-    return re.search(calls, kind) is not None
+    return _CALLS.search(kind) is not None
 
 
 def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:

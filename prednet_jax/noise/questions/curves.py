@@ -127,12 +127,15 @@ def curves(
     if 2 / len(statistics) < LEVEL:
         seen = quantiles.student(LEVEL / 2, free) + quantiles.student(0.2, free)
         detectable = _change(seen * error)
-    answer, note = _answer(p, low, high, margin), ""
     enough = n >= LEAST_PAIRS if paired else min(n, m) >= LEAST
-    if answer != "beyond" and not enough:
-        answer = "cannot tell"
+    answer, note = "cannot tell", ""
+    if p < LEVEL:
+        answer = "beyond"
+    elif not enough:
         note = f"{n} against {m} curves are too few: record five a side, or eight pairs"
-    elif answer == "cannot tell":
+    elif -margin < low and high < margin:
+        answer = "noise"
+    else:
         need = max(min(n, m) + 1, _curves_needed(deviation, last, margin, paired))
         what = "pairs" if paired else "curves a side"
         note = f"if the change stays as it is, about {need} {what} decide"
@@ -158,13 +161,6 @@ def _scatter(x: np.ndarray, y: np.ndarray, paired: bool) -> tuple[float, float, 
     squares = sum(float(z @ z) for z in (x - x.mean(), y - y.mean()))
     deviation = math.sqrt(squares / (n + m - 2))
     return deviation, deviation * math.sqrt(1 / n + 1 / m), n + m - 2
-
-
-def _answer(p: float, low: float, high: float, margin: float) -> str:
-    """Returns the answer for a p-value and an interval of the change."""
-    if p < LEVEL:
-        return "beyond"
-    return "noise" if -margin < low and high < margin else "cannot tell"
 
 
 def _checked_pair(a: object, b: object, paired: bool) -> tuple[np.ndarray, np.ndarray]:
