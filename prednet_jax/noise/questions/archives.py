@@ -62,13 +62,6 @@ def read_arguments(
 ) -> tuple[tuple[np.ndarray, ...], dict[str, PyTree]]:
     """Returns the arrays of --flag=file: by position, and by name, nested."""
     arrays = read_arrays(f"--{flag}", file)
-    for name, array in arrays.items():
-        # JAX has no types of more than 64 bits for a real number.
-        if array.dtype.kind not in "biufc" or array.real.dtype.itemsize > 8:
-            raise NoiseError(
-                f"--{flag}={file}: {name} is of type {array.dtype}: expected numbers; "
-                "save bfloat16 as float32 and convert it in the function"
-            )
     count = next(i for i in itertools.count() if f"arr_{i}" not in arrays)
     positional = tuple(arrays.pop(f"arr_{i}") for i in range(count))
     nested: dict[str, PyTree] = {}

@@ -17,7 +17,7 @@ from prednet_jax.noise.tables import shortened
 
 
 def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Returns the arrays of an .npz file by name."""
+    """Returns the arrays of an .npz file by name, or raises a NoiseError."""
     try:
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
@@ -32,10 +32,12 @@ def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
             f"{what}={path}: expected a file of arrays as numpy.savez writes it ({why})"
         ) from None
     for name, x in arrays.items():
-        if x.dtype.kind == "V":  # So NumPy writes what is no type of its own.
+        # NumPy writes what is no type of its own as bytes. JAX has no types of more
+        # than 64 bits for a real number.
+        if x.dtype.kind not in "biufc" or x.real.dtype.itemsize > 8:
             raise NoiseError(
                 f"{what}={path}: {name} is of type {x.dtype}: expected numbers; save "
-                "bfloat16 as float32"
+                "bfloat16 as float32, and convert it where it is used"
             )
     return arrays
 

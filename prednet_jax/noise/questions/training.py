@@ -566,14 +566,12 @@ class NoisyTraining:
                     f"step: its state is {static.tree} before and {static_after.tree} "
                     "after an update: expected the same leaves, of the same shapes"
                 )
-            shapes = zip(
-                *(map(jnp.shape, x) for x in (arrays, arrays_after)), strict=True
-            )
-            for i, (shape, shape_after) in enumerate(shapes):
+            for i, pair in enumerate(zip(arrays, arrays_after, strict=True)):
+                shape, shape_after = (list(jnp.shape(x)) for x in pair)
                 if shape != shape_after:
                     raise NoiseError(
-                        f"step: array {i} of its state has shape {list(shape)} before "
-                        f"and {list(shape_after)} after an update: expected the same"
+                        f"step: array {i} of its state has shape {shape} before and "
+                        f"{shape_after} after an update: expected the same"
                     )
             self.names = list(numbers)
             return arrays_after, list(numbers.values())

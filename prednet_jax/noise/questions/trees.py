@@ -130,9 +130,9 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     )
     place = {name: i for i, name in enumerate(here)}
     rest = (dict(here), dict(there))
-    pairs = _pairs(*rest, _content_cost, content=True)
+    pairs = _pairs(*rest, content=True)
     pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
-    pairs += _pairs(*rest, _nearness)
+    pairs += _pairs(*rest, content=False)
     # Only those that no weight was paired with.
     counters = tuple(n for side in rest for n, x in side.items() if _is_counter(x))
     for side in rest:
@@ -186,15 +186,6 @@ def _same_content(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(np.allclose(a, b, CONTENT, _least(b), equal_nan=True))
 
 
-def _content_cost(v: np.ndarray, r: np.ndarray) -> float | None:
-    """Returns the distance of arrays of the same numbers, or None for other numbers.
-
-    Names decide between equally near arrays only: the scales of all normalisations, for
-    instance, are nearly 1.
-    """
-    return _millionths(v, r) if _same_content(v, r) else None
-
-
 def _millionths(v: np.ndarray, r: np.ndarray) -> float:
     """Returns the distance in whole millionths, in the nearest order of axes."""
     return round(1e6 * _nearness(v, r)) * 1.0
@@ -233,16 +224,11 @@ def _distances(v: np.ndarray, r: np.ndarray) -> dict[layouts.Layout, float]:
     return {fit: layouts.distance(fit.arrange(r, v.shape), v) for fit in fits}
 
 
-def _pairs(
-    here: Weights,
-    there: Weights,
-    cost: Callable[..., float | None],
-    *,
-    content: bool = False,
-) -> list[_Found]:
-    """Takes pairs whose shapes fit, by cost and similar names; a cost None is none.
+def _pairs(here: Weights, there: Weights, *, content: bool) -> list[_Found]:
+    """Takes pairs whose shapes fit, by their distance and the likeness of their names.
 
-    With `content` only arrays of equal extremes are compared.
+    With `content` they have the same numbers, and names decide between equally near
+    arrays only: the scales of all normalisations, for instance, are nearly 1.
     """
     alike: dict[tuple, str] = {}
     same = [
@@ -251,13 +237,16 @@ def _pairs(
     ]
 
     @functools.cache  # Many arrays are all zeros or all ones.
-    def price(n: str, t: str) -> float | None:
-        return cost(here[n], there[t])
+    def distance(n: str, t: str) -> float | None:
+        v, r = here[n], there[t]
+        if not content:
+            return _nearness(v, r)
+        return _millionths(v, r) if _same_content(v, r) else None
 
     costs = [
         (far - _similarity(n, t), n, t)
         for n, t in list(_candidates(here, there, content=content))
-        if (far := price(same[0][n], same[1][t])) is not None
+        if (far := distance(same[0][n], same[1][t])) is not None
     ]
     found = []
     for _, n, t in sorted(costs, key=lambda x: x[0]):
