@@ -206,7 +206,8 @@ def _labels(equation: compat.Equation) -> tuple[list[list], list]:
         free = [x for x in (*left, *right) if x not in shared]
         return operands, [*shared[: len(lb)], *free]
     numbers = params["dimension_numbers"]
-    left, right, result = ([None] * ranks[0] for _ in range(3))
+    unlabelled: list[list] = [[None] * ranks[0] for _ in range(3)]
+    left, right, result = unlabelled
     if params["feature_group_count"] * params["batch_group_count"] == 1:
         left[numbers.lhs_spec[0]] = result[numbers.out_spec[0]] = "batch"
         left[numbers.lhs_spec[1]] = right[numbers.rhs_spec[1]] = "term"
