@@ -134,7 +134,7 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         except LoopError:
             # A NaN may be why a loop does not end.
             search = _Search(call, Identity())
-            search.refuses_loops = search.makers.refuses_loops = False
+            search.refuses_loops = False
             first = search.first(key, *search.run(key))
             if first is None or first.kind != "NaN":
                 raise
@@ -208,35 +208,17 @@ class _Execution(NamedTuple):
     of_finite: bool
 
 
-class _Makers(Watched):
-    """Evaluates a program and finds the equations that make a NaN or an infinity.
-
-    Attributes:
-        found: paths of these equations.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[str] = set()
-
-    def after(self, step: Step, words: Words, operands: list, results: list) -> list:
-        """Shows whether an equation makes a NaN or an infinity."""
-        found = functools.partial(self.found.add, step.path)
-        for x in [] if step.bodies else filter(_may_be_nan, results):
-            nan, infinite, _ = _made(_floats(operands), x)
-            lax.cond(
-                jnp.any(nan | infinite),
-                lambda: jax.debug.callback(found),
-                lambda: None,
-            )
-        return results
-
-
 class _Search(Watched):
     """Evaluates a program and describes where numbers become NaN or infinite.
 
     `run` may replace the NaN and infinities that some equations make by 1. To describe
-    and to replace takes long to compile, so both are done for the `makers` alone.
+    and to replace takes long to compile, so both are done in a second program, for the
+    equations alone that make some in the first.
+
+    Attributes:
+        found: paths of the equations that make some in a run of the first program.
+        described: paths of the equations that the second program describes.
+        replaced: by number, whether an equation's are replaced; None in the first.
     """
 
     def __init__(self, call: sampling.BoundCall, spec: NoiseSpec) -> None:
@@ -244,13 +226,14 @@ class _Search(Watched):
         self.call = call
         self.plan = plan(call.program().jaxpr, Identity())
         self.number = {step.path: i for i, step in enumerate(self.plan.walk())}
-        self.replaced = jnp.zeros(0, bool)
-        self.spec, self.makers = spec, _Makers()
+        self.spec = spec
+        self.found: set[str] = set()
         self.described: frozenset[str] = frozenset()
-        self.finding = call.hooked(spec, lambda: self.makers)
+        self.replaced: Array | None = None
+        self.finding = call.hooked(spec, self._with)
         self.compiled: Callable[..., Outcome] = self.finding
 
-    def _describing(self, replaced: Array) -> Watched:
+    def _with(self, replaced: Array | None = None) -> Watched:
         self.replaced = replaced
         return self
 
@@ -314,14 +297,13 @@ class _Search(Watched):
             replaced: paths of equations, whose NaN and infinities are replaced by 1.
         """
         if not replaced:
-            self.makers.found.clear()
-            _, outcome = self.makers.seen(lambda: self.finding(key))
-            found = frozenset(self.makers.found)
-            if not found:
+            self.found.clear()
+            _, outcome = self.seen(lambda: self.finding(key))
+            if not self.found:
                 return [], wide_leaves(jax.device_get(outcome.result()))
-            if found - self.described:
-                self.described |= found
-                self.compiled = self.call.hooked(self.spec, self._describing)
+            if self.found - self.described:
+                self.described |= self.found
+                self.compiled = self.call.hooked(self.spec, self._with)
         chosen = np.zeros(max(1, len(self.number)), bool)
         chosen[[self.number[path] for path in replaced]] = True
         seen, outcome = self.seen(lambda: self.compiled(key, chosen))
@@ -355,14 +337,21 @@ class _Search(Watched):
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Watches the results of an equation, and replaces some."""
-        if step.path not in self.described:
-            return results
-        return [
-            self._looked_at(step, words, operands, x) if _may_be_nan(x) else x
-            for x in results
-        ]
+        if self.replaced is None:
+            found = functools.partial(self.found.add, step.path)
+            for x in [] if step.bodies else filter(_may_be_nan, results):
+                nan, infinite, _ = _made(_floats(operands), x)
+                made = jnp.any(nan | infinite)
+                lax.cond(made, lambda: jax.debug.callback(found), lambda: None)
+        elif step.path in self.described:
+            heals = self.replaced[self.number[step.path]]
+            look = functools.partial(self._looked_at, step, words, operands, heals)
+            return [look(x) if _may_be_nan(x) else x for x in results]
+        return results
 
-    def _looked_at(self, step: Step, words: Words, operands: list, x: Array) -> Array:
+    def _looked_at(
+        self, step: Step, words: Words, operands: list, heals: Array, x: Array
+    ) -> Array:
         floats = _floats(operands)
         nan, infinite, had_any = _made(floats, x)
         made = nan | infinite
@@ -390,8 +379,7 @@ class _Search(Watched):
         lax.cond(
             jnp.any(made), lambda: self.send(step.path, numbers(), place), lambda: None
         )
-        heal = self.replaced[self.number[step.path]] & made & ~had_any
-        return jnp.where(heal, jnp.ones((), x.dtype), x)
+        return jnp.where(heals & made & ~had_any, jnp.ones((), x.dtype), x)
 
 
 def _may_be_nan(x: Any) -> bool:
