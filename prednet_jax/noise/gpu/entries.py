@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from prednet_jax.noise.gpu import hlo
 from prednet_jax.noise.gpu.compilation import Compiled, KernelLaunch
+from prednet_jax.noise.gpu.hlo import Instruction, Program, read
 from prednet_jax.noise.plan import Step
 
 # From the worst to the best.
@@ -48,7 +48,7 @@ def entries_of(
     deterministic: bool,
 ) -> tuple[AuditEntry, ...]:
     """Returns the entries of a program compiled from `steps`, the worst first."""
-    program = hlo.read(compiled.hlo)
+    program = read(compiled.hlo)
     # From this capability on, operands may be rounded to TF32, and kernels be Triton's.
     ampere = capability >= (8, 0)
     tuned = ampere and not deterministic
@@ -102,7 +102,7 @@ def entries_of(
     )
 
 
-def _opcode(each: hlo.Instruction) -> str:
+def _opcode(each: Instruction) -> str:
     """Returns the opcode, whether the instruction waits for its result or starts it."""
     return each.opcode.removesuffix("-start")
 
@@ -123,10 +123,7 @@ _EXPECTED = {
 
 
 def _where(
-    program: hlo.Program,
-    each: hlo.Instruction,
-    around: hlo.Instruction,
-    steps: Sequence[Step],
+    program: Program, each: Instruction, around: Instruction, steps: Sequence[Step]
 ) -> Place:
     """Returns JAX's primitive and the user's line of an instruction."""
     expected = _EXPECTED.get(_opcode(each), "")
@@ -153,9 +150,7 @@ def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> st
     return next((x for x in here if re.search(expected, x)), name)
 
 
-def _joined(
-    program: hlo.Program, each: hlo.Instruction, steps: Sequence[Step]
-) -> list[Place]:
+def _joined(program: Program, each: Instruction, steps: Sequence[Step]) -> list[Place]:
     """Returns primitives and lines of collectives that XLA merged, without names."""
     expected = _EXPECTED.get(_opcode(each))
     if expected is None:
@@ -164,10 +159,10 @@ def _joined(
     by_name = {x.name: x for x in body}
     moves = ("bitcast", "get-tuple-element", "copy", "slice", "fusion", "-done")
 
-    def users(x: hlo.Instruction) -> list[hlo.Instruction]:
+    def users(x: Instruction) -> list[Instruction]:
         return [y for y in body if x.name in y.operands and y.opcode.endswith(moves)]
 
-    def operands(x: hlo.Instruction) -> list[hlo.Instruction]:
+    def operands(x: Instruction) -> list[Instruction]:
         return [by_name[name] for name in x.operands if name in by_name]
 
     # The instructions that unpack its result keep the names of the user's collectives;
@@ -195,7 +190,7 @@ _FLOAT = re.compile(r"\b(?:f\d+|bf16|c64|c128)\w*\[")
 _ROUNDING = frozenset({"add", "multiply", "subtract", "divide"})
 
 
-def _combines(program: hlo.Program, each: hlo.Instruction) -> bool:
+def _combines(program: Program, each: Instruction) -> bool:
     """Returns whether an instruction combines floats in an order that matters."""
     body = program.computations.get(each.attribute("to_apply"), ())
     return _FLOAT.search(each.type) is not None and any(
@@ -236,11 +231,7 @@ _MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
 
 
 def _reduction(
-    program: hlo.Program,
-    each: hlo.Instruction,
-    text: str,
-    deterministic: bool,
-    tuned: bool,
+    program: Program, each: Instruction, text: str, deterministic: bool, tuned: bool
 ) -> Iterator[Finding]:
     """Describes sums in an order that the kernel fixes."""
     if each.opcode in ("dot", "convolution") and _FLOAT.search(each.type):
@@ -329,7 +320,7 @@ def is_call(kind: str) -> bool:
     return _CALLS.search(kind) is not None
 
 
-def _called(each: hlo.Instruction, deterministic: bool) -> Iterator[Finding]:
+def _called(each: Instruction, deterministic: bool) -> Iterator[Finding]:
     if each.opcode not in ("custom-call", "fft", "triangular-solve", "cholesky"):
         return
     target = each.attribute("custom_call_target") or each.opcode
@@ -364,9 +355,7 @@ _GROUPS = re.compile(
 )
 
 
-def _collective(
-    program: hlo.Program, each: hlo.Instruction, place: Place
-) -> AuditEntry:
+def _collective(program: Program, each: Instruction, place: Place) -> AuditEntry:
     groups = _GROUPS.search(each.attributes)
     written = not place[0] or place[0].startswith(_WRITTEN)
     by = "" if written else ", inserted by the partitioner"
@@ -392,9 +381,7 @@ _FUSED = re.compile(r"\bfma\.rn(?:\.ftz)?\.(?:f32|f64|f16|bf16)")
 _APPROXIMATE = re.compile(r"\b(?:div\.(?:full|approx)|(?:sqrt|rcp)\.approx)[\w.]*")
 
 
-def _arithmetic(
-    each: hlo.Instruction, opcodes: Collection[str], text: str
-) -> str | None:
+def _arithmetic(each: Instruction, opcodes: Collection[str], text: str) -> str | None:
     """Returns why an operation has other bits on other platforms, or None."""
     if not _FLOAT.search(each.type):
         return None
@@ -415,7 +402,7 @@ def _arithmetic(
 
 
 def _denormals(
-    program: hlo.Program, compiled: Compiled, steps: Sequence[Step]
+    program: Program, compiled: Compiled, steps: Sequence[Step]
 ) -> Iterator[AuditEntry]:
     """Yields the first operation on floats, because denormal results may be flushed."""
     for launch in compiled.launches:
@@ -434,7 +421,7 @@ def _denormals(
 
 
 def _reduced(
-    program: hlo.Program, each: hlo.Instruction, text: str, tf32: bool
+    program: Program, each: Instruction, text: str, tf32: bool
 ) -> Iterator[Finding]:
     """Finds products of float32 whose operands are rounded."""
     target = each.attribute("custom_call_target")

@@ -24,6 +24,8 @@ MAX_PAIRS = 4_000_000
 # Primitives of values that no equation computed.
 INPUT_PRIMITIVES = ("argument", "constant")
 
+# The values of one program.
+Values = Sequence[Recorded]
 # Positions of a recorded value and of a value here.
 Pairs = list[tuple[int, int]]
 
@@ -47,7 +49,7 @@ class UnmatchedEquations(NamedTuple):
 
 
 def align_recording(
-    recording: Recording, here: Sequence[Recorded], name: str
+    recording: Recording, here: Values, name: str
 ) -> tuple[Pairs, tuple[UnmatchedEquations, ...]]:
     """Returns pairs of a recorded value and one here, and the programs' differences.
 
@@ -95,7 +97,7 @@ def align_recording(
     return pairs, tuple(unmatched)
 
 
-def align(a: Sequence[Recorded], b: Sequence[Recorded]) -> Pairs:
+def align(a: Values, b: Values) -> Pairs:
     """Returns the pairs of values of two programs that correspond, in order."""
     kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
     if kinds_a == kinds_b:
@@ -132,9 +134,7 @@ def _kind(value: Recorded) -> tuple:
     return value.within, value.primitive, value.shape, value.dtype, name
 
 
-def _pair_results(
-    a: Sequence[Recorded], first_a: int, b: Sequence[Recorded], first_b: int
-) -> Pairs:
+def _pair_results(a: Values, first_a: int, b: Values, first_b: int) -> Pairs:
     """Returns pairs of results of the same names, or else of the same positions."""
     names = {one.path: first_a + i for i, one in enumerate(a[first_a:])}
     named = [(names.get(one.path), first_b + j) for j, one in enumerate(b[first_b:])]
@@ -145,10 +145,7 @@ def _pair_results(
 
 
 def _align_equations(
-    a: Sequence[Recorded],
-    b: Sequence[Recorded],
-    kinds_a: Sequence[tuple],
-    kinds_b: Sequence[tuple],
+    a: Values, b: Values, kinds_a: Sequence[tuple], kinds_b: Sequence[tuple]
 ) -> Pairs:
     """Returns pairs of the values that are not results."""
 

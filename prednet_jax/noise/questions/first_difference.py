@@ -18,6 +18,7 @@ from jax import Array
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.questions import alignment, sampling
+from prednet_jax.noise.questions.alignment import Pairs, Values
 from prednet_jax.noise.questions.distances import (
     Distance,
     NoiseEffect,
@@ -149,10 +150,10 @@ class _Found(NamedTuple):
 
 def against(
     recording: Recording,
-    values: Sequence[Recorded],
-    noisy: Iterable[Sequence[Recorded]],
+    values: Values,
+    noisy: Iterable[Values],
     name: str = "this function",
-    further: Iterable[Sequence[Recorded]] = (),
+    further: Iterable[Values] = (),
 ) -> Differences:
     """Compares the values of a run here with a recording, and with runs under noise.
 
@@ -165,7 +166,7 @@ def against(
     index = {one.path: i for i, one in enumerate(values)}
     effects = [effect_of_noise(one) for one in values]
 
-    def see(noisy: Iterable[Sequence[Recorded]]) -> None:
+    def see(noisy: Iterable[Values]) -> None:
         for value in itertools.chain.from_iterable(noisy):
             i = index.get(value.path)
             if i is not None:
@@ -221,9 +222,7 @@ def against(
     return report
 
 
-def _only(
-    note: str, values: Sequence[Recorded], paired: Collection[int]
-) -> Iterator[Difference]:
+def _only(note: str, values: Values, paired: Collection[int]) -> Iterator[Difference]:
     """Yields the results of one program that the other does not have."""
     for i, one in enumerate(values):
         if one.primitive == "result" and i not in paired:
@@ -231,9 +230,7 @@ def _only(
 
 
 def _flipped(
-    values: Sequence[Recorded],
-    distances: Mapping[int, Distance],
-    effects: Sequence[NoiseEffect],
+    values: Values, distances: Mapping[int, Distance], effects: Sequence[NoiseEffect]
 ) -> set[int]:
     """Returns the values computed after a decision that differs from the recorded one.
 
@@ -266,9 +263,7 @@ def _changed(there: Recorded, here: Recorded) -> str:
     return "" if same else ", ".join(kinds)
 
 
-def _reaching_results(
-    values: Sequence[Recorded], agreeing: Collection[int]
-) -> set[int]:
+def _reaching_results(values: Values, agreeing: Collection[int]) -> set[int]:
     """Returns the values that differ up to a result, or the end of known values.
 
     `agreeing` are the positions of the values that are the same in both programs.
@@ -290,10 +285,7 @@ def _reaching_results(
 
 
 def _with_causes(
-    there: Sequence[Recorded],
-    here: Sequence[Recorded],
-    pairs: alignment.Pairs,
-    beyond: Sequence[_Found],
+    there: Values, here: Values, pairs: Pairs, beyond: Sequence[_Found]
 ) -> list[Difference]:
     """Returns the entries, each after the unmatched equation that made it differ."""
     sides = (there, here)
@@ -354,7 +346,7 @@ def _first_execution(
 
 
 def _first_unmatched_ancestor(
-    values: Sequence[Recorded], matched: set[int], start: int
+    values: Values, matched: set[int], start: int
 ) -> list[int]:
     """Returns the first equation without a counterpart that a value was made from."""
     seen: set[int] = set()
@@ -367,9 +359,7 @@ def _first_unmatched_ancestor(
     return [min(seen)] if seen else []
 
 
-def _last_unused_unmatched(
-    values: Sequence[Recorded], matched: set[int], stop: int
-) -> list[int]:
+def _last_unused_unmatched(values: Values, matched: set[int], stop: int) -> list[int]:
     """Returns the last equation before `stop` with neither counterpart nor reader."""
     read = {i for one in values for i in one.operands}
     free = [i for i in range(stop) if i not in matched and i not in read]

@@ -25,6 +25,9 @@ from prednet_jax.noise.types import Function
 
 NOISY = ("identical", "order", "rounding")
 ORDER = ReductionOrder(granularity="element")
+# For each layer the numbers of its values, one for each loop step, and its array.
+Numbers = Mapping[str, Sequence[int]]
+Arrays = Mapping[str, np.ndarray]
 _LEGEND = [
     "right up to: the values of these lines are the reference's;",
     "look at: one of these lines is wrong, or a line is missing before them;",
@@ -226,26 +229,20 @@ def _separate(
             last[i] = name
 
 
-def _computed(
-    program: Program, marked: Mapping[str, Sequence[int]]
-) -> dict[str, np.ndarray]:
+def _computed(program: Program, marked: Numbers) -> dict[str, np.ndarray]:
     """Returns the layers as the program computes them, loop steps stacked."""
     numbers = [i for several in marked.values() for i in several]
     plain = jax.jit(lambda x: program.values(numbers, x, {}))(program.arrays)
     return _stacked(plain, marked)
 
 
-def _stacked(
-    values: Mapping[int, ArrayLike], marked: Mapping[str, Sequence[int]]
-) -> dict[str, np.ndarray]:
+def _stacked(values: Mapping[int, ArrayLike], marked: Numbers) -> dict[str, np.ndarray]:
     """Returns the arrays of layers, loop steps stacked."""
     parts = {n: [np.asarray(values[i]) for i in marked[n]] for n in marked}
     return {n: x[0] if len(x) == 1 else np.stack(x) for n, x in parts.items()}
 
 
-def _split(
-    arrays: Mapping[str, np.ndarray], marked: Mapping[str, Sequence[int]]
-) -> dict[int, np.ndarray]:
+def _split(arrays: Arrays, marked: Numbers) -> dict[int, np.ndarray]:
     """Returns the values of layers by number, one for each loop step."""
     return {
         i: part
@@ -256,8 +253,8 @@ def _split(
 
 def _compared(
     program: Program,
-    marked: Mapping[str, Sequence[int]],
-    there: Mapping[str, np.ndarray],
+    marked: Numbers,
+    there: Arrays,
     noise: NoiseSpec,
     key: Array,
     draws: int,
@@ -313,9 +310,7 @@ def _compared(
     return [layer(name, i) for name, i in worst.items()]
 
 
-def _marked(
-    program: Program, theirs: Mapping[str, np.ndarray]
-) -> dict[str, tuple[int, ...]]:
+def _marked(program: Program, theirs: Arrays) -> dict[str, tuple[int, ...]]:
     """Returns the numbers of the values of each layer, by name."""
     known = {"".join(canonical(name)) for name in theirs}
     marked: dict[str, tuple[int, ...]] = {}
@@ -347,9 +342,9 @@ def _is_result(name: str) -> bool:
 
 def _arranged(
     program: Program,
-    marked: Mapping[str, Sequence[int]],
-    ours: Mapping[str, np.ndarray],
-    theirs: Mapping[str, np.ndarray],
+    marked: Numbers,
+    ours: Arrays,
+    theirs: Arrays,
     names: Mapping[str, str],
 ) -> tuple[dict[str, np.ndarray], str]:
     """Returns the reference in the order of axes here, and that order in words."""

@@ -44,6 +44,8 @@ NARROWER = 8.0
 # numbers tell it: some like .5 are in every format.
 _FORMATS = {kind: NARROW[kind] for kind in map(np.dtype, (jnp.bfloat16, np.float16))}
 _DISTINCT = 16
+# For each value the differences that noise makes in it, in float64.
+Drawn = Mapping[int, list[np.ndarray]]
 _NOTHING: Mapping[int, Callable] = MappingProxyType({})
 
 
@@ -70,9 +72,7 @@ class SubstitutedValues:
             numbers, arrays, known, changed
         )
 
-    def drawn(
-        self, spec: NoiseSpec, key: Array, draws: int
-    ) -> dict[int, list[np.ndarray]]:
+    def drawn(self, spec: NoiseSpec, key: Array, draws: int) -> Drawn:
         """Returns the differences that noise makes in each value.
 
         Values of the reference that the program has in a narrower type move by a step
@@ -162,9 +162,7 @@ class SubstitutedValues:
         read = (j for n in nodes for j in n.operands)
         return next((NARROW[formats[j]] for j in (i, *read) if j in formats), "")
 
-    def rounded(
-        self, formats: Mapping[int, np.dtype], drawn: Mapping[int, list[np.ndarray]]
-    ) -> Mapping[int, list[np.ndarray]]:
+    def rounded(self, formats: Mapping[int, np.dtype], drawn: Drawn) -> Drawn:
         """Returns the differences under noise where the reference was rounded, too.
 
         In each draw its values move by up to half a step of their format.

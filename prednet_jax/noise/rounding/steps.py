@@ -40,6 +40,7 @@ from prednet_jax.noise.rounding.error_free import (
 from prednet_jax.noise.specs import FORMATS
 
 Draw = Callable[[int], Array]
+Operands = tuple[Array, ...]
 
 # Ranges of at most this many integers are drawn by a 16-bit multiplication, whose
 # probabilities are off by less than 2^-12; others by a remainder, off by 2^-11 at most.
@@ -79,7 +80,7 @@ def _step(x: Array, count: Array, most: int) -> Array:
 def stochastic(
     primitive: str,
     value: Array,
-    operands: tuple[Array, ...],
+    operands: Operands,
     mantissa_bits: int | None,
     draw: Draw,
     zero: Array,
@@ -234,7 +235,7 @@ def to_format(name: str, x: Array) -> Array:
 def monte_carlo(
     primitive: str,
     value: Array,
-    operands: tuple[Array, ...],
+    operands: Operands,
     draw: Draw,
     zero: Array,
     mode: str,
@@ -297,7 +298,7 @@ def _inexactness(x: Array, random: Array, precision: int) -> Array:
 def _exact(
     primitive: str,
     value: Array,
-    args: tuple[Array, ...],
+    args: Operands,
     draw: Draw,
     zero: Array,
     precision: int,
@@ -319,11 +320,7 @@ def _exact(
 
 
 def _propagated(
-    primitive: str,
-    q: Array,
-    args: tuple[Array, ...],
-    noise: tuple[Array, ...],
-    zero: Array,
+    primitive: str, q: Array, args: Operands, noise: Operands, zero: Array
 ) -> Array:
     """Returns the first-order effect of the operands' noise on the result `q`."""
     (a, *b), (na, *nb) = args, noise
