@@ -27,12 +27,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
-from prednet_jax.noise.leaves import (
-    check_no_texts,
-    rms,
-    subtract,
-    wide_leaves,
-)
+from prednet_jax.noise.leaves import check_no_texts, rms, subtract, wide_leaves
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words
