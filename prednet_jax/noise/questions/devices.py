@@ -27,8 +27,11 @@ from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 from prednet_jax.noise.tables import format_table
-from prednet_jax.noise.types import Aval, PyTree, Values
+from prednet_jax.noise.types import PyTree, Values
 
+# The sizes of a mesh's axes by name, and the sharding of each array.
+Sizes = Mapping[str, int]
+Placed = tuple[PartitionSpec, ...]
 # XLA's own order on a CPU, so that a machine with forced host devices gives these bits.
 SUMS_BY_RANK = ReductionOrder(profile="collectives", collectives="sequential")
 
@@ -169,7 +172,7 @@ def devices_table(
     expect(len(several) == 1, "mesh", mesh, accepted)
 
     def measure(key: Array, /, *args: PyTree, **kwargs: PyTree) -> DevicesTable:
-        def over(sizes: Mapping[str, int]) -> Callable:
+        def over(sizes: Sizes) -> Callable:
             return functools.partial(devices(fn, mesh=sizes, **options), key)
 
         alone = BoundCall(over(dict.fromkeys(mesh, 1)), args, kwargs)
@@ -209,7 +212,7 @@ def _with_order(spec: NoiseSpec) -> NoiseSpec:
     return compose(*ordered)
 
 
-def _mesh(sizes: Mapping[str, int], kind: AxisType) -> AbstractMesh:
+def _mesh(sizes: Sizes, kind: AxisType) -> AbstractMesh:
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), (kind,) * len(sizes))
 
 
@@ -218,8 +221,8 @@ def _is_spec(x: object) -> bool:
 
 
 def _checked_specs(
-    name: str, specs: PyTree, tree: PyTree, sizes: Mapping[str, int], each: str
-) -> tuple[PartitionSpec, ...]:
+    name: str, specs: PyTree, tree: PyTree, sizes: Sizes, each: str
+) -> Placed:
     """Returns the sharding of each array of a pytree; None is replicated."""
     named, shape = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_mutable)
     given = jax.tree.map(
@@ -257,11 +260,7 @@ def _checked_specs(
 
 
 def _traced(
-    fn: Callable,
-    arrays: Values,
-    placed: tuple[PartitionSpec, ...] | None,
-    sizes: Mapping[str, int],
-    out_specs: PyTree,
+    fn: Callable, arrays: Values, placed: Placed | None, sizes: Sizes, out_specs: PyTree
 ) -> Traced:
     """Returns the program of a function over the mesh, rewritten for one device."""
     mesh = _mesh(sizes, AxisType.Auto if placed is None else AxisType.Explicit)
@@ -315,11 +314,7 @@ def _traced(
 
 
 def _body(
-    fn: Callable,
-    in_specs: tuple,
-    out_specs: PyTree,
-    arrays: Sequence[Aval],
-    sizes: Mapping[str, int],
+    fn: Callable, in_specs: Placed, out_specs: PyTree, arrays: list, sizes: Sizes
 ) -> Callable:
     """Returns a body's shard_map; without `out_specs` no result may vary."""
     seen: list[Outcome] = []

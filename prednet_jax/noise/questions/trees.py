@@ -149,7 +149,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
         if not _same_content(pairs[i][2], pairs[j][3])
     }
     judged = [
-        _judged(*pair, *order, named.get(i, ""))
+        _judged(pair, *order, named.get(i, ""))
         for i, (pair, order) in enumerate(zip(pairs, _orders(pairs), strict=True))
     ]
     # A block has its place by the name of the whole array.
@@ -415,19 +415,14 @@ def _orders(pairs: Sequence[_Found]) -> list[tuple[layouts.Layout, bool]]:
 
 
 def _judged(
-    name: str,
-    reference: str,
-    v: np.ndarray,
-    r: np.ndarray,
-    order: layouts.Layout,
-    is_other: bool,
-    named: str,
+    pair: _Found, order: layouts.Layout, is_other: bool, named: str
 ) -> WeightPair:
     """Compares two weights and returns the pair.
 
     `order` is the order of axes, `is_other` whether the others have another one, and
     `named` the name there that the name here says, or "".
     """
+    name, reference, v, r = pair
     moved = order.arrange(r, v.shape)
     wide, other = wide_leaves([v, moved])
     away = np.abs(subtract(wide, other))

@@ -23,13 +23,16 @@ from prednet_jax.noise.random_bits import Draws, Pool
 from prednet_jax.noise.rounding import error_free, steps
 from prednet_jax.noise.rounding.error_free import FLOATS, format_of, to_bits
 
+# Integers that tell the draws of one pool apart.
+Salts = tuple[int, ...]
+
 
 def apply(
     spec: specs.NoiseSpec,
     value: Array,
     operands: Sequence[Array],
     pool: Pool,
-    salt: tuple[int, ...] = (),
+    salt: Salts = (),
     *,
     primitive: str = "",
 ) -> Array:
@@ -78,7 +81,7 @@ def perturb_operands(
     primitive: str,
     operands: Sequence[Array],
     pool: Pool,
-    salt: tuple[int, ...] = (),
+    salt: Salts = (),
     *,
     routine: bool = False,
 ) -> list[Array]:
@@ -113,16 +116,11 @@ def perturb_operands(
 
 
 def _inexact(
-    spec: specs.MonteCarlo,
-    position: int,
-    label: str,
-    x: Array,
-    pool: Pool,
-    salt: tuple[int, ...],
+    spec: specs.MonteCarlo, position: int, label: str, x: Array, pool: Pool, salt: Salts
 ) -> Array:
     """Perturbs an operand, or both parts of a complex one; keeps other types."""
 
-    def bounded(x: Array, salt: tuple[int, ...], part: str = "") -> Array:
+    def bounded(x: Array, salt: Salts, part: str = "") -> Array:
         own = Draws(pool, random_bits.factor((*salt, position)))
         return _bounded(spec, position, label + part, x, own)
 
@@ -211,7 +209,7 @@ _bounded = _straight_through(_perturbed_operand, 3)
 _rounded = _straight_through(steps.to_format, 1)
 
 
-def _other(salt: tuple[int, ...]) -> tuple[int, ...]:
+def _other(salt: Salts) -> Salts:
     """Returns the salt of an imaginary part, given that of the real part."""
     return (*salt, zlib.crc32(b"imaginary"))
 
