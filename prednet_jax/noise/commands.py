@@ -8,7 +8,7 @@ decorator names its tool, whose options are its flags. `FLAGS` describes the fla
 import argparse
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -275,12 +275,7 @@ def _training(context: CommandContext) -> object:
     """
     # A wrong noise is refused before the function runs.
     spec, options = context.spec, context.options
-    given = context.call.result()
-    if not isinstance(given, tuple) or len(given) != 3:
-        raise NoiseError(
-            f"{options.target}: expected a function that gives (step, state, "
-            f"batches), as noise.training takes them, not {_named(given)}"
-        )
+    given = _several(context, 3, "(step, state, batches), as noise.training takes them")
     about = {"updates": options.updates or None, "draws": options.draws}
     band = noise.training(*given, spec=spec, **about)(context.key)
     losses = context.value("losses")
@@ -297,16 +292,11 @@ def _curves(context: CommandContext) -> object:
     """
     options = context.options
     if options.target is not None:
-        pair = context.call.result()
+        pair = _several(context, 2, "two sets of curves (a, b)")
     elif None in (options.a, options.b):
         raise NoiseError("curves: expected --a and --b, or a function that gives both")
     else:
         pair = [_only_array(context, n, getattr(options, n)) for n in ("a", "b")]
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise NoiseError(
-            f"{options.target}: expected a function that gives two sets of curves "
-            f"(a, b), not {_named(pair)}"
-        )
     return noise.curves(*pair, paired=options.paired, margin=options.margin)
 
 
@@ -341,9 +331,14 @@ def _audit(context: CommandContext) -> object:
     return CommandResult(f"XLA's CUDA compiler is in {folder}", {"folder": str(folder)})
 
 
-def _named(value: object) -> str:
-    kind = type(value).__name__
-    return f"{kind} of {len(value)}" if isinstance(value, tuple | list) else kind
+def _several(context: CommandContext, count: int, what: str) -> Sequence[PyTree]:
+    """Returns what the function gives, if it gives so many results."""
+    given, named = context.call.result(), context.options.target
+    kind, several = type(given).__name__, isinstance(given, tuple | list)
+    kind += f" of {len(given)}" if several else ""
+    if not several or len(given) != count:
+        raise NoiseError(f"{named}: expected a function that gives {what}, not {kind}")
+    return given
 
 
 def _only_array(context: CommandContext, flag: str, file: str) -> np.ndarray:

@@ -181,6 +181,11 @@ def in_words(tree: PyTree) -> str:
     return f"a {type(tree).__name__} {many}{f' ({first})' * bool(paths)}"
 
 
+def is_float(x: Any) -> bool:
+    """Returns whether an array or a Python number is floating-point, and real."""
+    return jnp.issubdtype(jnp.result_type(x), jnp.floating)
+
+
 def subtract(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns `x - y`, and 0 where both are NaN or the same infinity."""
     with np.errstate(invalid="ignore"):

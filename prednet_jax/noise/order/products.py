@@ -99,10 +99,7 @@ def cut_dot(
     def lost(zero: Array, coin: Coin, a: Array, b: Array) -> Array:
         sizes = product(jnp.abs(a), jnp.abs(b), params["dimension_numbers"])
         at = _samples(sizes.shape, terms)
-        rows, columns = (
-            _rows_of(x, contracted, shared)
-            for x, contracted, shared in ((a, lc, lb), (b, rc, rb))
-        )
+        rows, columns = _rows_of(a, lc, lb), _rows_of(b, rc, rb)
         first, last = at[: rows.ndim - 1], (*at[: len(lb)], *at[rows.ndim - 1 :])
         pairs = ((rows, first), (columns, last))
         x, y = (jnp.reshape(r[i], (-1, terms)).astype(sizes.dtype) for r, i in pairs)

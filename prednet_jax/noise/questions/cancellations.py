@@ -27,7 +27,13 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, random_bits
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
-from prednet_jax.noise.leaves import check_no_texts, rms, subtract, wide_leaves
+from prednet_jax.noise.leaves import (
+    check_no_texts,
+    is_float,
+    rms,
+    subtract,
+    wide_leaves,
+)
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words
@@ -235,10 +241,7 @@ def _is_sum(step: Step) -> bool:
 
 def _size_of_terms(step: Step, operands: list) -> Array:
     """Returns the sum of the terms' magnitudes, with the shape of the result."""
-    sizes = [
-        jnp.abs(x) if jnp.issubdtype(jnp.result_type(x), jnp.floating) else x
-        for x in operands
-    ]
+    sizes = [jnp.abs(x) if is_float(x) else x for x in operands]
     if step.name in _PAIRS:
         total = sizes[0]
         for x in sizes[1:]:

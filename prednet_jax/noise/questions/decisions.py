@@ -20,7 +20,7 @@ from jax.typing import ArrayLike
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
-from prednet_jax.noise.leaves import check_no_texts, given_array
+from prednet_jax.noise.leaves import check_no_texts, given_array, is_float
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import precision, sampling
 from prednet_jax.noise.random_bits import Words
@@ -375,7 +375,7 @@ def _decided(step: Step, operands: Values, results: Values) -> Values:
         z = operands[0]
         return [_side(*_CUTS[step.name](jnp.real(z), jnp.imag(z)))]
     if step.name in OPAQUE:  # A whole number, such as a sign, is a decision.
-        numbers = [x for x in results if jnp.issubdtype(x.dtype, jnp.floating)]
+        numbers = filter(is_float, results)
         whole = [jnp.where(x == jnp.round(x), x, jnp.nan) for x in numbers]
         return [*_discrete(results), *whole]
     if step.name == "sort":

@@ -67,10 +67,8 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
             sums = functools.partial(np.sum, axis=along, keepdims=True)
             # Of one number, or equal ones, any factor would explain the difference.
             differs = x0 != r0
-            least, most = (
-                f(np.where(differs, x0, empty), along)
-                for f, empty in ((np.min, np.inf), (np.max, -np.inf))
-            )
+            least = np.min(np.where(differs, x0, np.inf), along)
+            most = np.max(np.where(differs, x0, -np.inf), along)
             if np.any(least == most):
                 continue
             factor = np.nan_to_num(sums(x0 * r0) / sums(x0 * x0), nan=1.0)

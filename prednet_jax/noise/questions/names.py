@@ -149,10 +149,9 @@ def match(
                     f"{shortened(known, 8)}; the nearest is {near[0]!r}"
                 )
     pairs = dict(names)
-    mine, yours = (
-        {n: canonical(n) for n in every if n not in taken}
-        for every, taken in ((here, names.keys()), (there, set(names.values())))
-    )
+    taken_there = set(names.values())
+    mine = {n: canonical(n) for n in here if n not in names}
+    yours = {n: canonical(n) for n in there if n not in taken_there}
     for same in (lambda a, b: "".join(a) == "".join(b), _ends_with):
         fits = {n: [t for t, b in yours.items() if same(a, b)] for n, a in mine.items()}
         taken = [t for several in fits.values() for t in several]

@@ -23,7 +23,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat, quantiles
 from prednet_jax.noise.arguments import Outcome, is_number
 from prednet_jax.noise.errors import check_draws
-from prednet_jax.noise.leaves import Result, named_leaves, wide_leaves
+from prednet_jax.noise.leaves import Result, is_float, named_leaves, wide_leaves
 from prednet_jax.noise.loops import LoopError
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import sampling
@@ -389,11 +389,7 @@ def _may_be_nan(x: Any) -> bool:
 
 def _floats(operands: list) -> list[Array]:
     """Returns the operands that may be NaN."""
-    return [
-        jnp.asarray(o)
-        for o in operands
-        if jnp.issubdtype(jnp.result_type(o), jnp.floating) and np.size(o)
-    ]
+    return [jnp.asarray(o) for o in operands if is_float(o) and np.size(o)]
 
 
 def _made(operands: list[Array], x: Array) -> tuple[Array, Array, Array]:

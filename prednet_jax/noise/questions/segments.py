@@ -219,25 +219,23 @@ class Program:
         carry = operands[n_consts : n_consts + n_carry]
         steps = range(params["length"])
         rows: dict[int, list[int]] = {}
+        slices = list(zip(xs, body.jaxpr.invars[n_consts + n_carry :], strict=True))
         for t in reversed(steps) if params["reverse"] else steps:
             row = [
                 self._add(lambda x, t=t: [x[t]], [x], [var.aval], step)[0]
-                for x, var in zip(
-                    xs, body.jaxpr.invars[n_consts + n_carry :], strict=True
-                )
+                for x, var in slices
             ]
             out = self._flatten(body, [*consts, *carry, *row])
             carry, rows[t] = out[:n_carry], out[n_carry:]
-        avals = [var.aval for var in step.equation.outvars[n_carry:]]
-        return carry + [
-            self._add(
-                lambda *parts: [jnp.stack(parts)],
-                [rows[t][i] for t in steps],
-                [aval],
-                step,
-            )[0]
-            for i, aval in enumerate(avals)
-        ]
+
+        def stacked(*parts: Array) -> list[Array]:
+            return [jnp.stack(parts)]
+
+        results = list(carry)
+        for i, var in enumerate(step.equation.outvars[n_carry:]):
+            parts = [rows[t][i] for t in steps]
+            results += self._add(stacked, parts, [var.aval], step)
+        return results
 
 
 def _sources(step: Step | None) -> Iterator[str]:

@@ -122,12 +122,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
         >>> noise.compare_trees({"dense": kernel}, {"fc.weight": kernel.T}).equal
         True
     """
-    here, there = (
-        names.arrays_of(
-            what, tree if isinstance(tree, str | os.PathLike) else _flat(tree)
-        )
-        for what, tree in (("params", params), ("reference", reference))
-    )
+    here, there = _flat("params", params), _flat("reference", reference)
     place = {name: i for i, name in enumerate(here)}
     rest = (dict(here), dict(there))
     pairs = _pairs(*rest, content=True)
@@ -152,15 +147,13 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
         _judged(pair, *order, named.get(i, ""))
         for i, (pair, order) in enumerate(zip(pairs, _orders(pairs), strict=True))
     ]
-    # A block has its place by the name of the whole array.
-    whole = {p.name: p.name.rpartition("[")[0] for p in judged}
-    judged.sort(
-        key=lambda p: (
-            place.get(p.name, place.get(whole[p.name], 0)),
-            len(p.name),
-            p.name,
-        )
-    )
+
+    def position(pair: WeightPair) -> tuple[int, int, str]:
+        # A block has its place by the name of the whole array.
+        whole = pair.name.rpartition("[")[0]
+        return place.get(pair.name, place.get(whole, 0)), len(pair.name), pair.name
+
+    judged.sort(key=position)
     notes = [_EXCHANGED] if named else []
     if turned:
         one, other, *_ = pairs[min(turned)]
@@ -173,9 +166,12 @@ Weights = dict[str, np.ndarray]
 _Found = tuple[str, str, np.ndarray, np.ndarray]
 
 
-def _flat(tree: PyTree) -> dict[str, PyTree]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {names.path_name(keys): x for keys, x in leaves}
+def _flat(what: str, tree: PyTree) -> Weights:
+    """Returns the arrays of a pytree, or of an .npz file, by name."""
+    if not isinstance(tree, str | os.PathLike):
+        leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+        tree = {names.path_name(keys): x for keys, x in leaves}
+    return names.arrays_of(what, tree)
 
 
 def _same_content(x: np.ndarray, y: np.ndarray) -> bool:

@@ -224,10 +224,8 @@ class SubstitutedValues:
         nodes = self.program.segment([i], self.known)
         read = {i for n in nodes for i in n.operands} & self.known.keys()
         before = [n for n in self.program.nodes if read.intersection(n.results)]
-        lines, after = (
-            dict.fromkeys(n.sources[0] for n in some if n.sources)
-            for some in (nodes, before)
-        )
+        lines = dict.fromkeys(n.sources[0] for n in nodes if n.sources)
+        after = dict.fromkeys(n.sources[0] for n in before if n.sources)
         callers = (line for n in nodes for line in n.sources[1:])
         lines |= dict.fromkeys(line for line in callers if line not in self.shared)
         elsewhere = tuple(line for line in after if line not in lines)
