@@ -257,12 +257,12 @@ def _devices(context: CommandContext) -> object:
         compare = noise.devices_table(fn, mesh=table, draws=draws, **options)
         return context.call._replace(fn=compare).result(key)
     mesh = {axis: size for axis, (size,) in sizes.items()}
-    over, alone = (
-        context.call._replace(
-            fn=functools.partial(noise.devices(fn, mesh=each, **options), key)
-        )
-        for each in (mesh, dict.fromkeys(mesh, 1))
-    )
+
+    def on(mesh: Mapping[str, int]) -> BoundCall:
+        run = noise.devices(fn, mesh=mesh, **options)
+        return context.call._replace(fn=functools.partial(run, key))
+
+    over, alone = on(mesh), on(dict.fromkeys(mesh, 1))
     tool = noise.explain(alone.fn, over.result(), alone.result(), draws=draws)
     return alone._replace(fn=tool).result(key)
 

@@ -55,16 +55,13 @@ def arrays_of(what: str, given: object) -> dict[str, np.ndarray]:
         given = dict(zip(short, (x for _, x in leaves), strict=True))
     if not given:
         raise NoiseError(f"{what}: empty: expected arrays by name")
-    given = {name: _array_inside(x) for name, x in given.items()}
-    return {
-        str(name): as_array(
-            given_array(x, f"{what}: {name}", "an array")
-            if isinstance(x, list | tuple)
-            else x,
-            f"{what}: {name}",
-        )
-        for name, x in given.items()
-    }
+    arrays = {}
+    for name, x in given.items():
+        label, x = f"{what}: {name}", _array_inside(x)
+        if isinstance(x, list | tuple):
+            x = given_array(x, label, "an array")
+        arrays[str(name)] = as_array(x, label)
+    return arrays
 
 
 def _array_inside(value: object) -> object:

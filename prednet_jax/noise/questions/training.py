@@ -99,11 +99,9 @@ class Comparison(NamedTuple):
     note: str = ""
 
     def __str__(self) -> str:
-        where = (
-            "stays within the band"
-            if self.first is None
-            else f"leaves the band at update {self.first}"
-        )
+        where = "stays within the band"
+        if self.first is not None:
+            where = f"leaves the band at update {self.first}"
         far = f"{self.ratio:.2g} half widths from its middle ({self.relative:.2g} "
         # A curve that is NaN or infinite has no distance.
         far = f", {far}relative)" if math.isfinite(self.ratio) else ""
