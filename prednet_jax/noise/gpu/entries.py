@@ -5,7 +5,7 @@ Source for XLA's behaviour: openxla/xla, xla/service/gpu and xla/backends/gpu/co
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prednet_jax.noise.gpu.compilation import Compiled, KernelLaunch
@@ -58,6 +58,11 @@ def entries_of(
         if _opcode(x) in _COLLECTIVES:
             launched.setdefault(x.name, KernelLaunch("", x.name, "", (), ()))
     entries: list[AuditEntry] = []
+
+    def add(found: Iterable[Finding], place: Place, kernel: str) -> None:
+        for kind, varies, detail in found:
+            entries.append(AuditEntry(kind, *place, varies, detail, kernel))
+
     unseen = dict(compiled.ptx)
     for name, launch in launched.items():
         instruction, kernel = program.instructions.get(name), launch.kernel
@@ -71,29 +76,23 @@ def entries_of(
         explained = False
         for each in inside:
             place = _where(program, each, instruction, steps)
-            if detail := _arithmetic(each, opcodes, text):
-                entries.append(
-                    AuditEntry("arithmetic", *place, "device", detail, kernel)
-                )
+            add(_arithmetic(each, opcodes, text), place, kernel)
             if each.opcode == "scatter" and atomics:
                 explained = True
-                combines = _combines(program, each)
-                entries.append(_atomic(atomics, combines, place, kernel))
-            for kind, varies, detail in (
-                *_reduction(program, each, text, deterministic, tuned),
-                *_called(each, deterministic),
-                *_reduced(program, each, text, ampere),
-            ):
-                entries.append(AuditEntry(kind, *place, varies, detail, kernel or name))
+                add([_atomic(atomics, _combines(program, each))], place, kernel)
+            add(_reduction(program, each, text, deterministic, tuned), place, kernel)
+            add(_called(each, deterministic), place, kernel or name)
+            add(_reduced(program, each, text, ampere), place, kernel or name)
             if _opcode(each) in _COLLECTIVES:
                 places = [] if place[1] else _joined(program, each, steps)
-                entries += [_collective(program, each, x) for x in places or [place]]
+                for at in places or [place]:
+                    add([_collective(program, each, at[0])], at, each.name)
         if atomics and not explained:
             place = _where(program, instruction, instruction, steps)
-            entries.append(_atomic(atomics, None, place, kernel))
+            add([_atomic(atomics, None)], place, kernel)
     for kernel, text in unseen.items():
         if atomics := _ATOMIC.findall(text):
-            entries.append(_atomic(atomics, None, ("", ""), kernel))
+            add([_atomic(atomics, None)], ("", ""), kernel)
     if not any(e.varies == "device" for e in entries):
         entries += _denormals(program, compiled, steps)
     order = {x: i for i, x in enumerate((*VARIES, *KINDS))}
@@ -202,30 +201,27 @@ _ATOMIC = re.compile(r"\b(?:atom|red|multimem\.red)\.[\w.:]+")
 _FLOAT_ATOMIC = re.compile(r"\.add(?:\.noftz)?\.(?:f16|bf16|f32|f64)")
 
 
-def _atomic(
-    operations: Sequence[str], combines: bool | None, place: Place, kernel: str
-) -> AuditEntry:
-    """Returns atomic operations of threads, which run in order of arrival.
+# Kind, what varies, and a description.
+Finding = tuple[str, str, str]
 
-    `combines` is whether they combine floats. It defaults to None: unknown.
+
+def _atomic(operations: Sequence[str], combines: bool | None) -> Finding:
+    """Describes atomic operations of threads, which run in order of arrival.
+
+    `combines` is whether they combine floats; None if it is unknown.
     """
     unknown = next((x for x in operations if ".cas" in x or ".exch" in x), "")
     if combines is None:
         combines = any(_FLOAT_ATOMIC.search(x) for x in operations)
         if unknown and not combines:
-            detail = f"{unknown}: what it combines could not be read"
-            return AuditEntry("atomic", *place, "call", detail, kernel)
+            return "atomic", "call", f"{unknown}: what it combines could not be read"
     if not combines:
-        detail = f"{operations[0]}: the same bits in every order"
-        return AuditEntry("atomic", *place, "no", detail, kernel)
+        return "atomic", "no", f"{operations[0]}: the same bits in every order"
     loops = any(".cas" in x for x in operations)
     how = "compare-and-swap loop" if loops else operations[0]
-    detail = f"floats are combined in the order of arrival ({how})"
-    return AuditEntry("atomic", *place, "call", detail, kernel)
+    return "atomic", "call", f"floats are combined in the order of arrival ({how})"
 
 
-# Kind, what varies, and a description.
-Finding = tuple[str, str, str]
 _FIXED = "the kernel fixes the order"
 _MATRIX = re.compile(r"\b(?:mma|wgmma|wmma|tcgen05)\S*\.(?:mma)?\S*")
 
@@ -355,18 +351,16 @@ _GROUPS = re.compile(
 )
 
 
-def _collective(program: Program, each: Instruction, place: Place) -> AuditEntry:
+def _collective(program: Program, each: Instruction, primitive: str) -> Finding:
     groups = _GROUPS.search(each.attributes)
-    written = not place[0] or place[0].startswith(_WRITTEN)
+    written = not primitive or primitive.startswith(_WRITTEN)
     by = "" if written else ", inserted by the partitioner"
     name = _COLLECTIVES[_opcode(each)]
     detail = f"{name} over {groups[1] if groups else 'all'}{by}"
     sums = name in ("all-reduce", "reduce-scatter") and _combines(program, each)
     if sums:
         detail += "; NCCL's algorithm fixes the order, by devices and message size"
-    return AuditEntry(
-        "collective", *place, "device" if sums else "no", detail, each.name
-    )
+    return "collective", "device" if sums else "no", detail
 
 
 # Functions that differ between platforms in the last bits.
@@ -381,24 +375,25 @@ _FUSED = re.compile(r"\bfma\.rn(?:\.ftz)?\.(?:f32|f64|f16|bf16)")
 _APPROXIMATE = re.compile(r"\b(?:div\.(?:full|approx)|(?:sqrt|rcp)\.approx)[\w.]*")
 
 
-def _arithmetic(each: Instruction, opcodes: Collection[str], text: str) -> str | None:
-    """Returns why an operation has other bits on other platforms, or None."""
-    if not _FLOAT.search(each.type):
-        return None
-    if each.opcode in _FUNCTIONS:
-        return f"{each.opcode}: each platform computes it in its own way"
+def _arithmetic(
+    each: Instruction, opcodes: Collection[str], text: str
+) -> Iterator[Finding]:
+    """Describes an operation that has other bits on other platforms."""
+    name, detail = each.opcode, ""
     approximate = _APPROXIMATE.search(text)
-    if each.opcode in ("divide", "sqrt") and approximate:
-        return f"{each.opcode}: {approximate[0]} is not correctly rounded"
-    if each.opcode in ("add", "subtract") and "multiply" in opcodes:
-        here, elsewhere = (
-            ("once", "twice") if _FUSED.search(text) else ("twice", "once")
+    if name in _FUNCTIONS:
+        detail = "each platform computes it in its own way"
+    elif name in ("divide", "sqrt") and approximate:
+        detail = f"{approximate[0]} is not correctly rounded"
+    elif name in ("add", "subtract") and "multiply" in opcodes:
+        times = ("once", "twice") if _FUSED.search(text) else ("twice", "once")
+        name = f"{name} and multiply"
+        detail = (
+            f"rounded {times[0]} here, and {times[1]} by compilers that treat fused "
+            "multiply-adds otherwise"
         )
-        return (
-            f"{each.opcode} and multiply: rounded {here} here, and {elsewhere} by "
-            "compilers that treat fused multiply-adds otherwise"
-        )
-    return None
+    if detail and _FLOAT.search(each.type):
+        yield "arithmetic", "device", f"{name}: {detail}"
 
 
 def _denormals(
