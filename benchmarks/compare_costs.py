@@ -9,20 +9,19 @@ windows of 20 frames, by which a reader can compare machines.
 """
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator
 
 from prednet_jax import data, noise, process, tasks
-from prednet_jax.config import AutoencoderConfig, PredNetConfig
+from prednet_jax.config import MIDDLE, SMALL, AutoencoderConfig
 from prednet_jax.objectives import Method
 from prednet_jax.saddles import symmetric
 from prednet_jax.training import loop
 from prednet_jax.training.trainer import Trainer
 
-SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
-IM2COL = PredNetConfig(channels=(3, 6, 12), height=24, width=32, convolution="im2col")
-REFERENCE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
+IM2COL = dataclasses.replace(SMALL, convolution="im2col")
 #: Network, noise and targets of each training.
 TRAININGS = {
     "float32": (SMALL, "none", "true"),
@@ -34,7 +33,7 @@ TRAININGS = {
     "saddle run": (symmetric.NETWORK, symmetric.ARMS["run"], "true"),
     "autoencoder float32": (AutoencoderConfig(), "none", "true"),
     "autoencoder reduction_order": (AutoencoderConfig(), "reduction_order", "true"),
-    "reference": (REFERENCE, "none", "true"),
+    "reference": (MIDDLE, "none", "true"),
 }
 
 

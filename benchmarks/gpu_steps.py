@@ -29,16 +29,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from prednet_jax import process
+from prednet_jax.config import SIZES, convolutions
 from prednet_jax.runs import leash
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: Height, width and channels of the networks that are timed.
-SIZES = {
-    "24x32": (24, 32, (3, 6, 12)),
-    "64x48": (48, 64, (3, 12, 24, 48)),
-    "160x120": (120, 160, (3, 48, 96, 192)),
-}
 #: What a device can do by its vendor's figures, or as measured where a page says so:
 #: operations a second by precision, bytes a second (docs/gpu.md).
 LIMITS = {
@@ -52,12 +48,11 @@ class Step:
     """One training step that is timed.
 
     Attributes:
-        size: one of `SIZES`.
+        size: one of `config.SIZES`.
         batch: sequences trained together.
         precision: as in `process.PRECISIONS`.
         convolution: as in `PredNetConfig`, or `torch`, the peer in PyTorch.
         noise: a noise spec.
-        flags: further XLA flags.
         window: frames of a window.
     """
 
@@ -66,7 +61,6 @@ class Step:
     precision: str = "float32"
     convolution: str = "auto"
     noise: str = "none"
-    flags: str = ""
     window: int = 10
 
 
@@ -78,7 +72,7 @@ def operations(size: str) -> int:
     """
     return sum(
         2 * 3 * s.filter_size**2 * s.in_channels * s.out_channels * s.height * s.width
-        for s in _convolutions(size)
+        for s in convolutions(SIZES[size]).values()
     )
 
 
@@ -91,7 +85,7 @@ def least_bytes(size: str, width: int) -> int:
     pixels = (
         s.height * s.width * (s.in_channels / (4 if s.upsampled else 1))
         + s.height * s.width * s.out_channels
-        for s in _convolutions(size)
+        for s in convolutions(SIZES[size]).values()
     )
     return int(3 * width * sum(pixels))
 
@@ -105,14 +99,6 @@ def limit_seconds(step: Step, device: str) -> float | None:
     frames = step.window * step.batch
     arithmetic = operations(step.size) / card[step.precision]
     return frames * max(arithmetic, least_bytes(step.size, width) / card["bytes"])
-
-
-def _convolutions(size: str) -> list:
-    from prednet_jax.config import PredNetConfig, convolutions
-
-    height, width, channels = SIZES[size]
-    config = PredNetConfig(channels=channels, height=height, width=width)
-    return list(convolutions(config).values())
 
 
 def run(
@@ -155,11 +141,9 @@ def run(
                     yield record
         with alone or nullcontext():
             while left:
-                # One process serves all steps with the same flags; after a crash
-                # another one starts.
-                together = [step for step in left if step.flags == left[0].flags]
-                for record in worked("time", together, 0.8, end):
-                    left.remove(together.pop(0))
+                # One process serves all steps; after a crash another one starts.
+                for record in worked("time", list(left), 0.8, end):
+                    left.pop(0)
                     yield record
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -206,13 +190,12 @@ def _worked(
     """Yields the records of a process, and an error for the step at which it ends."""
     done, log = 0, cache / f"{uuid.uuid4().hex}.log"
     if time.monotonic() < end:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} {steps[0].flags}".strip()
         settings = json.dumps([dataclasses.asdict(step) for step in steps])
         with (
             log.open("w") as errors,
             start(
                 *("benchmarks/gpu_steps.py", action, settings),
-                env=gpu_environment(cache, memory) | {"XLA_FLAGS": flags},
+                env=gpu_environment(cache, memory),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -279,25 +262,19 @@ def line(record: Mapping[str, Any]) -> str:
 
 def work(action: str, step: Step, repeats: int = 10) -> dict[str, Any]:
     """Compiles a step, and if asked to times and profiles it; returns the record."""
-    height, width, channels = SIZES[step.size]
-    record = dataclasses.asdict(step)
+    size, record = SIZES[step.size], dataclasses.asdict(step)
     if step.convolution == "torch":
         from benchmarks import torch_prednet
 
-        sizes = height, width, step.window, step.batch, *channels
+        sizes = size.height, size.width, step.window, step.batch, *size.channels
         seconds = torch_prednet.as_graphs(step.precision, *sizes)(repeats)
         return record | {"seconds_per_window": seconds}
     from benchmarks import speed
-    from prednet_jax import process
-    from prednet_jax.config import PredNetConfig
 
     process.prepare()
-    config = PredNetConfig(
-        channels=channels, height=height, width=width, convolution=step.convolution
-    )
-    prepared = speed.prepare_step(
-        config, step.window, step.batch, step.noise, step.precision
-    )
+    config = dataclasses.replace(size, convolution=step.convolution)
+    sizes = step.window, step.batch
+    prepared = speed.prepare_step(config, *sizes, step.noise, step.precision)
     if action == "compile":
         return record
     seconds, _ = prepared.seconds(repeats)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from absl import flags
 
 from prednet_jax import noise, predict, records, tasks
-from prednet_jax.config import ARTICLE, MIDDLE, SMALL, AutoencoderConfig
+from prednet_jax.config import SIZES, AutoencoderConfig
 from prednet_jax.noise.gpu import compilation, targets
 from prednet_jax.objectives import Method
 from prednet_jax.training import loop, truncated
@@ -32,7 +32,6 @@ from prednet_jax.training import loop, truncated
 FLAGS = flags.FLAGS
 flags.DEFINE_string("record", "results/gpu/audit.json", "JSON file to write.")
 
-SIZES = {"24x32": SMALL, "64x48": MIDDLE, "160x120": ARTICLE}
 BASE: dict[str, Any] = {
     "model": "prednet",
     "program": "step",

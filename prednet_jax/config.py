@@ -128,6 +128,7 @@ class PredNetConfig:
 SMALL = PredNetConfig(channels=(3, 6, 12), height=24, width=32)
 MIDDLE = PredNetConfig(channels=(3, 12, 24, 48), height=48, width=64)
 ARTICLE = PredNetConfig(channels=(3, 48, 96, 192), height=120, width=160)
+SIZES = {"24x32": SMALL, "64x48": MIDDLE, "160x120": ARTICLE}
 
 
 @dataclass(frozen=True, kw_only=True)

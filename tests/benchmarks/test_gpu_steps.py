@@ -7,7 +7,6 @@ import os
 import pytest
 
 from benchmarks import gpu_steps
-from prednet_jax import PredNetConfig
 from tests.processes import SCRIPTS, python
 
 
@@ -46,11 +45,6 @@ def test_the_same_command_repeated_times_every_step(torch):
     done += gpu_steps.due(steps, done, 240)
     assert done == steps
     assert gpu_steps.due(steps, done, 240) == []
-
-
-def test_sizes_are_networks():
-    for height, width, channels in gpu_steps.SIZES.values():
-        PredNetConfig(channels=channels, height=height, width=width)
 
 
 def test_a_step_that_fails_is_named_and_costs_no_other(tmp_path):
