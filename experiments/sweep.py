@@ -13,9 +13,11 @@ WORKDIR/runs.parquet, one row per run. docs/runs.md shows a sweep on several
 machines.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import _cli
@@ -75,19 +77,23 @@ def main() -> None:
         kept = (job for job in jobs if job not in missing)
         rows = {job: sweeps.row(job, FLAGS.last) for job in kept}
         errors: list[Exception] = []
-
-        def line(ended: runs.Ended) -> str:
-            job, outcome = ended.job, "failed"
-            if ended.error is not None:
-                errors.append(ended.error)
-            else:
-                rows[job] = sweeps.row(job, FLAGS.last)
-                outcome = f"loss {rows[job]['loss'] or float('nan'):.4g}"
-            return f"{job.title} seed {job.seeds[0]}: {outcome}"
-
-        if missing:
-            running = sweeps.execute(missing, address=FLAGS.address)
-            runs.report_progress(running, len(jobs), len(rows), line)
+        begin = time.monotonic()
+        with contextlib.closing(
+            sweeps.execute(missing, address=FLAGS.address)
+        ) as running:
+            for number, ended in enumerate(running, len(rows) + 1):
+                job, outcome = ended.job, "failed"
+                if ended.error is not None:
+                    errors.append(ended.error)
+                else:
+                    rows[job] = sweeps.row(job, FLAGS.last)
+                    outcome = f"loss {rows[job]['loss'] or float('nan'):.4g}"
+                seconds = time.monotonic() - begin
+                print(
+                    f"[{number}/{len(jobs)}] {job.title} seed {job.seeds[0]}: "
+                    f"{outcome} ({seconds:.0f} s)",
+                    flush=True,
+                )
         for error in errors:
             print(f"failed: {error}", file=sys.stderr)
         if rows:

@@ -11,11 +11,5 @@ time, and `comparison` judges it; they are imported by name.
 from prednet_jax.runs.arms import NAMES, Role, arm
 from prednet_jax.runs.arms import names as arm_names
 from prednet_jax.runs.design import Design, check
-from prednet_jax.runs.executor import (
-    Ended,
-    ProcessError,
-    clear,
-    execute,
-    report_progress,
-)
+from prednet_jax.runs.executor import Ended, ProcessError, clear, execute
 from prednet_jax.runs.jobs import Job, describe_reasons, source, split_finished

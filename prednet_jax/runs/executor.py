@@ -14,13 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
-from tqdm import tqdm
 
 from prednet_jax import records
 from prednet_jax.errors import RunError, UserError
@@ -145,21 +143,6 @@ def _run(job: Job | Script, stop: threading.Event) -> Ended:
         if child.returncode != 1 or not any_diverged(part):
             break
     return Ended(job, ending(job, child.returncode))
-
-
-def report_progress(
-    running: Running, total: int, done: int, line: Callable[[Ended], str]
-) -> None:
-    """Waits for jobs, of `total` of which some are `done`; each end is a line."""
-    begin = time.monotonic()
-    count = {"total": total, "initial": done, "unit": "run"}
-    bar = tqdm(**count, smoothing=0, disable=not sys.stderr.isatty())
-    with bar, contextlib.closing(running):
-        for number, ended in enumerate(running, done + 1):
-            text = f"[{number}/{total}] {line(ended)}"
-            bar.update()
-            tqdm.write(f"{text} ({time.monotonic() - begin:.0f} s)")
-            sys.stdout.flush()
 
 
 def launch(job: Job, workdir: str | os.PathLike) -> ProcessCommand:

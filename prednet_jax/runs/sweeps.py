@@ -150,6 +150,8 @@ class KilledError(RuntimeError):
 def execute(planned: Iterable[Job], *, address: str = LOCAL) -> Running:
     """Executes jobs as `executor.execute` does; each job gets a CPU per thread."""
     planned = list(planned)
+    if not planned:
+        return
     ray = connect(address)
     try:
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
