@@ -61,10 +61,7 @@ def main() -> None:
             f"--updates={','.join(FLAGS.updates)}: expected numbers from 1 to "
             "2147483647, such as 1,10,50"
         )
-    if not 0 < len(FLAGS.models) == len(set(FLAGS.models)):
-        raise errors.UserError(
-            f"--models={','.join(FLAGS.models)}: expected at least one, each once"
-        )
+    errors.each_once("--models", FLAGS.models)
     rows = []
     for task in list(map(_flags.small_task, FLAGS.models)):
         for row in curvature_probe.fresh(

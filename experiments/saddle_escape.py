@@ -85,11 +85,9 @@ def main() -> None:
 def check_flags() -> tuple[list, dict]:
     """Checks all flags; returns the functions and the noise specs."""
     for flag, accepted in LISTS.items():
-        values = FLAGS[flag].value
-        for value in values or [""]:
+        errors.each_once(f"--{flag}", FLAGS[flag].value)
+        for value in FLAGS[flag].value:
             errors.one_of(f"--{flag}", value, accepted)
-        if len(set(values)) < len(values):
-            raise UserError(f"--{flag}={','.join(values)}: expected each value once")
     errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
     errors.check_int("--first_key", FLAGS.first_key, 0, 2**31 - 1 - FLAGS.keys)
     noises = {measured_escapes.QUIET: noise.Identity()}

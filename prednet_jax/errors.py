@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from prednet_jax.noise.errors import UserError as UserError
 from prednet_jax.noise.errors import check_int as check_int
@@ -37,6 +37,13 @@ def named(name: object, kind: type[UserError] = UserError) -> Iterator[None]:
         yield
     except UserError as error:
         raise kind(f"{name}: {error}") from None
+
+
+def each_once(name: str, values: Collection[object]) -> None:
+    """Refuses an empty list, and a list in which a value stands twice."""
+    if not 0 < len(values) == len(set(values)):
+        listed = ",".join(map(str, values))
+        raise UserError(f"{name}={listed}: expected at least one, each once")
 
 
 # The extra of setup.cfg that brings a module, by the name under which it is imported.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prednet_jax import data, process, statistics, tasks
-from prednet_jax.errors import UserError, check_int, named, open_unit
+from prednet_jax.errors import UserError, check_int, each_once, named, open_unit
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.jobs import Job
@@ -58,11 +58,7 @@ class Setup:
             check_int(name, getattr(self, name), 5)
         if not 0 < self.last <= 1:
             raise UserError(f"last={self.last}: expected a fraction in (0, 1]")
-        names = [task.name for task in self.tasks]
-        if not names or len(set(names)) < len(names):
-            raise UserError(
-                f"models={','.join(names)}: expected at least one, each once"
-            )
+        each_once("models", [task.name for task in self.tasks])
 
     def run_settings(self, task: Task, arm: Arm, **own: Any) -> Settings:
         """Returns the settings of `train.py` for an arm of a network."""

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from prednet_jax import process, records, tasks
-from prednet_jax.errors import UserError, check_int
+from prednet_jax.errors import UserError, check_int, each_once
 from prednet_jax.runs import arms, executor, jobs, store
 from prednet_jax.runs.arms import Arm
 from prednet_jax.runs.design import Setup
@@ -85,10 +85,7 @@ class Sweep(Setup):
         if self.threads is not None:
             check_int("threads", self.threads, 1)
         for name in ("arms", "seeds", "settings"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                shown = ",".join(map(str, values))
-                raise UserError(f"{name}={shown}: expected at least one, each once")
+            each_once(name, getattr(self, name))
         for seed in self.seeds:
             check_int("seeds", seed, 0, 2**32 - 1)
         for text, arm in itertools.product(self.settings, self.chosen):

@@ -91,9 +91,7 @@ def runs(
     named: dict[str, list[Any]] = {"programs": programs, "arms": arms}
     named |= {"deltas": deltas, "seeds": seeds}
     for name, values in named.items():
-        once = 0 < len(values) == len(set(values))
-        shown = ",".join(map(str, values))
-        errors.expect(once, name, shown, "at least one, each once")
+        errors.each_once(name, values)
     asked = [("program", p, PROGRAMS) for p in programs]
     for name, value, known in asked + [("arm", arm, ARMS) for arm in arms]:
         errors.one_of(name, value, tuple(known))

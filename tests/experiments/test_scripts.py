@@ -109,9 +109,9 @@ MISTAKES = {
         "--models=prednet,gan": "model='gan': expected prednet, ",
     },
     "symmetric_start.py": {
-        "--arms=": "arms='': expected at least one, each once",
-        "--seeds=1,1": "seeds='1,1': expected at least one, each once",
-        "--deltas=0,-0": "deltas='0.0,-0.0': expected at least one, each once",
+        "--arms=": "arms=: expected at least one, each once",
+        "--seeds=1,1": "seeds=1,1: expected at least one, each once",
+        "--deltas=0,-0": "deltas=0.0,-0.0: expected at least one, each once",
         "--deltas=0,nan": "delta=nan: expected a number from 0 to below 1",
     },
     "on_gpu.py": {
