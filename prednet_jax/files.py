@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import filelock
 import numpy as np
@@ -114,6 +115,22 @@ def kind(path: str | os.PathLike) -> str | None:
     return next((_STARTS[start] for start in _STARTS if head.startswith(start)), None)
 
 
+def zip_names(path: str | os.PathLike) -> list[str]:
+    """Returns the names of the members of a zip archive; [] for another file."""
+    with open_binary(path) as file, contextlib.suppress(*BROKEN):
+        return zipfile.ZipFile(file).namelist()
+    return []
+
+
+def check_members(archive: Any) -> None:
+    """Refuses, with a ValueError, a `ZipFile` that would fill the memory.
+
+    The size that an archive states is the most that is read of a member.
+    """
+    if sum(member.file_size for member in archive.infolist()) > LIMIT:
+        raise ValueError(f"takes more than {LIMIT} bytes; expected fewer")
+
+
 def changed(path: str | os.PathLike) -> FileError:
     """Returns the error about a file that is another one than when it was opened."""
     return FileError(f"{path}: changed while it was in use; {_AS_IT_WAS}")
@@ -171,17 +188,10 @@ def open_npz(path: str | os.PathLike) -> Iterator[np.lib.npyio.NpzFile]:
     with (
         open_binary(path) as file,
         broken_as(f"{path}: not a readable .npz archive", kind=FileError),
+        np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays,
     ):
-        # The size that the archive states is the most that is read of a member.
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > LIMIT:
-            raise FileError(
-                f"{path}: its arrays take more than {LIMIT} bytes; expected fewer"
-            )
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as arrays:
-            yield arrays
+        check_members(arrays.zip)
+        yield arrays
 
 
 def read_npz(

@@ -102,14 +102,7 @@ def is_keras(path: str | os.PathLike) -> bool:
     """Returns whether a path is an HDF5 file or a `.keras` archive."""
     if not os.path.isfile(path):
         return False
-    kind = files.kind(path)
-    if kind != "zip":
-        return kind == "hdf5"
-    with files.open_binary(path) as file:
-        try:
-            return _ARCHIVED[0] in zipfile.ZipFile(file).namelist()
-        except files.BROKEN:
-            return False
+    return files.kind(path) == "hdf5" or _ARCHIVED[0] in files.zip_names(path)
 
 
 def _unpacked(file: io.BufferedReader) -> tuple[Any, str | None]:
@@ -117,8 +110,7 @@ def _unpacked(file: io.BufferedReader) -> tuple[Any, str | None]:
     if not zipfile.is_zipfile(file):
         return file, None
     with zipfile.ZipFile(file) as archive:
-        if sum(member.file_size for member in archive.infolist()) > files.LIMIT:
-            raise ValueError(f"takes more than {files.LIMIT} bytes")
+        files.check_members(archive)
         weights, model = (archive.read(name) for name in _ARCHIVED)
         return io.BytesIO(weights), model.decode()
 

@@ -155,20 +155,12 @@ def from_pytorch(
     return for_fractions(config, params, scale)
 
 
-def is_pth(path: str | os.PathLike) -> bool:
-    """Returns whether a file is a zip as `torch.save` writes it."""
-    with files.open_binary(path) as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                return _pickle_of(archive) is not None
-        except files.BROKEN:
-            return False
-
-
 def is_port(path: str | os.PathLike) -> bool:
     """Returns whether a path is a port's .pth or safetensors file, not one of ours."""
-    if not os.path.isfile(path) or not is_safetensors(path):
-        return os.path.isfile(path) and is_pth(path)
+    if not os.path.isfile(path):
+        return False
+    if not is_safetensors(path):
+        return _pickle_of(files.zip_names(path)) is not None
     arrays, metadata = read_safetensors(path)
     return METADATA not in metadata and any(map(_NAME.search, arrays))
 
@@ -182,20 +174,19 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
         return _tensors(_read_zip(io.BytesIO(content)))
 
 
-def _pickle_of(archive: zipfile.ZipFile) -> str | None:
-    names = [n for n in archive.namelist() if re.fullmatch(r"[^/]+/data\.pkl", n)]
-    return names[0] if len(names) == 1 else None
+def _pickle_of(names: list[str]) -> str | None:
+    """Returns the member of a zip in which `torch.save` puts its pickle, or None."""
+    found = [name for name in names if re.fullmatch(r"[^/]+/data\.pkl", name)]
+    return found[0] if len(found) == 1 else None
 
 
 def _read_zip(stream: io.BytesIO) -> Any:
     with zipfile.ZipFile(stream) as archive:
-        name = _pickle_of(archive)
+        name = _pickle_of(archive.namelist())
         if name is None:
             raise ValueError("no data.pkl in the archive")
         root = name.removesuffix("data.pkl")
-        # The size that the archive states is the most that is read of a member.
-        if sum(member.file_size for member in archive.infolist()) > files.LIMIT:
-            raise ValueError(f"its arrays take more than {files.LIMIT} bytes")
+        files.check_members(archive)
         if archive.getinfo(name).file_size > _PICKLE_LIMIT:
             raise ValueError(f"{name} takes more than {_PICKLE_LIMIT} bytes")
         order = f"{root}byteorder"
