@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from prednet_jax import data, tasks
 from prednet_jax import noise as noise_lib
 from prednet_jax.config import AutoencoderConfig, PredNetConfig
-from prednet_jax.data import CROPS, FrameSource
+from prednet_jax.data import FrameSource
 from prednet_jax.errors import UserError, check_int, named, one_of, positive, shown
 from prednet_jax.objectives import Method
 from prednet_jax.tasks import Task
@@ -170,13 +170,7 @@ class DataSettings:
     validation_data: str | None = None
 
     def __post_init__(self) -> None:
-        one_of("crop", self.crop, CROPS)
         one_of("sampling", self.sampling, SAMPLINGS)
-        if len(self.offset) != 2:
-            raise UserError(
-                f"--offset={','.join(map(str, self.offset))}: expected columns,rows "
-                "such as 0,0"
-            )
         check_int("window", self.window, 2)
         check_int("batch", self.batch, 1)
         check_int("validate_every", self.validate_every, 0)

@@ -43,7 +43,6 @@ def test_what_a_manifest_holds_gives_the_same_settings():
     ("record", "values", "message"),
     [
         (NetworkSettings, {"channels": ["3", "x"]}, "--channels=3,x: expected whole"),
-        (DataSettings, {"offset": ["1"]}, "--offset=1: expected columns,rows"),
         (DataSettings, {"window": "20"}, "--window='20': expected"),
         (DataSettings, {"allow_outside": 1}, "--allow_outside=1: expected"),
         (TrainingSettings, {"updates": True}, "--updates=True: expected"),
