@@ -41,12 +41,11 @@ def training(name: str, updates: int) -> Iterator[float]:
     """Trains, and yields the processor seconds so far after each update."""
     network, spec, targets = TRAININGS[name]
     task = tasks.of(network)
-    parsed = noise.parse(spec)
     trainer = Trainer(
         task,
         task.optimizer(updates),
         method=Method(targets=targets),
-        noise=None if parsed == noise.Identity() else parsed,
+        noise=noise.parse(spec),
     )
     source = data.open_source(task.data, **tasks.frame_size(task), seed=5)
     window = 20 if name == "reference" else 10

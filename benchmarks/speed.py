@@ -87,18 +87,17 @@ def prepare_step(
     params = loop.prepare_params(loop.initial_params(config, 0), dtype, spec, 0)
     state = truncated.initial_train_state(config, params, optimizer, batch=batch)
     parameters = sum(x.size for x in jax.tree.leaves(params))
-    injected = None if spec == noise_lib.Identity() else spec
     shape = (window + 1, batch, config.height, config.width, config.channels[0])
     drawn = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     first, key = np.bool_(False), keys.derive(0, "noise")
     method = Method(rematerialize=rematerialize)
     if batch == 1:
-        update = truncated.make_step(config, optimizer, method, noise=injected)
+        update = truncated.make_step(config, optimizer, method, noise=spec)
         program = truncated.jit_update(update)
         inputs = jax.device_put((drawn, first, key))
     else:
         program = replicas.compile_update(
-            network, optimizer, method, injected, layout, "map"
+            network, optimizer, method, spec, layout, "map"
         )
         state = layout.place_states([state])
         inputs = (

@@ -98,7 +98,7 @@ def built(case: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     if case["program"] == "prediction":
         return prediction, (params, frames)
     optimizer = task.optimizer(100)
-    spec = noise.parse(case["noise"]) if case["noise"] != "none" else None
+    spec = noise.parse(case["noise"])
     step = truncated.make_step(network, optimizer, method, noise=spec)
     state = jax.eval_shape(
         lambda p: truncated.initial_train_state(network, p, optimizer), params

@@ -65,7 +65,7 @@ def _trainer(part: Part, kind: StudyArm) -> Trainer:
     }
     if kind.dose is not None:
         return dose.AmplifiedTrainer(**settings, noise=spec, dose=kind.dose)
-    return Trainer(**settings, noise=None if spec == noise.Identity() else spec)
+    return Trainer(**settings, noise=spec)
 
 
 class _Training(NamedTuple):

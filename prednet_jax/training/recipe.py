@@ -19,7 +19,6 @@ import numpy as np
 import optax
 
 from prednet_jax import data, optimizers, process
-from prednet_jax import noise as noise_lib
 from prednet_jax.data import FrameSource, Schedule, random_windows
 from prednet_jax.errors import UserError, log_once
 from prednet_jax.models.unroll import segment_length
@@ -71,12 +70,6 @@ class Recipe:
         """Number of updates of each run."""
         return self.training.updates
 
-    @cached_property
-    def noise(self) -> noise_lib.NoiseSpec | None:
-        """The noise, or None."""
-        spec = self.training.noise_spec
-        return None if spec == noise_lib.Identity() else spec
-
     def rate(self, updates: int) -> float | optax.Schedule:
         """Returns the learning rate of a training of a given number of updates."""
         asked = self.training
@@ -110,7 +103,8 @@ class Recipe:
     @cached_property
     def trainer(self) -> Trainer:
         """Makes the updates of every run."""
-        return Trainer(self.task, self.optimizer, self.method, self.noise)
+        spec = self.training.noise_spec
+        return Trainer(self.task, self.optimizer, self.method, spec)
 
     def frame_schedule(
         self, source: FrameSource, seed: int, updates: int | None = None
@@ -134,8 +128,8 @@ class Recipe:
 
     def initial_state(self, seed: int, weights: dict) -> TrainState:
         """Returns the state before the first update."""
-        draw = self.training.draw
-        params = loop.prepare_params(weights, self.dtype, self.noise, seed, draw)
+        noise, draw = self.training.noise_spec, self.training.draw
+        params = loop.prepare_params(weights, self.dtype, noise, seed, draw)
         return truncated.initial_train_state(
             self.task, params, self.optimizer, batch=self.data.batch
         )

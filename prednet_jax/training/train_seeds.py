@@ -45,7 +45,7 @@ class TrainingStrategy:
         recipe, layout = self.recipe, self.layout
         if layout is None:
             return recipe.trainer.program
-        parts = recipe.task, recipe.optimizer, recipe.method, recipe.noise
+        parts = recipe.task, recipe.optimizer, recipe.method, recipe.training.noise_spec
         return replicas.compile_update(*parts, layout, self.replica_mode)
 
     @property
@@ -227,7 +227,6 @@ def _manifest(
     recipe: Recipe, seed: int, prepared: PreparedRun, strategy: TrainingStrategy
 ) -> Manifest:
     """Returns the manifest of a run that begins now."""
-    spec = noise_lib.Identity() if recipe.noise is None else recipe.noise
     streams = 1 if strategy.layout is None else strategy.layout.streams
     return Manifest(
         git_commit=records.git_commit(Path(__file__).parent),
@@ -244,7 +243,7 @@ def _manifest(
         sampling=recipe.data.sampling if recipe.data.sampling != "stream" else None,
         validation=recipe.validation.manifest_entry if recipe.validation else None,
         updates=recipe.updates,
-        noise=noise_lib.format(spec, defaults=True),
+        noise=noise_lib.format(recipe.training.noise_spec, defaults=True),
         noise_draw=recipe.training.draw,
         initial_params_sha256=records.fingerprint(prepared.weights),
         data_order_sha256=data.order_fingerprint(prepared.source, prepared.schedule),

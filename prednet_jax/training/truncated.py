@@ -113,7 +113,7 @@ def initial_train_state(
 
 def noisy_weights(params: dict, noise: NoiseSpec | None, key: jax.Array) -> dict:
     """Adds the part of the noise that is on weights, if it has one."""
-    on_weights = noise_lib.at(noise, "weights") if noise is not None else None
+    on_weights = noise_lib.at(noise or noise_lib.Identity(), "weights")
     if on_weights is None:
         return params
     return noise_lib.perturb_tree(on_weights, key, params)
@@ -162,8 +162,9 @@ def make_step(
         expect(given == own, "optimizer: shapes", given, wanted)
         return optax.apply_updates(params, updates), optimizer_state
 
-    inside = noise_lib.at(noise, "computation") if noise is not None else None
-    on_gradient = noise_lib.at(noise, "gradient") if noise is not None else None
+    noise = noise or noise_lib.Identity()
+    inside = noise_lib.at(noise, "computation")
+    on_gradient = noise_lib.at(noise, "gradient")
 
     def step(
         state: TrainState, frames: jax.Array, first: jax.Array, key: jax.Array
@@ -171,7 +172,7 @@ def make_step(
         dtype = jax.tree.leaves(state.params)[0].dtype
         frames = to_pixels(frames, dtype)
         of_gradient, on_gradients, of_update, run_gradient, run_update = (
-            _keys(key, state.update) if noise is not None else [key] * 5
+            _keys(key, state.update) if inside or on_gradient else [key] * 5
         )
         inputs = (state.params, state.carry, frames, first)
         if inside is None:
