@@ -135,16 +135,13 @@ def kept_weights(workdir: Path) -> tuple[Task, dict] | None:
     """Returns network and initial weights that a run in a directory keeps, if any."""
     for folder in run_directory.runs_below(workdir):
         if (folder / run_directory.INITIAL).exists():
-            manifest = records.read_manifest(folder)
-            network = tasks.recorded(manifest.model, manifest.network)
-            return network, records.read_tree(folder / run_directory.INITIAL)
+            start = records.read_tree(folder / run_directory.INITIAL)
+            return run_directory.network_of(folder), start
     return None
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "none given"
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return "none given" if value is None else settings.as_flag(value)
 
 
 def initial_weights(

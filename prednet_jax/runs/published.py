@@ -17,6 +17,7 @@ import numpy as np
 from prednet_jax import records, statistics
 from prednet_jax.runs.arms import FIXED_ORDERS
 from prednet_jax.saddles.symmetric import SaddleRow
+from prednet_jax.training.settings import as_flag
 
 if TYPE_CHECKING:
     from prednet_jax.runs.design import Design
@@ -96,9 +97,9 @@ class Published:
         }
         study = {**self.setting, "convolution": "auto"}
         return [
-            f"{name} {_text(value)} instead of {_text(study[name])}"
+            f"{name} {as_flag(value)} instead of {as_flag(study[name])}"
             for name, value in mine.items()
-            if _text(value) != _text(study[name])
+            if as_flag(value) != as_flag(study[name])
         ]
 
     def saddle_claim(
@@ -137,10 +138,6 @@ def _between_twins(
         for seed, loss in losses[arm].items():
             group.setdefault(seed, []).append(loss)
     return statistics.collect_redraws(groups, "twins", "control")
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from prednet_jax import noise as noise_lib
 from prednet_jax.errors import UserError, log_line
 from prednet_jax.files import FileError
 from prednet_jax.records import Manifest
+from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
 from prednet_jax.training.recipe import PreparedRun, Recipe
 
@@ -115,23 +116,23 @@ def _can_make_weights(folder: Path, updates: int) -> bool:
     return checkpoints.is_whole(last) and len(lines) >= updates
 
 
-def check_network(recipe: Recipe, folder: Path, manifest: Manifest) -> None:
+def network_of(folder: Path) -> Task:
+    """Returns the network of a run; a UserError names a manifest without one."""
+    manifest, path = records.read_manifest(folder), folder / records.MANIFEST
+    broken = "not the manifest of a run", "; expected what train.py wrote"
+    with errors.named(path), files.broken_as(*broken):
+        return tasks.recorded(manifest.model, manifest.network)
+
+
+def check_network(recipe: Recipe, folder: Path) -> None:
     """Refuses a finished run whose manifest does not describe the recipe's network.
 
     Its weights could not be loaded. The convolution may depend on the machine.
     """
-    if manifest.model not in tasks.NAMED:
-        return
-    path = folder / records.MANIFEST
-    accepted = "; expected what train.py wrote (--overwrite begins anew)"
-    with (
-        errors.named(path),
-        files.broken_as("not the manifest of a run", accepted),
-    ):
-        found = tasks.recorded(manifest.model, manifest.network)
-    both = (task.with_convolution("auto") for task in (found, recipe.task))
+    both = (t.with_convolution("auto") for t in (network_of(folder), recipe.task))
     before, now = ({"model": task.name, **task.network()} for task in both)
     if before != now:
+        path = folder / records.MANIFEST
         raise UserError(f"{path}: network {before}; expected {now}, as its flags say")
 
 

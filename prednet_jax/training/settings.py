@@ -461,7 +461,7 @@ class Settings(NamedTuple):
         """
         default = Settings().values()
         return {
-            name: _text(value)
+            name: as_flag(value)
             for name, value in self.values().items()
             if name in always or value != default[name]
         }
@@ -471,7 +471,8 @@ class Settings(NamedTuple):
         return Settings.layered(self.values(), changes)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(value)
+def as_flag(value: Any) -> str:
+    """Returns a value as a flag of `train.py` has it, a list with commas."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

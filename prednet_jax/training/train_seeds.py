@@ -143,8 +143,8 @@ def train_seeds(
         for number, (seed, folder) in enumerate(directories.items())
     ]
     for run in runs:
-        if run.existing.finished and run.existing.manifest:
-            run_directory.check_network(recipe, run.folder, run.existing.manifest)
+        if run.existing.finished:
+            run_directory.check_network(recipe, run.folder)
         if run.writes and run.existing.finished:
             run_directory.remove_leftovers(run.folder)
             print(f"{run.folder}: finished, {recipe.updates} updates; nothing to do")

@@ -15,6 +15,7 @@ from prednet_jax.config import AutoencoderConfig, PredNetConfig
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import checkpoints
+from prednet_jax.training.run_directory import network_of
 from prednet_jax.weights import foreign
 from prednet_jax.weights.arrays import as_parameters, for_fractions
 from prednet_jax.weights.chainer import is_chainer, load_chainer, save_chainer
@@ -146,7 +147,7 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
         config, params = load_orbax(path)
     elif path.parent.name == checkpoints.FOLDER and path.name.isdecimal():
         folder, update = path.parents[1], int(path.name)
-        task = _task(folder)
+        task = network_of(folder)
         return task, checkpoints.restore(folder, update, _like(task))
     elif os.path.isdir(path):
         if not (path / records.MANIFEST).exists():
@@ -210,7 +211,7 @@ def load_run(folder: Path) -> tuple[Task, dict]:
     The update is printed on stderr. Raises a UserError if the directory is not a run,
     has no weights yet, or its weights are damaged.
     """
-    task = _task(folder)
+    task = network_of(folder)
     digest = records.read_manifest(folder).final_params_sha256
     if digest is None:
         return task, _newest(folder, task)
@@ -228,13 +229,6 @@ def load_run(folder: Path) -> tuple[Task, dict]:
             f"{records.MANIFEST} has"
         )
     return task, params
-
-
-def _task(folder: Path) -> Task:
-    manifest, path = records.read_manifest(folder), folder / records.MANIFEST
-    broken = "not the manifest of a run", "; expected what train.py wrote"
-    with errors.named(path), files.broken_as(*broken):
-        return tasks.recorded(manifest.model, manifest.network)
 
 
 def _like(task: Task) -> Any:
