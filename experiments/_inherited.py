@@ -3,7 +3,6 @@
 A given flag that contradicts a setting of the run or file is a `UserError`.
 """
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -15,7 +14,7 @@ import _cli
 import _flags
 from absl import flags
 
-from prednet_jax import data, errors, files, records, tasks, weights
+from prednet_jax import data, errors, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
 from prednet_jax.training import run_directory, settings
@@ -80,10 +79,9 @@ def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     if not (folders := run_directory.runs_below(workdir)):
         return {}
     path = folders[0] / records.MANIFEST
-    with _reading(path):
-        recorded = dict(records.read_manifest(folders[0]).flags)
-        if not recorded:
-            raise ValueError("it has no flags")
+    recorded = dict(records.read_manifest(folders[0]).flags)
+    if not recorded:
+        raise UserError(f"{path}: has no flags; expected what train.py wrote")
     recorded["updates"] = max(records.read_manifest(f).updates for f in folders)
     recorded = {k: v for k, v in recorded.items() if k not in _OF_COMMAND}
     if "model" not in given:
@@ -106,12 +104,6 @@ def recorded_values(workdir: Path, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"{_shown(recorded[name])}{more}, as in {path}"
             )
     return recorded
-
-
-def _reading(manifest: Path) -> contextlib.AbstractContextManager:
-    """Names a manifest that is read, in the error of one that is broken."""
-    problem = f"{manifest}: not the manifest of a run of train.py"
-    return files.broken_as(problem, "; expected its directory, or a weight file")
 
 
 def _comparable(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,8 +180,7 @@ def run_flags(path: str) -> Mapping[str, Any]:
         folder = folder.parent
     if not (folder / records.MANIFEST).is_file():
         return {}
-    with _reading(folder / records.MANIFEST):
-        return dict(records.read_manifest(folder).flags)
+    return records.read_manifest(folder).flags
 
 
 def frames_of(path: str, own: DataSettings) -> DataSettings:

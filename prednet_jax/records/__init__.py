@@ -261,8 +261,9 @@ class Manifest:
             known = {k: v for k, v in values.items() if k in names and v is not None}
             known["updates"] = int(known.get("updates", 0))
             known["resumed"] = tuple(known.get("resumed", ()))
+            known["flags"] = dict(known.get("flags", {}))
             other = {k: v for k, v in values.items() if k not in names}
-            defaults = {"model": "", "network": {}, "seed": 0, "flags": {}}
+            defaults = {"model": "", "network": {}, "seed": 0}
             return cls(**defaults | known, other=other)
 
 

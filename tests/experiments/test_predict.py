@@ -295,7 +295,7 @@ def test_a_flag_that_contradicts_the_run_is_refused(inputs, refused):
     refused("--height=16: expected 8, as in", *words, "--height=16")
     manifest = records.read_json(run / records.MANIFEST)
     for flags, message in (
-        (3, "not the manifest of a run of train.py"),
+        (3, "not the manifest of a run"),
         ({"data": "x.npz", "crop": [1]}, "--crop=[1]: expected a text"),
     ):
         records.write_json(run / records.MANIFEST, manifest | {"flags": flags})
