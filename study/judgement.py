@@ -150,7 +150,7 @@ def judge(part: Part, seeds: Records) -> dict[str, Any]:
     secondary = scatter.secondary_statistics(answered.effect.runs)
     names = {"treatment": answered.treatment, "control": answered.control.name}
     words = {"verdict": statistics.verdict([answered]), "answer": answered.answer}
-    details = {**names, **words, **answered.effect.as_dict(), **secondary}
+    details = {**names, **words, **scatter.effect_record(answered.effect), **secondary}
     details["status"] = part.status
     if part.positive_controls:
         details["known_answers"] = known = known_answers(part, seeds)
@@ -228,7 +228,7 @@ def known_answers(part: Part, seeds: Records) -> list[dict[str, Any]]:
         above = bool(answered.effect.low > 0)
         holds = above if expected == parts.ABOVE_ZERO else answered.answer == expected
         row = {"arm": arm, "expected": expected, "answer": answered.answer}
-        rows.append({**row, **answered.effect.estimate_and_interval, "holds": holds})
+        rows.append({**row, **answered.effect.measured.to_json(), "holds": holds})
     return rows
 
 

@@ -160,7 +160,7 @@ def values(seeds: Records) -> dict[str, str]:
     exact = scipy.stats.binomtest(count, len(true)).proportion_ci(method="exact")
     ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
     made["I.higher"] = f"{count} of {len(true)} ({ends})"
-    effect = statistics.effect(pairs).estimate_and_interval
+    effect = statistics.effect(pairs).measured.to_json()
     made["I.stale"] = change(*(100 * effect[name] for name in effect))
     return made
 

@@ -26,7 +26,7 @@ from prednet_jax.report import numbers
 from prednet_jax.report.numbers import change, significant
 from prednet_jax.report.tables import markdown
 from prednet_jax.training import loop, truncated
-from study import judgement
+from study import judgement, scatter
 from study.judgement import MODEL, PRIMARY, Records
 from study.parts import CONTROL, FIXED_ORDERS, PARTS, Part, StudyArm
 from study.seed_trainings import frames, initial_state, optimizer
@@ -248,7 +248,7 @@ def table(answers: Mapping[str, statistics.Answered]) -> str:
     """Returns the table of study/pages/on_gpu.md, of the result of `answers`."""
     rows = []
     for arm, answered in answers.items():
-        effect = answered.effect.as_dict()
+        effect = scatter.effect_record(answered.effect)
         row = {"arm": arm, "seeds": effect["seeds"]}
         for level, ends in (("95 %", ("low", "high")), ("90 %", ("low_90", "high_90"))):
             row[level] = change(*(100 * effect[x] for x in ("estimate", *ends)))
@@ -265,7 +265,7 @@ def table(answers: Mapping[str, statistics.Answered]) -> str:
 
 def value(answered: statistics.Answered) -> str:
     """Returns the effect of an arm in a sentence."""
-    ends = answered.effect.estimate_and_interval.values()
+    ends = answered.effect.measured.to_json().values()
     return change(*(100 * end for end in ends))
 
 

@@ -14,7 +14,7 @@ from scipy import special
 from statsmodels.regression.mixed_linear_model import MixedLM
 
 from prednet_jax import errors
-from prednet_jax.statistics import Redraws, redraw_interval
+from prednet_jax.statistics import Effect, Redraws, paired, redraw_interval, sign_flip
 from prednet_jax.statistics.sign_flip import Floats
 
 _RESAMPLES = 20_000
@@ -35,6 +35,36 @@ def secondary_statistics(runs: Redraws) -> dict[str, Any]:
         "scatter_ratio": scatter_ratio(runs),
         "redraw_interval": redraw_interval(runs.together)._asdict(),
     }
+
+
+def effect_record(effect: Effect) -> dict[str, Any]:
+    """Returns an effect as JSON, with the 90 % interval of the equivalence test.
+
+    `raw` is the contrast of the mean losses, over the mean loss of the control.
+    """
+    runs, contrast = effect.runs, effect.contrast
+    first, second = runs.logs
+    low_90, high_90 = map(math.expm1, sign_flip.interval(first - second, 0.9))
+    groups = runs.treatment, runs.control
+    means = [np.asarray([losses.mean() for losses in group]) for group in groups]
+    scale = means[1].mean()
+    raw = paired(means[0] / scale, means[1] / scale, margin=effect.margin)
+    record = {"seeds": contrast.n, **effect.measured.to_json()}
+    record["low_90"], record["high_90"] = _known(low_90, high_90)
+    record["raw"] = raw.mean_difference
+    record["raw_low"], record["raw_high"] = _known(raw.ci_low, raw.ci_high)
+    return record | {
+        "margin": effect.margin,
+        "scatter": runs.scatter,
+        "excluded": len(runs.excluded),
+        "p_value": contrast.p_value,
+        "tost_p": contrast.tost_p,
+    }
+
+
+def _known(low: float, high: float) -> tuple[float | None, float | None]:
+    """Returns both ends of an interval, or None with too few seeds."""
+    return (low, high) if math.isfinite(high) else (None, None)
 
 
 def permutation_p(runs: Redraws) -> float:

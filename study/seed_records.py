@@ -247,7 +247,8 @@ def follow_seed(part: Part, seed: int, folder: Path, manifest: dict[str, Any]) -
         "runs": _runs(part, done),
     }
     columns = ["arm", "draw", "update", *CURVES]
-    records.write_csv(folder / f"seed_{seed}.csv", rows, columns)
+    table = records.csv_bytes(rows, columns)
+    records.write_bytes(folder / f"seed_{seed}.csv", table)
     records.write_json(folder / f"seed_{seed}.json", record)
     shutil.rmtree(kept.folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # Other seeds have theirs there.

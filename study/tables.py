@@ -223,7 +223,7 @@ def endpoint_tables(seeds: Records, verdicts: Mapping[str, Record]) -> str:
 
 
 def _noise(answered: statistics.Answered) -> str:
-    return _interval(answered.effect.estimate_and_interval)
+    return _interval(answered.effect.measured.to_json())
 
 
 def _interval(effect: Record) -> str:

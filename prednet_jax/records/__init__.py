@@ -137,20 +137,10 @@ def read_json(path: str | os.PathLike) -> Any:
         return json.loads(text)
 
 
-def write_csv(
-    path: str | os.PathLike,
-    rows: Sequence[Mapping[str, object]],
-    columns: Iterable[str] | None = None,
-) -> None:
-    """Writes a table, and makes its folder; columns default to the first row's."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, csv_bytes(rows, columns))
-
-
 def csv_bytes(
     rows: Sequence[Mapping[str, object]], columns: Iterable[str] | None = None
 ) -> bytes:
-    """Returns the bytes that `write_csv` writes."""
+    """Returns a table as CSV; columns default to the first row's."""
     names = list(rows[0] if columns is None else columns)
     text = io.StringIO()
     writer = csv.DictWriter(

@@ -24,9 +24,7 @@ from prednet_jax.records.verdict import (
     Arms,
     Contrast,
     Estimate,
-    Record,
 )
-from prednet_jax.statistics import sign_flip
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION, paired, seed_order
 from prednet_jax.statistics.sign_flip import Floats
 
@@ -164,43 +162,11 @@ class Effect:
         return math.expm1(self.contrast.ci_high)
 
     @property
-    def estimate_and_interval(self) -> Record:
-        """Returns estimate and interval; the interval is None with too few seeds."""
-        low, high = _known(self.low, self.high)
-        return {"estimate": self.estimate, "low": low, "high": high}
-
-    @property
     def measured(self) -> Estimate:
-        """The estimate with its interval and the number of seeds."""
-        return Estimate(**self.estimate_and_interval, seeds=self.contrast.n)
-
-    def as_dict(self) -> Record:
-        """Returns a JSON object, with the 90 % interval of the equivalence test.
-
-        That is the contrast of the mean losses, over the mean loss of the control.
-        """
-        first, second = self.runs.logs
-        low_90, high_90 = map(math.expm1, sign_flip.interval(first - second, 0.9))
-        groups = self.runs.treatment, self.runs.control
-        means = [np.asarray([runs.mean() for runs in group]) for group in groups]
-        scale = means[1].mean()
-        raw = paired(means[0] / scale, means[1] / scale, margin=self.margin)
-        record = {"seeds": self.contrast.n, **self.estimate_and_interval}
-        record["low_90"], record["high_90"] = _known(low_90, high_90)
-        record["raw"] = raw.mean_difference
-        record["raw_low"], record["raw_high"] = _known(raw.ci_low, raw.ci_high)
-        return record | {
-            "margin": self.margin,
-            "scatter": self.runs.scatter,
-            "excluded": len(self.runs.excluded),
-            "p_value": self.contrast.p_value,
-            "tost_p": self.contrast.tost_p,
-        }
-
-
-def _known(low: float, high: float) -> tuple[float | None, float | None]:
-    """Returns both ends of an interval, or None with too few seeds."""
-    return (low, high) if math.isfinite(high) else (None, None)
+        """The estimate with its interval, None with too few seeds, and the seeds."""
+        known = math.isfinite(self.high)
+        low, high = (self.low, self.high) if known else (None, None)
+        return Estimate(self.estimate, low, high, self.contrast.n)
 
 
 def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:

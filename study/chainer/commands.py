@@ -38,11 +38,13 @@ def interventions(args: argparse.Namespace) -> bool:
     for path in (args.workdir, folder):
         files.check_writable(path)
     recorded = compare_with_recording(args.workdir / "recorded", frames)
-    records.write_csv(folder / "recording.csv", recorded)
+    folder.mkdir(parents=True, exist_ok=True)
+    records.write_bytes(folder / "recording.csv", records.csv_bytes(recorded))
     name = "full" if args.full else "quick"
     plan = trainings.PLANS[name]
     rows = trainings.run_all(plan, args.workdir / name, frames)
-    records.write_csv(folder / f"interventions_{name}.csv", rows, COLUMNS)
+    table_bytes = records.csv_bytes(rows, COLUMNS)
+    records.write_bytes(folder / f"interventions_{name}.csv", table_bytes)
     print(table(rows))
     checked = trainings.check(rows)
     for text, held in checked:
@@ -50,7 +52,7 @@ def interventions(args: argparse.Namespace) -> bool:
     if args.full:
         plan = trainings.PLANS["long"]
         rows = trainings.run_all(plan, args.workdir / "long", frames)
-        records.write_csv(folder / "long.csv", rows, COLUMNS)
+        records.write_bytes(folder / "long.csv", records.csv_bytes(rows, COLUMNS))
     print(f"records: {folder}")
     agreed = all(row["worst"] <= TOLERANCE for row in recorded)
     return agreed and all(held for _, held in checked)

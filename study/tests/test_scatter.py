@@ -19,6 +19,20 @@ def test_runs_that_do_not_scatter_and_single_runs():
     assert scatter.seed_spread(one)["upper"] == math.inf
 
 
+def test_the_record_of_an_effect_has_two_more_intervals():
+    record = scatter.effect_record(redraws.effect(drawn(1, size=0.005)))
+    assert -0.02 < record["low_90"] < record["high_90"] < 0.02
+    planted = drawn(0)
+    treated = tuple(1.03 * losses for losses in planted.control)
+    planted = dataclasses.replace(planted, treatment=treated)
+    record = scatter.effect_record(redraws.effect(planted))
+    assert record["raw"] == pytest.approx(0.03)
+    # One seed has an estimate and no interval.
+    record = scatter.effect_record(redraws.effect(groups([[0.1, 0.3]], [[0.0, 0.1]])))
+    ends = [record[k] for k in ("low", "high", "low_90", "high_90", "raw_low")]
+    assert ends == [None] * 5
+
+
 def test_the_permutation_test_counts_every_relabelling():
     runs = drawn(3, n=3, runs=(2, 3), effect=0.01)
     logs = [np.log(row) for row in runs.together]

@@ -156,7 +156,7 @@ def write(folder, seed):
         for run in seed.runs
         for update in range(600, 3001, 600)
     ]
-    records.write_csv(folder / f"seed_{seed.seed}.csv", curves)
+    records.write_bytes(folder / f"seed_{seed.seed}.csv", records.csv_bytes(curves))
 
 
 def test_records_are_read_whole_or_not_at_all(tmp_path):
