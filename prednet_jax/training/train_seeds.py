@@ -176,13 +176,7 @@ def train_seeds(
                 )
         for group in [[run] for run in runs] if layout is None else [runs]:
             noted = interruption or Interruption()
-            seconds = _train_group(recipe, group, strategy, shapes, noted)
-    written = [run for run in runs if run.writes]
-    if layout is not None and len(written) > 1:
-        print(
-            f"seeds trained together: {len(written)}, on {layout.mesh.size} devices "
-            f"(parts of a CPU count as devices), in {seconds:.1f} s"
-        )
+            _train_group(recipe, group, strategy, shapes, noted)
 
 
 def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
@@ -257,11 +251,8 @@ def _train_group(
     strategy: TrainingStrategy,
     shapes: Any,
     interruption: Interruption,
-) -> float:
-    """Trains runs together to their end and writes the records of this process.
-
-    Returns the seconds of the training.
-    """
+) -> None:
+    """Trains runs together to their end and writes the records of this process."""
     for run in group:
         # For runs that other processes hold, only the shapes of the state matter.
         run.state = shapes
@@ -306,4 +297,3 @@ def _train_group(
     for run in group:  # The states of a seed take no memory while another is trained.
         run.state = run.prepared = None
     interruption.obey(f"{group[0].folder} is finished")
-    return wall
