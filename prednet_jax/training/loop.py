@@ -6,6 +6,7 @@ Frames are read a chunk of windows at a time, in the background, and go to the d
 uint8, one window per update. Each update is one dispatch of one compiled program.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -179,19 +180,21 @@ def train_runs(
     """
     done = int(runs[0].state.update)
     seen = [frames_seen(run.schedule, done) for run in runs]
-    steps = truncated.make_updates(pair.step, pair.state, ((w,) for w in pair.stream))
-    for number, update in enumerate(steps, done + 1):
-        (windows,) = update.window
+    state = pair.state
+    for number, windows in enumerate(pair.stream, done + 1):
+        start = time.perf_counter()
+        state, measured = pair.step(state, windows)
+        seconds = time.perf_counter() - start
         records = []
         for i, (frames, first) in enumerate(windows):
-            metrics = update.metrics[i]
+            metrics = measured[i]
             batch = runs[i].schedule.start.shape[1]
             seen[i] += batch * int(metrics.scored.sum())
             copied = copy_last_frame_loss(frames, bool(first), method)
             losses = float(metrics.loss), float(metrics.frame_losses[-1]), copied
-            measured = *losses, float(metrics.grad_norm), update.seconds
-            records.append(UpdateRecord(number, seen[i], *measured))
-        yield update.state, records
+            norm = float(metrics.grad_norm)
+            records.append(UpdateRecord(number, seen[i], *losses, norm, seconds))
+        yield state, records
 
 
 def stream(

@@ -304,11 +304,10 @@ def train_windows(
     trainer = Trainer(config, optimizer, method, noise)
     key = _default_key() if key is None else key
     state = trainer.init(truncated.noisy_weights(params, noise, key))
-    step = functools.partial(trainer.step, key=key)
     losses = []
-    for update in truncated.make_updates(step, state, windows(frames, window)):
-        state = update.state
-        losses.append(update.metrics.frame_losses)
+    for shown, first in windows(frames, window):
+        state, metrics = trainer.step(state, shown, first, key)
+        losses.append(metrics.frame_losses)
     # The stand-in of the first window has no loss.
     unscored = 1 if window > 1 else 0
     if isinstance(losses[0], jax.core.Tracer):

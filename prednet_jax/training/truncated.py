@@ -1,11 +1,10 @@
-"""One update of truncated back-propagation, and the loop over updates.
+"""One update of truncated back-propagation.
 
 It follows the published trainer of quadjr/PredNet (`data.windows`): the state is
 carried from window to window and cut from the graph between them.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -55,42 +54,6 @@ class StepMetrics(NamedTuple):
     def loss(self) -> jax.Array:
         """Mean over the transitions that count: the `loss` of metrics.jsonl."""
         return (self.frame_losses * self.scored).sum() / self.scored.sum()
-
-
-class Update(NamedTuple):
-    """An update that was made.
-
-    Attributes:
-        state: the training's state after the update.
-        metrics: metrics that the step returned.
-        window: arguments of the step.
-        seconds: wall time of the step.
-    """
-
-    state: Any
-    metrics: Any
-    window: tuple
-    seconds: float
-
-
-def make_updates(
-    step: Callable, state: Any, stream: Iterable[tuple]
-) -> Iterator[Update]:
-    """Makes an update for each element of a stream: every training is this loop.
-
-    Args:
-        step: `(state, *window) -> (state, metrics)`.
-        state: the training's state.
-        stream: the windows, each a tuple of arguments.
-
-    Yields:
-        Each update. Its state is valid until the next update is requested, to which the
-        state's buffers may be donated.
-    """
-    for window in stream:
-        start = time.perf_counter()
-        state, metrics = step(state, *window)
-        yield Update(state, metrics, window, time.perf_counter() - start)
 
 
 @partial(jax.jit, static_argnames=("network", "optimizer", "batch"))
