@@ -75,12 +75,9 @@ class Recipe:
         asked = self.training
         if asked.learning_rate is None:
             return self.task.adam(updates).rate
-        match asked.schedule:
-            case "constant":
-                return asked.learning_rate
-            case "cosine":
-                return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
-        raise ValueError(asked.schedule)
+        if asked.schedule == "cosine":
+            return optimizers.cosine(asked.learning_rate, updates, asked.rate_floor)
+        return asked.learning_rate
 
     @cached_property
     def optimizer(self) -> optax.GradientTransformation:
