@@ -49,9 +49,6 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("first_key", 0, "The first key.", 0)
 flags.DEFINE_integer("steps", 2600, "Steps of each run.", 1)
-flags.DEFINE_float(
-    "adam_learning_rate", 0.02, "Learning rate of Adam; the others have 1/(2 L)."
-)
 flags.DEFINE_string("workdir", "results/saddle_escape", "Directory to write.")
 
 
@@ -73,7 +70,6 @@ def main() -> None:
             first_seed=FLAGS.first_key,
             steps=FLAGS.steps,
             precision=precision,
-            adam_rate=FLAGS.adam_learning_rate,
         )
     groups = measured_escapes.compare(groups)
     print(measured_escapes.text_table(groups))
@@ -88,7 +84,6 @@ def check_flags() -> tuple[list, dict]:
         errors.each_once(f"--{flag}", FLAGS[flag].value)
         for value in FLAGS[flag].value:
             errors.one_of(f"--{flag}", value, accepted)
-    errors.positive("--adam_learning_rate", FLAGS.adam_learning_rate)
     errors.check_int("--first_key", FLAGS.first_key, 0, 2**31 - 1 - FLAGS.keys)
     noises = {measured_escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):

@@ -22,6 +22,7 @@ from prednet_jax.report.tables import columns
 from prednet_jax.saddles import SaddleFunction
 
 OPTIMIZERS = ("gradient_descent", "heavy_ball", "adam")
+ADAM_RATE = 0.02
 QUIET = "none"
 #: The two events, leaving the first saddle and passing all, with the fields that say
 #: whether they happened.
@@ -42,12 +43,11 @@ def measure(
     first_seed: int = 0,
     steps: int,
     precision: str,
-    adam_rate: float,
 ) -> list[Group]:
     """Simulates every optimiser, form and seed under one noise: a group for each pair.
 
     The noise `spec`, whose name is `text` (`QUIET`: no noise), may not act on weights.
-    `adam_rate` is Adam's learning rate; the other optimisers use 1 / (2 L), where L is
+    Adam's learning rate is `ADAM_RATE`; the other optimisers use 1 / (2 L), where L is
     the smoothness. The other arguments are as in `saddles.escape_runs`.
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
@@ -55,7 +55,7 @@ def measure(
     known = {
         "gradient_descent": saddles.gradient_descent(rate),
         "heavy_ball": saddles.heavy_ball(rate),
-        "adam": saddles.adam(adam_rate),
+        "adam": saddles.adam(ADAM_RATE),
     }
     rules = [known[name] for name in optimizers]
     with jax.enable_x64(precision == "float64"):
