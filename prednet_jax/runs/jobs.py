@@ -82,6 +82,12 @@ class Job:
         return f"{self.model} {self.arm.name} {self.setting}".rstrip()
 
     @property
+    def name(self) -> str:
+        """Returns its title, and which repeat of its arm it is."""
+        repeat = f", repeat {self.draw + 1}" if self.arm.draws > 1 else ""
+        return f"{self.title}{repeat}"
+
+    @property
     def flags(self) -> dict[str, str]:
         """Returns the flags of its command by name."""
         window = ("window",) if self.task.windowed else ()

@@ -6,7 +6,9 @@ a file gets a line at least every `PAUSE` seconds, whatever the comparison does.
 
 import contextlib
 import json
+import math
 import os
+import statistics
 import sys
 import textwrap
 import threading
@@ -51,21 +53,16 @@ def training_state(job: Job) -> State:
         made += update
         if update < updates:
             break
-    name = job_name(job)
     if not made and not (job.folder / LOG).exists():
         return State(0.0)
     number = f", seed {seeds.index(seed) + 1} of {len(seeds)}" * (len(seeds) > 1)
     doing = "starting" if made else "compiling"
     if update:
-        doing = f"update {update} of {updates}, loss {mean_loss(rows):.4f}"
+        losses = [row["last_frame_loss"] for row in rows[-_RECENT:]]
+        mean = math.nan if None in losses else statistics.fmean(losses)
+        doing = f"update {update} of {updates}, loss {mean:.4f}"
     share = made / (updates * len(seeds))
-    return State(share, f"{name}{number}: {doing}" if share < 1 else "")
-
-
-def job_name(job: Job) -> str:
-    """Returns the network and the arm of a job, and which repeat of the arm it is."""
-    repeat = f", repeat {job.draw + 1}" if job.arm.draws > 1 else ""
-    return f"{job.model} {job.arm.name}{repeat}"
+    return State(share, f"{job.name}{number}: {doing}" if share < 1 else "")
 
 
 def last_rows(folder: Path) -> list[dict[str, float]]:
@@ -80,13 +77,6 @@ def last_rows(folder: Path) -> list[dict[str, float]]:
     # The first line of a tail and the last one may be torn.
     whole = lines[1 if size > _TAIL else 0 : -1]
     return [json.loads(line) for line in whole]
-
-
-def mean_loss(rows: Sequence[dict[str, float]]) -> float:
-    """Returns the mean loss of the last updates; NaN if one is not finite."""
-    losses = [row["last_frame_loss"] for row in rows[-_RECENT:]]
-    finite = None not in losses
-    return sum(losses) / len(losses) if finite else float("nan")
 
 
 class Reporter:

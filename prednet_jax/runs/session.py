@@ -111,8 +111,8 @@ def train(
             if ended.error is not None and not stop.is_set():
                 raise ended.error
             if ended.error is None:
-                name = _name(ended.job)
-                reporter.event(f"finished {number} of {len(queue)}: {name}")
+                done = f"finished {number} of {len(queue)}"
+                reporter.event(f"{done}: {ended.job.name}")
     if not stop.is_set():
         return design, saddle
     reporter.stage("taking the part of the runs that was reached in time")
@@ -134,10 +134,6 @@ def _cost(job: Job) -> float:
     name = job.arm.name if job.task.windowed else job.task.name
     _, update = budget.COSTS.get(name, budget.COSTS["reduction_order"])
     return update * job.updates * len(job.seeds)
-
-
-def _name(job: Job | executor.Script) -> str:
-    return job.name if isinstance(job, executor.Script) else progress.job_name(job)
 
 
 def _described(job: Job | executor.Script) -> tuple[str, str]:
