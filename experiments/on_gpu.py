@@ -26,7 +26,6 @@ import json
 import multiprocessing
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -277,8 +276,8 @@ def bfloat16(run: Callable[..., None], folder: Path, gpu: bool, end: float) -> N
         workdir = folder / "bfloat16" / name
         flags = "--resume", "--noplot", "--validate_every=0", f"--updates={updates}"
         run("experiments/train.py", f"--workdir={workdir}", *_size(gpu), *flags, *words)
-        lines = records.metrics_lines(workdir / records.METRICS)[-(updates // 10) :]
-        losses[name] = statistics.mean(json.loads(line)["loss"] for line in lines)
+        last = records.read_run(workdir).metrics["loss"][-(updates // 10) :]
+        losses[name] = float(last.mean())
         records.write_json(folder / "bfloat16.json", losses)
 
 
@@ -319,10 +318,9 @@ def planned_updates(train: Callable[..., None], folder: Path, end: float) -> lis
     kept = folder / "updates.json"
     if not kept.exists():
         train(f"--workdir={folder / 'trial'}", f"--updates={_TRIAL}")
-        lines = records.metrics_lines(folder / "trial" / records.METRICS)
-        seconds = [json.loads(line)["seconds"] for line in lines[_TRIAL // 2 :]]
+        seconds = records.read_run(folder / "trial").metrics["seconds"][_TRIAL // 2 :]
         left = _TRAINING * (end - time.monotonic())
-        total = max(int(left / statistics.median(seconds)), _TRIAL)
+        total = max(int(left / np.median(seconds)), _TRIAL)
         records.write_json(kept, [total * 2 // 5, total - total * 2 // 5])
     return json.loads(kept.read_text())
 
