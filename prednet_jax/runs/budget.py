@@ -239,8 +239,7 @@ class Plan:
         problem = f"{root / PLAN}: not the plan of a comparison"
         wanted = "; expected what compare_backends.py wrote: remove it to begin anew"
         with files.broken_as(problem, wanted, files.FileError, (AttributeError,)):
-            # A plan of an earlier version has the name rung.
-            size = stored.pop("size" if "size" in stored else "rung")
+            size = stored.pop("size")
             without = tuple(size.pop("without"))
             return cls(**stored, size=Size(**size, without=without))
 
