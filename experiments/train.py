@@ -28,7 +28,6 @@ from absl import flags
 from prednet_jax import data, errors, process, records
 from prednet_jax.errors import UserError
 from prednet_jax.objectives import OBJECTIVES, TARGETS, Method
-from prednet_jax.tasks import Task
 from prednet_jax.training import replicas, settings
 from prednet_jax.training.interruption import Interruption
 from prednet_jax.training.recipe import Recipe
@@ -112,24 +111,19 @@ def make_recipe(asked: Settings, workdir: Path) -> Recipe:
     largest = getattr(getattr(task, "config", None), "pixel_max", 1.0)
     wanted = "at most 1, since frames of uint8 are divided by 255"
     errors.expect(largest <= 1, "--pixel_max", largest, wanted)
+    method = asked.method
+    if asked.data.sampling == "windows" and task.name == "prednet":
+        method = dataclasses.replace(method, objective=method.objective or "mse")
     return Recipe(
         task=task,
         data=asked.data,
         training=asked.training,
-        method=method_of(asked, task),
+        method=method,
         records=asked.records,
         dtype=process.set_precision(asked.computation.precision),
         weights=weights,
         flags=_cli.chosen_flags() | asked.values(),
     )
-
-
-def method_of(asked: Settings, task: Task) -> Method:
-    """Returns the method; random windows of a PredNet are trained by `mse`."""
-    if asked.data.sampling == "windows" and task.name == "prednet":
-        objective = asked.method.objective or "mse"
-        return dataclasses.replace(asked.method, objective=objective)
-    return asked.method
 
 
 def draw_losses(folder: Path) -> None:
