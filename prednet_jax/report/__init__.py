@@ -8,11 +8,6 @@ from prednet_jax.report.verdict_text import claim_lines, text_table
 
 PAGE = "report.html"
 
-__all__ = [
-    *("PAGE", "VERDICT", "build", "claim_lines", "load"),
-    *("read_verdict", "text_table"),
-]
-
 
 def build(directory: str | Path) -> Path:
     """Writes the page of a comparison into its directory; returns its path.
