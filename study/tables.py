@@ -21,7 +21,7 @@ from prednet_jax.report.numbers import MISSING, change, significant
 from prednet_jax.report.tables import markdown
 from prednet_jax.report.verdict_text import difference, effect
 from prednet_jax.statistics.redraws import SEPARATED
-from study import judgement, machines, on_gpu, seed_records
+from study import judgement, machines, on_gpu, scatter, seed_records
 from study.judgement import MODEL, MOMENTS, PRIMARY, Records, contrasts
 from study.parts import CONTROL, FIXED, FIXED_ORDERS, NULL, PARTS, RANDOM, STALE
 from study.seed_trainings import held_out_copying
@@ -456,7 +456,7 @@ def redraws_along(folder: Path, seeds: Records, endpoint: str = PRIMARY) -> str:
     rows = []
     for end, fifth in curves.groupby("end"):
         runs = fifth.groupby(["seed", "arm", "draw"])[curve].mean().groupby("seed")
-        limit = statistics.redraw_interval([losses.to_numpy() for _, losses in runs])
+        limit = scatter.redraw_interval([losses.to_numpy() for _, losses in runs])
         rows.append({"end": end, "start": end - length + 1} | limit._asdict())
     cells = {
         "updates": "{start} to {end}",

@@ -37,7 +37,6 @@ from prednet_jax.statistics import (
     pair_by_seed,
     paired,
     redraws,
-    scatter,
 )
 from prednet_jax.training import evaluation, keys, replicas
 from prednet_jax.training.trainer import Trainer
@@ -219,8 +218,6 @@ CASES = {
         (lambda: gathered(1.0, "ulp"), "control='ulp': expected one of float32, red"),
         (lambda: gathered(None), "no seed with finite losses in both groups"),
         (lambda: gathered(0.0), "loss of seed 1"),
-        (lambda: scatter.redraw_interval([[1.0]]), "no seed has two runs"),
-        (lambda: scatter.redraw_interval([[1.0, NAN[1]]]), "expected finite ones, ab"),
     ],
     "saddles from symmetry": [
         (lambda: symmetric.runs(["a"], ["tile"], [0.0], [1]), "'a': expected one of"),

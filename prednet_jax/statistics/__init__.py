@@ -35,4 +35,3 @@ from prednet_jax.statistics.redraws import answer as answer
 from prednet_jax.statistics.redraws import collect_redraws as collect_redraws
 from prednet_jax.statistics.redraws import effect as effect
 from prednet_jax.statistics.scatter import predicted as predicted
-from prednet_jax.statistics.scatter import redraw_interval as redraw_interval

@@ -74,12 +74,6 @@ class Redraws:
         )
 
     @property
-    def together(self) -> tuple[Floats, ...]:
-        """The losses of both groups' runs, one array per seed."""
-        both = zip(self.treatment, self.control, strict=True)
-        return tuple(np.concatenate(groups) for groups in both)
-
-    @property
     def scatter(self) -> float:
         """Standard deviation of the log loss within seeds and groups, pooled.
 

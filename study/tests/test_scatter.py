@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from prednet_jax.errors import UserError
 from prednet_jax.statistics import redraws
 from study import scatter
 from tests.statistics.test_redraws import drawn, groups
@@ -15,6 +16,7 @@ def test_runs_that_do_not_scatter_and_single_runs():
     assert math.isnan(scatter.scatter_ratio(same)["ratio"])
     assert scatter.seed_spread(same) == {"sd": 0, "upper": 0}
     assert scatter.permutation_p(same) == 1
+    assert scatter.redraw_interval(scatter.together(same)).observed == 0
     one = groups([[0.1]], [[0.0]])
     assert scatter.seed_spread(one)["upper"] == math.inf
 
@@ -33,9 +35,26 @@ def test_the_record_of_an_effect_has_two_more_intervals():
     assert ends == [None] * 5
 
 
+def test_the_limit_for_two_runs_of_a_new_seed():
+    logs = np.zeros((20, 2))
+    logs[:, 1] = np.arange(1, 21) / 100
+    limit = scatter.redraw_interval(np.exp(logs))
+    # 95 % of 21 seeds is 19.95, so the widest seed is needed.
+    assert limit.limit == pytest.approx(math.expm1(0.2))
+    assert limit.observed == pytest.approx(math.expm1(0.19))
+    assert scatter.redraw_interval(np.exp(logs[:18])).limit == math.inf
+    # A seed with many runs counts as much as one with two.
+    ragged = [np.exp(np.linspace(0, 1, 40)), *np.exp(logs)]
+    assert scatter.redraw_interval(ragged, 0.5).limit < 0.2
+    with pytest.raises(UserError, match="no seed has two runs"):
+        scatter.redraw_interval([[1.0]])
+    with pytest.raises(UserError, match="expected finite ones, above 0"):
+        scatter.redraw_interval([[1.0, math.nan]])
+
+
 def test_the_permutation_test_counts_every_relabelling():
     runs = drawn(3, n=3, runs=(2, 3), effect=0.01)
-    logs = [np.log(row) for row in runs.together]
+    logs = [np.log(row) for row in scatter.together(runs)]
     means = []
     for chosen in itertools.product(itertools.combinations(range(5), 2), repeat=3):
         d = [

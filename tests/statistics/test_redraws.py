@@ -99,7 +99,6 @@ def test_runs_that_do_not_scatter_answer_nothing():
     effect = redraws.effect(same)
     assert (same.scatter, effect.estimate, effect.low, effect.high) == (0, 0, 0, 0)
     assert redraws.answer(effect, 0.5) == redraws.CANNOT_TELL
-    assert scatter.redraw_interval(same.together).observed == 0
 
     # One seed has an estimate and no interval.
     effect = redraws.effect(groups([[0.1, 0.3]], [[0.0, 0.1]]))
@@ -118,19 +117,6 @@ def test_a_diverged_run_leaves_its_seed_out_and_is_counted():
     }
     found = redraws.collect_redraws(arms, "reduction_order", FIXED)
     assert (found.seeds, found.excluded) == (("1",), ("2", "3"))
-
-
-def test_the_limit_for_two_runs_of_a_new_seed():
-    logs = np.zeros((20, 2))
-    logs[:, 1] = np.arange(1, 21) / 100
-    limit = scatter.redraw_interval(np.exp(logs))
-    # 95 % of 21 seeds is 19.95, so the widest seed is needed.
-    assert limit.limit == pytest.approx(math.expm1(0.2))
-    assert limit.observed == pytest.approx(math.expm1(0.19))
-    assert scatter.redraw_interval(np.exp(logs[:18])).limit == math.inf
-    # A seed with many runs counts as much as one with two.
-    ragged = [np.exp(np.linspace(0, 1, 40)), *np.exp(logs)]
-    assert scatter.redraw_interval(ragged, 0.5).limit < 0.2
 
 
 def test_a_small_repetition_falls_where_it_is_predicted():
