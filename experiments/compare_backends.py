@@ -107,7 +107,11 @@ def main() -> None:
     runs.check(design)
     files.check_unlocked(design.root)
     if FLAGS.dry_run:
-        _list_jobs(make_design(_kept_plan() or _plan_of_flags()))
+        design = make_design(_kept_plan() or _plan_of_flags())
+        for name, reason in design.skipped:
+            print(f"skipped {name}: {reason}")
+        for job in design.runs():
+            print(job.command_line)
         return
     with progress.Reporter() as reporter:
         reporter.paragraph(_purpose(design, timed()))
@@ -141,15 +145,10 @@ def main() -> None:
 def timed() -> bool:
     """Returns whether --minutes decide the size."""
     given = [name for name in _SIZES if FLAGS[name].present]
-    design = make_design(_plan_of_flags())
-    other = [
-        difference
-        for task in design.tasks
-        if task.name == "prednet"
-        for difference in published.load().other_setting(design, task)
-    ]
-    if "prednet" not in [task.name for task in design.tasks]:
-        other = ["no PredNet"]
+    design, other = make_design(_plan_of_flags()), ["no PredNet"]
+    for task in design.tasks:
+        if task.name == "prednet":
+            other = published.load().other_setting(design, task)
     if FLAGS["minutes"].present and given:
         raise errors.UserError(
             f"--minutes={FLAGS.minutes:g} with --{given[0]}: --minutes choose the size "
@@ -254,13 +253,6 @@ def _script(name: str) -> str:
     with contextlib.suppress(ValueError):  # started from elsewhere: keep it absolute
         path = path.relative_to(Path.cwd())
     return str(path)
-
-
-def _list_jobs(design: runs.Design) -> None:
-    for name, reason in design.skipped:
-        print(f"skipped {name}: {reason}")
-    for job in design.runs():
-        print(job.command_line)
 
 
 def _saddle(design: runs.Design, plan: budget.Plan) -> Saddle | None:
