@@ -160,7 +160,11 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
         return load_run(path.parent)
     else:
         try:
-            config, params = _load_file(path, asked)
+            found = _format(path)
+            if found is None:
+                raise files.FileError(f"{path}: of another kind")
+            told = {k: v for k, v in asked.items() if k in found.asks}
+            config, params = found.load(path, **told)
         except files.FileError as error:
             foreign.refuse(path)
             names = " or ".join(pretrained_names())
@@ -168,13 +172,6 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; expected {_ACCEPTED}") from None
     return tasks.of(config), params
-
-
-def _load_file(path: Path, asked: Mapping[str, Any]) -> tuple[PredNetConfig, dict]:
-    found = _format(path)
-    if found is None:
-        raise files.FileError(f"{path}: of another kind")
-    return found.load(path, **{k: v for k, v in asked.items() if k in found.asks})
 
 
 def _format(path: str | os.PathLike) -> Format | None:
