@@ -15,7 +15,7 @@ import scipy.stats
 
 from prednet_jax import statistics
 from prednet_jax.report.charts import ROLES, Dots, Panel, Row
-from prednet_jax.report.numbers import MISSING, change, significant
+from prednet_jax.report.numbers import MISSING, significant
 from prednet_jax.report.tables import markdown
 from prednet_jax.statistics.sign_flip import Floats
 from study import on_gpu
@@ -160,8 +160,7 @@ def values(seeds: Records) -> dict[str, str]:
     exact = scipy.stats.binomtest(count, len(true)).proportion_ci(method="exact")
     ends = f"{100 * exact.low:.0f} to {100 * exact.high:.0f} %"
     made["I.higher"] = f"{count} of {len(true)} ({ends})"
-    effect = statistics.effect(pairs).measured.to_json()
-    made["I.stale"] = change(*(100 * effect[name] for name in effect))
+    made["I.stale"] = on_gpu.value(statistics.effect(pairs))
     return made
 
 

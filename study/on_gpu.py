@@ -263,10 +263,9 @@ def table(answers: Mapping[str, statistics.Answered]) -> str:
     return markdown(pd.DataFrame(rows))
 
 
-def value(answered: statistics.Answered) -> str:
-    """Returns the effect of an arm in a sentence."""
-    ends = answered.effect.measured.to_json().values()
-    return change(*(100 * end for end in ends))
+def value(effect: statistics.Effect) -> str:
+    """Returns an effect in percent, with its interval."""
+    return change(*(100 * x for x in (effect.estimate, effect.low, effect.high)))
 
 
 def same(folder: Path, part: str) -> str:

@@ -196,7 +196,7 @@ def _of_planted(study: Study, name: str) -> Makers:
 
 
 def _of_gpu(study: Study, arm: str) -> str:
-    return on_gpu.value(study.gpu[arm])
+    return on_gpu.value(study.gpu[arm].effect)
 
 
 def _of_control(parts: Mapping[str, Records], part: str, arm: str) -> str:
