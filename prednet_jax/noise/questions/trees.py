@@ -90,9 +90,8 @@ class Trees(NamedTuple):
         head = ["here", "reference", "cause", "difference", "order of axes", ""]
         text = format_table(head, self.pairs, "<<<><<") if self.pairs else []
         text += unmatched_lines(self.unmatched)
-        text += [f"counters, no weights: {', '.join(self.counters)}"][
-            : bool(self.counters)
-        ]
+        if self.counters:
+            text.append(f"counters, no weights: {', '.join(self.counters)}")
         text += self.notes
         equal = "all weights are equal up to the order of axes"
         if not self.first and any(self.unmatched):
@@ -130,9 +129,9 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     pairs += _pairs(*rest, content=False)
     # Only those that no weight was paired with.
     counters = tuple(n for side in rest for n, x in side.items() if _is_counter(x))
-    for side in rest:
-        for name in [n for n, x in side.items() if _is_counter(x)]:
-            del side[name]
+    mine, yours = (
+        tuple(n for n, x in side.items() if not _is_counter(x)) for side in rest
+    )
     others, turned = exchanged(
         [p[:2] for p in pairs],
         [p[2].size for p in pairs],
@@ -158,8 +157,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     if turned:
         one, other, *_ = pairs[min(turned)]
         notes.append(_TURNED.format(one, other))
-    unmatched = tuple(rest[0]), tuple(rest[1])
-    return Trees(tuple(judged), unmatched, counters, tuple(notes))
+    return Trees(tuple(judged), (mine, yours), counters, tuple(notes))
 
 
 Weights = dict[str, np.ndarray]
@@ -403,10 +401,8 @@ def _orders(pairs: Sequence[_Found]) -> list[tuple[layouts.Layout, bool]]:
     found = []
     for order, distances in zip(own, far, strict=True):
         usual = max(distances, key=lambda fit: votes[fit])
-        if order is None:
-            found.append((usual, False))
-        else:
-            found.append((order, votes[usual] > votes[order]))
+        order = order or usual
+        found.append((order, votes[usual] > votes[order]))
     return found
 
 
