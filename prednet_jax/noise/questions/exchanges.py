@@ -60,7 +60,9 @@ def exchanged(
         stacked: for each pair whether one of the two is a layer of a stack.
     """
     here, there = ([_address(pair[side]) for pair in pairs] for side in (0, 1))
-    named = _by_most(here, there) | _by_name(here, there, sizes)
+    only, back = _only_agreeing(here, there, sizes), _only_agreeing(there, here, sizes)
+    agreeing = {i: j for i, j in only.items() if back.get(j) == i}
+    named = _by_most(here, there) | agreeing
     named |= _by_layer(here, there, stacked)
     named |= {j: i for i, j in _by_layer(there, here, stacked).items()}
     found, turned = {}, _from_other_end(here, there)
@@ -72,15 +74,6 @@ def exchanged(
         if j == i != named[i]:
             found[i] = named[i]
     return found, turned
-
-
-def _by_name(
-    here: Sequence[_Address], there: Sequence[_Address], sizes: Sequence[int]
-) -> dict[int, int]:
-    """Returns the one pair whose name there agrees with the name of each here."""
-    only = _only_agreeing(here, there, sizes)
-    back = _only_agreeing(there, here, sizes)
-    return {i: j for i, j in only.items() if back.get(j) == i}
 
 
 def _only_agreeing(

@@ -186,7 +186,9 @@ def compare_layers(
         _separate(program, marked, sorted(pairs, key=lambda n: place[pairs[n]]))
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
         chosen = {name: marked[name] for name in order}
-        ours = _computed(program, chosen)
+        known = [i for numbers in chosen.values() for i in numbers]
+        plain = jax.jit(lambda x: program.values(known, x, {}))(program.arrays)
+        ours = _stacked(plain, chosen)
         paired = {n: theirs[pairs[n]] for n in order}
         there, layout = _arranged(program, chosen, ours, paired, pairs)
         totals = {n: judge(ours[n], there[n], []).difference for n in order}
@@ -195,7 +197,6 @@ def compare_layers(
         hidden = ", ".join(sorted(program.hidden))
         notes += [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
         is_partial = bool(hidden or rest)
-        known = [i for numbers in chosen.values() for i in numbers]
         for name in results - pairs.keys():
             nodes = program.segment(marked[name], known)
             lines = dict.fromkeys(n.sources[0] for n in nodes if n.sources)
@@ -227,13 +228,6 @@ def _separate(
                 numbers = (original if j == i else j for j in marked[before])
                 marked[before] = tuple(numbers)
             last[i] = name
-
-
-def _computed(program: Program, marked: Numbers) -> dict[str, np.ndarray]:
-    """Returns the layers as the program computes them, loop steps stacked."""
-    numbers = [i for several in marked.values() for i in several]
-    plain = jax.jit(lambda x: program.values(numbers, x, {}))(program.arrays)
-    return _stacked(plain, marked)
 
 
 def _stacked(values: Mapping[int, ArrayLike], marked: Numbers) -> dict[str, np.ndarray]:

@@ -275,11 +275,6 @@ def _sparse(module: str, equation: compat.Equation) -> dict[str, compat.Jaxpr]:
     return _program(getattr(loaded, f"_{equation.primitive.name}_impl"), equation)
 
 
-def _implementation(equation: compat.Equation) -> dict[str, compat.Jaxpr]:
-    """Returns the program that evaluates a primitive of Equinox."""
-    return _program(equation.primitive.impl, equation)
-
-
 def _program(
     function: Callable[..., PyTree], equation: compat.Equation
 ) -> dict[str, compat.Jaxpr]:
@@ -315,9 +310,10 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
-        # From Lineax, and the same under vmap.
+        # From Lineax, and the same under vmap: evaluated as Equinox does.
         **dict.fromkeys(
-            ("linear_solve", "vprim"), HigherOrder(_custom, _implementation)
+            ("linear_solve", "vprim"),
+            HigherOrder(_custom, lambda e: _program(e.primitive.impl, e)),
         ),
         # From Equinox: it refuses vmap, and Lineax uses it only outside of vmap.
         "nontraceable": HigherOrder(lambda call, words, operands: operands),
