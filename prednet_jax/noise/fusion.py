@@ -18,14 +18,12 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.types import Atom
+from prednet_jax.noise.types import Atom, names_in
 
 # Primitives without rounding that XLA computes anew in each reader.
-PASSED_ON = frozenset(
-    (  # noqa: SIM905
-        "reshape transpose broadcast_in_dim squeeze expand_dims rev slice split copy "
-        "convert_element_type neg abs max min select_n"
-    ).split()
+PASSED_ON = names_in(
+    "reshape transpose broadcast_in_dim squeeze expand_dims rev slice split copy "
+    "convert_element_type neg abs max min select_n"
 )
 
 # Arithmetic so cheap that XLA computes it, and its inputs, anew in each reader.

@@ -1,4 +1,4 @@
-"""Names for types that JAX leaves open."""
+"""Names for types that JAX leaves open, and texts that list names."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -17,3 +17,8 @@ Values: TypeAlias = Sequence[jax.Array]
 Atom: TypeAlias = Any
 # The shape, type and sharding of a value, or an array, which has them too.
 Aval: TypeAlias = Any
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Returns the names in a text, which blanks separate."""
+    return frozenset(text.split())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from prednet_jax.noise.gpu.compilation import Compiled, KernelLaunch
 from prednet_jax.noise.gpu.hlo import Instruction, Program, read
 from prednet_jax.noise.plan import Step
+from prednet_jax.noise.types import names_in
 
 # From the worst to the best.
 VARIES = ("call", "compilation", "device", "no")
@@ -364,12 +365,10 @@ def _collective(program: Program, each: Instruction, primitive: str) -> Finding:
 
 
 # Functions that differ between platforms in the last bits.
-_FUNCTIONS = frozenset(
-    (  # noqa: SIM905
-        "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf exponential "
-        "exponential-minus-one log log-plus-one logistic power rsqrt sine sinh tan "
-        "tanh"
-    ).split()
+_FUNCTIONS = names_in(
+    "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf exponential "
+    "exponential-minus-one log log-plus-one logistic power rsqrt sine sinh tan "
+    "tanh"
 )
 _FUSED = re.compile(r"\bfma\.rn(?:\.ftz)?\.(?:f32|f64|f16|bf16)")
 _APPROXIMATE = re.compile(r"\b(?:div\.(?:full|approx)|(?:sqrt|rcp)\.approx)[\w.]*")

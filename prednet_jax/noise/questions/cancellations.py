@@ -39,7 +39,7 @@ from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import format_table
-from prednet_jax.noise.types import Function, PyTree
+from prednet_jax.noise.types import Function, PyTree, names_in
 from prednet_jax.noise.watch import Watched
 
 # Digits lost from which an equation is listed, and how many are.
@@ -47,11 +47,9 @@ LEAST, SHOWN = 1.0, 12
 # Executions of an equation in a loop that are looked at.
 EXECUTIONS = 1024
 _PAIRS = frozenset({"add", "sub", "add_any"})
-_SUMS = frozenset(
-    {
-        *("reduce_sum", "dot_general", "conv_general_dilated", "cumsum"),
-        *("reduce_window_sum", "scatter-add", "psum", "psum_invariant"),
-    }
+_SUMS = names_in(
+    "reduce_sum dot_general conv_general_dilated cumsum reduce_window_sum scatter-add "
+    "psum psum_invariant"
 )
 
 

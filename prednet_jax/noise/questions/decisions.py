@@ -28,7 +28,7 @@ from prednet_jax.noise.rules.primitives import OPAQUE
 from prednet_jax.noise.specs import NoiseSpec, default
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.text import format
-from prednet_jax.noise.types import Params, PyTree, Values
+from prednet_jax.noise.types import Params, PyTree, Values, names_in
 from prednet_jax.noise.watch import Seen, Watched
 
 
@@ -336,11 +336,9 @@ class _Deciding(Watched):
 # Results that are discrete although they are floats.
 _STEPS = frozenset({"floor", "ceil", "round", "sign"})
 # Operations that move or mix the bits of a float: nothing is decided yet.
-_KEEPS_BITS = frozenset(
-    (  # noqa: SIM905
-        "bitcast_convert_type broadcast_in_dim concatenate copy dynamic_slice gather "
-        "not or pad reshape rev select_n shift_left slice squeeze transpose xor"
-    ).split()
+_KEEPS_BITS = names_in(
+    "bitcast_convert_type broadcast_in_dim concatenate copy dynamic_slice gather "
+    "not or pad reshape rev select_n shift_left slice squeeze transpose xor"
 )
 
 

@@ -38,7 +38,7 @@ from prednet_jax.noise.order.collectives import gathered
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Drawn, Evaluation, Plain
-from prednet_jax.noise.types import Atom, Aval, Params, Values
+from prednet_jax.noise.types import Atom, Aval, Params, Values, names_in
 
 _NO_MESH = AbstractMesh((), ())
 # For each axis of an array the mesh axes over which it is split, as in PartitionSpec.
@@ -171,11 +171,9 @@ def _spec(aval: Aval) -> list[tuple[str, ...]]:
 
 # Functions of one number that a processor computes for several numbers at a time, and
 # for the rest of a row in another way.
-_FUNCTIONS = frozenset(
-    (  # noqa: SIM905
-        "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc "
-        "exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh"
-    ).split()
+_FUNCTIONS = names_in(
+    "acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc "
+    "exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh"
 )
 
 

@@ -20,6 +20,7 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.order import collectives, partials, products
 from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.rules import control_flow, registry
+from prednet_jax.noise.types import names_in
 
 # The primitives whose operands `ReducedPrecision` rounds.
 MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
@@ -42,24 +43,20 @@ CUTS: Mapping[str, Callable[..., Cut | LeftAlone]] = MappingProxyType(
 )
 
 # Sums inside a routine of a library, whose operands `Elementwise.routines` perturbs.
-ROUTINES = frozenset(
-    (  # noqa: SIM905
-        "cholesky cholesky_update coo_spmm coo_spmv csr_spmm csr_spmv eig eigh "
-        "ffi_call fft geqp3 geqrf hessenberg householder_product io_callback lu ormqr "
-        "pure_callback qr schur spsolve svd symmetric_product triangular_solve "
-        "tridiagonal tridiagonal_solve"
-    ).split()
+ROUTINES = names_in(
+    "cholesky cholesky_update coo_spmm coo_spmv csr_spmm csr_spmv eig eigh "
+    "ffi_call fft geqp3 geqrf hessenberg householder_product io_callback lu ormqr "
+    "pure_callback qr schur spsolve svd symmetric_product triangular_solve "
+    "tridiagonal tridiagonal_solve"
 )
 # Kernels, and programs that noise does not enter; operands as for `ROUTINES`.
-KERNELS = frozenset(
-    (  # noqa: SIM905
-        "pallas_call core_map mpmd_map call_exported cudnn_fusion scaled_dot "
-        "scaled_matmul scaled_matmul_wrapper dot_product_attention_fwd "
-        "dot_product_attention_fwd_wrapper dot_product_attention_bwd "
-        "dot_product_attention_bwd_wrapper dot_product_attention_fp8_fwd "
-        "dot_product_attention_fp8_fwd_wrapper dot_product_attention_fp8_bwd "
-        "dot_product_attention_fp8_bwd_wrapper"
-    ).split()
+KERNELS = names_in(
+    "pallas_call core_map mpmd_map call_exported cudnn_fusion scaled_dot "
+    "scaled_matmul scaled_matmul_wrapper dot_product_attention_fwd "
+    "dot_product_attention_fwd_wrapper dot_product_attention_bwd "
+    "dot_product_attention_bwd_wrapper dot_product_attention_fp8_fwd "
+    "dot_product_attention_fp8_fwd_wrapper dot_product_attention_fp8_bwd "
+    "dot_product_attention_fp8_bwd_wrapper"
 )
 
 # Code that was written for the types that it is given, and is not seen.
@@ -86,62 +83,58 @@ LEFT_ALONE: Mapping[str, str] = MappingProxyType(
         "addupdate": _IN_PLACE,
         "accum_grad_in_ref": _IN_PLACE,
         **dict.fromkeys(
-            (  # noqa: SIM905
+            names_in(
                 "preduced psum_start psum_done psum_invariant_start unreduced_psum "
                 "unreduced_psum_start reduce_scatter_start reduce_scatter_done "
                 "unreduced_reduce_scatter unreduced_reduce_scatter_start"
-            ).split(),
+            ),
             _OF_DEVICES,
         ),
     }
 )
 
-ROUNDING = frozenset(
-    (  # noqa: SIM905
-        "add sub mul div pow integer_pow square sqrt rsqrt cbrt exp exp2 expm1 log "
-        "log1p logistic tanh sinh cosh asinh acosh atanh sin cos tan asin acos atan "
-        "atan2 erf erfc erf_inv lgamma digamma polygamma igamma igammac zeta "
-        "bessel_i0e bessel_i1e regularized_incomplete_beta add_any dot_general "
-        "conv_general_dilated ragged_dot_general reduce_sum reduce_prod cumsum cumprod "
-        "cumlogsumexp reduce_window_sum scatter-add scatter-sub scatter-mul "
-        "select_and_scatter_add addupdate reciprocal "
-        "psum psum_invariant reduce_scatter fft cholesky cholesky_update lu qr ormqr "
-        "geqrf geqp3 householder_product eig eigh svd schur hessenberg tridiagonal "
-        "symmetric_product triangular_solve tridiagonal_solve spsolve random_gamma "
-        "igamma_grad_a random_gamma_grad log2 one_minus_square"
-    ).split()
+ROUNDING = names_in(
+    "add sub mul div pow integer_pow square sqrt rsqrt cbrt exp exp2 expm1 log "
+    "log1p logistic tanh sinh cosh asinh acosh atanh sin cos tan asin acos atan "
+    "atan2 erf erfc erf_inv lgamma digamma polygamma igamma igammac zeta "
+    "bessel_i0e bessel_i1e regularized_incomplete_beta add_any dot_general "
+    "conv_general_dilated ragged_dot_general reduce_sum reduce_prod cumsum cumprod "
+    "cumlogsumexp reduce_window_sum scatter-add scatter-sub scatter-mul "
+    "select_and_scatter_add addupdate reciprocal "
+    "psum psum_invariant reduce_scatter fft cholesky cholesky_update lu qr ormqr "
+    "geqrf geqp3 householder_product eig eigh svd schur hessenberg tridiagonal "
+    "symmetric_product triangular_solve tridiagonal_solve spsolve random_gamma "
+    "igamma_grad_a random_gamma_grad log2 one_minus_square"
 )
 
 # The results of these have no rounding error: copies, choices, comparisons, bits,
 # integers, tokens, devices. (Drawn random numbers have no exact value.)
-EXACT = frozenset(
-    (  # noqa: SIM905
-        "abs after_all all_gather all_gather_done all_gather_invariant "
-        "all_gather_reduced all_gather_reduced_start all_gather_start all_to_all "
-        "all_to_all_done all_to_all_start and approx_top_k argmax argmin axis_index "
-        "bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_transpose bcsr_extract "
-        "bcsr_fromdense bitcast_convert_type broadcast_in_dim broadcast_to ceil check "
-        "clamp clz complex concatenate conj convert_element_type coo_fromdense copy "
-        "create_linear create_token csr_fromdense cummax cummin dce_sink "
-        "debug_callback debug_print device_put dim_as_value dimension_size "
-        "dynamic_slice dynamic_update_slice empty empty2 empty_ref eq eq_to floor "
-        "free_ref freeze from_edtype gather ge get gt imag inspect_sharding iota "
-        "iota_2x32_shape is_finite layout_constraint le le_to lt lt_to "
-        "lu_pivots_to_permutation max min mulhi multiple_of name ne neg new_ref "
-        "nextafter not optimization_barrier or pad pbroadcast pbroadcast_done "
-        "pbroadcast_start philox2x32 philox4x32 pin platform_index pmax pmin "
-        "population_count ppermute ppermute_done ppermute_start precv psend pvary "
-        "ragged_all_to_all random_bits random_clone random_fold_in random_seed "
-        "random_split random_unwrap random_wrap real rem reduce_and reduce_max "
-        "reduce_min reduce_or reduce_precision reduce_window_max reduce_window_min "
-        "reduce_xor reduced_vary_cast_p reshape reshard rev rng_bit_generator "
-        "rng_uniform round scatter scatter-max scatter-min select_and_gather_add "
-        "select_n shape_assertion sharding_constraint shift_left "
-        "shift_right_arithmetic shift_right_logical sign slice sort split squeeze "
-        "stack stage stop_gradient swap threefry2x32 threefry4x32 tie tile to_edtype "
-        "top_k transpose unpin unreachable unstack vary_unreduced_cast_p "
-        "with_memory_space_constraint xla_metadata_value xor"
-    ).split()
+EXACT = names_in(
+    "abs after_all all_gather all_gather_done all_gather_invariant "
+    "all_gather_reduced all_gather_reduced_start all_gather_start all_to_all "
+    "all_to_all_done all_to_all_start and approx_top_k argmax argmin axis_index "
+    "bcoo_extract bcoo_fromdense bcoo_sort_indices bcoo_transpose bcsr_extract "
+    "bcsr_fromdense bitcast_convert_type broadcast_in_dim broadcast_to ceil check "
+    "clamp clz complex concatenate conj convert_element_type coo_fromdense copy "
+    "create_linear create_token csr_fromdense cummax cummin dce_sink "
+    "debug_callback debug_print device_put dim_as_value dimension_size "
+    "dynamic_slice dynamic_update_slice empty empty2 empty_ref eq eq_to floor "
+    "free_ref freeze from_edtype gather ge get gt imag inspect_sharding iota "
+    "iota_2x32_shape is_finite layout_constraint le le_to lt lt_to "
+    "lu_pivots_to_permutation max min mulhi multiple_of name ne neg new_ref "
+    "nextafter not optimization_barrier or pad pbroadcast pbroadcast_done "
+    "pbroadcast_start philox2x32 philox4x32 pin platform_index pmax pmin "
+    "population_count ppermute ppermute_done ppermute_start precv psend pvary "
+    "ragged_all_to_all random_bits random_clone random_fold_in random_seed "
+    "random_split random_unwrap random_wrap real rem reduce_and reduce_max "
+    "reduce_min reduce_or reduce_precision reduce_window_max reduce_window_min "
+    "reduce_xor reduced_vary_cast_p reshape reshard rev rng_bit_generator "
+    "rng_uniform round scatter scatter-max scatter-min select_and_gather_add "
+    "select_n shape_assertion sharding_constraint shift_left "
+    "shift_right_arithmetic shift_right_logical sign slice sort split squeeze "
+    "stack stage stop_gradient swap threefry2x32 threefry4x32 tie tile to_edtype "
+    "top_k transpose unpin unreachable unstack vary_unreduced_cast_p "
+    "with_memory_space_constraint xla_metadata_value xor"
 )
 
 # Primitives whose parameters include a jaxpr that is not a program to run, but the
