@@ -197,6 +197,13 @@ def equal_elements(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (x == y) | (np.isnan(x) & np.isnan(y))
 
 
+def fits_in(x: np.ndarray, dtype: DTypeLike) -> bool:
+    """Returns whether a floating-point type holds all numbers of an array exactly."""
+    (wide,) = wide_leaves([x])
+    with np.errstate(over="ignore"):
+        return bool(equal_elements(wide.astype(dtype).astype(wide.dtype), wide).all())
+
+
 def rms(x: np.ndarray) -> float:
     """Returns the root mean square of the magnitudes; 0 for an empty array.
 

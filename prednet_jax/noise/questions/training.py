@@ -40,7 +40,6 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.typing import DTypeLike
 
 from prednet_jax.noise import quantiles, random_bits
 from prednet_jax.noise._inject import Traced, inject, traced
@@ -52,7 +51,7 @@ from prednet_jax.noise.errors import (
     check_int,
     expect,
 )
-from prednet_jax.noise.leaves import as_array, given_array, real_numbers
+from prednet_jax.noise.leaves import as_array, fits_in, given_array, real_numbers
 from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.precision import Doubling, rounded_products
@@ -323,7 +322,7 @@ def _precision(curve: np.ndarray) -> Curve:
         return x
     size = np.abs(x)
     given = [curve.dtype] if jnp.issubdtype(curve.dtype, jnp.floating) else []
-    kinds = [k for k in (jnp.bfloat16, jnp.float16, *given) if _holds(k, x)]
+    kinds = [k for k in (jnp.bfloat16, jnp.float16, *given) if fits_in(x, k)]
     error = np.zeros(len(x))
     if kinds:
         info = jnp.finfo(kinds[0])
@@ -345,12 +344,6 @@ def _precision(curve: np.ndarray) -> Curve:
                 own = np.minimum(own, 0.5)
             return np.maximum(error, np.where(size > 0, own, 0))
     return error
-
-
-def _holds(kind: DTypeLike, x: Curve) -> bool:
-    """Returns whether a type holds all of some numbers exactly."""
-    with np.errstate(over="ignore"):
-        return bool((x.astype(kind).astype(float) == x).all())
 
 
 def _moments(y: Curves, floor: Curve) -> tuple[Curve, Curve]:

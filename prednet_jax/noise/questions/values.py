@@ -19,6 +19,7 @@ from prednet_jax.noise._inject import inject
 from prednet_jax.noise.leaves import (
     describe_leaves,
     equal_elements,
+    fits_in,
     rms,
     subtract,
     units_in_the_last_place,
@@ -90,10 +91,8 @@ class SubstitutedValues:
     @functools.cached_property
     def _narrowed(self) -> list[int]:
         """The numbers of values that are rounded when they are given to the program."""
-        cast = self.given[0]
-        own = {i: _wide(np.asarray(x)) for i, x in cast.items() if x.dtype in NARROW}
-        known = {i: _wide(self.known[i]) for i in own}
-        return [i for i, x in own.items() if not equal_elements(x, known[i]).all()]
+        types = {i: x.dtype for i, x in self.given[0].items() if x.dtype in NARROW}
+        return [i for i, kind in types.items() if not fits_in(self.known[i], kind)]
 
     def _rounded(self, i: int, random: np.random.Generator) -> Array:
         """Returns a value of the reference in the program's type, a step up or down."""
@@ -126,10 +125,7 @@ class SubstitutedValues:
         if not formats or away == 0:
             return ""
         own = self.program.types[i].dtype
-        if (
-            own in NARROW
-            and not equal_elements(_wide(theirs.astype(own)), theirs).all()
-        ):
+        if own in NARROW and not fits_in(theirs, own):
             return NARROW[own]
         call = BoundCall(self.function([i]), self.given, {})
         (wide,) = widened_program(call, np.dtype(np.float32))(jax.random.key(0))
@@ -146,11 +142,11 @@ class SubstitutedValues:
         found: dict[int, np.dtype] = {}
         floats = {i: x for i, x in self.known.items() if _is_wide(types[i].dtype)}
         for kind in _FORMATS:
-            exact = {i: x for i, x in floats.items() if _is_in(x, kind)}
+            exact = {i: x for i, x in floats.items() if fits_in(x, kind)}
             shown = [
                 _wide(exact[i]).ravel()
                 for i in exact.keys() & set(beyond)
-                if not _is_in(self.plain[i], kind)
+                if not fits_in(self.plain[i], kind)
             ]
             if shown and np.unique(np.concatenate(shown)).size >= _DISTINCT:
                 found = dict.fromkeys(exact, kind) | found
@@ -234,13 +230,6 @@ class SubstitutedValues:
 
 def _is_wide(dtype: np.dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype not in NARROW
-
-
-def _is_in(x: np.ndarray, kind: np.dtype) -> bool:
-    """Returns whether all numbers of an array are numbers of a narrow format."""
-    wide = _wide(x)
-    with np.errstate(over="ignore"):
-        return bool(equal_elements(wide.astype(kind).astype(float), wide).all())
 
 
 def _wide(x: ArrayLike) -> np.ndarray:
