@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from prednet_jax.noise.leaves import rms
+
 # An order other than the plain one must reduce the distance (at most 1) by so much.
 CLEARLY = 0.25
 
@@ -81,16 +83,13 @@ class Layout(NamedTuple):
         return f"{self.theirs} axes {change} to {self.ours}: {self.axes}"
 
 
+@np.errstate(over="ignore")
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """Returns the distance of two arrays in units of the larger norm, at most 1."""
     # As floats: booleans have no difference, and unsigned ones wrap.
     x, y = (np.nan_to_num(v * 1.0, posinf=0, neginf=0) for v in (x, y))
-    largest = max(float(np.max(np.abs(v), initial=0)) for v in (x, y))
-    if not largest:
-        return 0.0
-    x, y = x / largest, y / largest  # Squares of large numbers overflow.
-    scale = max(np.linalg.norm(x), np.linalg.norm(y))
-    return min(1.0, float(np.linalg.norm(x - y) / scale))
+    scale = max(rms(x), rms(y))
+    return min(1.0, rms(x - y) / scale) if scale else 0.0
 
 
 def fitting(reference: np.ndarray, shape: Sequence[int]) -> list[Layout]:
