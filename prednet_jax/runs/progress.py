@@ -29,6 +29,8 @@ PAUSE = 8.0
 _TAIL, _RECENT = 1 << 14, 50
 # From this share on the time that is left is known well enough to be printed.
 _SHARE_FOR_TIME = 0.05
+#: Updates after which the first finding is read, and the updates that it averages.
+FIRST_FINDING, AVERAGED = 500, 100
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,16 @@ def last_rows(folder: Path) -> list[dict[str, float]]:
     # The first line of a tail and the last one may be torn.
     whole = lines[1 if size > _TAIL else 0 : -1]
     return [json.loads(line) for line in whole]
+
+
+def early_loss(job: Job) -> float | None:
+    """Returns the loss of a job's first seed around `FIRST_FINDING`, or None."""
+    path = job.run_folder(job.seeds[0]) / records.METRICS
+    if not path.exists():
+        return None
+    lines = records.metrics_lines(path)[FIRST_FINDING - AVERAGED : FIRST_FINDING]
+    losses = [json.loads(line)["last_frame_loss"] for line in lines]
+    return sum(losses) / AVERAGED if len(losses) == AVERAGED else None
 
 
 class Reporter:

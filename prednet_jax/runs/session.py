@@ -145,16 +145,18 @@ def _described(job: Job | executor.Script) -> tuple[str, str]:
 
 @dataclass
 class _Watch:
-    """Stops the runs in time, once they have reached a size that can be judged."""
+    """Prints the first finding when the runs have it, and stops them in time."""
 
     reporter: Reporter
     needed: list[Job]
     stop: threading.Event
     deadline: float | None
+    found: bool = False
     late: bool = False
 
     def __call__(self) -> None:
         """Checks the files of the runs."""
+        self.found = self.found or self._first_finding()
         if self.deadline is None or time.monotonic() < self.deadline:
             return
         if shortened.largest_size(self.needed, published.UPDATES) is not None:
@@ -166,6 +168,24 @@ class _Watch:
                 "number that can be judged, and judging takes the time that is left. "
                 "So they continue, and the comparison takes longer than it should."
             )
+
+    def _first_finding(self) -> bool:
+        first = {job.arm.name: job for job in self.needed if not job.draw}
+        if not {"float32", "stale_targets"} <= first.keys():
+            return True
+        stale = progress.early_loss(first["stale_targets"])
+        control = progress.early_loss(first["float32"])
+        if stale is None or control is None:
+            return False
+        change = (
+            f"{abs(stale / control - 1):.0%} {'higher' if stale > control else 'lower'}"
+        )
+        self.reporter.event(
+            f"First finding, of one seed ({first['float32'].seeds[0]}): after "
+            f"{progress.FIRST_FINDING} updates the loss is {change} with the mistake "
+            "of the article's script (stale targets) than without."
+        )
+        return True
 
 
 def shorten(

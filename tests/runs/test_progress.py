@@ -86,6 +86,8 @@ def test_a_state_has_the_update_and_the_mean_of_the_last_losses(tmp_path):
     state = progress.training_state(one)
     assert state.share == 0.5
     assert state.text == "prednet float32: update 2000 of 4000, loss 0.2500"
+    assert progress.early_loss(one) == 0.5
+    assert progress.early_loss(job(tmp_path, arm="stale_targets")) is None
 
 
 def test_a_finished_run_is_not_shown_as_running(tmp_path):
