@@ -126,6 +126,7 @@ def main() -> None:
         **scores,
     }
     output = Path(FLAGS.output or "runs/horizons.json")
+    replaced = ", in place of earlier ones" * output.exists()
     if FLAGS.output or horizons:
         _cli.write(output, record, **trained.effective)
     print_scores(source.name, scores)
@@ -133,7 +134,7 @@ def main() -> None:
         # Not `with_suffix`: of v1.5 and v1.6 it is one file, and of x.png the scores.
         picture = output.with_name(f"{output.name.removesuffix('.json')}.png")
         records.write_bytes(picture, figures.horizons_picture(scores["horizons"]))
-        print(f"{output}, {picture.name}: the scores, and a figure of them")
+        print(f"{output}, {picture.name}: the scores, and a figure of them{replaced}")
 
 
 def open_sequences(trained: _inherited.TrainedNetwork, split: str) -> FrameSource:

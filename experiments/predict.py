@@ -32,7 +32,7 @@ import _inherited
 import numpy as np
 from absl import flags
 
-from prednet_jax import errors, files, process, records
+from prednet_jax import data, errors, files, process, records
 from prednet_jax.data.frames import ENDLESS, FrameSource
 from prednet_jax.errors import UserError
 from prednet_jax.models import prednet, sequences
@@ -131,7 +131,13 @@ def main() -> None:
 def describe(
     trained: _inherited.TrainedNetwork, start: int, frames: int, first: int | None
 ) -> None:
-    """Prints which frames the network has seen here."""
+    """Prints which frames the network was trained on, and which it has seen here."""
+    shown_data, seen = trained.frames.data, _inherited.run_flags(trained.weights)
+    if shown_data == seen.get("data") not in (None, *data.NAMES):
+        print(
+            f"{trained.weights} was trained on frames of {shown_data}; evaluate.py "
+            "--split=test scores frames that it has not seen"
+        )
     if FLAGS.layers:
         config = trained.task.config  # type: ignore[attr-defined]
         for name, offset in sequences.unit_times(config, FLAGS.layers).items():
