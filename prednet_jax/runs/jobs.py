@@ -128,6 +128,10 @@ class Job:
         """Returns the same job for some of its seeds only."""
         return replace(self, seeds=seeds)
 
+    def replaced(self, **settings: Any) -> "Job":
+        """Returns the same job with other values of some settings."""
+        return replace(self, settings=self.settings.replaced(**settings))
+
     def run_folder(self, seed: int) -> Path:
         """Returns the directory of one seed's run."""
         return self.folder / f"seed_{seed}"

@@ -44,12 +44,7 @@ def measure(reporter: Reporter, design: Design, processes: int) -> budget.Speed:
         keep_every=0,
     )
     jobs = [
-        replace(
-            job,
-            settings=job.settings.replaced(
-                examples=0, updates=budget.MEASURED[job.arm.name]
-            ),
-        )
+        job.replaced(examples=0, updates=budget.MEASURED[job.arm.name])
         for job in design.runs()
         if not job.draw
     ]

@@ -75,9 +75,4 @@ def shorten(job: Job, seed: int, updates: int) -> None:
     for later in checkpoints.updates(folder):
         if later > updates:
             shutil.rmtree(folder / checkpoints.FOLDER / str(later))
-    write_receipt(of_length(job, updates).of(seed), seed)
-
-
-def of_length(job: Job, updates: int) -> Job:
-    """Returns the job with another number of updates."""
-    return dataclasses.replace(job, settings=job.settings.replaced(updates=updates))
+    write_receipt(job.replaced(updates=updates).of(seed), seed)

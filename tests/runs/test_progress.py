@@ -24,7 +24,7 @@ def job(root, updates=4, arm="float32"):
         keep_every=2,
     )
     (found,) = (job for job in design.runs() if job.arm.name == arm)
-    return shortened.of_length(found, updates)
+    return found.replaced(updates=updates)
 
 
 def test_a_run_that_is_cut_is_the_run_that_ends_there(forked, tmp_path):
@@ -46,7 +46,7 @@ def test_a_run_that_is_cut_is_the_run_that_ends_there(forked, tmp_path):
         assert getattr(found.manifest, name) == getattr(expected.manifest, name), name
     assert found.manifest.other["shortened_from"] == 6
     assert list(found.metrics["loss"]) == list(expected.metrics["loss"])
-    assert runs.split_finished([shortened.of_length(long, 4)])[0] == []
+    assert runs.split_finished([long.replaced(updates=4)])[0] == []
     assert runs.split_finished([long])[0] != []
 
 
