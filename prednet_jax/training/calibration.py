@@ -20,6 +20,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax import process
+from prednet_jax.models.convolution.algorithm import convolve
 from prednet_jax.noise import ReductionOrder, coverage, inject, variability
 
 #: A function and its float32 operands. These are NumPy's, since making them must not
@@ -49,10 +50,6 @@ def reductions(*, small: bool) -> dict[str, Reduction]:
         for seed, shape in enumerate(shapes)
     )
     index = np.random.default_rng(9).integers(0, 64, rows, np.int32)
-
-    def convolve(x: Array, k: Array) -> Array:
-        names = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=names)
 
     def windows(x: Array, initial: float, combine: Callable) -> Array:
         """Reduces 3x3 windows that overlap; cuDNN does not repeat these bitwise."""
