@@ -23,15 +23,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, random_bits
-from prednet_jax.noise.order import permutations
-from prednet_jax.noise.order.partials import (
-    Cut,
-    LeftAlone,
-    Sums,
-    too_few,
-    unstack,
-    widen,
-)
+from prednet_jax.noise.order import partials, permutations
+from prednet_jax.noise.order.partials import Cut, LeftAlone, Sums
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 from prednet_jax.noise.types import Aval, Params
 
@@ -51,12 +44,12 @@ def cut_collective(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftA
     count = math.prod(lax.axis_size(axis) for axis in axes)
     n = len(groups[0]) if groups else count
     if n < 3:
-        return too_few(n)
+        return partials.too_few(n)
     if drawn and n > MAX_PARTIALS:
         return LeftAlone(f"sum over {n} devices: more than {MAX_PARTIALS}")
 
     def split(x: Array) -> Sums:
-        return None, unstack(gathered(widen(x), axes, invariant=True))
+        return None, partials.unstack(gathered(partials.widen(x), axes, invariant=True))
 
     def total(words: Array, salt: Sequence[int], x: Array) -> Array:
         terms = gathered(x, axes, invariant=scattered is None)
@@ -85,11 +78,11 @@ def cut_gathered(
     """Cuts a reduce_sum over the axis of an all_gather: one piece per device."""
     n = x.shape[axis]
     if n < 3:
-        return too_few(n)
+        return partials.too_few(n)
     others = tuple(d - (d > axis) + 1 for d in axes if d != axis)
 
     def total(words: Array, salt: Sequence[int], x: Array) -> Array:
-        terms = jnp.moveaxis(widen(x), axis, 0)
+        terms = jnp.moveaxis(partials.widen(x), axis, 0)
         terms = lax.reduce(terms, np.zeros((), terms.dtype), lax.add, others)
         return add_terms(spec, lax.convert_element_type(terms, x.dtype), words, salt)
 
@@ -138,7 +131,7 @@ def add_terms(
         def add(x: Array, y: Array) -> Array:
             return rounded(x + y)
 
-    terms = widen(terms)
+    terms = partials.widen(terms)
     if kind == "random":
         grid = permutations.tile_grid(shape, spec.granularity, spec.tile)
         order = jnp.argsort(random_bits.bits(words, (n, *grid), salt), axis=0)
