@@ -36,7 +36,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.types import Values
 
 _GOLDEN = 0x9E3779B9
@@ -139,10 +139,8 @@ def bits(state: Array, shape: Sequence[int], salt: Salt = 0) -> Array:
     """Returns uniform 32-bit words [shape], at most 2^32; salts give separate draws."""
     s0, s1 = salt_words(salt)
     size = math.prod(shape)
-    if size > 1 << 32:
-        raise NoiseError(
-            f"shape={tuple(shape)}: expected at most 2^32 elements; split the array"
-        )
+    accepted = "at most 2^32 elements; split the array"
+    expect(size <= 1 << 32, "shape", tuple(shape), accepted)
     counter = lax.reshape(lax.iota(jnp.uint32, size), tuple(shape))
     return hash_counter(counter, state[0] ^ np.uint32(s0), state[1] ^ np.uint32(s1))
 

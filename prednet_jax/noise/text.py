@@ -94,7 +94,7 @@ def _part(text: str) -> NoiseSpec:
             raise NoiseError(f"unknown option {item.strip()!r} of {name}: {accepted}")
         if option in options:
             raise NoiseError(
-                f"option {option!r} of {name} is given twice: expected it once"
+                f"option {option!r} of {name} is given twice: expected once"
             )
         options[option] = _value(f"{name}:{option}", str(fields[option].type), value)
     for f in fields.values():

@@ -272,9 +272,7 @@ def _answers(result: PyTree, labels: np.ndarray) -> np.ndarray:
         )
     broken = np.flatnonzero(np.isnan(answers).any(1))
     if broken.size:
-        raise NoiseError(
-            f"the scores of example {broken[0]} hold NaN: expected numbers"
-        )
+        raise NoiseError(f"scores of example {broken[0]} hold NaN: expected numbers")
     return np.argmax(answers, 1)
 
 

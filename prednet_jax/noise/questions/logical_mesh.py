@@ -33,7 +33,7 @@ from jax.extend.core import primitives
 from jax.sharding import AbstractMesh, PartitionSpec, Sharding
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.order.collectives import gathered
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
@@ -131,11 +131,8 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
         return equation.replace(primitive=primitives.copy_p, params={}, ctx=context)
     if name == "shard_map":
         mesh = dict(params.pop("mesh").shape)
-        if not mesh.items() <= dict(sizes).items():
-            raise NoiseError(
-                f"a shard_map over the mesh {mesh}: expected axes of mesh="
-                f"{dict(sizes)}, or shard_map without mesh="
-            )
+        accepted = f"axes of mesh={dict(sizes)}, or shard_map without mesh="
+        expect(mesh.items() <= sizes.items(), "mesh of a shard_map", mesh, accepted)
         params["mesh"] = LogicalMesh(mesh)
     params = {k: _unsharded(v, sizes) for k, v in params.items()}
     primitive = _PLAIN.get(name, equation.primitive)

@@ -208,11 +208,8 @@ def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
     x = arrays[0].astype(float)
     whole = axis is None or (isinstance(axis, Integral) and not isinstance(axis, bool))
     expect(whole, "axis", axis, "the axis of the vocabulary, or None")
-    if axis is not None and not -x.ndim <= axis < x.ndim:
-        raise NoiseError(
-            f"axis={axis}: {name} has {x.ndim} axes: expected one of these, or "
-            "None for log-probabilities of chosen tokens"
-        )
+    one_of = f"one of the {x.ndim} axes of {name}, or None for chosen tokens"
+    expect(axis is None or -x.ndim <= axis < x.ndim, "axis", axis, one_of)
     lost = x.max(axis, keepdims=True) == -np.inf if axis is not None else False
     wrong = np.argwhere(np.isnan(x) | (x == np.inf) | lost)
     if len(wrong):

@@ -522,11 +522,8 @@ def _batches(
     listed = batches if isinstance(batches, Sequence) else list(batches)
     expect(len(listed), "batches", batches, "one or more")
     count = len(listed) if updates is None else updates
-    if count > len(listed):
-        raise NoiseError(
-            f"updates={updates}: there are {len(listed)} batches; expected at most "
-            "this number, or batches as a function of the update"
-        )
+    most = f"at most {len(listed)}, as many as batches, or batches as a function"
+    expect(count <= len(listed), "updates", updates, most)
     return lambda: zip(range(count), listed, strict=False)
 
 

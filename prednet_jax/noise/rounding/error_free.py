@@ -24,7 +24,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from prednet_jax.noise.errors import NoiseError
+from prednet_jax.noise.errors import expect
 
 # The operations whose exact result is known, and their numbers of operands.
 ERROR_FREE = MappingProxyType(
@@ -47,10 +47,7 @@ class Format(NamedTuple):
 def format_of(dtype: jax.typing.DTypeLike) -> Format:
     """Returns the format of one of `FLOATS`; other types raise a NoiseError."""
     name = jnp.dtype(dtype).name
-    if name not in FLOATS:
-        raise NoiseError(
-            f"dtype={name}: expected float16, bfloat16, float32 or float64"
-        )
+    expect(name in FLOATS, "dtype", name, "float16, bfloat16, float32 or float64")
     info = jnp.finfo(dtype)
     magnitude = (1 << (info.bits - 1)) - 1
     infinity = magnitude & ~((1 << info.nmant) - 1)

@@ -118,7 +118,7 @@ BROKEN[1, 2, 3] = np.nan
         ({"x": PLAIN}, {}, "expected the same"),
         (PLAIN > 0, {}, "expected one array of logits"),
         (PLAIN, {"axis": 1.5}, "axis=1.5: expected the axis of the vocabulary"),
-        (PLAIN, {"axis": 3}, "axis=3: a has 3 axes: expected one of these, or None"),
+        (PLAIN, {"axis": 3}, "axis=3: expected one of the 3 axes of a, or None"),
         (PLAIN, {"top": 0}, "top=0"),
         (PLAIN, {"tokens": np.ones((2, 6))}, "tokens have the shape .* whole numbers"),
         (
