@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
@@ -306,8 +305,8 @@ def cut_select_and_scatter_add(
         label = label % np.int32(n)
         zero = jnp.zeros(source.shape, source.dtype)
         parts = [
-            _select_and_scatter_add(
-                lax.select(label == np.int32(i), source, zero), operand, params
+            lax.select_and_scatter_add_p.bind(
+                lax.select(label == np.int32(i), source, zero), operand, **params
             )
             for i in range(n)
         ]
@@ -333,21 +332,3 @@ def cut_add_any(terms: Sequence[Aval]) -> Cut | LeftAlone:
 def widen(x: Array) -> Array:
     """Converts `x` to the type in which its sums are kept."""
     return lax.convert_element_type(x, widened(x.dtype))
-
-
-def _select_and_scatter_add(source: Aval, operand: Aval, params: Params) -> Array:
-    """Returns max-pooling's backward pass: the derivative of a window's extremum."""
-    greatest = params["select_prim"].name in ("ge", "gt")
-    start = -np.inf if greatest else np.inf
-    _, backward = jax.vjp(
-        lambda x: lax.reduce_window(
-            x,
-            np.asarray(start, x.dtype),
-            lax.max if greatest else lax.min,
-            params["window_dimensions"],
-            params["window_strides"],
-            params["padding"],
-        ),
-        operand,
-    )
-    return backward(source)[0]
