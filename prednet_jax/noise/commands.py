@@ -64,7 +64,7 @@ class CommandContext:
         given = {flag: self.value(flag) for flag in command.flags if flag in accepted}
         given |= {"spec": self.spec} if "spec" in accepted else {}
         tool = command.tool(self.call.fn, **given | options)
-        return self.call._replace(fn=tool).result(*first)
+        return self.call.calling(tool).result(*first)
 
 
 class CommandResult(NamedTuple):
@@ -251,20 +251,20 @@ def _devices(context: CommandContext) -> object:
     """Computes over a mesh of devices that are not here, and compares."""
     sizes, in_specs = _on_mesh(context.options.mesh, context.options.specs)
     options: dict[str, Any] = {"in_specs": in_specs, "spec": context.spec}
-    (fn, *_), key, draws = context.call, context.key, context.options.draws
+    fn, key, draws = context.call.fn, context.key, context.options.draws
     if any(len(several) > 1 for several in sizes.values()):
         table = {axis: n if len(n) > 1 else n[0] for axis, n in sizes.items()}
         compare = noise.devices_table(fn, mesh=table, draws=draws, **options)
-        return context.call._replace(fn=compare).result(key)
+        return context.call.calling(compare).result(key)
     mesh = {axis: size for axis, (size,) in sizes.items()}
 
     def on(mesh: Mapping[str, int]) -> BoundCall:
         run = noise.devices(fn, mesh=mesh, **options)
-        return context.call._replace(fn=functools.partial(run, key))
+        return context.call.calling(functools.partial(run, key))
 
     over, alone = on(mesh), on(dict.fromkeys(mesh, 1))
     tool = noise.explain(alone.fn, over.result(), alone.result(), draws=draws)
-    return alone._replace(fn=tool).result(key)
+    return alone.calling(tool).result(key)
 
 
 @_command(noise.training, updates=0, losses=None)
@@ -352,7 +352,7 @@ def _only_array(context: CommandContext, flag: str, file: str) -> np.ndarray:
 
 def _result(context: CommandContext, flag: str, file: str) -> PyTree:
     """Returns a result of the function: leaves by position, or nested by name."""
-    shapes = context.call.program().shapes.result()
+    shapes = context.call.program.shapes.result()
     positional, named = read_arguments(flag, file)
     given: Any = jax.tree.structure(named)
     if not positional and given == jax.tree.structure(shapes):

@@ -41,10 +41,12 @@ class Evaluation:
     may not end, as in "in float64"; noise alone does it "under this noise". `is_plain`
     is whether it is a run without noise that only counts a loop's steps, and
     `refuses_loops` whether a loop that does not end is an error, not only stopped.
+    `counted` are the steps that loops take without noise, by path, if they are known.
     """
 
     watches = False
     changes = ""
+    counted: Mapping[str, int] = MappingProxyType({})
     is_plain = False
     refuses_loops = True
 
@@ -117,10 +119,32 @@ class Evaluation:
 
 
 class Plain(Evaluation):
-    """Evaluates a plan without its noise, in the types of its program."""
+    """Evaluates a plan without its noise, in the types of its program.
+
+    `steps`, if it is not None, gets the most steps of each while loop, by path. Then a
+    loop that does not end is an error.
+    """
 
     changes = "without noise"
     is_plain = True
+
+    def __init__(self, steps: dict[str, int] | None = None) -> None:
+        super().__init__()
+        self.steps, self.refuses_loops = steps, steps is not None
+
+    def plain(self) -> Evaluation:
+        """Returns itself: loops inside of loops are counted, too."""
+        return self
+
+    def decided(self, step: Step, words: Words, number: Array) -> None:
+        """Sends the number of steps of a while loop to the host."""
+        steps = self.steps
+        if steps is not None and step.name == "while":
+
+            def count(number: Array) -> None:
+                steps[step.path] = max(steps.get(step.path, 0), int(number))
+
+            jax.debug.callback(count, number)
 
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
         """Returns the results of an equation without programs inside."""

@@ -51,8 +51,23 @@ def solve(start: jax.Array) -> Any:
     ).ys
 
 
+def gradient(start: jax.Array) -> jax.Array:
+    """Differentiates a solve by its start."""
+    return jax.grad(lambda start: jnp.sum(solve(start)))(start)
+
+
+def solved(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Solves a symmetric system by conjugate gradients."""
+    return jax.scipy.sparse.linalg.cg(lambda x: a @ x, b, tol=1e-6)[0]
+
+
+def scores(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Computes the probabilities of classes for each row."""
+    return jax.nn.softmax(x @ w)
+
+
 def transformer(weights: Any, x: jax.Array) -> jax.Array:
-    """Computes two blocks of a transformer with four heads."""
+    """Computes blocks of a transformer with four heads."""
 
     def norm(x: jax.Array) -> jax.Array:
         x = x - jnp.mean(x, -1, keepdims=True)
@@ -92,57 +107,64 @@ def weights() -> list[list[jax.Array]]:
     return [[normal(i, *s) / 8 for i, s in enumerate(shapes)] for _ in range(2)]
 
 
-def cases() -> dict[str, tuple[str, Callable, tuple, Callable[[], Any]]]:
-    """Returns for each tool a program in words, the function, its arguments, a call."""
+def cases() -> list[tuple[str, str, Callable, tuple, Callable[[], Any]]]:
+    """Returns a tool, a program in words, the function, its arguments, and the call."""
     wide = normal(0, 1000, 64), normal(1, 64, 1000) / 8
     start = (jnp.array([2.0, 1.0]),)
     blocks = weights(), normal(9, 2, 16, 64)
     network = Network(nnx.Rngs(0))
     batch = normal(3, 16, 32), network
+    rows = normal(3, 16, 32), normal(4, 32, 32)
+    system = rows[1] @ rows[1].T + jnp.eye(32), normal(5, 32)
 
-    def explain() -> Any:
-        a = transformer(*blocks)
-        return noise.explain(transformer, a, jax.jit(transformer)(*blocks))(
-            KEY, *blocks
-        )
+    def explain(words: str, fn: Callable, args: tuple) -> tuple:
+        a, b = fn(*args), jax.jit(fn)(*args)
+        return "explain", words, fn, args, lambda: noise.explain(fn, a, b)(KEY, *args)
 
     recording = noise.record(solve)(*start)
 
-    return {
-        "digits": (
-            *("a layer of a million outputs", layer, wide),
+    return [
+        (
+            *("digits", "a layer of a million outputs", layer, wide),
             lambda: noise.digits(layer)(KEY, *wide),
         ),
-        "tolerance": (
-            *("a layer of a million outputs", layer, wide),
+        (
+            *("tolerance", "a layer of a million outputs", layer, wide),
             lambda: noise.tolerance(layer)(KEY, *wide),
         ),
-        "record": (
-            *("a solve of diffrax", solve, start),
+        (
+            *("record", "a solve of diffrax", solve, start),
             lambda: noise.record(solve)(*start),
         ),
-        "first_difference": (
-            *("a solve of diffrax", solve, start),
+        (
+            *("first_difference", "a solve of diffrax", solve, start),
             lambda: noise.first_difference(solve, recording)(KEY, *start),
         ),
-        "explain": ("two blocks of a transformer", transformer, blocks, explain),
-        "decisions": (
-            *("two blocks of a transformer", transformer, blocks),
+        explain("two blocks of a transformer", transformer, blocks),
+        explain("four blocks", transformer, (2 * blocks[0], blocks[1])),
+        explain("a solve by conjugate gradients", solved, system),
+        explain("the gradient of a solve of diffrax", gradient, start),
+        (
+            *("decisions", "two blocks of a transformer", transformer, blocks),
             lambda: noise.decisions(transformer)(KEY, *blocks),
         ),
-        "first_nan": (
-            *("two blocks of a transformer", transformer, blocks),
+        (
+            *("first_nan", "two blocks of a transformer", transformer, blocks),
             lambda: noise.first_nan(transformer)(*blocks),
         ),
-        "nan_rate": (
-            *("two blocks of a transformer", transformer, blocks),
+        (
+            *("nan_rate", "two blocks of a transformer", transformer, blocks),
             lambda: noise.nan_rate(transformer)(KEY, *blocks),
         ),
-        "invariance": (
-            *("a Flax NNX network in training mode", trained, batch),
+        (
+            *("invariance", "a Flax NNX network in training mode", trained, batch),
             lambda: noise.invariance(trained)(*batch),
         ),
-    }
+        (
+            *("invariance", "a softmax of a product", scores, rows),
+            lambda: noise.invariance(scores)(*rows),
+        ),
+    ]
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -157,7 +179,7 @@ def main(names: list[str]) -> None:
     noise.tolerance(jnp.sin)(KEY, jnp.ones(3))  # Imports what is imported when used.
     print("| tool | program | plain [s] | tool [s] | times |")
     print("| --- | --- | --- | --- | --- |")
-    for name, (words, fn, args, call) in cases().items():
+    for name, words, fn, args, call in cases():
         if names and name not in names:
             continue
         fresh = lambda *a, fn=fn: fn(*a)  # noqa: E731

@@ -131,7 +131,7 @@ def cancellations(
         first = jax.random.key(0) if key is None else key
         keys = random_bits.split(first, draws)
         call = BoundCall(fn, args, kwargs)
-        check_no_texts(call.program().shapes.result())
+        check_no_texts(call.program.shapes.result())
         pair = _Pair(call, noise)
         found = pair.cancelling(keys[0])[:SHOWN]
         total = pair.error(keys)
@@ -158,7 +158,7 @@ class _Pair(Watched):
 
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
         super().__init__(EXECUTIONS)
-        self.steps = {step.path: step for step in call.steps(spec) if _is_sum(step)}
+        self.steps = {step.path: step for step in call.equations(spec) if _is_sum(step)}
         self.number = {path: i for i, path in enumerate(self.steps)}
         self.chosen = jnp.zeros(0, bool)
 

@@ -161,11 +161,11 @@ def decisions(
     wanted = None if labels is None else _labels(labels)
 
     def search(call: sampling.BoundCall, key: Array) -> Decisions:
-        check_no_texts(call.program().shapes.result())
-        watched, products = _Deciding(), precision.rounded_products(call.steps())
+        check_no_texts(call.program.shapes.result())
+        watched, products = _Deciding(), precision.rounded_products(call.equations())
         run = clean_run = watched.compiled(call, acting)
         if products:
-            highest = call._replace(fn=precision.at_highest_precision(fn))
+            highest = call.calling(precision.at_highest_precision(fn))
             clean_run = watched.compiled(highest, acting)
         answers: list[np.ndarray] = []
 

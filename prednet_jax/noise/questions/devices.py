@@ -181,7 +181,7 @@ def devices_table(
         rows = []
         for size in mesh[several[0]]:
             sizes = {**mesh, several[0]: size}
-            result = jax.tree.map(as_array, alone._replace(fn=over(sizes)).result())
+            result = jax.tree.map(as_array, alone.calling(over(sizes)).result())
             floats, flipped, loss = [], 0, None
             for x, y in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
                 if not jax.numpy.issubdtype(np.result_type(x), np.inexact):

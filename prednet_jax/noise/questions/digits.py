@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jax import Array
 
@@ -38,6 +39,7 @@ from prednet_jax.noise.questions.sampling import (
     BoundCall,
     Moments,
     computation_part,
+    draw_keys,
     keyed,
     reach_notes,
     sample_moments,
@@ -192,11 +194,13 @@ def digits_table(
             own = own_rounding(call, free.settled)
         drawn: Iterator[PyTree]
         if own.uncast is not None:
-            runs = (own.uncast(k, spec) for k in random_bits.split(key, draws))
-            drawn = map(free.settled, runs)
+            wide = (own.uncast(k, spec) for k in random_bits.split(key, draws))
+            drawn = map(free.settled, wide)
+        elif own.call is call:  # A program that later calls use again.
+            runs = map(call.calling(noisy).result, draw_keys(key, draws))
+            drawn = map(free.align, map(jax.device_get, runs))
         else:
-            highest = noisy if own.call is call else inject(own.call.fn, spec)
-            drawn = map(free.align, own.call.draw(highest, key, draws))
+            drawn = map(free.align, own.call.draw(spec, key, draws))
         moments = sample_moments(drawn)
         tree, means, spreads, *_ = moments
         tree = tree if own.uncast is None else own.call.result()
@@ -264,10 +268,11 @@ def _systematic(
     """
     errors = [np.zeros(x.shape) for x in moments.means]
     # In float64 such a routine may choose another order, basis or signs.
-    if not FREE_SIGNS.keys().isdisjoint(step.name for step in call.steps()):
+    if not FREE_SIGNS.keys().isdisjoint(step.name for step in call.equations()):
         return errors, ()
     try:
-        truth = comparable(widened_program(call, np.dtype(np.float64))(None))
+        wide = widened_program(call, np.dtype(np.float64))
+        truth = comparable(wide(jax.random.key(0)))
     except Exception as error:  # Some primitives exist in narrow types only.
         why = str(error).partition("\n")[0]
         return errors, (f"not compared with float64: {why}",)

@@ -29,7 +29,7 @@ def decides(step: Step) -> bool:
 
 def takes_decisions(call: BoundCall) -> bool:
     """Returns whether a function takes discrete decisions about its numbers."""
-    return any(map(decides, call.steps()))
+    return any(map(decides, call.equations()))
 
 
 class ElementNoise:

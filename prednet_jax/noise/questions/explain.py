@@ -12,8 +12,9 @@ and of two noisy runs otherwise.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from jax import Array
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.leaves import (
     Leaf,
+    Result,
     check_same_structure,
     equal_elements,
     rebuilt,
@@ -267,7 +269,8 @@ def _add_float64(
     if first is not None and second is not None:
         if leaf.epsilon:
             ulps = first / leaf.epsilon, second / leaf.epsilon
-        if min(far) > OTHER_FUNCTION * _largest_known(reference, truth, i):
+        known = _known_distances(reference, truth, i)
+        if all(min(far) > OTHER_FUNCTION * distance for distance in known):
             away = f"{min(far) / size:.2g} (relative) from the function's result"
             notes.append(f"a and b are both {away}: other function or arguments?")
     return one._replace(
@@ -275,11 +278,19 @@ def _add_float64(
     )
 
 
-def _largest_known(reference: NoiseReference, truth: np.ndarray, i: int) -> float:
-    """Returns the largest distance from float64 that a known cause makes in a leaf."""
-    known = [rms(subtract(p[i], truth)) for p in reference.plain]
-    known += [x for several in reference.sizes(i).values() for x in several]
-    return max(known + [rms(effect[i]) for effect in reference.effects.values()])
+def _known_distances(
+    reference: NoiseReference, truth: np.ndarray, i: int
+) -> Iterator[float]:
+    """Yields the distances from float64 that known causes make in a leaf."""
+    yield from itertools.chain(*reference.sizes(i).values())
+    yield from (rms(effect[i]) for effect in reference.effects.values())
+    yield from (rms(subtract(p[i], truth)) for p in _without_noise(reference))
+
+
+def _without_noise(reference: NoiseReference) -> Iterator[Result]:
+    """Yields the results without noise; the function is called only if asked for."""
+    yield from reference.plain
+    yield reference.called
 
 
 def _classify_leaf(
@@ -305,7 +316,9 @@ def _classify_leaf(
     causes, reason = [least], ""
     if far and least != "beyond":
         is_plain = any(
-            equal_elements(v, p[i]).all() for v in (x, y) for p in reference.plain
+            equal_elements(v, p[i]).all()
+            for p in _without_noise(reference)
+            for v in (x, y)
         )
         weights = min(difference.size, reference.weights)
         noise = reference.elements[i]

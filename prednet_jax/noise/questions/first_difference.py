@@ -134,7 +134,7 @@ def first_difference(
         noisy = map(under_noise.run, sampling.draw_keys(first, draws))
         further = map(under_noise.run, sampling.draw_keys(second, _MORE * draws))
         found = against(recording, clean.run(key), noisy, clean.name, further)
-        found.notes = format_notes(rounded_products(call.steps()))
+        found.notes = format_notes(rounded_products(call.equations()))
         return found
 
     return sampling.keyed(fn, compare)

@@ -24,7 +24,7 @@ from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.leaves import as_array, named_leaves, rms, wide_leaves
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
-from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.sampling import BoundCall, reporting
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.run import Call, Evaluation
@@ -99,6 +99,7 @@ def invariance(
     for i in batch:
         check_int("batch", i, 0)
 
+    @reporting()
     def measure(*args: PyTree, **kwargs: PyTree) -> Invariance:
         call = BoundCall(fn, args, kwargs)
         batched = _batched(call, batch)
@@ -218,7 +219,7 @@ def _batched(call: BoundCall, batch: Sequence[int]) -> _BatchedCall:
         return evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
 
     # Rows of zeros may fail a check, which is left out, and keep a loop from ending.
-    steps = [(step.name, step.equation.params) for step in call.steps()]
+    steps = [(step.name, step.equation.params) for step in call.equations()]
     entered = any(
         (name == "while" and loops.deciding(params) is not None)
         or (name == "cond" and any(map(compat.is_check, params["branches"])))
@@ -273,16 +274,20 @@ def _ways(
     """Returns the ways to call `f` by name; each returns the arrays of all rows."""
     rows, compiled, (batches, others) = batched.rows, jax.jit(f), batched.arrays
 
+    # Slices by NumPy are no programs to be compiled; it knows no PRNG keys.
+    given = [np.asarray(x) if isinstance(x.dtype, np.dtype) else x for x in batches]
+
     def in_chunks(size: int) -> list[np.ndarray]:
-        chunks = [[x[i : i + size] for x in batches] for i in range(0, rows, size)]
+        chunks = [[x[i : i + size] for x in given] for i in range(0, rows, size)]
         results = [jax.device_get(compiled(chunk, others)) for chunk in chunks]
         return [np.concatenate(x) for x in zip(*results, strict=True)]
 
-    def by_row(mapped: Callable) -> list[Array]:
+    def by_row(mapped: Callable) -> list[np.ndarray]:
         def of_row(row: Values) -> list[Array]:
             return f([x[None] for x in row], others)
 
-        return [x[:, 0] for x in jax.jit(lambda b: mapped(of_row, b))(batches)]
+        results = jax.jit(lambda b: mapped(of_row, b))(batches)
+        return [np.asarray(x)[:, 0] for x in results]
 
     # The function may donate what it is given.
     ways: dict[str, Callable[[], Iterable]] = {
@@ -299,15 +304,17 @@ def _ways(
     size = 1 << rows.bit_length()
     # Not `jnp.pad`, which takes no PRNG keys.
     padded = [jnp.concatenate([x, jnp.zeros_like(x[: size - rows])]) for x in batches]
-    backwards = [x[::-1] for x in batches]
+    backwards = [x[::-1] for x in given]
 
     @loops.without_checks()  # Rows of zeros may fail one.
-    def with_padding() -> list[Array]:
-        return [x[:rows] for x in compiled(padded, others)]
+    def with_padding() -> list[np.ndarray]:
+        return [np.asarray(x)[:rows] for x in compiled(padded, others)]
 
     return ways | {
         f"padded to {size} rows": with_padding,
-        "rows in reverse": lambda: [x[::-1] for x in compiled(backwards, others)],
+        "rows in reverse": lambda: [
+            np.asarray(x)[::-1] for x in compiled(backwards, others)
+        ],
         "vmap over rows": lambda: by_row(lambda g, xs: jax.vmap(g)(xs)),
         "loop over rows": lambda: by_row(jax.lax.map),
     }

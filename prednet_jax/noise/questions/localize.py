@@ -226,7 +226,7 @@ def _members(
     parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
 ) -> dict[str, frozenset[int]]:
     """Returns, for each part, the positions in `paths` of the part's equations."""
-    scopes = {step.path: step.scope for step in call.steps(spec)}
+    scopes = {step.path: step.scope for step in call.equations(spec)}
     members = {}
     for part in parts:
         here = [_belongs(path, scopes[path], part) for path in paths]

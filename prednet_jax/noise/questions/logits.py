@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
 from prednet_jax.noise.leaves import (
     check_same_structure,
@@ -138,7 +137,7 @@ def compare_logits(
     def compare(call: BoundCall, key: Array) -> Logits:
         plain = call.result()
         check_same_structure("a", a, "the result", plain)
-        runs = [plain, *call.draw(inject(fn, noise), key, draws)]
+        runs = [plain, *call.draw(noise, key, draws)]
         for i, x in enumerate(runs):
             _checked(f"the result{' under noise' * (i > 0)}", x, axis)
         wide = [wide_leaves(x)[0] for x in (a, b, *runs)]

@@ -126,6 +126,7 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         'log'
     """
 
+    @sampling.reporting()
     def find(*args: PyTree, **kwargs: PyTree) -> NotFinite | None:
         call, key = sampling.BoundCall(fn, args, kwargs), jax.random.key(0)
         search = _Search(call, Identity())
@@ -224,7 +225,7 @@ class _Search(Watched):
     def __init__(self, call: sampling.BoundCall, spec: NoiseSpec) -> None:
         super().__init__()
         self.call = call
-        self.plan = plan(call.program().jaxpr, Identity())
+        self.plan = plan(call.program.jaxpr, Identity())
         self.number = {step.path: i for i, step in enumerate(self.plan.walk())}
         self.spec = spec
         self.found: set[str] = set()

@@ -37,7 +37,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, leaves, random_bits, specs
-from prednet_jax.noise._inject import Traced, inject, traced
+from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import split
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.loops import asking
@@ -58,6 +58,7 @@ class Exact(NamedTuple):
 
 # Runs that show the error of float64, and their noise.
 _DRAWS = 4
+_NOTHING = specs.Identity()
 _NOISE = with_routines(specs.UlpPerturbation())
 
 
@@ -74,7 +75,7 @@ def exact(
         comparable: brings results into a comparable form, such as `Signs.settled`.
     """
     run = widened_program(call, np.dtype(np.float64))
-    truth = comparable(run(key))
+    truth = comparable(run(key, _NOISE, False))
     drawn = [comparable(run(k, _NOISE)) for k in random_bits.split(key, _DRAWS)]
     errors = [
         rms(np.array([rms(subtract(x, right)) for x in of_leaf]))
@@ -84,36 +85,41 @@ def exact(
 
 
 def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
-    """Returns `run(key, spec=None)`: a call with floating-point types widened.
+    """Returns `run(key, spec, on=True)`: a call with floating-point types widened.
+
+    The spec defaults to no noise. One program has the noise on and off.
 
     Args:
         call: the function with its arguments.
         dtype: float32 or float64; narrower types become it, and complex ones the
             complex type of its width. Products have the highest precision.
     """
-    pure, arrays = call.pure()
-    program = traced(pure, arrays)
+    program, arrays = call.program, call.pure()[1]
     widening = _Widening(dtype)
+    widening.counted = call.steps
 
     def wide(*arrays: Array) -> list[Array]:
         planned = plan(program.jaxpr, specs.Identity())
         first = first_words(jax.random.key(0))
-        return at_words(planned, first, arrays, widening)
+        return at_words(planned, first, list(map(widening.widened, arrays)), widening)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def noisy(
+        spec: specs.NoiseSpec, key: Array, on: Array, *arrays: Array
+    ) -> list[Array]:
+        hooks = Evaluation(lambda path: on)
+        return evaluate(spec, key, traced(wide, arrays), arrays, hooks=hooks)
 
     own = list(map(jnp.array, arrays))  # In the types that were traced.
-    compiled = jax.jit(wide)
 
-    def run(key: Array, spec: specs.NoiseSpec | None = None) -> Result:
+    def run(key: Array, spec: specs.NoiseSpec = _NOTHING, on: bool = True) -> Result:
         is_double = dtype == np.float64
         types = jax.enable_x64(True) if is_double else contextlib.nullcontext()
         with types, asking():
-            given = list(map(widening.widened, own))
-            noisy = inject_once(spec) if spec else lambda _, *xs: compiled(*xs)
-            results = jax.block_until_ready(noisy(key, *given))
+            results = jax.block_until_ready(noisy(spec, key, np.bool_(on), *own))
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), results)
         return wide_leaves(jax.device_get(outcome).result())
 
-    inject_once = functools.cache(functools.partial(inject, wide))
     return run
 
 
@@ -265,25 +271,19 @@ def own_rounding(
         call: the function with its arguments.
         comparable: brings results into a comparable form, such as `Signs.settled`.
     """
-    steps = call.steps()
+    steps = call.equations()
     products = rounded_products(steps)
     casts = [step for step in steps if not step.bodies and _is_narrow(step)]
     if not products and not casts:
         return OwnRounding(call, {}, {}, ())
-    pure, arrays = call.pure()
-
-    def values(fn: Callable) -> Result:
-        outcome = jax.device_get(jax.jit(fn)(*map(jnp.array, arrays)))
-        return comparable(wide_leaves(outcome.result()))
-
     reference = call
     effects: dict[str, Result] = {}
     notes: list[str] = []
     uncast: Callable[..., Result] | None = None
-    here = values(pure)
+    here = comparable(wide_leaves(call.plain))
     if products:
-        reference = call._replace(fn=at_highest_precision(call.fn))
-        highest = values(reference.pure()[0])
+        reference = call.calling(at_highest_precision(call.fn))
+        highest = comparable(wide_leaves(reference.plain))
         effect = list(map(subtract, here, highest))
         if any(map(np.any, effect)):
             effects[_main_format(products)] = effect

@@ -19,8 +19,6 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import specs
-from prednet_jax.noise._coverage import coverage
-from prednet_jax.noise._inject import inject
 from prednet_jax.noise.leaves import (
     Result,
     describe_leaves,
@@ -94,7 +92,7 @@ class NoiseReference:
 
     Attributes:
         tree: the result without noise, at the highest precision.
-        plain: the same as arrays, compiled and not, and with this device's rounding.
+        plain: the same as arrays, and with this device's rounding.
         signs: the signs of vectors, which make results comparable.
         noises: the differences under each random noise, for each leaf.
         elements: the noise of each element, for each leaf.
@@ -109,15 +107,14 @@ class NoiseReference:
     def __init__(self, call: BoundCall, key: Array, *, draws: int) -> None:
         self.draws, self._key = draws, key
         own = own_rounding(call)
-        compiled = inject(own.call.fn, specs.UlpPerturbation(), only=())
-        self.tree = own.call._replace(fn=compiled).result(key)
+        self.tree = own.call.plain
         clean = wide_leaves(self.tree)
         self.signs: Signs = signs(own.call, clean)
         if self.signs.free:
             own = own_rounding(call, self.signs.settled)
         self._call, self._own, self._clean = call, own, clean
         self.flips = takes_decisions(call)
-        products = [s for s in call.steps() if s.name in MATRIX_PRODUCTS]
+        products = [s for s in call.equations() if s.name in MATRIX_PRODUCTS]
         sizes = [atom.aval.size for s in products for atom in s.atoms[:2]]
         self.weights: int = min(filter(None, sizes), default=1 << 62)
         self.effects: dict[str, Result] = {}
@@ -126,7 +123,7 @@ class NoiseReference:
             self._formats = FormatEffects(own.call, products, self._values, key)
             self.effects |= self._formats.whole()
         self.effects |= own.effects
-        self.plain = [clean, self._values(call.result())]
+        self.plain = [clean]
         if own.products:
             total = own.total() or [np.zeros(())] * len(clean)
             self.plain.append(list(map(np.add, clean, total)))
@@ -141,6 +138,11 @@ class NoiseReference:
         every = specs.compose(*itertools.chain(*RANDOM.values()))
         reached = call.reaches(with_routines(every))
         self.notes = (*own.notes, *reach_notes(reached))
+
+    @functools.cached_property
+    def called(self) -> Result:
+        """The result of the function itself, not compiled, as arrays."""
+        return self._values(self._call.result())
 
     def _values(self, result: PyTree) -> Result:
         return self.signs.settled(wide_leaves(result))
@@ -197,15 +199,15 @@ class NoiseReference:
         """Returns each leaf's differences under a noise, or None if none moves it."""
         spec = with_routines(spec)
         empty: list[NoiseSamples | None] = [None] * len(self._clean)
-        if not coverage(call.fn, spec)(*call.args, **call.kwargs).perturbed:
+        if not any(step.action.any for step in call.equations(spec)):
             return empty
         single: list[list[np.ndarray]] = [[] for _ in empty]
         patterns: list[list[np.ndarray]] = [[] for _ in empty]
         pairs: list[list[np.ndarray]] = [[] for _ in empty]
         clean, before = self._clean, None
-        if call.fn is not self._own.call.fn:
+        if call is not self._own.call:
             clean = self.plain[-1]
-        for result in call.draw(inject(call.fn, spec), self._key, self.draws):
+        for result in call.draw(spec, self._key, self.draws):
             now = self._values(result)
             for x, y, noise, seen in zip(now, clean, elements, patterns, strict=True):
                 deviation = subtract(x, y)

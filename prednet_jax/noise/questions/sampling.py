@@ -1,27 +1,32 @@
 """Runs a function under noise, in the same way for every question.
 
     call = BoundCall(fn, args, kwargs)
-    moments = sample_moments(call.draw(inject(fn, spec), key, draws))
+    moments = sample_moments(call.draw(spec, key, draws))
 
-`call.result()` is the result without noise, and `call.draw` yields results under noise,
-one draw after another. `call.hooked` compiles the call under an `Evaluation`. `keyed`
-makes a question of a key and arguments. `with_routines` adds noise on library routines,
-for questions that must not overlook them. `unreached_leaves` and `reach_notes` list the
+`call.result()` is the result of the function itself, `call.plain` that of its compiled
+program, and `call.draw` yields results under noise, one draw after another. The program
+is traced once. `call.hooked` compiles it under an `Evaluation`. `keyed` makes a
+question of a key and arguments. `with_routines` adds noise on library routines, for
+questions that must not overlook them. `unreached_leaves` and `reach_notes` list the
 leaves and operations without noise.
 """
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import compat, random_bits, specs
+from prednet_jax.noise import random_bits, specs
 from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, pure, split
@@ -30,58 +35,86 @@ from prednet_jax.noise.leaves import (
     Leaf,
     Result,
     own_leaves,
-    rebuilt,
     subtract,
     wide_leaves,
 )
 from prednet_jax.noise.loops import asking, deciding, without_checks
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
-from prednet_jax.noise.run import Evaluation
+from prednet_jax.noise.run import Evaluation, Plain
 from prednet_jax.noise.specs import Elementwise, NoiseSpec, StochasticRounding
 from prednet_jax.noise.tables import bracketed, shortened
+from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Function, PyTree
 
-# Seconds after which a tool reports how far it is.
+# Seconds after which a tool reports what it does.
 _SILENCE = 60.0
+# What the current question does now, one text; outside of all questions there is none.
+_DOING: ContextVar[list[str]] = ContextVar("doing", default=[])  # noqa: B039
 _NOTHING = specs.Identity()
 
 Answer = TypeVar("Answer")
 
 
 def draw_keys(key: Array, draws: int) -> Iterator[Array]:
-    """Yields the key of each noisy run.
-
-    Progress is written to the standard error once a minute, after a run.
-    """
-    start = shown = time.monotonic()
+    """Yields the key of each noisy run."""
     for i, one in enumerate(random_bits.each(key, draws)):
         yield one
-        now = time.monotonic()
-        if now - shown > _SILENCE:
-            shown = now
-            done = f"{i + 1} of {draws} noisy runs in {now - start:.0f} s"
-            print(done, file=sys.stderr, flush=True)
+        _say(f"{i + 1} of {draws} noisy runs")
 
 
-class _Stopping(Evaluation):
-    """Evaluates a program and stops loops that do not end."""
+def _say(doing: str) -> None:
+    """Keeps what a question does now, to be reported."""
+    _DOING.get()[:] = [doing] * len(_DOING.get())
 
-    changes = "without noise"
+
+@contextlib.contextmanager
+def reporting() -> Iterator[None]:
+    """Writes to the standard error, once a minute, what a question does.
+
+    A thread writes it, because nothing returns while a program is compiled.
+    """
+    if _DOING.get():  # Inside of another question.
+        yield
+        return
+    start, ended, doing = time.monotonic(), threading.Event(), ["tracing"]
+
+    def report() -> None:
+        while not ended.wait(_SILENCE):
+            seconds = f"after {time.monotonic() - start:.0f} s"
+            print(f"{seconds}: {doing[0]}", file=sys.stderr, flush=True)
+
+    token = _DOING.set(doing)
+    threading.Thread(target=report, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        _DOING.reset(token)
 
 
-class BoundCall(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoundCall:
     """A function with its arguments, which no run consumes or changes.
+
+    All programs are made of one trace of the function.
 
     Attributes:
         fn: the function.
         args: its positional arguments.
         kwargs: its keyword arguments.
+        steps: the most steps that a while loop takes without noise, by its path, once
+            they are counted (`check_ends`).
     """
 
     fn: Function
     args: Sequence[PyTree]
     kwargs: dict[str, PyTree]
+    steps: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def calling(self, fn: Function) -> "BoundCall":
+        """Returns the call of another function at the same arguments."""
+        return BoundCall(fn, self.args, self.kwargs)
 
     def arguments(self) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """Returns copies that a run may donate or change, Flax NNX objects included."""
@@ -96,16 +129,17 @@ class BoundCall(NamedTuple):
         with without_checks():
             return self.fn(*first, *args, **kwargs)
 
-    def draw(self, noisy: Function, key: Array, draws: int) -> Iterator[PyTree]:
+    def draw(self, spec: NoiseSpec, key: Array, draws: int) -> Iterator[PyTree]:
         """Yields results under noise, each a pytree of NumPy arrays.
 
         Args:
-            noisy: `inject(fn, spec)`.
+            spec: the noise.
             key: from which the key of each draw is split.
             draws: number of results.
         """
+        run = self.hooked(spec, Evaluation)
         for one in draw_keys(key, draws):
-            yield jax.device_get(self._replace(fn=noisy).result(one))
+            yield jax.device_get(run(one).result())
 
     def pure(self) -> tuple[Callable[..., Outcome], list[Array]]:
         """Returns the call as a function of arrays alone, and these arrays.
@@ -114,23 +148,25 @@ class BoundCall(NamedTuple):
         """
         return pure(self.fn, self.args, self.kwargs)
 
+    @functools.cached_property
     def program(self) -> Traced:
-        """Returns the traced program, with its jaxpr and the shapes of its outcome."""
+        """The program, traced once, with its jaxpr and the shapes of its outcome."""
         return traced(*self.pure())
 
-    def traced_once(self) -> "BoundCall":
-        """Returns the call of the program as it is traced now, a pure function."""
-        program, arrays = self.program(), self.pure()[1]
+    @functools.cached_property
+    def plain(self) -> PyTree:
+        """The result of the compiled program, of NumPy arrays.
 
-        def run(*arrays: Array) -> PyTree:
-            results = compat.as_function(program.jaxpr)(*arrays)
-            return rebuilt(program.shapes, results).result()
+        It raises a LoopError if a loop does not end without noise.
+        """
+        run = self.hooked(_NOTHING, lambda: Plain(self.steps))
+        outcome = run(jax.random.key(0))
+        jax.effects_barrier()  # All steps have been counted.
+        return jax.device_get(outcome.result())
 
-        return BoundCall(run, arrays, {})
-
-    def steps(self, spec: NoiseSpec = _NOTHING) -> list[Step]:
+    def equations(self, spec: NoiseSpec = _NOTHING) -> list[Step]:
         """Returns all equations of the program, each before those of its bodies."""
-        return list(plan(self.program().jaxpr, spec).walk())
+        return list(plan(self.program.jaxpr, spec).walk())
 
     def hooked(
         self, spec: NoiseSpec, hooks: Callable[..., Evaluation]
@@ -139,12 +175,14 @@ class BoundCall(NamedTuple):
 
         It is compiled once; `inputs` are arrays that become known when it runs.
         """
-        function, arrays = self.pure()
+        program, arrays = self.program, self.pure()[1]
+        _say(f"compiling the function under {format(spec)}")
 
         @jax.jit
         def run(key: Array, inputs: PyTree, *arrays: Array) -> Outcome:
-            program = traced(function, arrays)
-            return evaluate(spec, key, program, arrays, hooks=hooks(*inputs))
+            evaluation = hooks(*inputs)
+            evaluation.counted = self.steps
+            return evaluate(spec, key, program, arrays, hooks=evaluation)
 
         def named(key: Array, *inputs: PyTree) -> Outcome:
             with asking():
@@ -158,25 +196,27 @@ class BoundCall(NamedTuple):
         Such a loop is stopped where values may differ; the function itself would run
         forever.
         """
-        loops = [step.equation.params for step in self.steps() if step.name == "while"]
+        loops = [x.equation.params for x in self.equations() if x.name == "while"]
         if any(deciding(params) is not None for params in loops):
-            self.hooked(_NOTHING, _Stopping)(jax.random.key(0))
+            _ = self.plain
 
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
         """Returns the reach of noise for each array of the result, in order."""
-        program = self.program()
-        return reach(plan(program.jaxpr, spec))[: len(program.shapes.arrays)]
+        jaxpr, shapes = self.program
+        return reach(plan(jaxpr, spec))[: len(shapes.arrays)]
 
 
 def keyed(
     fn: Function, answer: Callable[[BoundCall, Array], Answer]
 ) -> Callable[..., Answer]:
     """Returns `ask(key, *args, **kwargs)`, which answers about `fn` at arguments."""
+    check_function(fn)
 
     def ask(key: Array, /, *args: PyTree, **kwargs: PyTree) -> Answer:
         call = BoundCall(fn, args, kwargs)
-        call.check_ends()
-        return answer(call, key)
+        with reporting():
+            call.check_ends()
+            return answer(call, key)
 
     return ask
 

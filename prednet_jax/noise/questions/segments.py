@@ -59,7 +59,7 @@ class Program:
 
     def __init__(self, call: BoundCall) -> None:
         """Traces and flattens a call."""
-        traced, self.arrays = call.program(), call.pure()[1]
+        traced, self.arrays = call.program, call.pure()[1]
         self.nodes: list[Node] = []
         self.named: dict[str, list[int]] = {}
         self.hidden: set[str] = set()

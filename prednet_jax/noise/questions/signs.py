@@ -124,7 +124,7 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
         known: the result whose signs are taken. Defaults to the call's own result,
             which is computed if the program has a factor with free signs.
     """
-    if FREE_SIGNS.keys().isdisjoint(step.name for step in call.steps()):
+    if FREE_SIGNS.keys().isdisjoint(step.name for step in call.equations()):
         return Signs()
     if known is None:
         known = wide_leaves(call.result())

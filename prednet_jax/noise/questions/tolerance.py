@@ -46,7 +46,6 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import leaves, quantiles
-from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import (
     NoiseError,
     check_draws,
@@ -197,9 +196,7 @@ def tolerance(
 
     def measure(call: BoundCall, key: Array) -> PyTree:
         own = own_rounding(call)
-        # An impure function is called once, and its compiled program is the same.
-        once = own.call.traced_once()
-        compiled = once._replace(fn=inject(once.fn, noise, only=())).result(key)
+        compiled = own.call.plain
         there = wide_leaves(compiled)
         references = [wide_leaves(call.result()), there]
         widened = [name for name in own.effects if name != CASTS]
@@ -208,15 +205,14 @@ def tolerance(
         described = leaves.describe_leaves(compiled)
         pairs = zip(described, zip(*references, strict=True), strict=True)
         errors = [_Errors(xs, leaf) for leaf, xs in pairs]
-        noisy = inject(once.fn, noise)
         moments = sampling.sample_moments(
-            once.draw(noisy, key, draws), lambda i, part, x: errors[i].see(part, x)
+            own.call.draw(noise, key, draws), lambda i, part, x: errors[i].see(part, x)
         )
         for i, error in enumerate(errors):
             error.end(moments, i)
         eager = references[0] if own.call is call else wide_leaves(own.call.result())
         decides, casts = takes_decisions(call), own.effects.get(CASTS, [])
-        _check_compilation(once, noise, key, errors, eager, there, casts, decides)
+        _check_compilation(own.call, noise, key, errors, eager, there, casts, decides)
         about: dict = {"widened": "".join(widened[-1:]), "spec": text}
         about["casts"] = CASTS in own.effects
         about |= {"limits": None} if decides else {}
@@ -229,7 +225,7 @@ def tolerance(
 
 
 def _check_compilation(
-    once: BoundCall,
+    call: BoundCall,
     spec: NoiseSpec,
     key: Array,
     errors: Sequence[_Errors],
@@ -257,10 +253,10 @@ def _check_compilation(
     if not any(suspects([e.elements for e in errors])):
         return
     # The order of sums says nothing of rounding, and a long chain moves all runs alike.
-    noisy = inject(once.fn, compose(spec, with_routines(UlpPerturbation())))
+    noisy = compose(spec, with_routines(UlpPerturbation()))
     pairs = zip(compiled, errors, strict=True)
     rounding = [ElementNoise(x, error.leaf.epsilon) for x, error in pairs]
-    for result in once.draw(noisy, key, 5):
+    for result in call.draw(noisy, key, 5):
         for noise, x, y in zip(rounding, wide_leaves(result), compiled, strict=True):
             noise.see(subtract(x, y))
     for i, far in suspects(rounding):

@@ -85,14 +85,22 @@ def _while(call: Call, words: Words, operands: list) -> list:
     limit, plain, most = loops.current().factor, None, None
     if guarded:
         counting = call.evaluation.is_plain
-        plain, end = loops.plain_steps(
-            params,
-            operands if counting else loops.with_own_refs(operands),
-            carried or [],
-            functools.partial(call.plainly, words, label="[cond]"),
-            functools.partial(call.plainly, words, label="[body]"),
-        )
-        if counting:  # Inside of another loop's run without noise.
+        known = call.evaluation.counted.get(call.step.path)
+        if known is not None and not counting:
+            plain = loops.PlainSteps(jnp.uint32(known), jnp.bool_(False))
+        else:
+            plain, end = loops.plain_steps(
+                params,
+                operands if counting else loops.with_own_refs(operands),
+                carried or [],
+                functools.partial(call.plainly, words, label="[cond]"),
+                functools.partial(call.plainly, words, label="[body]"),
+            )
+        if counting:  # A run without noise, or inside of another loop's.
+            if call.evaluation.refuses_loops:
+                where = call.evaluation.changes
+                loops.refuse(call.step.source, limit, plain.repeats, plain, where)
+            call.decided(words, plain.steps)
             return end
         most = jnp.minimum(plain.steps, np.uint32(2**32 // limit - 1))
         most = jnp.maximum(most, 1) * np.uint32(limit)

@@ -1,0 +1,61 @@
+"""Tests of what the questions share: one trace, counted loops, progress."""
+
+import re
+
+import jax
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from prednet_jax import noise
+from prednet_jax.noise import loops, specs
+from prednet_jax.noise.questions import sampling
+
+KEY, X = jax.random.key(0), jnp.linspace(1.0, 2.0, 8)
+
+
+@pytest.mark.parametrize("tool", ["explain", "tolerance", "decisions"])
+def test_a_question_traces_its_function_once(tool):
+    """One trace for all programs, and at most one call of the function itself."""
+    calls = []
+
+    def fn(x):
+        calls.append(x)
+        return jnp.tanh(x) @ jnp.outer(x, x)
+
+    a = fn(X)
+    calls.clear()
+    args = (a, 1.001 * a) if tool == "explain" else ()
+    getattr(noise, tool)(fn, *args, draws=2)(KEY, X)
+    assert len(calls) <= 2
+
+
+def nested(x):
+    """Has an inner loop of two steps at most, and an outer one of four."""
+
+    def inner(x):
+        return lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)
+
+    def step(carry):
+        i, y = carry
+        return i + 1, y + inner(i)
+
+    return lax.while_loop(lambda c: c[0] < 5, step, (jnp.float32(1), x))[1]
+
+
+def test_the_steps_of_loops_are_counted_once(monkeypatch):
+    call = sampling.BoundCall(nested, (X,), {})
+    call.check_ends()
+    assert sorted(call.steps.values()) == [2, 4]
+    # Programs under noise do not count them again.
+    monkeypatch.delattr(loops, "plain_steps")
+    assert len(list(call.draw(specs.default(), KEY, 2))) == 2
+
+
+def test_a_question_says_what_it_does(monkeypatch, capfd):
+    """It does so before its first noisy run as well."""
+    monkeypatch.setattr(sampling, "_SILENCE", 0.02)
+    noise.explain(jnp.sin, X, 2 * X, draws=64)(KEY, X)
+    shown = capfd.readouterr().err
+    assert re.search(r"^after \d+ s: compiling the function under ulp", shown, re.M)
+    assert re.search(r"^after \d+ s: \d+ of 64 noisy runs", shown, re.M)
