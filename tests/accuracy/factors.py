@@ -148,7 +148,7 @@ def pairs(fn: Program, x: np.ndarray) -> Iterator[tuple[str, np.ndarray, tuple]]
             f = ones.copy()
             f[place] = factor
             yield "factor", np.asarray(compiled(x, f)), ("beyond",)
-    steps = BoundCall(fn, (x, ones), {}).steps()
+    steps = BoundCall(fn, (x, ones), {}).equations()
     products = [step.path for step in steps if step.name in MATRIX_PRODUCTS]
     for name, right in FORMATS.items():
         spec = noise.parse(name)
