@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from prednet_jax.errors import UserError, check_int, one_of
+from prednet_jax.errors import UserError, check_int, expect, one_of
 
 # Precisions of a computation, and JAX's precision of matrix products for each.
 PRECISIONS = {
@@ -138,10 +138,8 @@ def join_processes(coordinator: str, count: int, number: int) -> None:
     """
     check_int("processes", count, 1)
     check_int("process", number, 0, count - 1)
-    if not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(
-            f"coordinator={coordinator!r}: expected host:port such as localhost:9000"
-        )
+    named = re.fullmatch(r".+:\d+", coordinator)
+    expect(named, "coordinator", coordinator, "host:port such as localhost:9000")
     _join(
         f"coordinator={coordinator!r}",
         coordinator_address=coordinator,

@@ -23,7 +23,7 @@ import optax
 
 from prednet_jax import objectives, optimizers
 from prednet_jax.config import AutoencoderConfig, PredNetConfig, convolutions
-from prednet_jax.errors import UserError, shown
+from prednet_jax.errors import UserError, expect, shown
 from prednet_jax.models import convolution, prednet
 from prednet_jax.models.parameters import init_params, parameter_shapes
 from prednet_jax.models.products import operand
@@ -364,8 +364,8 @@ def recorded(model: str, network: Mapping[str, Any]) -> Task:
     check_recorded(model)
     if model not in NAMED:
         return load(model)
-    if not network or not isinstance(network, Mapping):
-        raise UserError(f"network={network!r}: expected the settings of {model}")
+    told = network and isinstance(network, Mapping)
+    expect(told, "network", network, f"the settings of {model}")
     task, config = NAMED[model]
     return task(config(**network))
 
@@ -398,11 +398,9 @@ def check_recorded(model: str) -> None:
         nodes = list(ast.walk(ast.parse(source or "")))
     names = [n.module for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
     names += [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
-    if package not in {str(name).partition(".")[0] for name in names}:
-        raise UserError(
-            f"model={model!r}: expected {', '.join(NAMED)} or an object of a module "
-            f"that imports {package}; a record cannot have another one imported"
-        )
+    own = package in {str(name).partition(".")[0] for name in names}
+    wanted = f"{', '.join(NAMED)} or an object of a module that imports {package}"
+    expect(own, "model", model, f"{wanted}; a record cannot have another one imported")
 
 
 def load(name: str) -> Task:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from prednet_jax.errors import UserError, check_int, one_of
+from prednet_jax.errors import UserError, check_int, expect, one_of
 
 # The length of an endless source: more frames than any run reads.
 ENDLESS = 10**9
@@ -249,11 +249,8 @@ class Fit:
         """Refuses (with a UserError) a value that is not accepted."""
         check_frame_size(self.height, self.width, self.channels)
         one_of("crop", self.crop, CROPS)
-        if len(self.offset) != 2:
-            raise UserError(
-                f"offset={self.offset}: expected two numbers, right and down, such "
-                "as (8, 0)"
-            )
+        wanted = "two numbers, right and down, such as (8, 0)"
+        expect(len(self.offset) == 2, "offset", self.offset, wanted)
         if self.crop in SCALES and tuple(self.offset) != (0, 0):
             raise UserError(
                 f"offset={self.offset} with crop={self.crop!r}: an offset moves the "

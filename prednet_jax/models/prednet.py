@@ -294,11 +294,9 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
     fields = {"R": "hidden", "A": "target", "Ahat": "prediction", "E": "error"}
     kind = name.rstrip("0123456789")
     layer = name[len(kind) :]
-    if kind not in fields or layer == "" or int(layer) >= config.layers:
-        raise UserError(
-            f"layer={name!r}: expected R, A, Ahat or E and a number from 0 to "
-            f"{config.layers - 1}, such as R0"
-        )
+    known = kind in fields and layer != "" and int(layer) < config.layers
+    numbers = f"a number from 0 to {config.layers - 1}"
+    expect(known, "layer", name, f"R, A, Ahat or E and {numbers}, such as R0")
     return fields[kind], int(layer)
 
 
