@@ -51,8 +51,8 @@ class Rule(NamedTuple):
 class RuleState(NamedTuple):
     """Means of the gradient and of its square, and the number of steps taken."""
 
-    m: Float[Array, "dim"]
-    v: Float[Array, "dim"]
+    m: Float[Array, " dim"]
+    v: Float[Array, " dim"]
     age: Int[Array, ""]
 
 
@@ -74,8 +74,11 @@ def adam(
 
 
 def update(
-    rule: Rule, x: Float[Array, "dim"], gradient: Float[Array, "dim"], state: RuleState
-) -> tuple[Float[Array, "dim"], RuleState]:
+    rule: Rule,
+    x: Float[Array, " dim"],
+    gradient: Float[Array, " dim"],
+    state: RuleState,
+) -> tuple[Float[Array, " dim"], RuleState]:
     """Makes one step of the optimiser, whose leaves are scalars."""
     r = Rule(*(jnp.asarray(value, x.dtype) for value in rule))
     # XLA may compute a b + c with one rounding (FMA) for some elements of an array and
@@ -115,7 +118,7 @@ class Escape(NamedTuple):
     escaped: Bool[Array, ""]
     arrival: Int[Array, ""]
     arrived: Bool[Array, ""]
-    x: Float[Array, "dim"]
+    x: Float[Array, " dim"]
     still: Bool[Array, ""]
 
 
@@ -182,7 +185,7 @@ def _run(
     steps: int,
     fresh: bool,
     rule: Rule,
-    x: Float[Array, "dim"],
+    x: Float[Array, " dim"],
     rotation: Float[Array, "dim dim"],
     key: Key[Array, ""],
 ) -> Escape:
