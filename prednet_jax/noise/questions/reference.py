@@ -212,7 +212,9 @@ class NoiseReference:
             for x, y, noise, seen in zip(now, clean, elements, patterns, strict=True):
                 deviation = subtract(x, y)
                 noise.see(deviation)
-                seen.append(np.nan_to_num(deviation).astype(jnp.bfloat16))
+                known = np.where(np.isfinite(deviation), deviation, 0)
+                largest = np.abs(known).max(initial=0) or 1
+                seen.append((known / largest).astype(jnp.bfloat16))
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, of_leaf in zip(now, others or [], samples, strict=False):
                     drawn = sample(subtract(x, y))

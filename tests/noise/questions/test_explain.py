@@ -527,6 +527,25 @@ def test_a_nan_that_noise_alone_makes_is_rounding():
     assert wrong.rung == "beyond"
 
 
+def test_an_infinity_that_noise_alone_makes_warns_of_nothing():
+    """Its pattern was cast to bfloat16, which overflows."""
+
+    def fn(x, y):
+        return jnp.stack([x * np.float32(1.5), 1 / (x * np.float32(1.1) - y)])
+
+    x = jnp.linspace(1, 2, 50, dtype=jnp.float32)
+    y = jnp.nextafter(x * np.float32(1.1), np.float32(9))
+    wrong = fn(x, y).at[:, ::2].multiply(np.float32(1.02))
+    report = noise.explain(fn, fn(x, y), wrong)(KEY, x, y)
+    assert report.rung == "beyond"
+    with jax.enable_x64(True):
+        large = jnp.linspace(1e200, 2e200, 50, dtype=jnp.float64)
+        triple = lambda x: x * 3.0  # noqa: E731
+        wrong = triple(large).at[::2].multiply(1.02)
+        report = noise.explain(triple, triple(large), wrong)(KEY, large)
+        assert report.rung == "beyond"
+
+
 def test_what_is_no_number_is_refused_by_name():
     for thing in (
         jnp.sum,
