@@ -91,18 +91,28 @@ class NoiseEffect:
         self._sketched = sketched
         self._drawn: list[np.ndarray] = []
 
-    def see(self, relative: np.ndarray, away: np.ndarray) -> None:
-        """Adds a run under noise: its relative distances [n] and differences [n, m]."""
-        self._drawn.append(np.stack([relative, *self._common(away)]))
+    def see(
+        self,
+        relative: np.ndarray,
+        away: np.ndarray,
+        compared: bool | np.ndarray = True,
+    ) -> None:
+        """Adds a run under noise: its relative distances [n] and differences [n, m].
+
+        `compared` are the executions that the run has: a loop may end earlier.
+        """
+        drawn = np.stack([relative, *self._common(away)])
+        self._drawn.append(np.where(compared, drawn, np.nan))
         if self._elements is not None:
             self._elements.see(away)
 
     @property
     def expected(self) -> np.ndarray:
         """Returns the RMS of the relative distance over the draws, [n]."""
-        drawn = [relative for relative, *_ in self._drawn]
+        squares = np.square([relative for relative, *_ in self._drawn])
+        runs = np.maximum(np.sum(~np.isnan(squares), 0), 1)
         none = np.zeros(len(self._values))
-        return np.sqrt(np.mean(np.square(drawn), 0)) if drawn else none
+        return np.sqrt(np.nansum(squares, 0) / runs) if self._drawn else none
 
     def judge(
         self, relative: np.ndarray, away: np.ndarray, flipped: bool = False
@@ -119,17 +129,22 @@ class NoiseEffect:
             never = "not judged: noise makes no such value"
             return Judged(np.zeros(len(away)), np.ones(len(away), bool), never)
         drawn = np.array(self._drawn)
+        # Executions that no noisy run has, since its loop ended, are not judged.
+        unseen = np.isnan(drawn[:, 0]).all(0)
+        drawn[..., unseen] = 0
         floors = np.zeros(drawn.shape[1:])
         floors[0] = self._floor
         floors[1:] = COMMON / RATIO_LIMIT * np.maximum(self.expected, self._floor)
         levels = np.maximum(drawn, floors)
-        quartile = np.quantile(levels, 0.75, axis=0, method="lower")
-        bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * levels.max(0))
+        quartile = np.nanquantile(levels, 0.75, axis=0, method="lower")
+        largest = np.nanmax(levels, 0)
+        bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * largest)
         far = np.stack([relative, *self._common(away)])
         over = np.divide(
             far, bounds, out=np.where(far > 0, np.inf, 0), where=bounds > 0
         )
-        note, agrees = "", relative <= levels[:, 0].max(0)
+        over[:, unseen] = 0
+        note, agrees = "", (relative <= largest[0]) | unseen
         if self._elements is None or flipped:
             return Judged(over[0], agrees, note)
         # An element without noise of its own may differ like the noisiest of the value.
@@ -137,7 +152,7 @@ class NoiseEffect:
         ratios = self._elements.ratios(away)
         with np.errstate(over="ignore"):
             ratios = np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
-        ratios = ratios / ELEMENT_LIMIT
+        ratios = np.where(unseen[:, None], 0, ratios) / ELEMENT_LIMIT
         count = np.count_nonzero(ratios > 1)
         if not (over[0] > 1).any():
             for kind, x in zip(("factor", "shift"), over[1:], strict=False):

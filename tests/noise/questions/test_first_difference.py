@@ -13,7 +13,10 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
+from prednet_jax.noise.questions.distances import NoiseEffect
+from prednet_jax.noise.questions.first_difference import against
 from prednet_jax.noise.questions.recording import WHOLE
+from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.sketch import COLUMNS, digest
 from tests.accuracy.noise_programs import line_of
 
@@ -569,3 +572,65 @@ def test_a_result_a_little_further_than_all_runs_gets_more_runs(monkeypatch):
     module = sys.modules["prednet_jax.noise.questions.first_difference"]
     assert listed(0)
     assert not listed(3)
+
+
+def test_a_decision_that_noise_takes_in_few_runs_gets_more_runs(monkeypatch):
+    """A step that a solver refuses in one run of ten looked like a fault."""
+    x = jnp.asarray(np.random.default_rng(1).standard_normal(3000), jnp.float32)
+
+    def fn(x, limit):
+        return jnp.where(jnp.sum(x) < limit, x, -x)[:8]
+
+    order = noise.parse("reduction_order:granularity=element")
+    noisy = jax.jit(jax.vmap(noise.inject(lambda x: jnp.sum(x), order), (0, None)))
+    sums = np.asarray(noisy(jax.random.split(KEY, 200), x))
+    args = x, min(s for s in sums if np.mean(sums < s) > 0.08)
+    watch = recording_module.Watch(BoundCall(fn, args, {}), order)
+    runs = (watch.run(key) for key in jax.random.split(KEY, 200))
+    other = next(run for run in runs if run[-1].values[0, 0] == x[0])
+    recording = recording_module.Recording("fn", "noise", tuple(other))
+    module = sys.modules[noise.first_difference.__module__]
+
+    def listed(further):
+        monkeypatch.setattr(module, "_MORE", further)
+        compare = noise.first_difference(fn, recording, spec=order)
+        return [len(compare(jax.random.key(i), *args)) for i in (2, 3)]
+
+    assert all(listed(0))
+    assert not any(listed(3))
+
+
+def test_a_step_of_a_loop_that_no_noisy_run_takes_is_not_judged():
+    """It counted as a step without noise: a decision in a solver's last step."""
+    effect = NoiseEffect(np.ones((2, 3)), 1e-7)
+    taken, away = np.array([True, False]), np.array([[2e-7] * 3, [0.7] * 3])
+    for _ in range(8):
+        effect.see(np.array([1e-7, 0]), away * taken[:, None] / 2, taken)
+    judged = effect.judge(np.array([2e-7, 0.7]), away)
+    assert (judged.over <= 1).all()
+    assert judged.agrees.tolist() == [False, True]
+    assert effect.judge(np.array([0.7, 0.0]), away[::-1]).over[0] > 1
+    effect.see(np.array([1e-7, 1e-7]), away * 0)
+    assert effect.judge(np.array([2e-7, 0.7]), away).over[1] > 1
+
+
+def test_what_a_decision_chose_is_not_listed_if_nothing_comes_of_it():
+    """A step of a solver's trust region, chosen twice: the first choice was listed."""
+
+    def fn(x, limit):
+        chosen = jnp.where(jnp.sum(x) < limit, x, 2 * x)
+        return jnp.where(jnp.sum(x) < 0, chosen, x)
+
+    def watched(limit):
+        call = BoundCall(fn, (jnp.abs(X), jnp.float32(limit)), {})
+        return recording_module.Watch(call, None).run(KEY)
+
+    # The sum is 152. No argument differs: the decision has noise.
+    here, there = watched(100), watched(200)
+    equations = [
+        a if a.primitive == "argument" else b for a, b in zip(here, there, strict=True)
+    ]
+    recording = recording_module.Recording("fn", "noise", tuple(equations))
+    found = against(recording, here, [here] * 8)
+    assert not found
+    assert [e.primitive for e in found.differing] == ["lt", "select_n"]
