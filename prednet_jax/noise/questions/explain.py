@@ -327,6 +327,7 @@ def _classify_leaf(
         observed = _Observed(
             *(difference, value, noise, effects, ratios, weights, deviations),
             parts=lambda name: reference.parts(name, i),
+            together=lambda name, some: reference.together(name, some, i),
         )
         causes, reason = _causes(observed, is_plain, reference, i)
     first = max(causes[0], least, key=RUNGS.index)
@@ -350,7 +351,8 @@ class _Observed(NamedTuple):
         ratios: the difference in units of the typical difference of each cause.
         weights: number of elements, or of weights behind them if there are fewer.
         deviations: the differences of runs under noise from the plain run.
-        parts: returns the effects of a format in one product each.
+        parts: returns the effects of a format in one operand of a product each.
+        together: returns the effect of a format in some of these operands.
     """
 
     difference: np.ndarray
@@ -361,6 +363,7 @@ class _Observed(NamedTuple):
     weights: int
     deviations: Sequence[np.ndarray]
     parts: Callable[[str], list[np.ndarray]]
+    together: Callable[[str, list[int]], np.ndarray]
 
     def sized(self) -> dict[str, float]:
         """Returns the formats whose effect is about as large, and the ratios."""
@@ -371,38 +374,58 @@ class _Observed(NamedTuple):
     def share(self, name: str) -> float:
         """Returns the share of the squared difference that a format explains.
 
-        The format may be that of all products, or only of some: a device multiplies
-        small matrices in float32, and a program may cast one layer. The share is 0 if
-        it is small, or if errors of any kind explain as much.
+        The format may be that of all products, or only of some operands: a device
+        multiplies small matrices in float32, and a program may cast the weights of one
+        layer. The share is 0 if it is small, or if errors of any kind explain as much.
         """
-        if self._is_factor(self.effects[name]):
+        effect = self.effects[name]
+        if self._is_factor(effect):
             return 0.0
-        whole, least = self._fit([self.effects[name]])
+        whole, least, _ = self._fit(effect)
         if whole >= 1 - REPEATED**2:
             return whole
-        part, least_part = self._fit(self.parts(name))
-        return max(whole * (whole >= least), part * (part >= least_part))
+        whole *= whole >= least
+        parts, compared = self.parts(name), self._compared()
+        some = _adding_up(self.difference[compared], [x[compared] for x in parts])
+        if not some:
+            return whole
+        part, least, chance = self._fit(self.together(name, some))
+        # n effects have 2^n sums, and 1 / chance^2 independent numbers have to agree.
+        is_any = 2 ** len(parts) * REPEATED ** (1 / chance**2) >= 1
+        return max(whole, part * (part >= least and not is_any))
 
     def is_usual(self, name: str) -> bool:
         """Returns whether a format would explain enough, but so do other errors."""
-        share, least = self._fit([self.effects[name]])
+        share, least, _ = self._fit(self.effects[name])
         return SHARE <= share < least
 
-    def _fit(self, effects: list[np.ndarray]) -> tuple[float, float]:
-        """Returns the share that a sum of effects explains, and the least that counts.
+    def _fit(self, effect: np.ndarray) -> tuple[float, float, float]:
+        """Returns the share that an effect explains, and the least that counts.
 
         By chance the cosine of a difference with an effect is about as large as that of
-        the deviations under noise, and at least one over the root of the weights.
+        the deviations under noise. It is returned, too. It counts as at least one over
+        the root of the weights.
+        """
+        compared = self._compared()
+        far, effect = self.difference[compared], effect[compared]
+        if not np.isfinite(effect).all():
+            return 0.0, 1.0, 1.0
+        rest = min(np.vdot(x, x) for x in (far - effect, far + effect))
+        cosines = [_cosine(x[compared].astype(float), effect) for x in self.deviations]
+        chance = max(rms(np.array(cosines)), 1 / math.sqrt(far.size))
+        least = (CHANCE * max(chance, 1 / math.sqrt(self.weights))) ** 2
+        share = max(0.0, 1 - float(rest / np.vdot(far, far)))
+        return share, min(max(SHARE, least), 1 - REPEATED**2), chance
+
+    def _compared(self) -> np.ndarray:
+        """Returns which elements are compared with an effect, bool.
+
+        They are those that differ by more than their noise. A few of them have no
+        pattern: then all elements are compared.
         """
         differs = self._differs()
-        if not differs.any():
-            differs = self.difference != 0
-        share, pattern = _explained(
-            self.difference[differs], [x[differs] for x in effects]
-        )
-        cosines = [_cosine(x[differs].astype(float), pattern) for x in self.deviations]
-        chance = max(rms(np.array(cosines)), 1 / math.sqrt(self.weights))
-        return share, min(max(SHARE, (CHANCE * chance) ** 2), 1 - REPEATED**2)
+        few = np.count_nonzero(differs) <= CHANCE**2
+        return np.ones_like(differs) if few else differs
 
     def _differs(self) -> np.ndarray:
         """Returns which elements differ by more than their noise, bool."""
@@ -436,27 +459,27 @@ class _Observed(NamedTuple):
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
 
 
-def _explained(
-    difference: np.ndarray, effects: list[np.ndarray]
-) -> tuple[float, np.ndarray]:
-    """Returns the share of a squared difference that a sum of effects explains.
+def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:
+    """Returns the positions of the effects that nearly add up to a difference.
 
-    The effects are added one by one, always the one that explains most. Their sum is
-    returned too. The difference may have either sign.
+    They are chosen one by one, always the one that explains most. The difference may
+    have either sign.
     """
-    best = 0.0, np.zeros_like(difference)
-    size = float(np.vdot(difference, difference))
+    best: list[int] = []
+    least = float(np.vdot(difference, difference))
     for sign in 1, -1:
-        rest, left = sign * difference, [x for x in effects if np.isfinite(x).all()]
+        rest, some = sign * difference, []
+        left = [i for i, x in enumerate(effects) if np.isfinite(x).all()]
         while left:
-            gains = [2 * np.vdot(rest, x) - np.vdot(x, x) for x in left]
-            first = int(np.argmax(gains))
-            if gains[first] <= 0:
+            rests = [rest - effects[i] for i in left]
+            sizes = [np.vdot(x, x) for x in rests]
+            first = int(np.argmin(sizes))
+            if sizes[first] >= np.vdot(rest, rest):
                 break
-            rest = rest - left.pop(first)
-        share = 1 - float(np.vdot(rest, rest)) / size
-        if share > best[0]:
-            best = share, difference - sign * rest
+            rest = rests[first]
+            some.append(left.pop(first))
+        if np.vdot(rest, rest) < least:
+            best, least = some, float(np.vdot(rest, rest))
     return best
 
 

@@ -160,15 +160,24 @@ class NoiseReference:
         }
 
     def parts(self, name: str, i: int) -> list[np.ndarray]:
-        """Returns the effects of a format on leaf `i`, in one product each.
+        """Returns the effects of a format on leaf `i`, in one operand each.
 
-        There are none for casts, and for a function of one product or very many.
+        There are none for casts, and for a function of very many products.
         """
         formats = self._formats
-        some = formats is not None and 2 <= formats.columns <= MOST_COLUMNS
-        if formats is None or not some or name not in FORMAT_RUNGS:
+        many = formats is not None and formats.columns > MOST_COLUMNS
+        if formats is None or many or name not in FORMAT_RUNGS:
             return []
-        return [part[i] for part in formats.parts(name)]
+        return [self.together(name, [k], i) for k in range(2 * formats.columns)]
+
+    def together(self, name: str, some: list[int], i: int) -> np.ndarray:
+        """Returns the effect of a format on leaf `i`, in some of these operands.
+
+        It is not the sum of their effects, since each changes what the next ones round.
+        It is NaN if the function has no result then.
+        """
+        effect = self._formats.effect(name, some) if self._formats else None
+        return effect[i] if effect else np.full(self._clean[i].shape, np.nan)
 
     def wider(self, i: int) -> Iterator[tuple[str, NoiseSamples, ElementNoise]]:
         """Yields causes that are tried where the others are too small for leaf `i`.
@@ -231,7 +240,7 @@ class NoiseReference:
 class _RoundedOperands(Evaluation):
     """Evaluates a program with operands of products in narrower formats.
 
-    Each product has its number of a format, 1 for the first of `FORMAT_RUNGS`, and 0
+    Each operand has its number of a format, 1 for the first of `FORMAT_RUNGS`, and 0
     for none. The numbers are known at run time, so that all share one compiled program.
     """
 
@@ -245,8 +254,9 @@ class _RoundedOperands(Evaluation):
         """Rounds the operands of products."""
         column = self.columns.get(call.step.path)
         if column is not None:
-            which = self.formats[column]
-            operands = [self._rounded(x, which) for x in typed(call.step, operands)]
+            given = typed(call.step, operands)
+            pairs = zip(given, self.formats[column], strict=True)
+            operands = [self._rounded(x, which) for x, which in pairs]
         return super().first_order(call, words, operands)
 
     def _rounded(self, x: Array, which: Array) -> Array:
@@ -279,39 +289,36 @@ class FormatEffects:
         columns = {path: numbers[name] for path, name in zip(paths, same, strict=True)}
         hooks = functools.partial(_RoundedOperands, columns)
         self._run = call.hooked(specs.Identity(), hooks)
-        self._plain = self._result(np.zeros(self.columns, np.int32))
-        self._parts: dict[str, list[Result]] = {}
+        self._plain = self._result(np.zeros((self.columns, 2), np.int32))
+        self._effects: dict[tuple, Result | None] = {}
 
     def _result(self, formats: np.ndarray) -> Result:
         outcome = self._run(self._key, jnp.asarray(formats))
         return self._values(jax.device_get(outcome).result())
 
-    def _effect(self, name: str, columns: np.ndarray) -> Result | None:
-        """Returns the effect of a format in some columns; None if there is no result.
+    def effect(self, name: str, some: Sequence[int]) -> Result | None:
+        """Returns the effect of a format in some operands, two of each column.
 
-        The function may refuse what the format makes, or not end.
+        It is None if there is no result: the function may refuse what the format makes,
+        or not end.
         """
-        number = 1 + FORMAT_RUNGS.index(name)
-        try:
-            given = self._result(np.where(columns, number, 0).astype(np.int32))
-        except (CheckError, LoopError):
-            return None
-        return list(map(subtract, given, self._plain))
+        asked = name, *sorted(some)
+        if asked not in self._effects:
+            number = 1 + FORMAT_RUNGS.index(name)
+            formats = np.zeros((self.columns, 2), np.int32)
+            formats.flat[list(some)] = number
+            try:
+                given = self._result(formats)
+                self._effects[asked] = list(map(subtract, given, self._plain))
+            except (CheckError, LoopError):
+                self._effects[asked] = None
+        return self._effects[asked]
 
     def whole(self) -> dict[str, Result]:
         """Returns the effects of all formats that have one, in all products."""
-        every = np.ones(self.columns, bool)
-        effects = {name: self._effect(name, every) for name in FORMAT_RUNGS}
+        every = range(2 * self.columns)
+        effects = {name: self.effect(name, every) for name in FORMAT_RUNGS}
         return {name: x for name, x in effects.items() if x and any(map(np.any, x))}
-
-    def parts(self, name: str) -> list[Result]:
-        """Returns the effects of a format in one product each, those that are known."""
-        if name not in self._parts:
-            alone = (
-                self._effect(name, row) for row in np.eye(self.columns, dtype=bool)
-            )
-            self._parts[name] = [x for x in alone if x]
-        return self._parts[name]
 
 
 def _shapes(step: Step) -> str:

@@ -467,6 +467,63 @@ def test_a_format_of_one_product_is_named():
         assert report(KEY, x).rung == "bf16"
 
 
+@pytest.mark.parametrize("last", [6, 24])
+def test_a_format_of_some_operands_is_named(last):
+    """A sum of effects of single products differs from their effect together."""
+    drawn = np.random.default_rng(0)
+    x, *layers = drawn.standard_normal((5, 24, 24)).astype("f4") / 5
+    layers[-1] = layers[-1][:, 0] if last == 6 else layers[-1]
+
+    def fn(x, layers):
+        for w in layers:
+            x = jnp.tanh(x @ w)
+        return x
+
+    def cast(w):
+        return w.astype(jnp.bfloat16).astype(np.float32)
+
+    y = np.asarray(fn(x, layers))
+    paths = [f"{i}:dot_general" for i in (0, 4)]
+    some = noise.inject(fn, noise.parse("bf16"), only=paths)(KEY, x, layers)
+    weights = [jax.jit(fn)(x, [*map(cast, layers[:n]), *layers[n:]]) for n in (2, 4)]
+    for result in (some, *weights):
+        assert noise.explain(fn, result, y)(KEY, x, layers).rung == "bf16"
+
+
+def test_one_wrong_element_is_no_format():
+    """It was compared with the effect of a format on this element alone."""
+    x = noise_programs.normal(0, 6, 20)
+    w = noise_programs.normal(1, 20, 10) / 5
+
+    def fn(x):
+        return jnp.tanh(x @ w)
+
+    y = np.asarray(fn(x))
+    for spec in ("tf32", "bf16"):
+        effect = noise.inject(fn, noise.parse(spec))(KEY, x) - y
+        worst = np.unravel_index(np.argmax(np.abs(effect)), y.shape)
+        wrong = y.copy()
+        wrong[worst] += np.float32(1.1) * effect[worst]
+        assert noise.explain(fn, wrong, y)(KEY, x).rung == "beyond"
+
+
+def test_one_number_is_no_sum_of_effects():
+    """Some sum of the effects of single products was always within a quarter of it."""
+    drawn = np.random.default_rng(0)
+    x, *layers = drawn.standard_normal((7, 24, 24)).astype("f4") / 5
+
+    def fn(x, layers):
+        for w in layers:
+            x = jnp.tanh(x @ w)
+        return jnp.mean(x**2)
+
+    y, narrow = fn(x, layers), noise.inject(fn, noise.parse("bf16"))(KEY, x, layers)
+    for times in (0.3, 0.5, 1.5, 2.0):
+        wrong = y + times * (narrow - y)
+        assert noise.explain(fn, wrong, y)(KEY, x, layers).rung == "beyond"
+    assert noise.explain(fn, narrow, y)(KEY, x, layers).rung == "bf16"
+
+
 def test_a_fault_along_the_only_direction_of_all_changes_is_no_format():
     """An ill-conditioned system answers to every change by nearly the same vector."""
     drawn = np.random.default_rng(2)
