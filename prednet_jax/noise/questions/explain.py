@@ -62,6 +62,8 @@ ELEMENT_RATIO = 16.0
 SHARE = 0.3
 CHANCE = 3.0
 REPEATED = 0.25
+# The largest probability that some sum of effects explains a random difference.
+LUCK = 1e-3
 # A difference whose |cosine| with the value is larger is a factor of the value.
 FACTOR = 0.99
 # Effects that explain about as much are not told apart; the first of them is named.
@@ -390,9 +392,10 @@ class _Observed(NamedTuple):
         if not some:
             return whole
         part, least, chance = self._fit(self.together(name, some))
-        # n effects have 2^n sums, and 1 / chance^2 independent numbers have to agree.
-        is_any = 2 ** len(parts) * REPEATED ** (1 / chance**2) >= 1
-        return max(whole, part * (part >= least and not is_any))
+        # n effects have 2^n sums. Each explains a random difference of m independent
+        # numbers to this share with a probability of about (1 - share)^(m / 2).
+        found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
+        return max(whole, part * (part >= least and found_by_luck < LUCK))
 
     def is_usual(self, name: str) -> bool:
         """Returns whether a format would explain enough, but so do other errors."""
