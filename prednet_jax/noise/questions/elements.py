@@ -8,13 +8,17 @@ the runs) and of the next, never by the largest of the whole leaf.
 
 import numpy as np
 
+from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Step, has_floats
 from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.types import Atom
 
 # Elements that noise never moved may differ by so many units in the last place.
 _QUIET = 1.0
 # Primitives that decide something of floats although their results are floats.
 STEPS = frozenset({"floor", "ceil", "round", "sign", "select_and_scatter_add"})
+# Primitives whose results are exact if they are given whole numbers.
+_COUNTS = frozenset({"convert_element_type", "add", "sub"})
 # If decisions may flip, a share of the elements of a decade has to be outside.
 _SHARE = 0.05
 
@@ -28,8 +32,19 @@ def decides(step: Step) -> bool:
 
 
 def takes_decisions(call: BoundCall) -> bool:
-    """Returns whether a function takes discrete decisions about its numbers."""
-    return any(map(decides, call.equations()))
+    """Returns whether a function takes discrete decisions about its numbers.
+
+    A comparison of counts is none, such as the one in `jnp.var`: noise cannot flip it.
+    """
+    counts: set[Atom] = set()
+    for step in call.equations():
+        inputs = [x for x in step.equation.invars if not compat.is_literal(x)]
+        counted = all(x in counts or not has_floats([x.aval]) for x in inputs)
+        if counted and step.name in _COUNTS:
+            counts.update(step.equation.outvars)
+        elif decides(step) and not counted:
+            return True
+    return False
 
 
 class ElementNoise:

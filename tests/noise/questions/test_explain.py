@@ -559,6 +559,23 @@ def test_decisions_elsewhere_hide_no_wrong_column():
     assert "8 of 224 elements" in report.leaves[0].reason
 
 
+def test_the_count_in_a_variance_is_no_decision():
+    """Under a decision, a wrong element among few small ones was not seen."""
+    x = noise_programs.normal(3, 40, 30)
+    scale = np.ones(30, "f4")
+    scale[4] = 1e-6
+
+    def fn(x):
+        centred = x - x.mean(1, keepdims=True)
+        return centred / jnp.sqrt(x.var(1, keepdims=True) + 1e-5) * scale
+
+    wrong = fn(x).at[7, 4].multiply(1.3)
+    report = noise.explain(fn, wrong, fn(x), draws=4)(KEY, x)
+    assert "1 of 1200 elements" in report.leaves[0].reason
+    with pytest.raises(AssertionError):
+        noise.noise_reference(fn, x).assert_close(wrong)
+
+
 def test_wider_numbers_than_float64_are_refused():
     """They were judged in float64."""
     wide = np.ones(2, np.longdouble)
