@@ -1,6 +1,7 @@
 """No floating-point arithmetic is passed by in silence: it is perturbed, or listed."""
 
 import contextlib
+import functools
 import itertools
 import operator
 
@@ -21,7 +22,7 @@ KEY = jax.random.key(0)
 ORDER = noise.ReductionOrder(granularity="element", shortest=1)
 ULP = noise.UlpPerturbation()
 # They run programs of their own, and are refused where they have no rule.
-PROGRAMS = {"custom_lin", "custom_partitioning", "custom_vmap_call", "linear_call"}
+PROGRAMS = {"custom_lin", "custom_partitioning", "linear_call"}
 PROGRAMS |= {"remat_opt", "run_scoped", "run_state"}
 
 
@@ -163,8 +164,16 @@ def test_sums_into_a_mutable_array_have_noise(spec):
     assert untouched
 
 
-def test_composites_are_entered():
-    norm = jax.lax.composite(lambda x: x / jnp.sqrt(jnp.sum(x * x)), name="tests.norm")
+@pytest.mark.parametrize(
+    "call",
+    [
+        functools.partial(lax.composite, name="tests.norm"),
+        jax.custom_batching.sequential_vmap,
+    ],
+)
+def test_calls_with_a_rule_of_their_own_are_entered(call):
+    """A function with its own rule for vmap was refused."""
+    norm = call(lambda x: x / jnp.sqrt(jnp.sum(x * x)))
     x = jnp.linspace(0.1, 1.0, 40)
     (entry,) = noise.coverage(norm, ORDER)(x).perturbed
     assert entry.path.split("/")[1:] == ["1:reduce_sum"]

@@ -318,6 +318,8 @@ HIGHER_ORDER: Mapping[str, HigherOrder] = MappingProxyType(
         "custom_vjp_call": _CUSTOM,
         "shard_map": HigherOrder(_shard_map, axes=compat.manual_axis_sizes),
         "composite": _CALL,
+        # Under vmap the noisy body has JAX's own rule, not the user's.
+        "custom_vmap_call": _CALL,
         # From Lineax, and the same under vmap: evaluated as Equinox does.
         **dict.fromkeys(
             ("linear_solve", "vprim"),
