@@ -68,7 +68,10 @@ def held(
             noisy.update(v for v, n in zip(outvars, counts, strict=True) if n == 1)
         elif joined and (name in PASSED_ON or _joined_body(equation) is not None):
             noisy.update(outvars)
-        holds.append(tuple(hold and n > 1 for n in counts))
+        # Noise uses its operand several times. Where that is put together from parts,
+        # its code has branches, in which XLA computes the parts anew for each use.
+        parts = joined and name in ("concatenate", "pad", "stack")
+        holds.append(tuple(parts or (hold and n > 1) for n in counts))
     return holds
 
 

@@ -11,6 +11,7 @@ from prednet_jax import noise
 pytestmark = pytest.mark.optimized
 KEYS = jax.random.split(jax.random.key(3), 3)
 X = jnp.asarray(np.random.default_rng(0).standard_normal((24, 24)), jnp.float32)
+ULP = noise.UlpPerturbation()
 HALF = np.float32(0.7)
 
 
@@ -35,12 +36,23 @@ BETWEEN = {
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_a_noisy_result_is_held_where_it_has_several_readers(name):
-    between, ulp = BETWEEN[name], noise.UlpPerturbation()
+    between, ulp = BETWEEN[name], ULP
     assert barriers(noise.inject(between, ulp), KEYS[0], X) == 0
     read_twice = noise.inject(lambda x: twice(between(x)), ulp)
     assert barriers(read_twice, KEYS[0], X) == 1
     read_inside = noise.inject(jax.jit(lambda x: twice(between(x))), ulp)
     assert barriers(read_inside, KEYS[0], X) == 1
+
+
+def padded(parts):
+    return lax.pad(parts[0][None], np.float32(0), [(1, 1, 0)])
+
+
+@pytest.mark.parametrize("joined", [jnp.stack, jnp.hstack, padded])
+def test_what_noisy_parts_are_put_together_to_is_held(joined):
+    """A chain of such vectors took minutes to compile: each doubled the program."""
+    noisy = noise.inject(lambda x: joined([x[0, 0] * HALF, x[0, 1]]) * HALF, ULP)
+    assert barriers(noisy, KEYS[0], X) == 1
 
 
 def network(x):
