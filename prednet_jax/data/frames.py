@@ -203,12 +203,7 @@ def refuse_layout(layout: str | None, data: object) -> None:
 
 
 def refuse_crop(
-    data: str,
-    *,
-    crop: str = "auto",
-    offset: tuple[int, int] = (0, 0),
-    layout: str | None = None,
-    allow_outside: bool = False,  # It has no effect.
+    data: str, crop: str, offset: tuple[int, int], layout: str | None
 ) -> None:
     """Refuses a crop of named sources, whose frames are generated at their size."""
     refuse_layout(layout, data)

@@ -35,7 +35,7 @@ class NamedSource:
         open: `open(height=, width=, channels=, seed=)` returns the `FrameSource`. The
             seed determines its content.
         split: `split(name, sequences, size)` returns a split of it, `sequences` or None
-            for a default number. Defaults to `splits.in_time` of the whole source.
+            for a default number. Defaults to `splits.by_seed`.
         pictures: whether frames are single pictures, which do not follow one another.
     """
 
@@ -134,7 +134,7 @@ def open_source(
     check_int("seed", seed, 0)
     fit = Fit(**size, crop=crop, offset=offset)
     if data in NAMES:
-        refuse_crop(data, crop=crop, offset=offset, layout=layout)
+        refuse_crop(data, crop, offset, layout)
         source = NAMES[data].open(**size, seed=seed)
     else:
         reader = _Reader(data, fit, allow_outside, layout)
@@ -158,31 +158,31 @@ def open_split(
     width: int,
     channels: int,
     sequences: int | None = None,
+    crop: str = "auto",
+    offset: tuple[int, int] = (0, 0),
+    allow_outside: bool = False,
+    layout: str | None = None,
     every: int = 1,
-    **options: Any,
 ) -> FrameSource:
     """Opens the sequences of a split, which stay in memory once they are read.
 
-    The data, `every` and the further `options` are as in `open_source`. `sequences` is
-    the number of sequences to open and defaults to `splits.WALKS`, `splits.MOVING`, or
-    all that exist. A folder with parts `train` and `val` or `test` is split into these
-    parts. Data without sequences, without such a split or with too few sequences is a
+    The data and the making of frames are as in `open_source`. `sequences` is the number
+    of sequences to open and defaults to `splits.WALKS`, `splits.MOVING`, or all that
+    exist. A folder with parts `train` and `val` or `test` is split into these parts.
+    Data without sequences, without such a split or with too few sequences is a
     UserError.
     """
     one_of("split", split, SPLITS)
     if sequences is not None:
         check_int("sequences", sequences, 1)
     size: dict[str, Any] = {"height": height, "width": width, "channels": channels}
-    named, parts = NAMES.get(data), split_parts(data)
-    if named is None or named.split is None:
+    options: dict[str, Any] = {"crop": crop, "offset": offset, "layout": layout}
+    options |= size | {"allow_outside": allow_outside}
+    named = NAMES.get(data)
+    if named is None:
         if split == "unseen":
             raise UserError(f"data={data}: expected split train, validation or test")
-        if named is not None and named.pictures:
-            raise UserError(
-                f"data={data}: single pictures; expected frames that follow one "
-                "another, such as walk or moving_digits"
-            )
-        if parts:
+        if parts := split_parts(data):
             if split not in parts:
                 word, others = _SPLIT_NAMES[split][0], "another split"
                 if split == "validation":
@@ -191,15 +191,20 @@ def open_split(
                     f"data={data}: has the parts {', '.join(parts)} and no {split}; "
                     f"expected a folder {word} next to them, or {others}"
                 )
-            source = open_source(parts[split], **size, **options)
+            source = open_source(parts[split], **options)
             source = splits.first(source, source.sequences, split, sequences)
             _say_parts(data, parts)
         else:
-            source = open_source(data, **size, **options)
-            source = splits.in_time(source, split, sequences)
+            source = splits.in_time(open_source(data, **options), split, sequences)
     else:
-        refuse_crop(data, **options)
-        source = named.split(split, sequences, size)
+        refuse_crop(data, crop, offset, layout)
+        if named.pictures:
+            raise UserError(
+                f"data={data}: single pictures; expected frames that follow one "
+                "another, such as walk or moving_digits"
+            )
+        divide = named.split or functools.partial(splits.by_seed, named.open)
+        source = divide(split, sequences, size)
     return splits.in_memory(thinned(source, every))
 
 

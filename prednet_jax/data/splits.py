@@ -6,11 +6,12 @@ time, as the table in docs/training.md shows.
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from prednet_jax.data import digits, walk
-from prednet_jax.data.frames import FrameSource, fingerprint, joined_spans
+from prednet_jax.data.frames import FrameSource, fingerprint, joined, joined_spans
 from prednet_jax.errors import UserError
 
 SPLITS = ("train", "validation", "test", "unseen")
@@ -24,8 +25,8 @@ FIRST_SEED = {
 HELD_OUT_PHOTOGRAPHS = ("brick.png", "coffee.png", "motorcycle_left.png")
 HELD_OUT_PICTURES = 5
 WALK_FRAMES = 300
-#: Sequences of a split where no number is given.
-WALKS, MOVING = 256, 4096
+#: Sequences of a split where no number is given; SEEDS of other named sources.
+WALKS, MOVING, SEEDS = 256, 4096, 64
 # Frames that are kept in memory once they were read, in bytes.
 _KEPT = 2**30
 
@@ -67,6 +68,27 @@ def moving(
     return digits.open_moving(part, **size, seed=FIRST_SEED[split], length=length)
 
 
+def by_seed(
+    opened: Callable[..., FrameSource], split: str, count: int | None, size: dict
+) -> FrameSource:
+    """Opens the beginnings of other seeds; splits `in_time` if seeds change nothing."""
+    first_seed = FIRST_SEED[split]
+    one, other = (opened(**size, seed=first_seed + i) for i in (0, 1))
+    if split == "unseen":
+        raise UserError(
+            f"split=unseen: {one.name} has no unseen pictures; expected split train, "
+            "validation or test"
+        )
+    if one.fingerprint == other.fingerprint:
+        return in_time(one, split, count)
+    count = count or SEEDS
+    sources = [opened(**size, seed=first_seed + i) for i in range(count)]
+    begun = [
+        _pieces(s, [(0, min(WALK_FRAMES, int(s.lengths[0])))], s.name) for s in sources
+    ]
+    return joined(f"{one.name}, {split}: {count} sequences", begun)
+
+
 def in_time(source: FrameSource, split: str, count: int | None) -> FrameSource:
     """Divides by tenths of the sequences, or of each sequence if they are few."""
     pieces = source.sequences
@@ -94,10 +116,17 @@ def first(
             f"expected at most {len(pieces)}"
         )
     pieces = pieces[:count]
+    return _pieces(source, pieces, f"{source.name}, {split}: {len(pieces)} sequences")
+
+
+def _pieces(
+    source: FrameSource, pieces: Sequence[tuple[int, int]], name: str
+) -> FrameSource:
+    """Cuts a source into pieces, from one frame to another, as its sequences."""
     begins = np.cumsum([0, *(end - begin for begin, end in pieces)]).tolist()
     return dataclasses.replace(
         source,
-        name=f"{source.name}, {split}: {len(pieces)} sequences",
+        name=name,
         length=begins.pop(),
         boundaries=tuple(begins),
         frames=joined_spans([(source.read, *piece) for piece in pieces]),

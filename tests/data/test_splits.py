@@ -151,9 +151,16 @@ def test_an_added_source_works_everywhere(monkeypatch, tmp_path):
     monkeypatch.setitem(sources.NAMES, "mine", line)
     assert data.own_size("mine") == (6, 8, 3)
     assert open_source("mine", seed=3).read(0, 1).shape == (1, 6, 8, 3)
-    with pytest.raises(UserError, match="data=mine: expected split train"):
+    found = {
+        split: open_split("mine", split, sequences=3, **SIZE)
+        for split in ("train", "validation", "test")
+    }
+    assert len({part.fingerprint for part in found.values()}) == 3
+    for part in found.values():
+        assert part.boundaries == (0, 300, 600)
+    with pytest.raises(UserError, match=r"split=unseen: .*expected split train"):
         open_split("mine", "unseen", **SIZE)
-    # Without a function of its own for splits, its frames are divided.
+    # Of a source that no seed changes the frames themselves are divided.
     pixels = film(tmp_path / "a.npy", 20)
 
     def opened(*, seed, **size):
