@@ -14,8 +14,8 @@ from typing import Any
 from prednet_jax.errors import UserError, check_int, expect, one_of, positive
 
 VARIANTS = ("lotter", "watanabe", "lotter_pytorch", "watanabe_pytorch")
-CONVOLUTIONS = (
-    *("auto", "xla", "direct", "im2col", "wide4", "strip2", "strip4", "mixed"),
+CONVOLUTIONS = tuple(
+    ["auto", "xla", "direct", "im2col", "shifted", "wide4", "strip2", "strip4", "mixed"]
 )
 
 

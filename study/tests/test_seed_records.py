@@ -222,7 +222,7 @@ def test_a_seed_of_another_arithmetic_is_refused(tmp_path, monkeypatch):
     assert seed_records.finished(quick, tmp_path) == {11}
 
 
-CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="im2col")
+CONFIG = PredNetConfig(channels=(3,), height=8, width=8, convolution="shifted")
 NOISY = [StudyArm(name="noisy", noise="ulp", draw=i) for i in (0, 1)]
 LATE = StudyArm(name="late", rate=0.5, rate_change_update=2)
 PART = Part(

@@ -53,7 +53,7 @@ def test_bfloat16_keeps_weights_and_gradients_in_float32_and_rounds_products(
     assert 1e-4 < apart < 0.2  # Rectifiers that switch make most of it.
 
 
-@pytest.mark.parametrize("algorithm", ["xla", "direct", "im2col", "wide4"])
+@pytest.mark.parametrize("algorithm", ["xla", "direct", "im2col", "shifted", "wide4"])
 def test_bfloat16_products_are_those_of_rounded_operands(precision, algorithm):
     """In float32 the product of rounded numbers is exact, so only sums round."""
     x = jax.random.normal(jax.random.key(0), (2, 8, 8, 5))

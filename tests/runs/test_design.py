@@ -123,7 +123,7 @@ def test_arms_by_pattern():
     assert found.changes == {"noise": "gradient_gaussian:scale=0.1"}
     assert (found.role, found.scale) == (Role.GAUSSIAN, 0.1)
     assert runs.arm("threads_2").changes == {"threads": 2}
-    assert runs.arm("convolution_im2col").changes == {"convolution": "im2col"}
+    assert runs.arm("convolution_shifted").changes == {"convolution": "shifted"}
     assert runs.arm("threads_2").threads == 2
     with pytest.raises(errors.UserError, match="threads_²': expected one of float32"):
         runs.arm("threads_²")

@@ -10,6 +10,7 @@ comparison.
     direct    XLA's convolution for outputs and input gradients; the filter gradient
               computes two neighbouring outputs together
     im2col    one matrix product with neighbourhoods of k k C values
+    shifted   k k matrix products with shifted maps
     wide4     four neighbouring outputs together, as further channels
     strip2/4  Winograd F(2,3)/F(4,3) along the width, XLA's convolution along the height
     mixed     `direct`, but with the filter gradient of `strip2`
@@ -73,6 +74,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "xla": plain.XLA,
     "direct": plain.DIRECT,
     "im2col": plain.IM2COL,
+    "shifted": plain.SHIFTED,
     "wide4": plain.WIDE4,
     "strip2": winograd.STRIP2,
     "strip4": winograd.STRIP4,

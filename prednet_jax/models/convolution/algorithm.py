@@ -178,18 +178,40 @@ def _xla_filter_gradient(x: jax.Array, dz: jax.Array, filter_size: int) -> jax.A
     return gradient
 
 
-def _im2col(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiplies the kernel by the k k shifted, zero-padded maps, in tap order."""
-    size, (_, height, width, _) = kernel.shape[0], x.shape
-    reach = size // 2
+def _shifts(x: jax.Array, filter_size: int) -> list[jax.Array]:
+    """Returns the k k shifted, zero-padded copies of the maps, in tap order."""
+    reach = filter_size // 2
+    _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
-    views = [
+    return [
         padded[:, i : i + height, j : j + width]
-        for i in range(size)
-        for j in range(size)
+        for i in range(filter_size)
+        for j in range(filter_size)
     ]
+
+
+def _im2col(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    views = _shifts(x, kernel.shape[0])
     flat = kernel.reshape(-1, kernel.shape[-1])
     return jnp.einsum("bhwi,io->bhwo", jnp.concatenate(views, -1), flat)
+
+
+def _shifted(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    views = _shifts(x, kernel.shape[0])
+    taps = kernel.reshape(-1, *kernel.shape[2:])
+    product = partial(
+        jnp.einsum, "bhwi,io->bhwo", preferred_element_type=sum_dtype(x.dtype)
+    )
+    products = [product(v, t) for v, t in zip(views, taps, strict=True)]
+    return sum(products[1:], products[0])
+
+
+def _shifted_filter_gradient(
+    x: jax.Array, dz: jax.Array, filter_size: int
+) -> jax.Array:
+    products = [contract(v, dz) for v in _shifts(x, filter_size)]
+    shape = (filter_size, filter_size, x.shape[-1], dz.shape[-1])
+    return jnp.stack(products).reshape(shape)
 
 
 XLA = by_turning(convolve, _xla_filter_gradient, in_chunks=False)
@@ -200,3 +222,4 @@ WIDE4 = by_turning(
     transform=partial(_widen, m=4),
 )
 IM2COL = by_turning(_im2col, partial(wide_filter_gradient, m=1))
+SHIFTED = by_turning(_shifted, _shifted_filter_gradient)
