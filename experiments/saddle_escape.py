@@ -81,9 +81,9 @@ def main() -> None:
 def check_flags() -> tuple[list, dict]:
     """Checks all flags; returns the functions and the noise specs."""
     for flag, accepted in LISTS.items():
-        errors.each_once(f"--{flag}", FLAGS[flag].value)
-        for value in FLAGS[flag].value:
+        for value in FLAGS[flag].value or [""]:
             errors.one_of(f"--{flag}", value, accepted)
+        errors.each_once(f"--{flag}", FLAGS[flag].value)
     errors.check_int("--first_key", FLAGS.first_key, 0, 2**31 - 1 - FLAGS.keys)
     noises = {measured_escapes.QUIET: noise.Identity()}
     for text in filter(None, (part.strip() for part in FLAGS.noise.split(";"))):

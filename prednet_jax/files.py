@@ -128,7 +128,7 @@ def check_members(archive: Any) -> None:
     The size that an archive states is the most that is read of a member.
     """
     if sum(member.file_size for member in archive.infolist()) > LIMIT:
-        raise ValueError(f"takes more than {LIMIT} bytes; expected fewer")
+        raise ValueError(f"takes more than {LIMIT} bytes")
 
 
 def changed(path: str | os.PathLike) -> FileError:

@@ -3,10 +3,11 @@
 A loop that iterates until two numbers are equal, or nearly so, may never end once they
 are rounded at random, or from another start, or in float64. A loop whose predicate
 depends on floating-point numbers is therefore stopped after `loop_limit` times the
-number of steps that it takes without noise from the same start, and the call raises an
-error that names the loop's line. If it does not end without noise either, the steps
-count until its values repeat. Loops that only count are not changed. A question counts
-the steps once for all its programs (`Evaluation.counted`).
+number of steps that it takes without noise, and the call raises an error that names
+the loop's line. If it does not end without noise either, the steps count until its
+values repeat. Loops that only count are not changed. A question counts the steps once
+for all its programs (`Evaluation.counted`); a program that would be stopped then counts
+them from the start that noise gave the loop.
 
 `naming_failures` turns this error, and the errors of checks that the user's program
 makes while it runs, into errors of one line.

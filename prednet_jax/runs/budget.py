@@ -239,7 +239,8 @@ class Plan:
         problem = f"{root / PLAN}: not the plan of a comparison"
         wanted = "; expected what compare_backends.py wrote: remove it to begin anew"
         with files.broken_as(problem, wanted, files.FileError, (AttributeError,)):
-            size = stored.pop("size")
+            # A plan of an earlier version has the name rung.
+            size = stored.pop("size" if "size" in stored else "rung")
             without = tuple(size.pop("without"))
             return cls(**stored, size=Size(**size, without=without))
 

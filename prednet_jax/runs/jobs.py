@@ -170,10 +170,12 @@ def facts(job: Job, seed: int) -> store.Facts:
 def _files(job: Job) -> dict[str, str]:
     """Returns the SHA-256 of the files that each flag of a run names."""
     digests, chosen = {}, job.flags
-    outside = job.settings.data.allow_outside
+    outside = chosen.get("allow_outside", "").lower() in ("true", "t", "1")
     cut = {"crop": chosen.get("crop", "auto"), "layout": chosen.get("layout")}
     for flag in chosen.keys() & {"data", "validation_data"}:
         name = chosen[flag]
+        if flag == "validation_data":  # Of a folder of parts only this one is read.
+            name = data.split_parts(name).get("validation", name)
         # MNIST lies on disk too, below a folder that a variable may name.
         if name not in data.NAMES or name.endswith("mnist"):
             size = tasks.frame_size(job.task)

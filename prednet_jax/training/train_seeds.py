@@ -176,7 +176,13 @@ def train_seeds(
                 )
         for group in [[run] for run in runs] if layout is None else [runs]:
             noted = interruption or Interruption()
-            _train_group(recipe, group, strategy, shapes, noted)
+            seconds = _train_group(recipe, group, strategy, shapes, noted)
+    written = [run for run in runs if run.writes]
+    if layout is not None and len(written) > 1:
+        print(
+            f"seeds trained together: {len(written)}, on {layout.mesh.size} devices "
+            f"(parts of a CPU count as devices), in {seconds:.1f} s"
+        )
 
 
 def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
@@ -251,8 +257,11 @@ def _train_group(
     strategy: TrainingStrategy,
     shapes: Any,
     interruption: Interruption,
-) -> None:
-    """Trains runs together to their end and writes the records of this process."""
+) -> float:
+    """Trains runs together to their end and writes the records of this process.
+
+    Returns the seconds of the training.
+    """
     for run in group:
         # For runs that other processes hold, only the shapes of the state matter.
         run.state = shapes
@@ -297,3 +306,4 @@ def _train_group(
     for run in group:  # The states of a seed take no memory while another is trained.
         run.state = run.prepared = None
     interruption.obey(f"{group[0].folder} is finished")
+    return wall

@@ -76,7 +76,8 @@ def initial_train_state(
 
 def noisy_weights(params: dict, noise: NoiseSpec | None, key: jax.Array) -> dict:
     """Adds the part of the noise that is on weights, if it has one."""
-    on_weights = noise_lib.at(noise or noise_lib.Identity(), "weights")
+    spec = noise_lib.Identity() if noise is None else noise
+    on_weights = noise_lib.at(spec, "weights")
     if on_weights is None:
         return params
     return noise_lib.perturb_tree(on_weights, key, params)
@@ -125,7 +126,7 @@ def make_step(
         expect(given == own, "optimizer: shapes", given, wanted)
         return optax.apply_updates(params, updates), optimizer_state
 
-    noise = noise or noise_lib.Identity()
+    noise = noise_lib.Identity() if noise is None else noise
     inside = noise_lib.at(noise, "computation")
     on_gradient = noise_lib.at(noise, "gradient")
 

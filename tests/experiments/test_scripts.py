@@ -198,8 +198,8 @@ def test_seeds_are_fresh_unless_given_and_stay_those_of_an_interrupted_one(
     assert first != other
     assert dry("--seeds=2") == ["3000", "3001"]
     assert dry("--first_seed=7") == ["7", "8", "9"]
-    size = {"seeds": 3, "updates": 1000, "without": ["saddle"]}
-    plan = {"first_seed": 5, "size": size, "minutes": 5.0}
+    rung = {"seeds": 3, "updates": 1000, "without": ["saddle"]}
+    plan = {"first_seed": 5, "rung": rung, "minutes": 5.0}
     records.write_json(tmp_path / "plan.json", plan)
     assert dry() == ["5", "6", "7"]
     assert dry("--minutes=5") == ["5", "6", "7"]

@@ -167,6 +167,29 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
         assert found[0] == found[2] != found[1], flag
 
 
+def test_of_a_folder_of_parts_the_held_out_frames_count(job, tmp_path):
+    """Another part was read, and a folder without `train` was refused."""
+    found = []
+    for part, content in (("test", 1), ("val", 1), ("val", 2), ("test", 2)):
+        np.save(tmp_path / f"{part}.npy", np.full((9, 16, 16, 3), content, np.uint8))
+        jobs._frames.cache_clear()
+        if (tmp_path / "val.npy").exists():
+            setting = f"validation_data={tmp_path}"
+            facts = jobs.facts(dataclasses.replace(job, setting=setting), 0)
+            found.append(facts["files"]["validation_data"])
+    assert found[0] != found[1] == found[2]
+
+
+def test_a_list_may_name_frames_outside_of_its_folder(job, tmp_path):
+    """The setting said so, and was refused."""
+    np.save(tmp_path / "frames.npy", np.zeros((9, 16, 16, 3), np.uint8))
+    (tmp_path / "lists").mkdir()
+    path = tmp_path / "lists" / "frames.txt"
+    path.write_text("../frames.npy")
+    setting = f"data={path} allow_outside=true"
+    assert jobs.facts(dataclasses.replace(job, setting=setting), 0)["files"]
+
+
 def test_frames_are_read_in_the_layout_of_the_setting(job, tmp_path):
     path = tmp_path / "frames.npy"
     np.save(path, np.zeros((6, 9, 3, 16, 16), np.uint8))

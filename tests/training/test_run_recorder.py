@@ -2,6 +2,7 @@ import io
 import re
 import resource
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock, patch
@@ -14,11 +15,12 @@ import pytest
 from prednet_jax import PredNetConfig, optimizers, process, records, tasks
 from prednet_jax.errors import RunError, UserError, log_line
 from prednet_jax.objectives import Method
-from prednet_jax.training import progress, run_recorder
+from prednet_jax.training import progress, run_directory, run_recorder
 from prednet_jax.training.loop import UpdateRecord
 from prednet_jax.training.recipe import Recipe
 from prednet_jax.training.settings import DataSettings, RecordSettings, TrainingSettings
 from prednet_jax.training.truncated import TrainState
+from tests.experiments import tiny_task
 
 MANIFEST = records.Manifest(model="prednet", network={}, seed=0, updates=9, flags={})
 
@@ -230,3 +232,9 @@ def test_the_closing_line_is_of_all_updates_of_a_resumed_run(tmp_path):
         writer.close()
         records.write_json(tmp_path / records.MANIFEST, {})
         assert progress.reached(tmp_path) == expected
+
+
+def test_a_network_from_elsewhere_is_not_imported_by_the_name_in_a_record(tmp_path):
+    """A finished run was refused, if its module imports this package by another one."""
+    recipe = types.SimpleNamespace(task=tiny_task.TINY)
+    run_directory.check_network(recipe, tmp_path)

@@ -186,6 +186,13 @@ def test_observed_and_extrapolated_frames_are_told_apart():
     assert set(evaluation.means(evaluation.table(guess, copy, None))) == {"observed"}
 
 
+@pytest.mark.parametrize("spec", ["", 0])
+def test_what_is_no_noise_is_refused(params, spec):
+    """It was trained without noise."""
+    with pytest.raises(ValueError, match="expected a noise spec"):
+        train_windows(params, CONFIG, VIDEO[:12], window=5, noise=spec)
+
+
 def test_another_network_of_next_frames_is_scored_as_prednet_is():
     task = tiny_task.TINY
     params = task.init_params(jax.random.key(0))

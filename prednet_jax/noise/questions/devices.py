@@ -24,7 +24,7 @@ from prednet_jax.noise.leaves import as_array, wide_leaves
 from prednet_jax.noise.loops import naming_failures
 from prednet_jax.noise.questions import logical_mesh
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
-from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.sampling import BoundCall, reporting
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.types import PyTree, Values
@@ -171,6 +171,7 @@ def devices_table(
     several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
     expect(len(several) == 1, "mesh", mesh, accepted)
 
+    @reporting()
     def measure(key: Array, /, *args: PyTree, **kwargs: PyTree) -> DevicesTable:
         def over(sizes: Sizes) -> Callable:
             return functools.partial(devices(fn, mesh=sizes, **options), key)

@@ -43,6 +43,7 @@ from prednet_jax.noise.questions.sampling import (
     keyed,
     reach_notes,
     sample_moments,
+    say,
     unreached_leaves,
     with_routines,
 )
@@ -197,6 +198,7 @@ def digits_table(
             wide = (own.uncast(k, spec) for k in random_bits.split(key, draws))
             drawn = map(free.settled, wide)
         elif own.call is call:  # A program that later calls use again.
+            say(f"compiling the function under {text}")
             runs = map(call.calling(noisy).result, draw_keys(key, draws))
             drawn = map(free.align, map(jax.device_get, runs))
         else:
@@ -209,6 +211,7 @@ def digits_table(
         effects = own.total() or [np.zeros(x.shape) for x in means]
         systematic: tuple[str, ...] = ()
         if spec_is_default:
+            say("computing the function in float64")
             errors, systematic = _systematic(own.call, moments, described, free.settled)
             effects = list(map(np.hypot, map(np.abs, effects), errors))
         every, rows = [], []

@@ -136,7 +136,9 @@ class NoiseEffect:
         floors[0] = self._floor
         floors[1:] = COMMON / RATIO_LIMIT * np.maximum(self.expected, self._floor)
         levels = np.maximum(drawn, floors)
-        quartile = np.nanquantile(levels, 0.75, axis=0, method="lower")
+        ordered, runs = np.sort(levels, 0), np.sum(~np.isnan(levels), 0)  # NaN is last.
+        lower = (0.75 * (runs - 1)).astype(int)
+        quartile = np.take_along_axis(ordered, lower[None], 0)[0]
         largest = np.nanmax(levels, 0)
         bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * largest)
         far = np.stack([relative, *self._common(away)])

@@ -36,8 +36,9 @@ def read_arrays(what: str, path: str | os.PathLike) -> dict[str, np.ndarray]:
         # than 64 bits for a real number.
         if x.dtype.kind not in "biufc" or x.real.dtype.itemsize > 8:
             raise NoiseError(
-                f"{what}={path}: {name} is of type {x.dtype}: expected numbers; save "
-                "bfloat16 as float32, and convert it where it is used"
+                f"{what}={path}: {name} is of type {x.dtype}: expected numbers of at "
+                "most 64 bits; save bfloat16 as float32, and convert it where it is "
+                "used"
             )
     return arrays
 

@@ -40,9 +40,12 @@ from prednet_jax.noise import compat, leaves, random_bits, specs
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import split
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
-from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import Step, has_floats, plan
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    with_routines,
+    with_steps,
+)
 from prednet_jax.noise.random_bits import Words, first_words
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS, OPAQUE, rounds_to
 from prednet_jax.noise.run import Call, Evaluation, at_words
@@ -95,28 +98,34 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
             complex type of its width. Products have the highest precision.
     """
     program, arrays = call.program, call.pure()[1]
-    widening = _Widening(dtype)
-    widening.counted = call.steps
 
-    def wide(*arrays: Array) -> list[Array]:
-        planned = plan(program.jaxpr, specs.Identity())
-        first = first_words(jax.random.key(0))
-        return at_words(planned, first, list(map(widening.widened, arrays)), widening)
+    def compiled(counted: Mapping[str, int]) -> Callable[..., list[Array]]:
+        widening = _Widening(dtype)
+        widening.counted = counted
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def noisy(
-        spec: specs.NoiseSpec, key: Array, on: Array, *arrays: Array
-    ) -> list[Array]:
-        hooks = Evaluation(lambda path: on)
-        return evaluate(spec, key, traced(wide, arrays), arrays, hooks=hooks)
+        def wide(*arrays: Array) -> list[Array]:
+            planned = plan(program.jaxpr, specs.Identity())
+            first = first_words(jax.random.key(0))
+            given = list(map(widening.widened, arrays))
+            return at_words(planned, first, given, widening)
 
+        @functools.partial(jax.jit, static_argnums=0)
+        def noisy(
+            spec: specs.NoiseSpec, key: Array, on: Array, *arrays: Array
+        ) -> list[Array]:
+            hooks = Evaluation(lambda path: on)
+            return evaluate(spec, key, traced(wide, arrays), arrays, hooks=hooks)
+
+        return noisy
+
+    noisy = with_steps(compiled, call.steps)
     own = list(map(jnp.array, arrays))  # In the types that were traced.
 
     def run(key: Array, spec: specs.NoiseSpec = _NOTHING, on: bool = True) -> Result:
         is_double = dtype == np.float64
         types = jax.enable_x64(True) if is_double else contextlib.nullcontext()
-        with types, asking():
-            results = jax.block_until_ready(noisy(spec, key, np.bool_(on), *own))
+        with types:
+            results = noisy(spec, key, np.bool_(on), *own)
         outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), results)
         return wide_leaves(jax.device_get(outcome).result())
 

@@ -18,7 +18,7 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import NamedTuple, TypeVar
 
@@ -38,7 +38,7 @@ from prednet_jax.noise.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.loops import asking, deciding, without_checks
+from prednet_jax.noise.loops import LoopError, asking, deciding, without_checks
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
 from prednet_jax.noise.run import Evaluation, Plain
@@ -60,10 +60,10 @@ def draw_keys(key: Array, draws: int) -> Iterator[Array]:
     """Yields the key of each noisy run."""
     for i, one in enumerate(random_bits.each(key, draws)):
         yield one
-        _say(f"{i + 1} of {draws} noisy runs")
+        say(f"{i + 1} of {draws} noisy runs")
 
 
-def _say(doing: str) -> None:
+def say(doing: str) -> None:
     """Keeps what a question does now, to be reported."""
     _DOING.get()[:] = [doing] * len(_DOING.get())
 
@@ -176,19 +176,19 @@ class BoundCall:
         It is compiled once; `inputs` are arrays that become known when it runs.
         """
         program, arrays = self.program, self.pure()[1]
-        _say(f"compiling the function under {format(spec)}")
+        say(f"compiling the function under {format(spec)}")
 
-        @jax.jit
-        def run(key: Array, inputs: PyTree, *arrays: Array) -> Outcome:
-            evaluation = hooks(*inputs)
-            evaluation.counted = self.steps
-            return evaluate(spec, key, program, arrays, hooks=evaluation)
+        def compiled(counted: Mapping[str, int]) -> Callable[..., Outcome]:
+            @jax.jit
+            def run(key: Array, inputs: PyTree, *arrays: Array) -> Outcome:
+                evaluation = hooks(*inputs)
+                evaluation.counted = counted
+                return evaluate(spec, key, program, arrays, hooks=evaluation)
 
-        def named(key: Array, *inputs: PyTree) -> Outcome:
-            with asking():
-                return jax.block_until_ready(run(key, inputs, *arrays))
+            return run
 
-        return named
+        run = with_steps(compiled, self.steps)
+        return lambda key, *inputs: run(key, inputs, *arrays)
 
     def check_ends(self) -> None:
         """Raises a LoopError if a loop does not end without noise either.
@@ -204,6 +204,30 @@ class BoundCall:
         """Returns the reach of noise for each array of the result, in order."""
         jaxpr, shapes = self.program
         return reach(plan(jaxpr, spec))[: len(shapes.arrays)]
+
+
+def with_steps(
+    compiled: Callable[[Mapping[str, int]], Callable], steps: Mapping[str, int]
+) -> Callable:
+    """Returns the program `compiled(steps)`, whose results a tool reads.
+
+    Noise may let a loop start where it takes many more steps. So a program of which a
+    loop does not end within its limit is compiled again, and counts its own steps.
+    """
+    known = dict(steps)
+    programs = [compiled(known)]
+
+    def run(*args: PyTree) -> PyTree:
+        try:
+            with asking():
+                return jax.block_until_ready(programs[-1](*args))
+        except LoopError:
+            if not known or len(programs) > 1:
+                raise
+        programs.append(compiled({}))
+        return run(*args)
+
+    return run
 
 
 def keyed(

@@ -52,6 +52,27 @@ def test_the_steps_of_loops_are_counted_once(monkeypatch):
     assert len(list(call.draw(specs.default(), KEY, 2))) == 2
 
 
+@pytest.mark.parametrize("tool", ["explain", "tolerance", "decisions", "digits"])
+def test_a_loop_that_noise_lets_start_elsewhere_counts_its_own_steps(tool):
+    """It takes no step for these numbers, and many after the noise before it."""
+
+    def refine(a, b):
+        def step(carry):
+            x, i = carry
+            return x + 1e-3 * (b - a @ x), i + 1
+
+        def goes_on(carry):
+            x, i = carry
+            return (jnp.abs(b - a @ x).max() > 2e-7) & (i < 3000)
+
+        return lax.while_loop(goes_on, step, (jnp.linalg.solve(a, b), 0))[0]
+
+    a, b = jnp.diag(jnp.array([1.0, 2.0, 4.0])), jnp.ones(3)
+    x = refine(a, b)
+    results = (x, 1.001 * x) if tool == "explain" else ()
+    assert getattr(noise, tool)(refine, *results, draws=4)(KEY, a, b) is not None
+
+
 def test_a_question_says_what_it_does(monkeypatch, capfd):
     """It does so before its first noisy run as well."""
     monkeypatch.setattr(sampling, "_SILENCE", 0.02)
