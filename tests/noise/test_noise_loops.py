@@ -132,11 +132,14 @@ def test_an_interrupt_ends_a_command(tmp_path):
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     ) as child:
-        while not (tmp_path / "running").exists():
-            assert child.poll() is None
-            time.sleep(0.1)
-        child.send_signal(signal.SIGINT)
-        assert child.wait(10) == -signal.SIGINT
+        try:
+            while not (tmp_path / "running").exists():
+                assert child.poll() is None
+                time.sleep(0.1)
+            child.send_signal(signal.SIGINT)
+            assert child.wait(10) == -signal.SIGINT
+        finally:  # Tests that a shell starts in the background ignore interrupts.
+            child.kill()
 
 
 def reflected(v):
