@@ -35,7 +35,7 @@ from prednet_jax.noise.leaves import (
     wide_leaves,
 )
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.sampling import BoundCall, reporting, with_routines
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import format_table
@@ -127,6 +127,7 @@ def cancellations(
     check_draws(draws, 1)
     noise = with_routines(spec)
 
+    @reporting()
     def measure(*args: PyTree, **kwargs: PyTree) -> Cancellations:
         first = jax.random.key(0) if key is None else key
         keys = random_bits.split(first, draws)

@@ -386,7 +386,7 @@ class _Observed(NamedTuple):
         whole, least, _ = self._fit(effect)
         if whole >= 1 - REPEATED**2:
             return whole
-        whole *= whole >= least
+        whole = whole if whole >= least else 0.0
         parts, compared = self.parts(name), self._compared()
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
@@ -395,7 +395,8 @@ class _Observed(NamedTuple):
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
-        return max(whole, part * (part >= least and found_by_luck < LUCK))
+        counts = part >= least and found_by_luck < LUCK
+        return max(whole, part if counts else 0.0)
 
     def is_usual(self, name: str) -> bool:
         """Returns whether a format would explain enough, but so do other errors."""

@@ -27,7 +27,7 @@ from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.leaves import check_no_texts
 from prednet_jax.noise.plan import Step
-from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.sampling import BoundCall, reporting, say
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call
 from prednet_jax.noise.sketch import COLUMNS, HUGE, classes, digest, digests, numbers
@@ -194,10 +194,12 @@ def record(fn: Callable) -> Callable[..., Recording]:
         NoiseError: on a call, as for `inject`, and when `fn` has no array at all.
     """
 
+    @reporting()
     def run(*args: PyTree, **kwargs: PyTree) -> Recording:
         watch = Watch(BoundCall(fn, args, kwargs))
         device = jax.devices()[0]
         machine = f"jax {jax.__version__}, {device.platform} ({device.device_kind})"
+        say(f"compiling {watch.name} so that its values are seen, and running it")
         values = watch.run(jax.random.key(0))
         if not values:
             raise NoiseError(

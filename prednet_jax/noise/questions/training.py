@@ -55,7 +55,7 @@ from prednet_jax.noise.leaves import as_array, fits_in, given_array, real_number
 from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.precision import Doubling, rounded_products
-from prednet_jax.noise.questions.sampling import computation_part
+from prednet_jax.noise.questions.sampling import computation_part, reporting, say
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.tables import format_table, joined
 from prednet_jax.noise.types import Function, PyTree
@@ -586,8 +586,9 @@ class NoisyTraining:
         count = len(keys)
         arrays = [jnp.broadcast_to(x, (count, *jnp.shape(x))) for x in self.arrays]
         outputs = []
-        with asking():
+        with reporting(), asking():
             for update, batch in batches:
+                say(f"update {update} of {count} noisy trainings")
                 static, given, _ = split((batch,))
                 inputs = np.uint32(update), arrays, given, static.checked()
                 arrays, numbers = self.many(keys, *inputs)
@@ -595,6 +596,7 @@ class NoisyTraining:
             columns = zip(*jax.device_get(outputs), strict=True)
         return {n: np.stack(x, 1) for n, x in zip(self.names, columns, strict=True)}
 
+    @reporting()
     def in_float64(
         self, batches: Iterator[tuple[int, PyTree]]
     ) -> tuple[dict[str, Curve], str]:
@@ -607,7 +609,8 @@ class NoisyTraining:
         types: list = self.arrays
         arrays = list(map(jnp.array, types))
         try:
-            for _, batch in batches:
+            for update, batch in batches:
+                say(f"update {update} of the training in float64")
                 static, given, _ = split((batch,))
                 given = list(map(jnp.array, given))
                 of_types = [(jnp.shape(x), str(x.dtype)) for x in (*types, *given)]

@@ -80,3 +80,17 @@ def test_a_question_says_what_it_does(monkeypatch, capfd):
     shown = capfd.readouterr().err
     assert re.search(r"^after \d+ s: compiling the function under ulp", shown, re.M)
     assert re.search(r"^after \d+ s: \d+ of 64 noisy runs", shown, re.M)
+
+
+def test_trainings_and_recordings_say_what_they_do(monkeypatch, capfd):
+    """They were silent, and a training may take hours."""
+    monkeypatch.setattr(sampling, "_SILENCE", 0.02)
+
+    def step(x, batch):
+        return x - 0.1 * (x - batch), jnp.sum((x - batch) ** 2)
+
+    noise.training(step, X, [X] * 9, draws=4)(KEY)
+    noise.record(jnp.tanh)(X)
+    shown = capfd.readouterr().err
+    assert re.search(r"^after \d+ s: update \d of 4 noisy trainings", shown, re.M)
+    assert re.search(r"^after \d+ s: compiling tanh so that", shown, re.M)
