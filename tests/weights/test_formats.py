@@ -1,6 +1,4 @@
-import contextlib
 import dataclasses
-import gc
 import json
 import math
 import shutil
@@ -441,14 +439,11 @@ def test_broken_orbax_directories_are_refused(tmp_path):
         weights.load_orbax(folder)
 
 
-# orbax leaves reads of other arrays unfinished.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_damaged_arrays_of_orbax_are_refused(tmp_path):
     """Most flipped bits were read; a file that was cut ended in orbax's traceback."""
     config, params = network("lotter")
     weights.save_orbax(tmp_path / "whole", config, params)
     whole = tmp_path / "whole" / "params"
-    expected = jax.tree.leaves(params)
     for number, path in enumerate(p for p in sorted(whole.rglob("*")) if p.is_file()):
         folder = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", folder)
@@ -458,13 +453,9 @@ def test_damaged_arrays_of_orbax_are_refused(tmp_path):
         damaged.write_bytes(content)
         with pytest.raises(UserError, match="not those that were saved"):
             weights.load(folder)
-        # A directory of an earlier version, which orbax itself judges.
-        (folder / "params" / "digest.json").unlink()
-        damaged.write_bytes(b"")
-        with contextlib.suppress(UserError):
-            found = jax.tree.leaves(weights.load(folder)[1])
-            assert all(map(np.array_equal, found, expected))
-    gc.collect()
+        damaged.unlink()
+        with pytest.raises(UserError, match="not those that were saved"):
+            weights.load(folder)
 
 
 def test_a_keras_network_of_bytes_is_scaled_to_fractions(tmp_path, capsys):
