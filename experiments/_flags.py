@@ -49,8 +49,8 @@ del NETWORK["convolution"]
 FRAMES = ("data", "layout", "every", "crop", "offset", "allow_outside")
 # Fields of `runs.design.Setup` that are flags.
 SETUP = (
-    *("data", "images", "allow_outside", "window", "updates", "image_updates"),
-    "last",
+    *("data", "images", "layout", "allow_outside", "window", "updates"),
+    *("image_updates", "last"),
 )
 # What --help writes above the flags of a dataclass.
 _TOPIC: dict[type, str] = {

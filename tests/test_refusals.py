@@ -292,6 +292,7 @@ def test_bad_comparisons_and_sweeps_are_named(tmp_path):
         (sweeps.Sweep, {"settings": ("window",)}, "setting='window': window; expected"),
         (sweeps.Sweep, {"settings": ("seeds=1",)}, "setting='seeds=1': seeds=1; expe"),
         (sweeps.Sweep, {"settings": ("--window=1",)}, "expected name=value"),
+        (sweeps.Sweep, {"settings": ("data='a b",)}, "expected closed quotes"),
         (sweeps.Sweep, {"settings": ("lr=1 lr=2",)}, "lr=2; .* of train.py, each"),
         (sweeps.Sweep, {"settings": ("targets=true",)}, "the arm stale_targets sets"),
         (sweeps.Sweep, {"window": 1}, "window=1"),

@@ -34,6 +34,7 @@ class Setup:
             network's own: walk for prednet.
         images: images for networks that see one per update. Defaults to each network's
             own: digits for the autoencoder.
+        layout: axes of an array of `data` by letter, as in train.py.
         allow_outside: let a text list name files outside its own folder.
         window: transitions per update.
         updates: number of updates of networks that see windows.
@@ -46,6 +47,7 @@ class Setup:
     tasks: tuple[Task, ...]
     data: str | None = None
     images: str | None = None
+    layout: str | None = None
     allow_outside: bool = False
     window: int = 10
     updates: int = 400
@@ -68,7 +70,7 @@ class Setup:
             "allow_outside": self.allow_outside,
         }
         if task.windowed:
-            shared["window"] = self.window
+            shared |= {"window": self.window, "layout": self.layout}
         return Settings.layered(task.settings(), shared, own, arm.changes)
 
     def data_of(self, task: Task) -> str:
@@ -216,9 +218,9 @@ def check(setup: Setup) -> None:
             data=DataSettings(window=window),
             training=TrainingSettings(updates=updates),
         ).check_sizes(1)
-        outside = setup.allow_outside
+        options = tasks.frame_size(task) | {"allow_outside": setup.allow_outside}
+        if task.windowed:
+            options["layout"] = setup.layout
         with named("data" if task.windowed else "images"):
-            source = data.open_source(
-                setup.data_of(task), **tasks.frame_size(task), allow_outside=outside
-            )
+            source = data.open_source(setup.data_of(task), **options)
             loop.frame_schedule(task, source, window=window, updates=updates)

@@ -150,7 +150,7 @@ def absolute(path: str, flag: str = "data") -> str:
 
 def setting_flags(text: str) -> dict[str, str]:
     """Returns the flags of `train.py` that a setting stands for, by name."""
-    words = (word.partition("=") for word in text.split())
+    words = (word.partition("=") for word in shlex.split(text))
     return {k: absolute(v, k) if k in _PATHS else v for k, _, v in words}
 
 
@@ -172,8 +172,11 @@ def _files(job: Job) -> dict[str, str]:
     digests, chosen = {}, job.flags
     outside = chosen.get("allow_outside", "").lower() in ("true", "t", "1")
     cut = {"crop": chosen.get("crop", "auto"), "layout": chosen.get("layout")}
-    for flag in chosen.keys() & {"data", "validation_data"}:
-        name = chosen[flag]
+    named = {"data": chosen["data"]}
+    # Without a path of their own, held-out frames lie in the data.
+    if "validate_every" in chosen or "validation_data" in chosen:
+        named["validation_data"] = chosen.get("validation_data", chosen["data"])
+    for flag, name in named.items():
         if flag == "validation_data":  # Of a folder of parts only this one is read.
             name = data.split_parts(name).get("validation", name)
         # MNIST lies on disk too, below a folder that a variable may name.

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import socket
 import tempfile
@@ -70,7 +71,7 @@ class Sweep(Setup):
         arms: names of arms.
         seeds: root seeds.
         settings: further flags of `train.py`; each setting is a text
-            `name=value name=value`.
+            `name=value name=value`, with quotes as a shell reads them.
         threads: number of processors for a run on a CPU, unless its arm gives another.
             Defaults to all.
     """
@@ -129,9 +130,13 @@ class Sweep(Setup):
 def setting_flags(text: str) -> dict[str, str]:
     """Returns the flags of `train.py` that a setting stands for, each named once."""
     names: set[str] = set()
-    for word in text.split():
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"setting={text!r}: {error}; expected closed quotes") from None
+    for word in words:
         name = word.partition("=")[0]
-        if name in {*_OWN, *names} or not re.fullmatch(r"[a-z]\w*=\S+", word):
+        if name in {*_OWN, *names} or not re.fullmatch(r"[a-z]\w*=.+", word):
             raise UserError(
                 f"setting={text!r}: {word}; expected name=value of train.py, each "
                 f"once, none of {', '.join(_OWN)}"

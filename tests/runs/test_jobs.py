@@ -169,15 +169,20 @@ def test_other_content_at_the_same_path_is_another_run(job, tmp_path, monkeypatc
 
 def test_of_a_folder_of_parts_the_held_out_frames_count(job, tmp_path):
     """Another part was read, and a folder without `train` was refused."""
-    found = []
-    for part, content in (("test", 1), ("val", 1), ("val", 2), ("test", 2)):
-        np.save(tmp_path / f"{part}.npy", np.full((9, 16, 16, 3), content, np.uint8))
-        jobs._frames.cache_clear()
-        if (tmp_path / "val.npy").exists():
-            setting = f"validation_data={tmp_path}"
-            facts = jobs.facts(dataclasses.replace(job, setting=setting), 0)
-            found.append(facts["files"]["validation_data"])
-    assert found[0] != found[1] == found[2]
+    named, inside = tmp_path / "named", tmp_path / "inside"
+    for folder, first, setting in (
+        (named, "test", f"validation_data={named}"),
+        (inside, "train", f"data={inside} validate_every=5"),
+    ):
+        folder.mkdir()
+        found = []
+        for part, content in ((first, 1), ("val", 1), ("val", 2), ("test", 2)):
+            np.save(folder / f"{part}.npy", np.full((9, 16, 16, 3), content, np.uint8))
+            jobs._frames.cache_clear()
+            if (folder / "val.npy").exists():
+                facts = jobs.facts(dataclasses.replace(job, setting=setting), 0)
+                found.append(facts["files"]["validation_data"])
+        assert found[0] != found[1] == found[2]
 
 
 def test_a_list_may_name_frames_outside_of_its_folder(job, tmp_path):

@@ -63,6 +63,7 @@ def test_paths_are_whole_and_names_win(tmp_path, monkeypatch):
     setting = "init_weights={} validation_data=v.npy profile=walk".format
     # As train.py reads them: a file comes before the name of a network.
     for given, whole in {
+        "'my run'": f"{tmp_path}/my run",
         "walk": f"{tmp_path}/walk",
         "walk_64": "walk_64",
         "digits": f"{tmp_path}/digits",
