@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -24,7 +24,6 @@ from jax import Array
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.leaves import (
     Leaf,
-    Result,
     check_same_structure,
     equal_elements,
     rebuilt,
@@ -181,15 +180,16 @@ def explain(
 
     def measure(call: BoundCall, key: Array) -> Explanation:
         reference = NoiseReference(call, key, draws=draws)
-        truth, note = None, ""
         try:
             truth = exact(call, key, reference.signs.settled)
         except Exception as error:
             # A primitive that JAX has only in narrow types must not stop the other
             # causes.
             why = str(error).partition("\n")[0]
-            note = f"not computed in float64: {why}"
-        return classify(reference, a, b, truth, note)
+            explained = classify(reference, a, b)
+            notes = (*explained.notes, f"not computed in float64: {why}")
+            return explained._replace(notes=notes)
+        return classify(reference, a, b, truth)
 
     return keyed(fn, measure)
 
@@ -199,7 +199,6 @@ def classify(
     a: PyTree,
     b: PyTree,
     truth: Exact | None = None,
-    note: str = "",
 ) -> Explanation:
     """Explains the difference of two results; raises the errors of `explain`."""
     check_same_structure("a", a, "b", b)
@@ -207,9 +206,10 @@ def classify(
     leaves = []
     pair = (reference.signs.settled(wide_leaves(x)) for x in (a, b))
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        one = _classify_leaf(leaf, x, y, reference, i)
+        observed = _Observed(reference, leaf, i, x, y)
+        one = _classify_leaf(observed)
         if truth is not None:
-            one = _add_float64(one, leaf, (x, y), reference, truth, i)
+            one = _add_float64(one, observed, truth.values[i], truth.errors[i])
         if i in reference.signs.free:
             one = one._replace(reason=joined(one.reason, NOTE))
         leaves.append(one)
@@ -217,8 +217,7 @@ def classify(
         rebuilt(reference.tree, [getattr(leaf, name) for leaf in leaves])
         for name in ("rung", "closer", "error_a", "error_b")
     )
-    notes = (*reference.notes, *[note] * bool(note))
-    return Explanation(rung, tuple(leaves), reference.draws, notes, *columns)
+    return Explanation(rung, tuple(leaves), reference.draws, reference.notes, *columns)
 
 
 class Change(NamedTuple):
@@ -245,133 +244,56 @@ def summarize_change(reference: NoiseReference, a: PyTree, b: PyTree) -> Change:
     return Change(False, difference, max((x.rung for x in leaves), key=RUNGS.index))
 
 
-def _add_float64(
-    one: ExplainedLeaf,
-    leaf: Leaf,
-    pair: Sequence[np.ndarray],
-    reference: NoiseReference,
-    exact: Exact,
-    i: int,
-) -> ExplainedLeaf:
-    """Adds the distances of a leaf's two values from the value in float64."""
-    truth, error = exact.values[i], exact.errors[i]
-    size = rms(truth[np.isfinite(truth)]) or 1.0
-    far = [rms(subtract(value, truth)) for value in pair]
-    far = [d if math.isfinite(d) else math.inf for d in far]
-    closer, notes = "neither", [one.reason]
-    if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
-        if one.rung != "identical":
-            own = format_cell(error / size)
-            notes.append(f"float64 is no better, it errs by {own} itself")
-    elif max(far) >= CLOSER_FACTOR * min(far) < math.inf and max(far) > 0:
-        closer = "a" if far[0] < far[1] else "b"
-    # JSON has no infinite numbers.
-    first, second = (d / size if math.isfinite(d) else None for d in far)
-    ulps = None
-    if first is not None and second is not None:
-        if leaf.epsilon:
-            ulps = first / leaf.epsilon, second / leaf.epsilon
-        known = _known_distances(reference, truth, i)
-        if all(min(far) > OTHER_FUNCTION * distance for distance in known):
-            away = f"{min(far) / size:.2g} (relative) from the function's result"
-            notes.append(f"a and b are both {away}: other function or arguments?")
-    return one._replace(
-        closer=closer, error_a=first, error_b=second, ulps=ulps, reason=joined(*notes)
-    )
-
-
-def _known_distances(
-    reference: NoiseReference, truth: np.ndarray, i: int
-) -> Iterator[float]:
-    """Yields the distances from float64 that known causes make in a leaf."""
-    yield from itertools.chain(*reference.sizes(i).values())
-    yield from (rms(effect[i]) for effect in reference.effects.values())
-    yield from (rms(subtract(p[i], truth)) for p in _without_noise(reference))
-
-
-def _without_noise(reference: NoiseReference) -> Iterator[Result]:
-    """Yields the results without noise; the function is called only if asked for."""
-    yield from reference.plain
-    yield reference.called
-
-
-def _classify_leaf(
-    leaf: Leaf, x: np.ndarray, y: np.ndarray, reference: NoiseReference, i: int
-) -> ExplainedLeaf:
-    """Returns the cause of the difference of leaf number `i` of two results."""
-    effects = {name: effect[i] for name, effect in reference.effects.items()}
-    difference = subtract(x, y)
-    broken = ~np.isfinite(difference)
-    least, note = "identical", ""
-    if broken.any():
-        least = _cause_of_broken(broken, reference.elements[i], effects)
-        count = f"{np.count_nonzero(broken)} of {broken.size} elements"
-        alone = f"{least} alone does that in runs here" if least != "beyond" else ""
-        note = joined(f"NaN or infinite in one of the two alone: {count}", alone)
-        difference = np.where(broken, 0, difference)
-    far = rms(difference)
-    scales = {rung: float(np.median(v)) for rung, v in reference.sizes(i).items() if v}
-    scales |= {name: rms(effect) for name, effect in effects.items()}
-    ratios: dict[str, float | None] = dict.fromkeys((*RANDOM, CASTS, *FORMAT_RUNGS))
-    # A format that overflows here makes no difference to compare with.
-    ratios |= {name: far / x for name, x in scales.items() if 0 < x < math.inf}
-    causes, reason = [least], ""
-    if far and least != "beyond":
-        is_plain = any(
-            equal_elements(v, p[i]).all()
-            for p in _without_noise(reference)
-            for v in (x, y)
-        )
-        weights = min(difference.size, reference.weights)
-        noise = reference.elements[i]
-        value = np.where(np.isfinite(y), y, 0)
-        deviations = [x for seen in reference.noises[i] for x in seen.deviations]
-        observed = _Observed(
-            *(difference, value, noise, effects, ratios, weights, deviations),
-            parts=lambda name: reference.parts(name, i),
-            together=lambda name, some: reference.together(name, some, i),
-        )
-        causes, reason = _causes(observed, is_plain, reference, i)
-    first = max(causes[0], least, key=RUNGS.index)
-    plausible = tuple(dict.fromkeys((first, *causes[1:])))
-    size = rms(np.where(np.isfinite(y), y, 0))
-    numbers: tuple[float | None, float | None] = far, far / size if size else 0.0
-    if broken.any():
-        numbers = None, None
-    words = joined(note, reason)
-    return ExplainedLeaf(leaf.path, first, *numbers, ratios, plausible, words)
-
-
-class _Observed(NamedTuple):
-    """A finite difference of one leaf, compared with the effects of the causes on it.
+class _Observed:
+    """The values of one leaf in two results, and how the causes change this leaf.
 
     Attributes:
-        difference: the difference, not all zero.
-        value: the value of one of the two results; 0 where it is not finite.
+        reference: the effects of all causes on the result.
+        leaf: the leaf's path and type.
+        i: the leaf's number in the result.
+        pair: the two values, in float64 or complex128.
+        broken: bool, the elements in which the values have no finite difference.
+        difference: the first value minus the second one; 0 where it is broken.
+        value: the second value; 0 where it is not finite.
         noise: the noise of the leaf's elements.
         effects: the differences that formats and casts make in the leaf.
-        ratios: the difference in units of the typical difference of each cause.
-        weights: number of elements, or of weights behind them if there are fewer.
-        deviations: the differences of runs under noise from the plain run.
-        parts: returns the effects of a format in one operand of a product each.
-        together: returns the effect of a format in some of these operands.
+        ratios: the difference in units of the typical difference (RMS) of each cause;
+            None for a cause that does not change the leaf.
+        sized: the ratios of the formats and casts whose effect is about as large.
     """
 
-    difference: np.ndarray
-    value: np.ndarray
-    noise: ElementNoise
-    effects: Mapping[str, np.ndarray]
-    ratios: Mapping[str, float | None]
-    weights: int
-    deviations: Sequence[np.ndarray]
-    parts: Callable[[str], list[np.ndarray]]
-    together: Callable[[str, list[int]], np.ndarray]
-
-    def sized(self) -> dict[str, float]:
-        """Returns the formats whose effect is about as large, and the ratios."""
+    def __init__(
+        self, reference: NoiseReference, leaf: Leaf, i: int, *pair: np.ndarray
+    ) -> None:
+        self.reference, self.leaf, self.i, self.pair = reference, leaf, i, pair
+        x, y = pair
+        difference = subtract(x, y)
+        self.broken = ~np.isfinite(difference)
+        self.difference = np.where(self.broken, 0, difference)
+        self.value = np.where(np.isfinite(y), y, 0)
+        self.noise = reference.elements[i]
+        self.effects = {n: effect[i] for n, effect in reference.effects.items()}
+        typical = {n: float(np.median(v)) for n, v in reference.sizes(i).items() if v}
+        typical |= {name: rms(effect) for name, effect in self.effects.items()}
+        far = rms(self.difference)
+        # A format that overflows here makes no difference to compare with.
+        known = {name: far / x for name, x in typical.items() if 0 < x < math.inf}
+        self.ratios = {n: known.get(n) for n in (*RANDOM, CASTS, *FORMAT_RUNGS)}
         low, high = FORMAT_RATIO_RANGE
-        ratios = {name: self.ratios[name] or 0.0 for name in self.effects}
-        return {name: ratio for name, ratio in ratios.items() if low <= ratio <= high}
+        ratios = {name: known.get(name, 0.0) for name in self.effects}
+        self.sized = {name: r for name, r in ratios.items() if low <= r <= high}
+        # Elements, or weights behind them if there are fewer.
+        self.weights = min(difference.size, reference.weights)
+
+    def without_noise(self) -> Iterator[np.ndarray]:
+        """Yields values without noise; the function is called only if asked for."""
+        yield from (plain[self.i] for plain in self.reference.plain)
+        yield self.reference.called[self.i]
+
+    def is_plain(self) -> bool:
+        """Returns whether one of the two values is a value without noise."""
+        plain = self.without_noise()
+        return any(equal_elements(x, p).all() for p in plain for x in self.pair)
 
     def share(self, name: str) -> float:
         """Returns the share of the squared difference that a format explains.
@@ -387,11 +309,12 @@ class _Observed(NamedTuple):
         if whole >= 1 - REPEATED**2:
             return whole
         whole = whole if whole >= least else 0.0
-        parts, compared = self.parts(name), self._compared()
+        parts, compared = self.reference.parts(name, self.i), self._compared()
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
             return whole
-        part, least, chance = self._fit(self.together(name, some))
+        together = self.reference.together(name, some, self.i)
+        part, least, chance = self._fit(together)
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
@@ -415,7 +338,9 @@ class _Observed(NamedTuple):
         if not np.isfinite(effect).all():
             return 0.0, 1.0, 1.0
         rest = min(np.vdot(x, x) for x in (far - effect, far + effect))
-        cosines = [_cosine(x[compared].astype(float), effect) for x in self.deviations]
+        noises = self.reference.noises[self.i]
+        deviations = (x[compared].astype(float) for n in noises for x in n.deviations)
+        cosines = [_cosine(x, effect) for x in deviations]
         chance = max(rms(np.array(cosines)), 1 / math.sqrt(far.size))
         least = (CHANCE * max(chance, 1 / math.sqrt(self.weights))) ** 2
         share = max(0.0, 1 - float(rest / np.vdot(far, far)))
@@ -463,6 +388,71 @@ class _Observed(NamedTuple):
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
 
 
+def _classify_leaf(observed: _Observed) -> ExplainedLeaf:
+    """Returns the cause of the difference of a leaf, without distances from float64."""
+    broken, least, note = observed.broken, "identical", ""
+    if broken.any():
+        least = _cause_of_broken(observed)
+        count = f"{np.count_nonzero(broken)} of {broken.size} elements"
+        alone = f"{least} alone does that in runs here" if least != "beyond" else ""
+        note = joined(f"NaN or infinite in one of the two alone: {count}", alone)
+    far, size = rms(observed.difference), rms(observed.value)
+    causes, reason = [least], ""
+    if far and least != "beyond":
+        causes, reason = _causes(observed)
+    first = max(causes[0], least, key=RUNGS.index)
+    plausible = tuple(dict.fromkeys((first, *causes[1:])))
+    relative = far / size if size else 0.0
+    return ExplainedLeaf(
+        observed.leaf.path,
+        first,
+        difference=None if broken.any() else far,
+        relative=None if broken.any() else relative,
+        ratios=observed.ratios,
+        plausible=plausible,
+        reason=joined(note, reason),
+    )
+
+
+def _add_float64(
+    one: ExplainedLeaf, observed: _Observed, truth: np.ndarray, error: float
+) -> ExplainedLeaf:
+    """Adds the distances of a leaf's two values from the value in float64.
+
+    `error` is the error of the value in float64, RMS.
+    """
+    size = rms(truth[np.isfinite(truth)]) or 1.0
+    far = [rms(subtract(value, truth)) for value in observed.pair]
+    far = [d if math.isfinite(d) else math.inf for d in far]
+    closer, notes = "neither", [one.reason]
+    if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
+        if one.rung != "identical":
+            own = format_cell(error / size)
+            notes.append(f"float64 is no better, it errs by {own} itself")
+    elif max(far) >= CLOSER_FACTOR * min(far) < math.inf and max(far) > 0:
+        closer = "a" if far[0] < far[1] else "b"
+    # JSON has no infinite numbers.
+    first, second = (d / size if math.isfinite(d) else None for d in far)
+    ulps, epsilon = None, observed.leaf.epsilon
+    if first is not None and second is not None:
+        if epsilon:
+            ulps = first / epsilon, second / epsilon
+        known = _known_distances(observed, truth)
+        if all(min(far) > OTHER_FUNCTION * distance for distance in known):
+            away = f"{min(far) / size:.2g} (relative) from the function's result"
+            notes.append(f"a and b are both {away}: other function or arguments?")
+    return one._replace(
+        closer=closer, error_a=first, error_b=second, ulps=ulps, reason=joined(*notes)
+    )
+
+
+def _known_distances(observed: _Observed, truth: np.ndarray) -> Iterator[float]:
+    """Yields the distances from float64 that known causes make in a leaf."""
+    yield from itertools.chain(*observed.reference.sizes(observed.i).values())
+    yield from map(rms, observed.effects.values())
+    yield from (rms(subtract(plain, truth)) for plain in observed.without_noise())
+
+
 def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:
     """Returns the positions of the effects that nearly add up to a difference.
 
@@ -493,15 +483,13 @@ def _cosine(x: np.ndarray, y: np.ndarray) -> float:
     return float(abs(np.vdot(x, y)) / size) if size else 0.0
 
 
-def _causes(
-    observed: _Observed, is_plain: bool, reference: NoiseReference, i: int
-) -> tuple[list[str], str]:
-    """Returns the causes of a difference of leaf number `i`, and a remark.
+def _causes(observed: _Observed) -> tuple[list[str], str]:
+    """Returns the causes of a finite difference that is not zero, and a remark.
 
     The first one is the cause. The others have made a smaller and a larger difference.
-    `is_plain` is whether one of the results is the plain one.
     """
-    now, sized = sample(observed.difference), observed.sized()
+    reference, i = observed.reference, observed.i
+    now, sized = sample(observed.difference), observed.sized
 
     def outside(noise: ElementNoise) -> tuple[int, int]:
         return noise.outside(observed.difference, RATIO_LIMIT, reference.flips)
@@ -523,7 +511,7 @@ def _causes(
     ):
         return [CASTS, *overlap], note
     if near and not count:
-        return [_nearest(now, near, is_plain), *overlap], note
+        return [_nearest(now, near, observed.is_plain()), *overlap], note
     for name, samples, elements in reference.wider(i):
         if samples.holds(now) and not outside(elements)[0]:
             return [samples.rung], joined(note, name)
@@ -540,31 +528,26 @@ def _why_beyond(observed: _Observed, outside: int) -> str:
     `outside` is the number of elements that differ by too much, if the leaf as a whole
     does not.
     """
-    sized = " and ".join(observed.sized())
     if outside:
         count = f"{outside} of {observed.difference.size} elements"
         return f"{count} differ by more than their own noise"
-    if not sized:
+    if not observed.sized:
         return _between(observed.ratios)
-    if observed.weights > CHANCE**2:
-        size = f"of the size of {sized}, "
-        if any(map(observed.is_usual, observed.sized())):
-            return size + "in its pattern, but other errors have this pattern too"
-        return size + "in another pattern"
-    numbers = observed.weights
-    few = "one number has" if numbers == 1 else f"{numbers} numbers have"
-    more = "no pattern: ask with the outputs before the mean"
-    return f"of the size of {sized}, {few} {more}"
+    size, numbers = f"of the size of {' and '.join(observed.sized)}", observed.weights
+    if numbers <= CHANCE**2:
+        few = "one number has" if numbers == 1 else f"{numbers} numbers have"
+        return f"{size}, {few} no pattern: ask with the outputs before the mean"
+    if any(map(observed.is_usual, observed.sized)):
+        return f"{size}, in its pattern, but other errors have this pattern too"
+    return f"{size}, in another pattern"
 
 
-def _cause_of_broken(
-    broken: np.ndarray, noise: ElementNoise, effects: Mapping[str, np.ndarray]
-) -> str:
+def _cause_of_broken(observed: _Observed) -> str:
     """Returns which rung makes NaN and infinities where two results have them."""
-    share = float(np.mean(broken))
-    if share <= RATIO_LIMIT * float(np.mean(noise.broken)):
+    broken, seen = observed.broken, observed.noise.broken
+    if float(np.mean(broken)) <= RATIO_LIMIT * float(np.mean(seen)):
         return "rounding"
-    for name, effect in effects.items():
+    for name, effect in observed.effects.items():
         if not np.any(broken & np.isfinite(effect)):
             return name
     return "beyond"
