@@ -13,15 +13,7 @@ from prednet_jax import errors, statistics
 from prednet_jax.statistics.redraws import CANNOT_TELL
 from study import parts, scatter
 from study.endpoints import PARITY_WIDTH
-from study.parts import (
-    CONTROL,
-    FIXED,
-    FIXED_ORDERS,
-    NULL,
-    RANDOM,
-    STALE,
-    Part,
-)
+from study.parts import CONTROL, FIXED, FIXED_ORDERS, NULL, RANDOM, STALE, Part
 from study.seed_records import Run, SeedRecord
 
 #: Records of the seeds of a part, of `seed_records.read`.

@@ -68,8 +68,7 @@ class FrameSource:
             shown = str(begins[:8])[:-1] + (", ..." if begins[8:] else "")
             raise UserError(
                 f"boundaries={shown}] of {self.name}: expected strictly increasing "
-                "indices "
-                f"that start with 0 and stay below its {self.length} frames"
+                f"indices that start with 0 and stay below its {self.length} frames"
             )
 
     @property

@@ -8,13 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from prednet_jax import records, statistics
-from prednet_jax.records.verdict import (
-    ArmRecord,
-    Contrast,
-    Exclusion,
-    Margin,
-    Verdict,
-)
+from prednet_jax.records.verdict import ArmRecord, Contrast, Exclusion, Margin, Verdict
 from prednet_jax.runs import arms
 from prednet_jax.runs.arms import Arm, Role
 from prednet_jax.runs.design import Design

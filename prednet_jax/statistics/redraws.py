@@ -18,13 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from prednet_jax import errors
-from prednet_jax.records.verdict import (
-    SEPARATED,
-    Answer,
-    Arms,
-    Contrast,
-    Estimate,
-)
+from prednet_jax.records.verdict import SEPARATED, Answer, Arms, Contrast, Estimate
 from prednet_jax.statistics.contrasts import MARGIN_FRACTION, paired, seed_order
 from prednet_jax.statistics.sign_flip import Floats
 

@@ -208,8 +208,7 @@ def _allow_open_files(replicas: int) -> None:
     if hard != resource.RLIM_INFINITY and needed > hard:
         raise UserError(
             f"replicas={replicas}: they need {needed} open files, and the system "
-            "allows "
-            f"{hard}; expected fewer replicas"
+            f"allows {hard}; expected fewer replicas"
         )
     with contextlib.suppress(OSError, ValueError):  # Some systems have a lower one.
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

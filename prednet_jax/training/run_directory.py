@@ -76,9 +76,8 @@ def inspect_run_directory(
     if not resume:
         kind = "a finished run" if finished else "a run that is not finished"
         raise UserError(
-            f"{folder}: holds {kind}; expected --resume to continue it, --overwrite "
-            "to begin "
-            "anew, or another directory"
+            f"{folder}: holds {kind}; expected --resume to continue it, --overwrite to "
+            "begin anew, or another directory"
         )
     old = manifest.updates
     if updates < old:
