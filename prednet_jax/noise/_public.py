@@ -7,6 +7,7 @@ from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.gpu.orders import GpuOrder
 from prednet_jax.noise.loops import loop_limit
+from prednet_jax.noise.questions.bands import Band, Comparison
 from prednet_jax.noise.questions.cancellations import (
     Cancellation,
     Cancellations,
@@ -35,7 +36,7 @@ from prednet_jax.noise.questions.tolerance import (
     tolerance,
     tolerance_table,
 )
-from prednet_jax.noise.questions.training import Band, Comparison, training
+from prednet_jax.noise.questions.training import training
 from prednet_jax.noise.questions.trees import Trees, compare_trees
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule
 from prednet_jax.noise.specs import (

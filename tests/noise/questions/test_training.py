@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from prednet_jax import noise
-from prednet_jax.noise.questions import training as question
+from prednet_jax.noise.questions import bands
 
 UPDATES = 40
 KEY = jax.random.key(0)
@@ -232,7 +232,7 @@ def test_a_fault_is_found_at_the_update_that_it_changes(band):
 def test_more_draws_are_run_where_eight_do_not_decide():
     batches = [batch(i) for i in range(UPDATES)]
     near = noise.training(step, state(), batches, draws=4, most=8)(KEY)
-    limit = question._bounds(near.losses, near.losses[0], 0.0025)
+    limit = bands._bounds(near.losses, near.losses[0], 0.0025)
     curve = limit.values(limit.center + 0.7 * limit.limit * limit.unit)
     found = near.compare(curve)
     assert found.draws == 8
@@ -482,7 +482,7 @@ def test_curves_that_cannot_be_compared_are_refused():
 def test_a_whole_number_in_all_updates_is_no_rounded_one():
     """100 was taken for a number of two digits, so 96 was the same."""
     curve = np.full(20, 100.0, np.float32)
-    assert question._precision(curve).max() <= 0.5
+    assert bands._precision(curve).max() <= 0.5
 
 
 def test_curves_of_any_ratio_are_compared():
