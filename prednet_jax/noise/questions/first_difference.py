@@ -21,6 +21,7 @@ from prednet_jax.noise.questions import alignment, sampling
 from prednet_jax.noise.questions.alignment import Pairs, Values
 from prednet_jax.noise.questions.distances import (
     Distance,
+    Judged,
     NoiseEffect,
     distance,
     effect_of_noise,
@@ -174,47 +175,40 @@ def against(
                 far, compared, away = distance(value, values[i])
                 effects[i].see(far, away, compared)
 
+    def judge() -> tuple[set[int], dict[int, Judged]]:
+        flipped = _flipped(values, distances, effects)
+        far = {j: (*distances[j][::2], j in flipped) for _, j in pairs}
+        return flipped, {j: effects[j].judge(*given) for j, given in far.items()}
+
     see(noisy)
     distances = {j: distance(there[i], values[j]) for i, j in pairs}
-    flipped = _flipped(values, distances, effects)
-    judged = {j: effects[j].judge(*distances[j][::2], j in flipped) for _, j in pairs}
-    results = [one for j, one in judged.items() if values[j].primitive == "result"]
-    within = all((one.over <= 1).all() for one in results)
-    open_results = within and not all(one.agrees.all() for one in results)
+    flipped, judged = judge()
     # A decision that noise takes in few runs looks like a fault.
     first = next((j for j, one in judged.items() if (one.over > 1).any()), None)
-    if first in flipped or (unmatched and open_results):
+    if first in flipped or (unmatched and _is_open(values, judged)):
         see(further)
-        flipped = _flipped(values, distances, effects)
-    beyond: list[_Found] = []
+        flipped, judged = judge()
+    faults: list[_Found] = []
     differing: list[_Found] = []
-    agreeing: set[int] = set()
+    changes = {j: _changed(there[i], values[j]) for i, j in pairs}
+    agreeing = {j for j, x in changes.items() if not x and judged[j].agrees.all()}
+    alive = _reaching_results(values, agreeing)
     for i, j in pairs:
-        far, both, away = distances[j]
-        one = effects[j].judge(far, away, j in flipped)
-        changed = _changed(there[i], values[j])
-        over = both if changed else one.over > 1
-        if one.agrees.all() and not changed:
-            agreeing.add(j)
+        far, both, _ = distances[j]
+        one, here = judged[j], values[j]
+        over = both if changes[j] else one.over > 1
         if not far.any() and not over.any():
             continue
         note = "not finite in the same way" if far.max() == math.inf else one.note
-        chosen, when = (beyond, over) if over.any() else (differing, far > 0)
-        found = far, effects[j].expected, when, changed or note
-        chosen.append(_first_execution(values[j], (i, j), *found))
-    alive = _reaching_results(values, agreeing)
-    faults = []
-    for each in beyond:
-        i, j = each.pair
-        # A value with another factor is the same value, and wrong.
-        other = bool(unmatched) and not alignment.same_up_to_a_factor(
-            there[i], values[j]
-        )
-        if j in alive or not (other or j in flipped or is_discrete(values[j])):
-            faults.append(each)
-        else:
-            entry = each.entry._replace(note="what is computed of it agrees")
-            differing.append(each._replace(entry=entry))
+        note, chosen = changes[j] or note, faults if over.any() else differing
+        if over.any() and j not in alive:
+            # A value with another factor is the same value, and wrong.
+            other = unmatched and not alignment.same_up_to_a_factor(there[i], here)
+            if other or j in flipped or is_discrete(here):
+                note, chosen = "what is computed of it agrees", differing
+        when = over if over.any() else far > 0
+        numbers = far, effects[j].expected, when
+        chosen.append(_first_execution(here, (i, j), *numbers, note))
     faults.sort(key=lambda f: f.order)
     differing.sort(key=lambda f: f.order)
     only = [*_only("only here", values, {j for _, j in pairs})]
@@ -225,6 +219,13 @@ def against(
     report.compared = sum(bool(both.any()) for _, both, _ in distances.values())
     report.recording = str(recording)
     return report
+
+
+def _is_open(values: Values, judged: Mapping[int, Judged]) -> bool:
+    """Returns whether results differ by more than in the runs, but within noise."""
+    results = [one for j, one in judged.items() if values[j].primitive == "result"]
+    within = all((one.over <= 1).all() for one in results)
+    return within and not all(one.agrees.all() for one in results)
 
 
 def _only(note: str, values: Values, paired: Collection[int]) -> Iterator[Difference]:
