@@ -6,8 +6,9 @@ directories, the data, and last the program itself, by tracing it.
 
 import dataclasses
 import functools
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,67 +118,31 @@ def train_seeds(
         recipe = dataclasses.replace(recipe, task=task)
         layout = replicas.layout(len(directories), recipe.data.batch)
 
-    def inspect(folder: Path) -> ExistingRun:
-        return run_directory.inspect_run_directory(
-            folder,
-            updates=recipe.updates,
-            resume=recipe.records.resume,
-            overwrite=recipe.records.overwrite,
-        )
-
-    local = range(len(directories)) if layout is None else layout.local(0)
-
-    def writes(number: int) -> bool:
-        return number in local and (layout is None or layout.written(number))
-
-    folders = list(directories.values())
-    _check_places(recipe, [f for number, f in enumerate(folders) if writes(number)])
-    runs = [
-        PendingRun(
-            seed=seed,
-            folder=folder,
-            trained_here=number in local,
-            writes=writes(number),
-            existing=inspect(folder),
-        )
-        for number, (seed, folder) in enumerate(directories.items())
-    ]
+    runs = _pending_runs(recipe, directories, layout)
     for run in runs:
         if run.existing.finished:
-            run_directory.check_network(recipe, run.folder)
-        if run.writes and run.existing.finished:
-            run_directory.remove_leftovers(run.folder)
-            print(f"{run.folder}: finished, {recipe.updates} updates; nothing to do")
-            path = run.folder / records.METRICS
-            if (lines := len(records.metrics_lines(path))) < recipe.updates:
-                log_line(
-                    f"{path}: has lines of {lines} updates only; expected "
-                    f"{recipe.updates} (--overwrite trains anew)"
-                )
+            _report_finished(recipe, run)
     if layout is None:
         runs = [run for run in runs if not run.existing.finished]
     else:
         begun = [(r.existing.manifest is None, r.existing.finished) for r in runs]
         process.assert_same_on_all("what was begun", begun)
+        run_directory.check_all_begun(runs)
     if all(run.existing.finished for run in runs):
         return
     strategy = TrainingStrategy(recipe, layout, replica_mode or "")
-    if layout is not None:
-        run_directory.check_all_begun(runs)
-    shapes = _prepare_and_check(
-        recipe, strategy, [run for run in runs if run.trained_here]
-    )
-    with files.hold(*(run.folder for run in runs if run.writes)):
-        for run in runs:
-            if run.writes and inspect(run.folder) != run.existing:
+    shapes = _prepare_and_check(strategy, [run for run in runs if run.trained_here])
+    written = [run for run in runs if run.writes]
+    with files.hold(*(run.folder for run in written)):
+        for run in written:
+            if _inspect(recipe, run.folder) != run.existing:
                 raise UserError(
                     f"{run.folder}: another process has just written there; expected "
                     "another directory for each process"
                 )
         for group in [[run] for run in runs] if layout is None else [runs]:
             noted = interruption or Interruption()
-            seconds = _train_group(recipe, group, strategy, shapes, noted)
-    written = [run for run in runs if run.writes]
+            seconds = _train_group(strategy, group, shapes, noted)
     if layout is not None and len(written) > 1:
         print(
             f"seeds trained together: {len(written)}, on {layout.mesh.size} devices "
@@ -185,7 +150,53 @@ def train_seeds(
         )
 
 
-def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
+def _pending_runs(
+    recipe: Recipe, directories: Mapping[int, Path], layout: ReplicaLayout | None
+) -> list[PendingRun]:
+    """Returns the runs; refuses directories that cannot be written or continued."""
+    local = range(len(directories)) if layout is None else layout.local(0)
+    written = [
+        i in local and (layout is None or layout.written(i))
+        for i in range(len(directories))
+    ]
+    _check_places(recipe, itertools.compress(directories.values(), written))
+    return [
+        PendingRun(
+            seed=seed,
+            folder=folder,
+            trained_here=i in local,
+            writes=written[i],
+            existing=_inspect(recipe, folder),
+        )
+        for i, (seed, folder) in enumerate(directories.items())
+    ]
+
+
+def _inspect(recipe: Recipe, folder: Path) -> ExistingRun:
+    return run_directory.inspect_run_directory(
+        folder,
+        updates=recipe.updates,
+        resume=recipe.records.resume,
+        overwrite=recipe.records.overwrite,
+    )
+
+
+def _report_finished(recipe: Recipe, run: PendingRun) -> None:
+    """Checks a run that has made all its updates, and prints that it is finished."""
+    run_directory.check_network(recipe, run.folder)
+    if not run.writes:
+        return
+    run_directory.remove_leftovers(run.folder)
+    print(f"{run.folder}: finished, {recipe.updates} updates; nothing to do")
+    path = run.folder / records.METRICS
+    if (lines := len(records.metrics_lines(path))) < recipe.updates:
+        log_line(
+            f"{path}: has lines of {lines} updates only; expected "
+            f"{recipe.updates} (--overwrite trains anew)"
+        )
+
+
+def _check_places(recipe: Recipe, folders: Iterable[Path]) -> None:
     """Refuses directories that cannot be written or are in use; leaves no file."""
     for folder in folders:
         files.check_writable(folder)
@@ -196,16 +207,15 @@ def _check_places(recipe: Recipe, folders: Sequence[Path]) -> None:
         files.check_writable(recipe.records.profile)
 
 
-def _prepare_and_check(
-    recipe: Recipe, strategy: TrainingStrategy, runs: Sequence[PendingRun]
-) -> Any:
+def _prepare_and_check(strategy: TrainingStrategy, runs: Sequence[PendingRun]) -> Any:
     """Opens the data of the runs of this process, and refuses what cannot be trained.
 
     Returns the shapes of a state.
     """
+    recipe = strategy.recipe
     for run in runs:
         run.prepared = prepare(recipe, run.seed)
-        run.manifest = _manifest(recipe, run.seed, run.prepared, strategy)
+        run.manifest = _manifest(strategy, run.seed, run.prepared)
     first = runs[0].prepared
     assert first is not None
     seed, weights = runs[0].seed, first.weights
@@ -223,11 +233,10 @@ def _prepare_and_check(
     return shapes
 
 
-def _manifest(
-    recipe: Recipe, seed: int, prepared: PreparedRun, strategy: TrainingStrategy
-) -> Manifest:
+def _manifest(strategy: TrainingStrategy, seed: int, prepared: PreparedRun) -> Manifest:
     """Returns the manifest of a run that begins now."""
-    streams = 1 if strategy.layout is None else strategy.layout.streams
+    recipe, layout = strategy.recipe, strategy.layout
+    streams = 1 if layout is None else layout.streams
     return Manifest(
         git_commit=records.git_commit(Path(__file__).parent),
         versions=records.versions(),
@@ -252,9 +261,8 @@ def _manifest(
 
 
 def _train_group(
-    recipe: Recipe,
-    group: Sequence[PendingRun],
     strategy: TrainingStrategy,
+    group: Sequence[PendingRun],
     shapes: Any,
     interruption: Interruption,
 ) -> float:
@@ -262,6 +270,7 @@ def _train_group(
 
     Returns the seconds of the training.
     """
+    recipe = strategy.recipe
     for run in group:
         # For runs that other processes hold, only the shapes of the state matter.
         run.state = shapes
