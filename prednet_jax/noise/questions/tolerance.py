@@ -67,7 +67,7 @@ from prednet_jax.noise.questions.elements import (
     small_elements,
     takes_decisions,
 )
-from prednet_jax.noise.questions.precision import CASTS, own_rounding
+from prednet_jax.noise.questions.precision import CASTS, OwnRounding, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
 from prednet_jax.noise.text import format
@@ -211,8 +211,8 @@ def tolerance(
         for i, error in enumerate(errors):
             error.end(moments, i)
         eager = references[0] if own.call is call else wide_leaves(own.call.result())
-        decides, casts = takes_decisions(call), own.effects.get(CASTS, [])
-        _check_compilation(own.call, noise, key, errors, eager, there, casts, decides)
+        decides = takes_decisions(call)
+        _check_compilation(own, noise, key, errors, eager, decides)
         about: dict = {"widened": "".join(widened[-1:]), "spec": text}
         about["casts"] = CASTS in own.effects
         about |= {"limits": None} if decides else {}
@@ -225,21 +225,20 @@ def tolerance(
 
 
 def _check_compilation(
-    call: BoundCall,
+    own: OwnRounding,
     spec: NoiseSpec,
     key: Array,
     errors: Sequence[_Errors],
     eager: Result,
-    compiled: Result,
-    casts: Result,
     decides: bool,
 ) -> None:
-    """Refuses a function whose compiled result differs by more than rounding.
+    """Refuses a function whose compiled result differs from the eager one.
 
     A compiler may leave out casts, and add terms in a chain. A difference as large as
-    theirs is allowed. `decides` is whether the function takes decisions, which rounding
-    may flip.
+    theirs, or as rounding, is allowed. `decides` is whether the function takes
+    decisions, which rounding may flip.
     """
+    compiled, casts = wide_leaves(own.call.plain), own.effects.get(CASTS)
 
     def suspects(noises: Sequence[ElementNoise]) -> Iterator[tuple[int, np.ndarray]]:
         for i, noise in enumerate(noises):
@@ -247,7 +246,7 @@ def _check_compilation(
             far = np.where(np.isfinite(far), np.abs(far), 0)
             if not far.any() or not noise.outside(far, COMPILED_FACTOR, decides)[0]:
                 continue
-            if not casts or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
+            if casts is None or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
                 yield i, far
 
     if not any(suspects([e.elements for e in errors])):
@@ -256,7 +255,7 @@ def _check_compilation(
     noisy = compose(spec, with_routines(UlpPerturbation()))
     pairs = zip(compiled, errors, strict=True)
     rounding = [ElementNoise(x, error.leaf.epsilon) for x, error in pairs]
-    for result in call.draw(noisy, key, 5):
+    for result in own.call.draw(noisy, key, 5):
         for noise, x, y in zip(rounding, wide_leaves(result), compiled, strict=True):
             noise.see(subtract(x, y))
     for i, far in suspects(rounding):
