@@ -7,7 +7,6 @@ number of the signal interrupted.
 
 import contextlib
 import errno
-import io
 import os
 import re
 import shlex
@@ -82,10 +81,6 @@ _WRITTEN = ("workdir", "folder", "output", "record", "profile")
 def run(main: Callable[[], None]) -> None:
     """Runs a script's main; flags of `_flags` and `_inherited` are its own."""
     logging.set_verbosity(logging.WARNING)
-    # The name of a file need not be text in the encoding of the terminal.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     for module in ("_flags", "_inherited"):
         for flag in FLAGS.get_key_flags_for_module(module):
             FLAGS.register_key_flag_for_module(sys.argv[0], flag)

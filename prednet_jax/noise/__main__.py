@@ -15,7 +15,6 @@ in the file in MODULE: `forward = functools.partial(model.apply, params)`.
 import argparse
 import contextlib
 import inspect
-import io
 import json
 import os
 import pathlib
@@ -194,10 +193,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # The name of a file need not be text in the encoding of the terminal.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     status = main()
     try:
         print(end="", flush=True)  # To nothing where the output is closed.

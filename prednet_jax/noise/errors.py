@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -24,9 +25,11 @@ class UnsupportedPrimitiveError(NoiseError, NotImplementedError):
 
 
 def open_streams() -> None:
-    """Opens the standard streams that were closed, as by `2>&-`, on the null device.
+    """Prepares the standard streams for any output.
 
-    Otherwise the next file that is opened would get what is written to stderr.
+    Streams that were closed, as by `2>&-`, are opened on the null device; otherwise the
+    next file that is opened would get what is written to stderr. Characters that the
+    encoding of the terminal lacks, as in the name of a file, are escaped.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -35,6 +38,9 @@ def open_streams() -> None:
                 os.dup2(null, number)
                 os.close(null)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+        stream = getattr(sys, name)
+        if number and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def no_backend(error: BaseException) -> str | None:
