@@ -38,7 +38,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, leaves, random_bits, specs
 from prednet_jax.noise._inject import Traced, evaluate, traced
-from prednet_jax.noise.arguments import split
+from prednet_jax.noise.arguments import Outcome, split
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.plan import Step, has_floats, plan
 from prednet_jax.noise.questions.sampling import (
@@ -46,7 +46,7 @@ from prednet_jax.noise.questions.sampling import (
     with_routines,
     with_steps,
 )
-from prednet_jax.noise.random_bits import Words, first_words
+from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS, OPAQUE, rounds_to
 from prednet_jax.noise.run import Call, Evaluation, at_words
 from prednet_jax.noise.types import Atom, Aval, Function, PyTree
@@ -99,20 +99,15 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
     """
     program, arrays = call.program, call.pure()[1]
 
-    def compiled(counted: Mapping[str, int]) -> Callable[..., list[Array]]:
+    def compiled(counted: Mapping[str, int]) -> Callable[..., Outcome]:
         widening = _Widening(dtype)
         widening.counted = counted
-
-        def wide(*arrays: Array) -> list[Array]:
-            planned = plan(program.jaxpr, specs.Identity())
-            first = first_words(jax.random.key(0))
-            given = list(map(widening.widened, arrays))
-            return at_words(planned, first, given, widening)
+        wide = functools.partial(widening.evaluated, program)
 
         @functools.partial(jax.jit, static_argnums=0)
         def noisy(
             spec: specs.NoiseSpec, key: Array, on: Array, *arrays: Array
-        ) -> list[Array]:
+        ) -> Outcome:
             hooks = Evaluation(lambda path: on)
             return evaluate(spec, key, traced(wide, arrays), arrays, hooks=hooks)
 
@@ -125,8 +120,7 @@ def widened_program(call: BoundCall, dtype: np.dtype) -> Callable[..., Result]:
         is_double = dtype == np.float64
         types = jax.enable_x64(True) if is_double else contextlib.nullcontext()
         with types:
-            results = noisy(spec, key, np.bool_(on), *own)
-        outcome = jax.tree.unflatten(jax.tree.structure(program.shapes), results)
+            outcome = noisy(spec, key, np.bool_(on), *own)
         return wide_leaves(jax.device_get(outcome).result())
 
     return run
@@ -142,6 +136,11 @@ class _Widening(Evaluation):
     def __init__(self, dtype: np.dtype) -> None:
         super().__init__()
         self.dtype, self.changes = dtype, f"in {dtype}"
+
+    def evaluated(self, program: Traced, *arrays: Array) -> PyTree:
+        """Returns the outcome of a program without noise, in the wide types."""
+        given = list(map(self.widened, arrays))
+        return evaluate(specs.Identity(), jax.random.key(0), program, given, hooks=self)
 
     def wide_type(self, dtype: np.dtype) -> np.dtype:
         """Returns the type that takes the place of a type."""
@@ -223,17 +222,6 @@ class Doubling(_Widening):
         if call.step.name == "reduce_precision":
             return compat.bind(call.step.equation, *operands)
         return super().first_order(call, words, operands)
-
-    def compiled(self, program: Traced) -> Callable[..., PyTree]:
-        """Returns a compiled function of arrays that gives the program's results."""
-
-        def evaluate(*arrays: Array) -> PyTree:
-            planned = plan(program.jaxpr, specs.Identity())
-            first = first_words(jax.random.key(0))
-            results = at_words(planned, first, arrays, self)
-            return leaves.rebuilt(program.shapes, results)
-
-        return jax.jit(evaluate)
 
 
 # Relative error of a product of random operands, by explicit bits of mantissa.

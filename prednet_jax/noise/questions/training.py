@@ -206,11 +206,12 @@ class NoisyTraining:
                     program = self._traced(static, types, given)
                     if rounded_products(list(plan(program.jaxpr, Identity()).walk())):
                         return {}, ""
-                    programs[kinds] = program, doubling.compiled(program)
+                    wide = jax.jit(functools.partial(doubling.evaluated, program))
+                    programs[kinds] = program, wide
                 program, run = programs[kinds]
                 with jax.enable_x64(True), asking():
-                    wide = map(doubling.widened, (*arrays, *given))
-                    arrays, numbers = jax.block_until_ready(run(*wide))
+                    inputs = map(doubling.widened, (*arrays, *given))
+                    arrays, numbers = jax.block_until_ready(run(*inputs))
                 rows.append(numbers)
                 types, _ = program.shapes
             columns = np.array(jax.device_get(rows), float).T
