@@ -127,6 +127,41 @@ def _parser() -> _Parser:
     return parser
 
 
+# Beginnings of the files that are not the user's.
+_PACKAGE = str(pathlib.Path(__file__).parent)
+_LIBRARIES = _PACKAGE, sys.prefix, sys.base_prefix, "<"
+
+
+def _outside(told: traceback.TracebackException) -> list[traceback.FrameSummary]:
+    """Returns the calls outside of this package; JAX leaves out its own."""
+    return [f for f in told.stack if not f.filename.startswith(_PACKAGE)]
+
+
+def _correctable(error: Exception, target: str) -> str | None:
+    """Returns the line about an error that the user can correct, or None.
+
+    Such as a call of a library's function with what it does not take.
+    """
+    if isinstance(error, NoiseError):
+        return str(error)
+    if line := no_backend(error):
+        return line
+    name = target.partition(":")[0]
+    place = getattr(sys.modules.get(name), "__file__", None) or "<built in>"
+    calls = _outside(traceback.TracebackException.from_exception(error))
+    is_standard = name.partition(".")[0] in sys.stdlib_module_names
+    own = not is_standard and any(f.filename == place for f in calls)
+    foreign = name in sys.modules and place.startswith(_LIBRARIES)
+    inside = all(f.filename.startswith(_LIBRARIES) for f in calls)
+    if not (isinstance(error, TypeError) and inside and foreign) or own:
+        return None
+    why = " ".join(str(error).split())[:200]
+    return (
+        f"{target}: {type(error).__name__}: {why}; expected a function of arrays that "
+        "JAX can trace"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit status."""
     parser = _parser()
@@ -145,34 +180,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             noise.loop_limit(getattr(options, "loop_limit", 100)),
         ):
             answer = COMMANDS[options.command].ask(CommandContext(options))
-    except NoiseError as error:
-        _say(f"{parser.prog}: {' '.join(str(error).split())}\n")
-        return 2
     except Exception as error:
-        if line := no_backend(error):
-            _say(f"{parser.prog}: {line}\n")
+        if line := _correctable(error, str(getattr(options, "target", ""))):
+            _say(f"{parser.prog}: {' '.join(line.split())}\n")
             return 2
-        # The user's frames alone: JAX leaves out its own.
-        package = str(pathlib.Path(__file__).parent)
-        libraries = package, sys.prefix, sys.base_prefix
         told = traceback.TracebackException.from_exception(error)
-        calls = [f for f in told.stack if not f.filename.startswith(package)]
-        if all(f.filename.startswith((*libraries, "<")) for f in calls):
-            name = str(getattr(options, "target", "")).partition(":")[0]
-            place = getattr(sys.modules.get(name), "__file__", None) or "<built in>"
-            own = name.partition(".")[0] not in sys.stdlib_module_names and any(
-                f.filename == place for f in calls
-            )
-            known = name in sys.modules and place.startswith((*libraries, "<"))
-            if not isinstance(error, TypeError) or own or not known:
-                raise
-            # A library's function was called with what it does not take.
-            why = " ".join(str(error).split())[:200]
-            _say(
-                f"{parser.prog}: {options.target}: {type(error).__name__}: {why}; "
-                "expected a function of arrays that JAX can trace\n"
-            )
-            return 2
+        calls = _outside(told)
+        if all(f.filename.startswith(_LIBRARIES) for f in calls):
+            raise
         told.stack = traceback.StackSummary.from_list(calls)
         _say("".join(told.format()))
         return 1

@@ -111,25 +111,7 @@ def compiled_for(
     `deterministic` adds `--xla_gpu_deterministic_ops=true`. A NoiseError is raised if
     no compiler is installed, or if it fails or takes over `time_limit` seconds.
     """
-    path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
-    flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
-    # Autotuning measures kernels, which needs a device.
-    flags.append("--xla_gpu_autotune_level=0")
-    newer = jax.__version_info__ >= (0, 11)
-    if newer:
-        # Since then, XLA writes PTX only on request.
-        flags.append("--xla_dump_emitter_re=ptx")
-    if deterministic:
-        flags.append("--xla_gpu_deterministic_ops=true")
-        # Unmeasured, the newer compiler has no deterministic product of Triton.
-        flags += ["--xla_gpu_enable_triton_gemm=false"] * newer
-    environment = {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join(flags),
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-    }
-    # Kernels are those of an optimized program, whatever this process compiles.
-    kept = {k: v for k, v in os.environ.items() if k not in _OPTIMIZATION}
+    environment = _environment(deterministic)
     with tempfile.TemporaryDirectory(prefix="gpu-audit-") as name:
         root = Path(name)
         request = json.dumps({"target": described(gpu)[0], "devices": devices})
@@ -140,7 +122,7 @@ def compiled_for(
         worker = Path(__file__).with_name("worker.py")
         with subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", worker, request, *folders],
-            env=kept | environment,
+            env=environment,
             cwd=root,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -166,6 +148,28 @@ def compiled_for(
             status = f"its process ended with status {child.returncode}"
             raise NoiseError(f"XLA's CUDA compiler: {said or status}")
         return [_compiled(folder) for folder in folders]
+
+
+def _environment(deterministic: bool) -> dict[str, str]:
+    """Returns the environment of the process that compiles."""
+    path = [*found_wheels(), os.environ.get("PYTHONPATH", "")]
+    flags = [x for x in os.environ.get("XLA_FLAGS", "").split() if "--xla_gpu" in x]
+    # Autotuning measures kernels, which needs a device.
+    flags.append("--xla_gpu_autotune_level=0")
+    newer = jax.__version_info__ >= (0, 11)
+    # Since then, XLA writes PTX only on request.
+    flags += ["--xla_dump_emitter_re=ptx"] * newer
+    if deterministic:
+        flags.append("--xla_gpu_deterministic_ops=true")
+        # Unmeasured, the newer compiler has no deterministic product of Triton.
+        flags += ["--xla_gpu_enable_triton_gemm=false"] * newer
+    # Kernels are those of an optimized program, whatever this process compiles.
+    kept = {k: v for k, v in os.environ.items() if k not in _OPTIMIZATION}
+    return kept | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": " ".join(flags),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+    }
 
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|RuntimeError)\b")
