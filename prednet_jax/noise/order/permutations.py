@@ -222,10 +222,16 @@ def chain_error(terms: Array, zero: Array, backward: Array) -> Array:
 
 
 def chain_errors(terms: Array, zero: Array) -> Array:
-    """Returns the rounding error of each addition of a chain, [n - 1, ...]."""
+    """Returns the rounding error of each addition of a chain, [n - 1, ...].
+
+    What the chain has lost before moves its next sums: equal terms reach a power of two
+    earlier or later, from which they lose another part.
+    """
     terms = error_free.guard(terms, zero)
     before = error_free.guard(lax.cumsum(terms)[:-1], zero)
-    return error_free.two_sum(before, terms[1:])[1]
+    errors = error_free.two_sum(before, terms[1:])[1]
+    moved = error_free.guard(before - (lax.cumsum(errors) - errors), zero)
+    return error_free.two_sum(moved, terms[1:])[1]
 
 
 def rounding_to(kept: np.dtype) -> Callable[[Array], Array]:
