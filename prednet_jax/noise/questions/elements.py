@@ -34,17 +34,31 @@ def decides(step: Step) -> bool:
 def takes_decisions(call: BoundCall) -> bool:
     """Returns whether a function takes discrete decisions about its numbers.
 
-    A comparison of counts is none, such as the one in `jnp.var`: noise cannot flip it.
+    Noise cannot flip a comparison of counts, such as the one in `jnp.var`, a search for
+    NaN or infinity, as in a softplus, or what nothing reads, such as the sign in a
+    logsumexp.
     """
+    steps = list(call.equations())
+    read = {id(x) for step in steps for x in step.atoms}
+    programs = {id(step.within[0]): step.within[0] for step in steps}
+    read |= {id(x) for program in programs.values() for x in program.outvars}
     counts: set[Atom] = set()
-    for step in call.equations():
+    for step in steps:
+        used = any(id(x) in read for x in step.equation.outvars)
         inputs = [x for x in step.equation.invars if not compat.is_literal(x)]
         counted = all(x in counts or not has_floats([x.aval]) for x in inputs)
         if counted and step.name in _COUNTS:
             counts.update(step.equation.outvars)
-        elif decides(step) and not counted:
+        elif used and decides(step) and not (counted or _finds_infinity(step)):
             return True
     return False
+
+
+def _finds_infinity(step: Step) -> bool:
+    """Returns whether a step compares a number with infinity, or NaN with itself."""
+    inputs = step.equation.invars
+    same = len(inputs) == 2 and inputs[0] is inputs[1]
+    return same or any(compat.is_literal(x) and np.isinf(x.val).all() for x in inputs)
 
 
 class ElementNoise:

@@ -263,6 +263,23 @@ def test_elements_are_judged_at_the_noise_that_they_have():
     reference.assert_close(another)
 
 
+@pytest.mark.parametrize(
+    "last",
+    [jax.nn.softplus, lambda y: jax.nn.logsumexp(y.reshape(6, 4, 2), -1)],
+    ids=["softplus", "logsumexp"],
+)
+def test_a_search_for_nan_and_an_unused_sign_are_no_decisions(last):
+    """They let 5 % of the elements differ: one that is wrong by 30 % was `order`."""
+    drawn = np.random.default_rng(3)
+    x, w = (drawn.standard_normal(s).astype("f4") for s in ((6, 64), (64, 8)))
+    x *= np.float32([[1e4]] * 3 + [[0.1]] * 3)
+    fn = lambda x, w: last(x @ w)  # noqa: E731
+    y = np.asarray(fn(x, w))
+    wrong = y.copy()
+    wrong[4, 0] *= np.float32(1.3)
+    assert noise.explain(fn, wrong, y, draws=3)(KEY, x, w).rung == "beyond"
+
+
 def test_all_terms_added_one_after_another_are_another_order():
     x = noise_programs.normal(6, 64, 4096, mean=0.5)
     fn = lambda x: jnp.sum(x, 1)  # noqa: E731
