@@ -57,10 +57,11 @@ FORMAT_RATIO_RANGE = (1 / 8, 4.0)
 ELEMENT_RATIO = 16.0
 # Least share of the squared difference that an effect has to explain. Their cosine must
 # be `CHANCE` times what it is by chance; where that is above 1, the difference must be
-# the effect itself, up to its share `REPEATED`.
+# the effect itself, up to its share `REPEATED`, and of a format up to `EXACT` or noise.
 SHARE = 0.3
 CHANCE = 3.0
 REPEATED = 0.25
+EXACT = 0.01
 # The largest probability that some sum of effects explains a random difference.
 LUCK = 1e-3
 # A difference whose |cosine| with the value is larger is a factor of the value.
@@ -306,9 +307,11 @@ class _Observed:
         if self._is_factor(effect):
             return 0.0
         whole, least, _ = self._fit(effect)
-        if whole >= 1 - REPEATED**2:
+        alike = 1 - REPEATED**2
+        if whole < least or (least == alike and not self._is_exact(name, whole)):
+            whole = 0.0
+        if whole >= alike:
             return whole
-        whole = whole if whole >= least else 0.0
         parts, compared = self.reference.parts(name, self.i), self._compared()
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
@@ -320,6 +323,12 @@ class _Observed:
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
         counts = part >= least and found_by_luck < LUCK
         return max(whole, part if counts else 0.0)
+
+    def _is_exact(self, name: str, share: float) -> bool:
+        """Returns whether a difference is a format's effect, apart from noise."""
+        rest = math.sqrt(1 - share)
+        residual = self.reference.residual(name, self.i) if rest > EXACT else 0.0
+        return rest <= max(EXACT, RATIO_LIMIT * residual / rms(self.difference))
 
     def is_usual(self, name: str) -> bool:
         """Returns whether a format would explain enough, but so do other errors."""

@@ -30,7 +30,12 @@ from prednet_jax.noise.loops import CheckError, LoopError
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.precision import CASTS, own_rounding
-from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    draw_keys,
+    reach_notes,
+    with_routines,
+)
 from prednet_jax.noise.questions.signs import Signs, signs
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rounding import steps
@@ -179,6 +184,19 @@ class NoiseReference:
         effect = self._formats.effect(name, some) if self._formats else None
         return effect[i] if effect else np.full(self._clean[i].shape, np.nan)
 
+    def residual(self, name: str, i: int) -> float:
+        """Returns how far noise moves leaf `i` from an effect; infinite for casts.
+
+        It is 0 if the function has no result then.
+        """
+        if self._formats is None or name not in FORMAT_RUNGS:
+            return math.inf
+        try:
+            residuals = self._formats.residuals(name, self.draws)
+        except (CheckError, LoopError):
+            return 0.0
+        return max(rms(result[i]) for result in residuals)
+
     def wider(self, i: int) -> Iterator[tuple[str, NoiseSamples, ElementNoise]]:
         """Yields causes that are tried where the others are too small for leaf `i`.
 
@@ -287,10 +305,11 @@ class FormatEffects:
         numbers = {name: i for i, name in enumerate(dict.fromkeys(same))}
         self.columns: int = len(numbers)
         columns = {path: numbers[name] for path, name in zip(paths, same, strict=True)}
-        hooks = functools.partial(_RoundedOperands, columns)
-        self._run = call.hooked(specs.Identity(), hooks)
+        self._hooks = functools.partial(_RoundedOperands, columns)
+        self._call, self._run = call, call.hooked(specs.Identity(), self._hooks)
         self._plain = self._result(np.zeros((self.columns, 2), np.int32))
         self._effects: dict[tuple, Result | None] = {}
+        self._residuals: dict[str, list[Result]] = {}
 
     def _result(self, formats: np.ndarray) -> Result:
         outcome = self._run(self._key, jnp.asarray(formats))
@@ -319,6 +338,18 @@ class FormatEffects:
         every = range(2 * self.columns)
         effects = {name: self.effect(name, every) for name in FORMAT_RUNGS}
         return {name: x for name, x in effects.items() if x and any(map(np.any, x))}
+
+    def residuals(self, name: str, draws: int) -> list[Result]:
+        """Returns what noise adds to the effect of a format in all products."""
+        if name not in self._residuals:
+            number = 1 + FORMAT_RUNGS.index(name)
+            formats = np.full((self.columns, 2), number, np.int32)
+            clean, of_format = self._result(formats), jnp.asarray(formats)
+            run = self._call.hooked(with_routines(specs.default()), self._hooks)
+            several = (run(key, of_format) for key in draw_keys(self._key, draws))
+            noisy = (self._values(jax.device_get(x).result()) for x in several)
+            self._residuals[name] = [list(map(subtract, x, clean)) for x in noisy]
+        return self._residuals[name]
 
 
 def _shapes(step: Step) -> str:

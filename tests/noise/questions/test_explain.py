@@ -263,6 +263,19 @@ def test_elements_are_judged_at_the_noise_that_they_have():
     reference.assert_close(another)
 
 
+def test_a_single_number_is_named_as_a_format_only_if_it_repeats_its_effect():
+    """A fault of .8 to 1.25 times the effect had its name."""
+    x, w = noise_programs.normal(7, 24, 32), noise_programs.normal(8, 32, 16)
+    fn = lambda x, w: jnp.mean(jnp.tanh(x @ w / 4) ** 2)  # noqa: E731
+    y = fn(x, w)
+    ordered = noise.parse("bf16+reduction_order")
+    bf16 = np.asarray(noise.inject(fn, ordered)(KEY, x, w))
+    assert noise.explain(fn, bf16, y, draws=3)(KEY, x, w).rung == "bf16"
+    for share in (0.85, 1.15):
+        wrong = np.float32(y + share * (bf16 - y))
+        assert noise.explain(fn, wrong, y, draws=3)(KEY, x, w).rung == "beyond"
+
+
 @pytest.mark.parametrize(
     "last",
     [jax.nn.softplus, lambda y: jax.nn.logsumexp(y.reshape(6, 4, 2), -1)],
