@@ -142,6 +142,7 @@ class NoiseEffect:
         largest = np.nanmax(levels, 0)
         bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * largest)
         far = np.stack([relative, *self._common(away)])
+        far[np.isinf(bounds)] = 0  # Noise alone makes an infinity, or a NaN.
         over = np.divide(
             far, bounds, out=np.where(far > 0, np.inf, 0), where=bounds > 0
         )

@@ -614,6 +614,17 @@ def test_a_step_of_a_loop_that_no_noisy_run_takes_is_not_judged():
     assert effect.judge(np.array([2e-7, 0.7]), away).over[1] > 1
 
 
+def test_an_infinity_that_noise_makes_too_is_judged_without_a_warning():
+    """The difference was divided by its noise, both infinite."""
+    effect, none = NoiseEffect(np.ones((1, 1)), 1e-7), np.zeros((1, 1))
+    effect.see(np.array([1e-7]), none)
+    assert effect.judge(np.array([np.inf]), none).over == np.inf
+    effect.see(np.array([np.inf]), none)
+    judged = effect.judge(np.array([np.inf]), none)
+    assert judged.over == 0
+    assert judged.agrees
+
+
 def test_what_a_decision_chose_is_not_listed_if_nothing_comes_of_it():
     """A step of a solver's trust region, chosen twice: the first choice was listed."""
 
