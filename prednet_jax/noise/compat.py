@@ -168,9 +168,20 @@ def scope(equation: Equation) -> str:
     return str(equation.source_info.name_stack)
 
 
-def settings(equation: Equation) -> contextlib.AbstractContextManager:
-    """Returns the settings under which an equation was traced."""
-    return equation.ctx.manager
+_WIDE = ("float64", "complex128", "int64", "uint64")
+
+
+@contextlib.contextmanager
+def settings(equation: Equation) -> Iterator[None]:
+    """Enters the settings under which an equation was traced.
+
+    A function may enable types of 64 bits inside, by `jax.enable_x64`.
+    """
+    atoms = *equation.invars, *equation.outvars
+    is_wide = any(str(getattr(x.aval, "dtype", "")) in _WIDE for x in atoms)
+    types = jax.enable_x64(True) if is_wide else contextlib.nullcontext()
+    with equation.ctx.manager, types:
+        yield
 
 
 @contextlib.contextmanager

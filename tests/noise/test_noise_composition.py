@@ -327,6 +327,23 @@ def test_what_is_asked_for_in_vain_is_said():
         np.testing.assert_array_equal(quiet(KEYS[0], X), jax.jit(layer)(X))
 
 
+def test_noise_enters_a_function_that_enables_wide_types_inside():
+    """An equation was evaluated in the types of the caller, which JAX refused."""
+
+    def fn(x):  # [30] -> [30]
+        with jax.enable_x64(True):
+            wide = x.astype(jnp.float64)
+            matrix = W.astype(jnp.float64)
+            wide = lax.scan(lambda c, _: (jnp.sin(matrix @ c), c), wide, length=2)[0]
+            return wide, wide.astype(jnp.float32)
+
+    noisy, clean = noise.inject(fn, noise.UlpPerturbation())(KEYS[0], X), fn(X)
+    assert noisy[0].dtype == np.float64
+    assert 0 < np.abs(noisy[0] - clean[0]).max() < 1e-15
+    assert noise.explain(fn, clean, noisy)(KEYS[1], X).rung[0] == "rounding"
+    assert not noise.first_difference(fn, noise.record(fn)(X))(KEYS[1], X)
+
+
 def test_nothing_of_a_trace_outlives_it():
     """Derivative rules held its values, and JAX's check of leaks did not return."""
 

@@ -239,13 +239,13 @@ class NoiseReference:
             for x, y, noise, seen in zip(now, clean, elements, patterns, strict=True):
                 deviation = subtract(x, y)
                 noise.see(deviation)
-                known = np.where(np.isfinite(deviation), deviation, 0)
+                known = _finite(deviation)
                 largest = np.abs(known).max(initial=0) or 1
                 seen.append((known / largest).astype(jnp.bfloat16))
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, of_leaf in zip(now, others or [], samples, strict=False):
-                    drawn = sample(subtract(x, y))
-                    of_leaf += [drawn] * bool(0 < drawn[0] < math.inf)
+                    drawn = sample(_finite(subtract(x, y)))
+                    of_leaf += [drawn] * bool(drawn[0])
             before = now
         return [
             NoiseSamples(rung, np.reshape(one, (-1, 3)), np.reshape(two, (-1, 3)), seen)
@@ -354,6 +354,11 @@ class FormatEffects:
 
 def _shapes(step: Step) -> str:
     return str([step.name, *(atom.aval for atom in step.atoms)])
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    """Returns an array with zeros in place of NaN and infinities."""
+    return np.where(np.isfinite(x), x, 0)
 
 
 def sample(difference: np.ndarray) -> np.ndarray:
