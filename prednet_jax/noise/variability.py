@@ -40,8 +40,8 @@ def v_c(a: PyTree, b: PyTree) -> float:
 
 
 def l2_distance(a: PyTree, b: PyTree) -> float:
-    """Returns the root of the sum of (A - B)^2."""
-    return float(np.sqrt(np.sum(np.square(subtract(*_pooled(a, b))))))
+    """Returns the root of the sum of |A - B|^2."""
+    return float(np.linalg.norm(subtract(*_pooled(a, b))))
 
 
 def _pooled(a: PyTree, b: PyTree) -> list[np.ndarray]:

@@ -187,6 +187,8 @@ def _changes(program: Program, node: Node) -> Iterator[tuple[str, Callable]]:
             if len(kind.shape) == 2 and kind.shape[0] == kind.shape[1]:
                 text = "a transposed square matrix"
                 yield text, lambda *x, i=i: apply(*_with(x, i, x[i].T))
+    elif any(jnp.issubdtype(kind.dtype, jnp.complexfloating) for kind in kinds):
+        return  # The other formulas are of real numbers.
     elif name == "add":
         for i, kind in enumerate(kinds):
             value = program.constants.get(node.operands[i])

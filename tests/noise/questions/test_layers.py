@@ -841,6 +841,19 @@ def test_a_function_without_lines_has_layers():
     assert [x.rung for x in report.layers] == ["identical", "identical"]
 
 
+def test_a_wrong_layer_of_complex_numbers_is_beyond():
+    """A constant beside it was read as a real number, to look for an epsilon."""
+
+    def layers(x):
+        return {"moved": jnp.tanh(x + np.complex64(1e-3 + 1e-3j)) @ x}
+
+    x = (normal(5, 5) + 1j * normal(5, 5)).astype(np.complex64) / 4
+    there = reference_of(layers, x)
+    assert noise.compare_layers(layers, there)(KEY, x).first is None
+    there["moved"] = there["moved"] + np.complex64(0.01j)
+    assert noise.compare_layers(layers, there)(KEY, x).first.rung == "beyond"
+
+
 def test_a_rectifier_is_no_factor_of_zero():
     """The median of a rectified layer is 0, and all its other numbers were left out."""
     x = normal(8, 12) - np.float32(0.3)

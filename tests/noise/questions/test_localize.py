@@ -193,6 +193,7 @@ def test_distances_by_hand():
     assert variability.v_ermv(TWO, ONE) == pytest.approx((1 / 3 + 1 / 3) / 5)
     assert variability.v_c(ONE, TWO) == 2 / 5
     assert l2_distance(ONE, TWO) == pytest.approx(np.sqrt(2))
+    assert l2_distance(3.0 + 0j, 4.0j) == pytest.approx(5)
     for other in ({"x": ONE["x"]}, {**ONE, "x": jnp.ones(3)}, {}):
         with pytest.raises(ValueError, match="expected the same"):
             variability.v_c(ONE, other)
