@@ -340,7 +340,7 @@ def test_noise_enters_a_function_that_enables_wide_types_inside():
     noisy, clean = noise.inject(fn, noise.UlpPerturbation())(KEYS[0], X), fn(X)
     assert noisy[0].dtype == np.float64
     assert 0 < np.abs(noisy[0] - clean[0]).max() < 1e-15
-    assert noise.explain(fn, clean, noisy)(KEYS[1], X).rung[0] == "rounding"
+    assert noise.explain(fn, clean, noisy)(KEYS[1], X).rung[0] in ("order", "rounding")
     assert not noise.first_difference(fn, noise.record(fn)(X))(KEYS[1], X)
 
 
