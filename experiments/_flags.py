@@ -49,7 +49,7 @@ del NETWORK["convolution"]
 FRAMES = ("data", "layout", "every", "crop", "offset", "allow_outside")
 # Fields of `runs.design.Setup` that are flags.
 SETUP = (
-    *("data", "images", "layout", "allow_outside", "window", "updates"),
+    *("data", "images", "layout", "crop", "allow_outside", "window", "updates"),
     *("image_updates", "last"),
 )
 # What --help writes above the flags of a dataclass.

@@ -35,6 +35,7 @@ class Setup:
         images: images for networks that see one per update. Defaults to each network's
             own: digits for the autoencoder.
         layout: axes of an array of `data` by letter, as in train.py.
+        crop: how frames of `data` are cut or scaled, as in train.py.
         allow_outside: let a text list name files outside its own folder.
         window: transitions per update.
         updates: number of updates of networks that see windows.
@@ -48,6 +49,7 @@ class Setup:
     data: str | None = None
     images: str | None = None
     layout: str | None = None
+    crop: str = "auto"
     allow_outside: bool = False
     window: int = 10
     updates: int = 400
@@ -70,7 +72,7 @@ class Setup:
             "allow_outside": self.allow_outside,
         }
         if task.windowed:
-            shared |= {"window": self.window, "layout": self.layout}
+            shared |= {"window": self.window, "layout": self.layout, "crop": self.crop}
         return Settings.layered(task.settings(), shared, own, arm.changes)
 
     def data_of(self, task: Task) -> str:
@@ -220,7 +222,7 @@ def check(setup: Setup) -> None:
         ).check_sizes(1)
         options = tasks.frame_size(task) | {"allow_outside": setup.allow_outside}
         if task.windowed:
-            options["layout"] = setup.layout
+            options |= {"layout": setup.layout, "crop": setup.crop}
         with named("data" if task.windowed else "images"):
             source = data.open_source(setup.data_of(task), **options)
             loop.frame_schedule(task, source, window=window, updates=updates)

@@ -89,16 +89,23 @@ def test_lists_may_name_files_outside_where_that_is_allowed(tmp_path):
     assert not any(flag in job.flags for job in inside.runs())
 
 
-def test_frames_have_a_layout(tmp_path):
+@pytest.mark.parametrize(
+    ("flag", "value", "shape"),
+    [
+        ("layout", "NTCHW", (6, 12, 3, 24, 32)),
+        ("crop", "antialias", (12, 16, 16, 3)),
+    ],
+)
+def test_frames_have_a_layout_and_a_crop(tmp_path, flag, value, shape):
     """The message named a flag that neither sweeps nor comparisons had."""
     path = tmp_path / "frames.npy"
-    np.save(path, np.zeros((6, 12, 3, 24, 32), np.uint8))
+    np.save(path, np.zeros(shape, np.uint8))
     plan = {"tasks": (PREDNET,), "data": str(path)}
-    with pytest.raises(ValueError, match="choose one by --layout="):
+    with pytest.raises(ValueError, match=f"--{flag}="):
         runs.check(design(tmp_path / "out", **plan))
-    chosen = design(tmp_path / "out", layout="NTCHW", **plan)
+    chosen = design(tmp_path / "out", **{flag: value}, **plan)
     runs.check(chosen)
-    assert all(job.flags["layout"] == "NTCHW" for job in chosen.runs())
+    assert all(job.flags[flag] == value for job in chosen.runs())
 
 
 @pytest.mark.parametrize(

@@ -181,16 +181,15 @@ def explain(
 
     def measure(call: BoundCall, key: Array) -> Explanation:
         reference = NoiseReference(call, key, draws=draws)
+        truth, notes = None, reference.notes
         try:
             truth = exact(call, key, reference.signs.settled)
         except Exception as error:
             # A primitive that JAX has only in narrow types must not stop the other
             # causes.
             why = str(error).partition("\n")[0]
-            explained = classify(reference, a, b)
-            notes = (*explained.notes, f"not computed in float64: {why}")
-            return explained._replace(notes=notes)
-        return classify(reference, a, b, truth)
+            notes = (*notes, f"not computed in float64: {why}")
+        return classify(reference, a, b, truth)._replace(notes=notes)
 
     return keyed(fn, measure)
 
@@ -308,7 +307,7 @@ class _Observed:
             return 0.0
         whole, least, _ = self._fit(effect)
         alike = 1 - REPEATED**2
-        if whole < least or (least == alike and not self._is_exact(name, whole)):
+        if whole < least or (least >= alike and not self._is_exact(name, whole)):
             whole = 0.0
         if whole >= alike:
             return whole
