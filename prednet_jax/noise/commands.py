@@ -23,7 +23,7 @@ from prednet_jax.noise.questions import kept
 from prednet_jax.noise.questions.archives import bound_call, read_arguments
 from prednet_jax.noise.questions.devices import SUMS_BY_RANK
 from prednet_jax.noise.questions.sampling import BoundCall, reach_notes, with_routines
-from prednet_jax.noise.specs import default
+from prednet_jax.noise.specs import default, rounding
 from prednet_jax.noise.types import Function, PyTree
 
 
@@ -131,7 +131,9 @@ FLAGS: Mapping[str, str] = {
     "specs": "mesh axes of each axis of each positional argument, - for none, as "
     "'-;data', which spreads the rows of the second argument",
 }
-_DEFAULT, _CHAINED = map(noise.format, (default(), kept.default_noise()))
+_DEFAULT, _ROUNDING, _CHAINED = map(
+    noise.format, (default(), rounding(), kept.default_noise())
+)
 _BY_RANK = noise.format(SUMS_BY_RANK)
 _TILES = "reduction_order"
 
@@ -173,7 +175,7 @@ def _localize(context: CommandContext) -> object:
     return context.tell(context.key, samples=context.options.draws)
 
 
-@_command(noise.digits_table)
+@_command(noise.digits_table, noise=_ROUNDING)
 def _digits(context: CommandContext) -> object:
     """Counts the significant decimal digits of each result."""
     return context.tell(context.key)
@@ -308,7 +310,7 @@ def _first_nan(context: CommandContext) -> CommandResult:
     return CommandResult(entry or nothing, {"entry": entry})
 
 
-@_command(noise.nan_rate)
+@_command(noise.nan_rate, noise=_ROUNDING)
 def _nan_rate(context: CommandContext) -> object:
     """Measures how often noise makes a NaN."""
     return context.tell(context.key)

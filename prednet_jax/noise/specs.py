@@ -328,6 +328,15 @@ def default() -> NoiseSpec:
     return compose(ReductionOrder(granularity="element"), UlpPerturbation())
 
 
+def rounding() -> NoiseSpec:
+    """Returns the default noise for the rounding errors of one program.
+
+    Sums are added in another order, drawn for each element, and results are rounded up
+    or down at random. Exact results, such as n - 1 for whole numbers, do not move.
+    """
+    return compose(ReductionOrder(granularity="element"), StochasticRounding())
+
+
 def parts(spec: NoiseSpec) -> tuple[NoiseSpec, ...]:
     """Returns the simple specs that `spec` consists of; an empty tuple for Identity."""
     accepted = "a noise spec, such as noise.parse('ulp') gives"

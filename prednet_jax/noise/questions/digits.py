@@ -9,9 +9,9 @@ deviation s of n runs is an estimate. With confidence c the digits are at least
 The program's own rounding (`own_rounding`) is the same in every run. The runs are those
 of the program without it, and its effect d is added to the error:
 sqrt((z s)^2 + d^2). So is a systematic error, such as the rounding of a long running
-sum or of a special function: the distance of the mean of the runs from the function in
-float64, where it is larger than noise can explain. An element that is infinite in only
-some of the runs has no digits.
+sum or of a special function: the distance of the result without noise from the
+function in float64, where it is larger than noise can explain. An element that is
+infinite in only some of the runs has no digits.
 """
 
 import math
@@ -32,6 +32,7 @@ from prednet_jax.noise.leaves import (
     rebuilt,
     rms,
     subtract,
+    wide_leaves,
 )
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
 from prednet_jax.noise.questions.precision import own_rounding, widened_program
@@ -52,8 +53,8 @@ from prednet_jax.noise.specs import (
     FixedOrder,
     NoiseSpec,
     ReducedPrecision,
-    default,
     parts,
+    rounding,
 )
 from prednet_jax.noise.tables import format_table
 from prednet_jax.noise.text import format
@@ -137,12 +138,12 @@ def digits(
     """Returns a function that counts the significant decimal digits of `fn`.
 
     These are the digits that an element has with probability 0.5. Under the default
-    noise, errors that are the same in every run count too: the mean of the runs is
+    noise, errors that are the same in every run count too: the result without noise is
     compared with the function in float64.
 
     Args:
         fn: the function, as for `inject`.
-        spec: the noise. Defaults to `specs.default()`.
+        spec: the noise. Defaults to `specs.rounding()`.
         draws: number of runs, 2 or more.
 
     Returns:
@@ -176,8 +177,8 @@ def digits_table(
     The arguments are the arguments of `digits`; `print(digits_table(fn)(key, x))`.
     """
     check_draws(draws, 2)
-    spec = default() if spec is None else spec
-    spec_is_default = isinstance(spec, NoiseSpec) and spec == default()
+    spec = rounding() if spec is None else spec
+    spec_is_default = isinstance(spec, NoiseSpec) and spec == rounding()
     each = "a noise that differs from run to run; `tolerance` takes others"
     differ = (
         not isinstance(part, ReducedPrecision | FixedOrder)
@@ -212,7 +213,11 @@ def digits_table(
         systematic: tuple[str, ...] = ()
         if spec_is_default:
             say("computing the function in float64")
-            errors, systematic = _systematic(own.call, moments, described, free.settled)
+            plain = (
+                wide_leaves(own.call.plain) if own.uncast is None else own.uncast(key)
+            )
+            found = moments, free.settled(plain), described
+            errors, systematic = _systematic(own.call, *found, free.settled)
             effects = list(map(np.hypot, map(np.abs, effects), errors))
         every, rows = [], []
         columns = zip(described, means, spreads, effects, blind, strict=True)
@@ -262,12 +267,14 @@ def _row(
 def _systematic(
     call: BoundCall,
     moments: Moments,
+    plain: Result,
     described: Sequence[Leaf],
     comparable: Callable[[Result], Result],
 ) -> tuple[Result, tuple[str, ...]]:
     """Returns the systematic error of each element, 0 if noise explains it, and notes.
 
-    The means of the runs are compared with the function in float64.
+    `plain`, the result without noise, is compared with the function in float64. The
+    mean of the runs would not do: stochastic rounding has no bias.
     """
     errors = [np.zeros(x.shape) for x in moments.means]
     # In float64 such a routine may choose another order, basis or signs.
@@ -280,13 +287,13 @@ def _systematic(
         why = str(error).partition("\n")[0]
         return errors, (f"not compared with float64: {why}",)
     decides, notes = takes_decisions(call), []
-    for i, (leaf, mean) in enumerate(zip(described, moments.means, strict=True)):
-        noise = ElementNoise(mean, leaf.epsilon)
+    for i, (leaf, own) in enumerate(zip(described, plain, strict=True)):
+        noise = ElementNoise(own, leaf.epsilon)
         noise.see_sums(moments.runs, moments.squares[i], moments.largest[i])
-        far = np.abs(subtract(mean, truth[i]))
+        far = np.abs(subtract(own, truth[i]))
         far = np.where(np.isfinite(far), far, 0)
         # No element may stand out where all of them err, as in a special function.
-        spread = np.fmax(moments.deviations[i], leaf.epsilon / 2 * np.abs(mean))
+        spread = np.fmax(moments.deviations[i], leaf.epsilon / 2 * np.abs(own))
         known = np.isfinite(spread) & (spread > 0)
         usual = np.median(far[known] / spread[known]) if known.any() else 0
         if usual > USUAL or noise.outside(far, SYSTEMATIC, decides)[0]:

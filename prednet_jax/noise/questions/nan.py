@@ -29,7 +29,7 @@ from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions import sampling
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import CUTS, OPAQUE, ROUTINES
-from prednet_jax.noise.specs import Identity, NoiseSpec
+from prednet_jax.noise.specs import Identity, NoiseSpec, rounding
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.types import Function, PyTree
 from prednet_jax.noise.watch import Watched, execution_order
@@ -151,7 +151,7 @@ def nan_rate(
 
     Args:
         fn: the function, as for `inject`.
-        spec: noise. Defaults to `specs.default()`.
+        spec: noise. Defaults to `specs.rounding()`.
         draws: number of noisy runs.
 
     Returns:
@@ -161,7 +161,7 @@ def nan_rate(
         NoiseError: as for `inject`.
     """
     check_draws(draws, 1)
-    noise = sampling.with_routines(spec)
+    noise = sampling.with_routines(rounding() if spec is None else spec)
 
     def measure(call: sampling.BoundCall, key: Array) -> NanRate:
         plain = wide_leaves(jax.device_get(call.result()))

@@ -16,7 +16,6 @@ from prednet_jax.noise.questions import sampling
 from tests.accuracy import accuracy, noise_programs
 
 KEY = jax.random.key(0)
-BOTH = noise.parse(accuracy.BOTH)
 FLOAT32 = noise_programs.FLOAT32
 
 
@@ -58,7 +57,7 @@ def repeated_sum(step):
     [
         (running_sum, np.full(50_000, 0.1, np.float32), 50_000),
         (repeated_sum, np.float32(0.1), 10_000),
-        (lambda x: jnp.cumsum(x) * 2, np.full(300, 0.1, np.float32), None),
+        (lambda x: jnp.exp(x) * x, noise_programs.normal(9, 300), None),
     ],
 )
 def test_systematic_errors_are_counted(fn, x, truth):
@@ -84,6 +83,24 @@ def test_errors_of_a_special_function_are_counted():
     digits = -math.log10(np.linalg.norm(error) / np.linalg.norm(truth))
     assert abs(table.rows[0].whole - digits) < 0.3  # It was 0.8.
     assert "40 of 40 elements have the same error in every run" in str(table)
+
+
+@pytest.mark.parametrize(
+    ("fn", "truth"),
+    [
+        (lambda x: jax.scipy.special.expn(2, x), lambda x: special.expn(2, x)),
+        (jax.scipy.special.exp1, special.exp1),
+        (lambda x: jnp.where(x * 4 / 4 == x, x, jnp.nan), lambda x: x),
+    ],
+)
+def test_exact_arithmetic_has_no_noise(fn, truth):
+    """The n - 1 of a whole number n moved: no digit was left, and NaN were made."""
+    x = np.linspace(0.1, 5, 40, dtype=np.float32)
+    error, right = np.asarray(fn(x)) - truth(x.astype(float)), truth(x.astype(float))
+    error = max(np.linalg.norm(error) / np.linalg.norm(right), np.finfo("f4").eps / 2)
+    (row,) = noise.digits_table(fn)(KEY, x).rows
+    assert abs(row.whole + math.log10(error)) < 1
+    assert noise.nan_rate(fn)(KEY, x).fraction == 0
 
 
 def test_another_order_of_eigenvalues_in_float64_is_no_error():
@@ -135,7 +152,7 @@ def test_options_are_checked():
         (noise.digits, {"spec": noise.ReducedPrecision("bf16")}, "differs from run to"),
     ):
         with pytest.raises(noise.NoiseError, match=message):
-            tool(jnp.sum, **{"spec": BOTH, **options})
+            tool(jnp.sum, **options)
 
 
 ORDER = noise.ReductionOrder()
@@ -193,7 +210,7 @@ def test_the_constant_of_a_mask_is_no_size_of_sums(masked):
 
 def test_assured_digits_are_fewer_where_hardly_any_noise_was_seen():
     """23 % of fresh runs had fewer; 5 % were promised."""
-    (row,) = noise.digits_table(jnp.exp, BOTH)(KEY, np.float32(0.7)).rows
+    (row,) = noise.digits_table(jnp.exp)(KEY, np.float32(0.7)).rows
     assert row.whole == row.precision > row.assured
 
 
