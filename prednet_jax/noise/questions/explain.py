@@ -345,13 +345,13 @@ class _Observed:
         far, effect = self.difference[compared], effect[compared]
         if not np.isfinite(effect).all():
             return 0.0, 1.0, 1.0
-        rest = min(np.vdot(x, x) for x in (far - effect, far + effect))
+        rest = min(_square(x) for x in (far - effect, far + effect))
         noises = self.reference.noises[self.i]
-        deviations = (x[compared].astype(float) for n in noises for x in n.deviations)
-        cosines = [_cosine(x, effect) for x in deviations]
+        deviations = (x[compared] for n in noises for x in n.deviations)
+        cosines = [_cosine(x.astype(effect.dtype), effect) for x in deviations]
         chance = max(rms(np.array(cosines)), 1 / math.sqrt(far.size))
         least = (CHANCE * max(chance, 1 / math.sqrt(self.weights))) ** 2
-        share = max(0.0, 1 - float(rest / np.vdot(far, far)))
+        share = max(0.0, 1 - rest / _square(far))
         return share, min(max(SHARE, least), 1 - REPEATED**2), chance
 
     def _compared(self) -> np.ndarray:
@@ -468,21 +468,26 @@ def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:
     have either sign.
     """
     best: list[int] = []
-    least = float(np.vdot(difference, difference))
+    least = _square(difference)
     for sign in 1, -1:
         rest, some = sign * difference, []
         left = [i for i, x in enumerate(effects) if np.isfinite(x).all()]
         while left:
             rests = [rest - effects[i] for i in left]
-            sizes = [np.vdot(x, x) for x in rests]
+            sizes = list(map(_square, rests))
             first = int(np.argmin(sizes))
-            if sizes[first] >= np.vdot(rest, rest):
+            if sizes[first] >= _square(rest):
                 break
             rest = rests[first]
             some.append(left.pop(first))
-        if np.vdot(rest, rest) < least:
-            best, least = some, float(np.vdot(rest, rest))
+        if _square(rest) < least:
+            best, least = some, _square(rest)
     return best
+
+
+def _square(x: np.ndarray) -> float:
+    """Returns the sum of the squared sizes of an array's elements."""
+    return float(np.vdot(x, x).real)
 
 
 def _cosine(x: np.ndarray, y: np.ndarray) -> float:

@@ -73,8 +73,8 @@ class NoiseSamples(NamedTuple):
     rung: the cause of the differences.
     single: [n, 3], a `sample` for each difference of a noisy run from the plain.
     pairs: [m, 3], a `sample` for each difference of two noisy runs.
-    deviations: the differences of `single`, bfloat16: they are many, and only their
-        patterns are needed.
+    deviations: the differences of `single`, bfloat16 or complex64: they are many, and
+        only their patterns are needed.
     """
 
     rung: str
@@ -241,7 +241,8 @@ class NoiseReference:
                 noise.see(deviation)
                 known = _finite(deviation)
                 largest = np.abs(known).max(initial=0) or 1
-                seen.append((known / largest).astype(jnp.bfloat16))
+                narrow = np.complex64 if np.iscomplexobj(x) else jnp.bfloat16
+                seen.append((known / largest).astype(narrow))
             for others, samples in ((clean, single), (before, pairs)):
                 for x, y, of_leaf in zip(now, others or [], samples, strict=False):
                     drawn = sample(_finite(subtract(x, y)))

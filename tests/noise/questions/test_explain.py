@@ -781,3 +781,21 @@ def test_one_flip_in_a_decade_of_few_elements_is_no_fault():
     assert found.outside(away, 1.5, flips=False) == (1, 0)
     away[1000:] = 1e-2
     assert found.outside(away, 1.5, flips=True) == (10, 0)
+
+
+def test_the_patterns_of_complex_numbers_have_both_parts():
+    """They ended in a warning, and the noise in imaginary parts was left out."""
+    x = jax.random.normal(KEY, (8, 96))
+    w = jax.random.normal(jax.random.key(5), (96, 16)) / 10
+
+    def fn(x, w):
+        y = x @ w
+        return lax.complex(y, -2 * y), jnp.fft.fft(y)
+
+    here = fn(x, w)
+    there = fn(*(a.astype(jnp.bfloat16).astype(jnp.float32) for a in (x, w)))
+    turned = jax.tree.map(lambda y: y * np.exp(np.complex64(1e-3j)), here)
+    measure = noise.explain(fn, there, here)
+    assert measure(jax.random.key(0), x, w).rung == ("bf16", "bf16")
+    measure = noise.explain(fn, turned, here)
+    assert measure(jax.random.key(0), x, w).rung == ("beyond", "beyond")
