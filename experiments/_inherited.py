@@ -17,7 +17,7 @@ from absl import flags
 from prednet_jax import data, errors, records, tasks, weights
 from prednet_jax.errors import UserError
 from prednet_jax.tasks import Task
-from prednet_jax.training import run_directory, settings
+from prednet_jax.training import checkpoints, run_directory, settings
 from prednet_jax.training.settings import DataSettings, NetworkSettings, Settings
 
 FLAGS = flags.FLAGS
@@ -174,8 +174,8 @@ def run_flags(path: str) -> Mapping[str, Any]:
     The result is empty for any other path.
     """
     folder = Path(path)
-    if folder.parent.name == "checkpoints" and folder.name.isdecimal():
-        folder = folder.parents[1]
+    if run := checkpoints.run_of(folder):
+        folder = run
     elif folder.name == records.WEIGHTS:
         folder = folder.parent
     if not (folder / records.MANIFEST).is_file():

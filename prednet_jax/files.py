@@ -271,6 +271,8 @@ def check_writable(path: str | os.PathLike) -> None:
     # A link that leads nowhere does not exist, and cannot be made either.
     nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     missing = folder.relative_to(nearest).parts
+    if ".." in missing:  # The path would lead nowhere once empty directories are gone.
+        raise FileError(f"{path}: {missing[0]}, before .., does not exist; expected it")
     try:
         if folder == nearest and os.path.isfile(folder):
             nearest = nearest.parent

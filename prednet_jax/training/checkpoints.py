@@ -172,6 +172,14 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
+def run_of(path: Path) -> Path | None:
+    """Returns the directory of the run whose checkpoint this is, or None."""
+    numbered = path.parent.name == FOLDER and path.name.isdecimal()
+    # A run of its own may be in such a place.
+    own = numbered and (path / records.MANIFEST).exists()
+    return path.parents[1] if numbered and not own else None
+
+
 def newest(
     folders: Sequence[Path], like: list[Any], at_most: int
 ) -> tuple[int, list[Any]]:

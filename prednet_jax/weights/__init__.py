@@ -145,10 +145,9 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
     path = Path(path)
     if os.path.isfile(path / NETWORK):  # False, too, of a name that is too long.
         config, params = load_orbax(path)
-    elif path.parent.name == checkpoints.FOLDER and path.name.isdecimal():
-        folder, update = path.parents[1], int(path.name)
+    elif folder := checkpoints.run_of(path):
         task = network_of(folder)
-        return task, checkpoints.restore(folder, update, _like(task))
+        return task, checkpoints.restore(folder, int(path.name), _like(task))
     elif os.path.isdir(path):
         if not (path / records.MANIFEST).exists():
             foreign.refuse(path)

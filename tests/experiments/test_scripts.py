@@ -371,6 +371,16 @@ def test_a_path_of_any_characters_is_used_as_it_is(train, forked, tmp_path):
 
 
 @pytest.mark.fault
+def test_a_run_in_a_directory_named_as_a_checkpoint_is_read(train, forked, tmp_path):
+    """It was announced, and then sought in the parent's parent."""
+    folder = tmp_path / "checkpoints" / "6"
+    train(*TINY, f"--workdir={folder}")
+    words = (f"--weights={folder}", "--frames=3", f"--workdir={tmp_path}/shown")
+    forked("predict.py", *words)
+    assert weights.load(folder / "checkpoints" / "6")[0].channels == (3, 4)
+
+
+@pytest.mark.fault
 def test_a_path_that_is_no_text_is_used_as_it_is(train, tmp_path):
     folder = tmp_path / "\udcff"
     assert r"\udcff" in train(*TINY, f"--workdir={folder}").stdout
@@ -396,7 +406,9 @@ def test_a_file_whose_name_starts_with_a_tilde_is_no_home(train, tmp_path):
 @pytest.mark.fault
 def test_a_path_that_cannot_be_is_refused_before_the_first_update(refused, tmp_path):
     long = "x" * 256
-    for flag in ("--workdir=/proc/x", f"--workdir={tmp_path}/{long}"):
+    # The training ended well, and its path led nowhere.
+    gone = f"--workdir={tmp_path}/never/../x"
+    for flag in ("--workdir=/proc/x", f"--workdir={tmp_path}/{long}", gone):
         refused(flag[:25], "train.py", *TINY, flag)
     never = f"--workdir={tmp_path}/never"
     for flags in ("--profile=/proc/x", f"--profile={tmp_path}/{long}"):
