@@ -302,9 +302,13 @@ def _ways(
             name = f"{size} rows at a time" if size > 1 else "one row at a time"
             ways[name] = functools.partial(in_chunks, size)
     size = 1 << rows.bit_length()
-    # Not `jnp.pad`, which takes no PRNG keys.
-    padded = [jnp.concatenate([x, jnp.zeros_like(x[: size - rows])]) for x in batches]
     backwards = [x[::-1] for x in given]
+
+    def longer(x: np.ndarray | Array) -> np.ndarray | Array:
+        xp = np if isinstance(x, np.ndarray) else jnp  # `jnp.pad` takes no PRNG keys.
+        return xp.concatenate([x, xp.zeros_like(x[: size - rows])])
+
+    padded = list(map(longer, given))
 
     @loops.without_checks()  # Rows of zeros may fail one.
     def with_padding() -> list[np.ndarray]:

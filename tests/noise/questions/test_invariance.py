@@ -110,6 +110,13 @@ def test_prng_keys_are_rows_too():
     assert found["one row at a time"].difference < 1e-6
 
 
+def test_narrow_integers_are_rows_too():
+    """XLA ended the process where it joined arrays of two bits."""
+    x = jnp.ones((6, 8), "int2")
+    found = variants(lambda x: x.astype(jnp.float32) * 2, x)
+    assert all(v.same_bits for v in found.values())
+
+
 def test_the_rows_that_decide_otherwise_are_listed():
     def fn(other, x):
         # A tie in rows 1 and 4, which a lone row breaks.
