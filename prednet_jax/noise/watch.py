@@ -7,7 +7,7 @@ device.
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -17,14 +17,16 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.loops import asking
-from prednet_jax.noise.plan import Step
+from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
-from prednet_jax.noise.run import Call, Evaluation
+from prednet_jax.noise.run import Call, Drawn, Evaluation
 from prednet_jax.noise.types import Values
 
 # A callback gets copies of its operands. On a machine with one processor a large
 # copy waits for the thread that the callback runs in; up to 100 KiB it is made at once.
 _PART = 8192
+# The most values that one callback gets.
+_TOGETHER = 64
 
 
 Result = TypeVar("Result")
@@ -83,6 +85,8 @@ class Watched(Evaluation):
         self._around: list[tuple[Step, int, int]] = []
         self._operands: dict[str, Values] = {}
         self._parts: dict[tuple[Any, ...], dict[int, np.ndarray]] = {}
+        # The arrays of the program that is evaluated that were not sent yet, if any.
+        self._waiting: dict[Hashable, Array] | None = None
         # By the id of a traced value, the value and its mark. The values are kept, so
         # that no other object gets the same id.
         self._marks: dict[int, tuple[object, Any]] = {}
@@ -143,27 +147,58 @@ class Watched(Evaluation):
                 place.starts.append(labels)
         return place
 
-    def send(self, label: Hashable, value: Array, place: Place) -> None:
-        """Sends an array to the host, in parts of at most `_PART` elements."""
-        size = value.size
+    def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
+        """Evaluates all steps of a program, and sends what waits at its end."""
+        outer, self._waiting = self._waiting, {}
+        try:
+            super().program(plan, words, values, drawn)
+            self._send_waiting(words)
+        finally:
+            self._waiting = outer
 
-        def note(part: Array, number: Array, *index: Array) -> None:
-            row, key = int(number), (label, *map(int, index))
-            values = np.array(part)[: size - row * _PART]
-            self._parts.setdefault(key, {})[row] = values
+    def send_later(self, label: Hashable, value: Array, words: Words | None) -> None:
+        """Sends an array of the current program, if it is small together with others.
+
+        A callback takes a third of a millisecond, whatever it gets.
+        """
+        if self._waiting is None or value.size > _PART:
+            self.send({label: value}, self.place(words))
+        else:
+            self._waiting[label] = value
+            if len(self._waiting) == _TOGETHER:
+                self._send_waiting(words)
+
+    def _send_waiting(self, words: Words | None) -> None:
+        if self._waiting:
+            self.send(self._waiting, self.place(words))
+            self._waiting.clear()
+
+    def send(self, values: Mapping[Hashable, Array], place: Place) -> None:
+        """Sends arrays to the host, one alone or some of at most `_PART` elements.
+
+        A larger one is sent in parts of so many elements.
+        """
+        sizes = {label: x.size for label, x in values.items()}
+
+        def note(parts: Sequence[Array], number: Array, *index: Array) -> None:
+            row, at = int(number), tuple(map(int, index))
+            for (label, size), part in zip(sizes.items(), parts, strict=True):
+                elements = np.array(part)[: size - row * _PART]
+                self._parts.setdefault((label, *at), {})[row] = elements
 
         def emit(row_and_part: tuple[Array, Array]) -> Array:
             row, part = row_and_part
-            jax.debug.callback(note, part, row, *place.steps)
+            jax.debug.callback(note, [part], row, *place.steps)
             return row
 
         def whole() -> None:
-            flat = jnp.ravel(value)
-            if size <= _PART:
-                emit((jnp.int32(0), flat))
+            flat = list(map(jnp.ravel, values.values()))
+            if max(sizes.values()) <= _PART:
+                jax.debug.callback(note, flat, jnp.int32(0), *place.steps)
                 return
+            ((size, x),) = zip(sizes.values(), flat, strict=True)
             rows = -(-size // _PART)
-            parts = jnp.pad(flat, (0, rows * _PART - size)).reshape(rows, _PART)
+            parts = jnp.pad(x, (0, rows * _PART - size)).reshape(rows, _PART)
             lax.map(emit, (lax.iota(jnp.int32, rows), parts))
 
         if place.kept:

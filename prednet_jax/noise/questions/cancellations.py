@@ -213,7 +213,7 @@ class _Pair(Watched):
         clean, noisy = _rows(x)
         size, _ = _rows(terms)
         digits = _digits_lost(clean, noisy, size)
-        self.send(step.path, digits, self.place(words))
+        self.send({step.path: digits}, self.place(words))
         return [jnp.where(self.chosen[self.number[step.path]], clean, x)]
 
 

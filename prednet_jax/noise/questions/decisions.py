@@ -328,7 +328,7 @@ class _Deciding(Watched):
         x = jnp.asarray(value)
         # Elements per example; 0 of a scalar, which is of none.
         width = math.prod(x.shape[1:]) if x.ndim else 0
-        self.send((step.path, i, width), x, self.place(words))
+        self.send({(step.path, i, width): x}, self.place(words))
 
 
 # Results that are discrete although they are floats.

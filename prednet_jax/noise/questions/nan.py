@@ -378,7 +378,9 @@ class _Search(Watched):
             return jnp.stack([t.astype(jnp.float32) for t in told])
 
         lax.cond(
-            jnp.any(made), lambda: self.send(step.path, numbers(), place), lambda: None
+            jnp.any(made),
+            lambda: self.send({step.path: numbers()}, place),
+            lambda: None,
         )
         return jnp.where(heals & made & ~had_any, jnp.ones((), x.dtype), x)
 

@@ -319,7 +319,7 @@ class Watch(Watched):
             self.mark(value, (self.labels[path]["number"],))
         small = x.size * place.most * x.dtype.itemsize <= LEAVES
         for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
-            self.send((path, i), part, place)
+            self.send_later((path, i), part, words)
 
     def run(self, key: Array, arrays: Values = ()) -> tuple[Recorded, ...]:
         """Returns all values of one run; at `arrays`, or those that were traced."""

@@ -178,6 +178,28 @@ def test_every_execution_is_seen_up_to_a_limit(monkeypatch):
         assert len(counts) == (3 if limit == 256 else 1)
 
 
+def test_the_values_of_a_program_reach_the_host_together(monkeypatch):
+    """A callback takes a third of a millisecond at each step of a loop."""
+    sent, callback = [], jax.debug.callback
+
+    def counted(*args, **kwargs):
+        sent.append(args)
+        return callback(*args, **kwargs)
+
+    def step(c, _):
+        for _ in range(10):
+            c = jnp.tanh(c) * 2
+        return c, jnp.sum(c)
+
+    monkeypatch.setattr(jax.debug, "callback", counted)
+    recorded = noise.record(lambda x: lax.scan(step, x, length=3))(X)
+    inside = [e for e in recorded.equations if e.within == "scan"]
+    assert len(inside) == 21
+    assert all(len(e.steps) == 3 and np.all(e.norms > 0) for e in inside)
+    # One for the argument, one for the body, one for the loop and two for the results.
+    assert len(sent) <= 5
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)
