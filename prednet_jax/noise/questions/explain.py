@@ -55,7 +55,8 @@ NOT_MODELLED = (
 # are alike one element may differ.
 FORMAT_RATIO_RANGE = (1 / 8, 4.0)
 ELEMENT_RATIO = 16.0
-# Least share of the squared difference that an effect has to explain. Their cosine must
+# Least share of the squared difference that an effect has to explain. Of the elements
+# that the effect moves by more than noise, so many must differ. Their cosine must
 # be `CHANCE` times what it is by chance; where that is above 1, the difference must be
 # the effect itself, up to its share `REPEATED`, and of a format up to `EXACT` or noise.
 SHARE = 0.3
@@ -337,13 +338,15 @@ class _Observed:
     def _fit(self, effect: np.ndarray) -> tuple[float, float, float]:
         """Returns the share that an effect explains, and the least that counts.
 
-        By chance the cosine of a difference with an effect is about as large as that of
-        the deviations under noise. It is returned, too. It counts as at least one over
-        the root of the weights.
+        The share is 0 if few elements differ of those that the effect moves. By chance
+        the cosine of a difference with an effect is about as large as that of the
+        deviations under noise. It is returned, too. It counts as at least one over the
+        root of the weights.
         """
-        compared = self._compared()
+        compared, moved = self._compared(), self._differs(effect)
+        few = self._differs(self.difference).sum() < SHARE * moved.sum()
         far, effect = self.difference[compared], effect[compared]
-        if not np.isfinite(effect).all():
+        if few or not np.isfinite(effect).all():
             return 0.0, 1.0, 1.0
         rest = min(_square(x) for x in (far - effect, far + effect))
         noises = self.reference.noises[self.i]
@@ -360,13 +363,13 @@ class _Observed:
         They are those that differ by more than their noise. A few of them have no
         pattern: then all elements are compared.
         """
-        differs = self._differs()
+        differs = self._differs(self.difference)
         few = np.count_nonzero(differs) <= CHANCE**2
         return np.ones_like(differs) if few else differs
 
-    def _differs(self) -> np.ndarray:
+    def _differs(self, difference: np.ndarray) -> np.ndarray:
         """Returns which elements differ by more than their noise, bool."""
-        return np.nan_to_num(self.noise.ratios(self.difference), nan=2.0) > 1
+        return np.nan_to_num(self.noise.ratios(difference), nan=2.0) > 1
 
     def _is_factor(self, effect: np.ndarray) -> bool:
         """Returns whether the difference is a factor of the value, the effect not.
@@ -375,7 +378,7 @@ class _Observed:
         are compared. Where one of them is larger than all others, the effect looks like
         a factor too, but only a factor leaves nothing but noise.
         """
-        differs = self._differs()
+        differs = self._differs(self.difference)
         far, value = self.difference[differs], self.value[differs]
         if _cosine(far, value) <= FACTOR:
             return False

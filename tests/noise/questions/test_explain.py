@@ -521,21 +521,30 @@ def test_a_format_of_some_operands_is_named(last):
         assert noise.explain(fn, result, y)(KEY, x, layers).rung == "bf16"
 
 
-def test_one_wrong_element_is_no_format():
-    """It was compared with the effect of a format on this element alone."""
+@pytest.mark.parametrize(("large", "times"), [(1, 1.1), (20, 2)])
+def test_one_wrong_element_is_no_format(large, times):
+    """It was compared with the effect of a format on this element alone.
+
+    If one element is `large`, the effect on it is nearly the whole effect. The sum
+    makes most of the noise, so that noise is no likely cause of such a pattern.
+    """
     x = noise_programs.normal(0, 6, 20)
+    terms = 100 * noise_programs.normal(2, 1000)
     w = noise_programs.normal(1, 20, 10) / 5
+    size = np.ones((6, 10), "f4")
+    size[2, 3] = large
 
     def fn(x):
-        return jnp.tanh(x @ w)
+        return (jnp.tanh(x @ w) * size).at[0, 0].add(jnp.sum(terms))
 
     y = np.asarray(fn(x))
     for spec in ("tf32", "bf16"):
         effect = noise.inject(fn, noise.parse(spec))(KEY, x) - y
         worst = np.unravel_index(np.argmax(np.abs(effect)), y.shape)
         wrong = y.copy()
-        wrong[worst] += np.float32(1.1) * effect[worst]
+        wrong[worst] += np.float32(times) * effect[worst]
         assert noise.explain(fn, wrong, y)(KEY, x).rung == "beyond"
+        assert noise.explain(fn, y + effect, y)(KEY, x).rung == spec
 
 
 def test_one_number_is_no_sum_of_effects():
