@@ -303,6 +303,12 @@ def _systematic(
                 f"{leaf.path}: {np.count_nonzero(found)} of {found.size} elements have "
                 "the same error in every run, as a run in float64 shows"
             )
+        broken = ~np.isfinite(own) & np.isfinite(truth[i] + moments.means[i])
+        if broken.any():
+            errors[i] = np.where(broken, np.inf, errors[i])
+            count = f"{np.count_nonzero(broken)} of {broken.size} elements"
+            apart = "are NaN or infinite, but in no run under noise"
+            notes.append(f"{leaf.path}: {count} {apart}")
     return errors, tuple(notes)
 
 

@@ -41,7 +41,8 @@ class NotFinite(NamedTuple):
     Attributes:
         path: the equation's path as `coverage` lists it, or an argument that holds a
             NaN or an infinity, such as `argument[0]['x']`.
-        primitive: the primitive's name, or `argument`.
+        primitive: the primitive's name, `argument`, or `compilation` if a result has a
+            NaN that no equation makes where equations are watched.
         source: the user's line, such as `model.py:12 in loss`.
         kind: `NaN` or `infinity`.
         step: first such step of each loop around the equation, outermost first.
@@ -131,7 +132,8 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         call, key = sampling.BoundCall(fn, args, kwargs), jax.random.key(0)
         search = _Search(call, Identity())
         try:
-            return search.first(key, *search.run(key))
+            first = search.first(key, *search.run(key))
+            return first if first and first.in_result else _unwatched(call) or first
         except LoopError:
             # A NaN may be why a loop does not end.
             search = _Search(call, Identity())
@@ -142,6 +144,16 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
             return first
 
     return find
+
+
+def _unwatched(call: sampling.BoundCall) -> NotFinite | None:
+    """Returns the first result with a NaN, for which no watched equation is a cause."""
+    watched = ("a result that has none where equations are watched",)
+    for path, x in named_leaves(call.result()):
+        count = int(np.count_nonzero(np.isnan(wide_leaves(x)[0])))
+        if count:
+            return NotFinite(path, "compilation", "", "NaN", (), watched, count)
+    return None
 
 
 def nan_rate(

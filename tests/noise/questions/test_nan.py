@@ -84,6 +84,19 @@ def test_a_finite_program_has_none():
     assert noise.first_nan(root)(jnp.float32([3, 4])) is None
 
 
+def test_a_nan_that_no_watched_equation_makes_is_told():
+    """XLA may fuse a maximum and its derivative so that they make one."""
+
+    def fn(x):
+        return {"a": x, "b": x if isinstance(x, jax.core.Tracer) else x * np.nan}
+
+    first = noise.first_nan(fn)(jnp.ones(3))
+    assert first.path == "['b']"
+    assert "3 elements of a result that has none where equations" in str(first)
+    report = str(noise.nan_rate(fn, noise.parse("ulp"))(KEY, jnp.ones(3)))
+    assert "the run without noise gives one too" in report
+
+
 def test_a_harmless_infinity_before_is_not_the_cause():
     def masked(x):
         mask = (1e9 * x).astype(jnp.float16)  # Overflows, and exp makes it 0.
