@@ -230,6 +230,13 @@ def _is_array(value: object) -> bool:
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 
+def _native(x: Any) -> Any:
+    """Returns an array in this machine's order of bytes, the only one of JAX."""
+    if isinstance(x, np.ndarray) and not x.dtype.isnative:
+        return x.astype(x.dtype.newbyteorder("="))
+    return x
+
+
 def split(arguments: PyTree) -> tuple[Static, list[Array], list]:
     """Returns the static part, the arrays (mutable objects' last) and the objects."""
     leaves, tree = jax.tree.flatten(arguments, is_leaf=is_mutable)
@@ -237,7 +244,8 @@ def split(arguments: PyTree) -> tuple[Static, list[Array], list]:
         _OBJECT if is_mutable(leaf) else _ARRAY if _is_array(leaf) else leaf
         for leaf in leaves
     )
-    arrays = [x for x, value in zip(leaves, values, strict=True) if value is _ARRAY]
+    pairs = zip(leaves, values, strict=True)
+    arrays = [_native(x) for x, value in pairs if value is _ARRAY]
     objects = [leaf for leaf in leaves if is_mutable(leaf)]
     definition, states = split_objects(objects)
     kinds = tuple(map(_kind, values))

@@ -107,3 +107,16 @@ def test_a_wrong_argument_is_named(call, words):
     with pytest.raises(noise.NoiseError, match=words) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+def test_arrays_of_another_order_of_bytes_are_taken():
+    """As files of other machines have them; they ended in a TypeError of JAX."""
+    there = X.astype(X.dtype.newbyteorder())
+
+    def fn(x):
+        return x * 2
+
+    assert noise.inject(fn, ULP)(KEY, there).dtype == np.float32
+    assert noise.digits(fn, ULP, draws=2)(KEY, there).shape == X.shape
+    report = noise.first_difference(fn, noise.record(fn)(there))(KEY, X)
+    assert len(report) == 0
