@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ UNLIKE = "what was read back is not what was saved; the disk may be faulty: use 
 FOLDER, DIGEST = "checkpoints", "digest.json"
 # More than the files that orbax adds to the arrays take.
 _OWN_BYTES = 2**20
+# orbax numbers what it saves for the whole process: saves of two threads mix or wait.
+_SAVING = threading.Lock()
 
 
 class DamagedError(FileError):
@@ -89,7 +92,11 @@ def write_arrays(path: Path, tree: Any) -> None:
     path.rmdir()
     if shutil.disk_usage(path.parent).free < size + _OWN_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    with files.plain_path(path.parent) as parent, _checkpointer() as checkpointer:
+    with (
+        _SAVING,
+        files.plain_path(path.parent) as parent,
+        _checkpointer() as checkpointer,
+    ):
         logger = logging.getLogger("absl")  # Has what orbax raises a second time.
         logger.disabled = True
         try:

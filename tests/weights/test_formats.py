@@ -5,6 +5,7 @@ import shutil
 import struct
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import jax
@@ -537,3 +538,14 @@ def test_weights_of_other_programs_are_named_with_the_way_out(tmp_path, name, me
 def test_a_name_longer_than_the_file_system_takes_is_refused(name):
     with pytest.raises(UserError, match="File name too long"):
         weights.load(name)
+
+
+@pytest.mark.fault
+def test_threads_save_directories_of_orbax_at_the_same_time(tmp_path):
+    """Orbax mixed the saves of two threads: some failed, or never ended."""
+    config, params = weights.pretrained("moving_digits")
+    paths = [tmp_path / str(i) for i in range(3)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda path: weights.save_orbax(path, config, params), paths))
+    for path in paths:
+        jax.tree.map(np.testing.assert_array_equal, weights.load(path)[1], params)
