@@ -219,9 +219,16 @@ class MonteCarlo(Elementwise):
 
 @dataclass(frozen=True)
 class UlpPerturbation(Elementwise):
-    """Moves each result by a uniform integer number of ulps in +-`max_ulps`."""
+    """Moves each result by a uniform integer number of ulps in +-`max_ulps`.
+
+    Attributes:
+        max_ulps: the largest number of ulps, from 1 to 2^20.
+        keep_exact: whether results of +, -, *, / and square root that are exact, such
+            as n - 1 for a whole number n, stay as they are.
+    """
 
     max_ulps: int = integer(1, 1, 1 << 20)
+    keep_exact: bool = option(False, errors.flag)
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,19 @@ def test_ulps_are_uniform_integers(dtype, most):
     assert np.max(np.abs(counts - expected)) < 5 * np.sqrt(expected)
 
 
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ulps_leave_exact_results_alone_if_asked(dtype, name):
+    count = error_free.ERROR_FREE.get(name, 1)
+    with x64(dtype):
+        for number, is_exact in ((4.0, name in error_free.ERROR_FREE), (1.7, False)):
+            x = repeated(jnp.asarray(number, dtype), 512)
+            y = repeated(jnp.asarray(1.0 if is_exact else 0.3, dtype), 512)
+            spec = UlpPerturbation(keep_exact=True)
+            noisy, value = apply(spec, name, *(x, y)[:count])
+            assert (noisy == value).all() == is_exact, number
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("spec", [UlpPerturbation(3), StochasticRounding(4)])
 def test_special_values_stay_and_nothing_overflows(spec, dtype):

@@ -67,8 +67,7 @@ def apply(
         if isinstance(part, specs.Elementwise):
             # As few different calls as possible: each is traced and compiled.
             label = f"{primitive}+{position}" if part.deterministic else ""
-            has_error = isinstance(part, specs.StochasticRounding | specs.MonteCarlo)
-            known = name if has_error else ""
+            known = name if _reads_error(part) else ""
             given = arrays if part.deterministic or known else ()
             own = Draws(pool, random_bits.factor((*salt, position)))
             value = _noisy(part, known, label, value, given, own)
@@ -145,6 +144,13 @@ def round_operand(spec: specs.ReducedPrecision, x: Array) -> Array:
     return _rounded(spec.format, x) if _is_float(x) else x
 
 
+def _reads_error(spec: specs.Elementwise) -> bool:
+    """Returns whether a noise depends on the rounding error of the result."""
+    if isinstance(spec, specs.UlpPerturbation):
+        return spec.keep_exact
+    return isinstance(spec, specs.StochasticRounding | specs.MonteCarlo)
+
+
 def _is_complex(x: Array) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
@@ -166,7 +172,9 @@ def _perturbed(
     draw = _drawer(spec, label, (value, *operands), draws)
     match spec:
         case specs.UlpPerturbation():
-            return steps.random_step(value, spec.max_ulps, draw(0))
+            moved = steps.random_step(value, spec.max_ulps, draw(0))
+            exact = steps.is_exact(primitive, value, operands, zero)
+            return moved if exact is None else lax.select(exact, value, moved)
         case specs.Gaussian():
             return steps.add_normal(
                 value, spec.scale, draw(0), zero, relative=spec.relative

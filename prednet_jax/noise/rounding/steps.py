@@ -58,6 +58,20 @@ def random_step(x: Array, most: int, random: Array) -> Array:
     return _step(x, drawn - np.uint32(most), most)
 
 
+def is_exact(
+    primitive: str, value: Array, operands: Operands, zero: Array
+) -> Array | None:
+    """Returns where a result has no rounding error; None for an unknown operation."""
+    if not primitive:
+        return None
+    if value.dtype.itemsize == 2:
+        args = tuple(guard(x, zero) for x in operands)
+        wide = error_free.evaluate(primitive, args, value.shape)
+        return wide == lax.convert_element_type(value, wide.dtype)
+    _, error = error_free.residual(primitive, value, operands, zero)
+    return error == jnp.zeros_like(error)
+
+
 def _step(x: Array, count: Array, most: int) -> Array:
     """Moves `x` by `count` ulps away from zero, or towards it if negative.
 

@@ -521,6 +521,20 @@ def test_a_format_of_some_operands_is_named(last):
         assert noise.explain(fn, result, y)(KEY, x, layers).rung == "bf16"
 
 
+@pytest.mark.parametrize("name", ["expn", "exp1"])
+def test_whole_numbers_held_in_floats_have_no_noise(name):
+    """Their n - 1 moved by an ulp, so that an error of 30 % was `rounding`."""
+    special = getattr(jax.scipy.special, name)
+    fn = (lambda x: special(2, x)) if name == "expn" else special
+    x = np.linspace(0.1, 5, 40, dtype="f4")
+    y = np.asarray(jax.jit(fn)(x))
+    for i in (0, 10, 35):
+        wrong = y.copy()
+        wrong[i] *= 1.3
+        assert noise.explain(fn, wrong, y)(KEY, x).rung == "beyond", i
+    assert noise.explain(fn, fn(x), y)(KEY, x).rung != "beyond"
+
+
 @pytest.mark.parametrize(("large", "times"), [(1, 1.1), (20, 2)])
 def test_one_wrong_element_is_no_format(large, times):
     """It was compared with the effect of a format on this element alone.
