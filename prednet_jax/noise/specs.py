@@ -329,10 +329,11 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 def default() -> NoiseSpec:
     """Returns the default noise, for comparing devices or compilations.
 
-    Sums are added in another order, drawn for each element, and every result moves by
-    up to one unit in the last place.
+    Sums are added in another order, drawn for each element, and every result that is
+    not exact moves by up to one unit in the last place.
     """
-    return compose(ReductionOrder(granularity="element"), UlpPerturbation())
+    rounding = UlpPerturbation(keep_exact=True)
+    return compose(ReductionOrder(granularity="element"), rounding)
 
 
 def rounding() -> NoiseSpec:

@@ -150,7 +150,7 @@ def default_noise() -> NoiseSpec:
     A test has to pass a kernel that adds all terms of a sum one after another.
     """
     chained = ReductionOrder(granularity="element", chain="terms")
-    return compose(chained, UlpPerturbation())
+    return compose(chained, UlpPerturbation(keep_exact=True))
 
 
 def tolerance(

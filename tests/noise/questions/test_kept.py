@@ -45,7 +45,7 @@ def test_the_fixture_keeps_what_it_measured_and_loads_jax_late(tmp_path, capsys)
     held = json.loads(file.read_text())
     assert set(held) == {"test_right", "test_wrong", "TestByHand::test_loose"}
     (entry,) = held["test_right"]
-    default = "reduction_order:granularity=element,chain=terms+ulp"
+    default = "reduction_order:granularity=element,chain=terms+ulp:keep_exact=true"
     assert (entry["noise"], entry["failure"]) == (default, 1e-6)
     assert 0 < entry["leaves"]["result"]["rtol"] < 1e-4
     assert entry["leaves"]["result"]["size"] == pytest.approx(499.5)
