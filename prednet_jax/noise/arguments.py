@@ -158,7 +158,8 @@ def _outcome(result: PyTree, given: Sequence[PyTree], definition: PyTree) -> Out
         if _is_array(leaf):
             values.append(_ARRAY)
             arrays.append(leaf)
-        elif isinstance(leaf, np.ndarray):
+        elif isinstance(leaf, np.ndarray | np.void):
+            # JAX compares values, and these refuse to be compared.
             raise NoiseError(
                 f"the function returns an array of type {leaf.dtype}: expected an "
                 "array of numbers, without a mask"

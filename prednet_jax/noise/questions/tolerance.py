@@ -45,7 +45,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import leaves, quantiles
+from prednet_jax.noise import leaves, loops, quantiles
 from prednet_jax.noise.errors import (
     NoiseError,
     check_draws,
@@ -203,6 +203,8 @@ def tolerance(
         for name in widened:
             references.append(list(map(np.add, there, own.effects[name])))
         described = leaves.describe_leaves(compiled)
+        if loops.calls_host(call.program.jaxpr, ("pure_callback", "io_callback")):
+            _check_repeats(call, references[0], described)
         pairs = zip(described, zip(*references, strict=True), strict=True)
         errors = [_Errors(xs, leaf) for leaf, xs in pairs]
         moments = sampling.sample_moments(
@@ -222,6 +224,22 @@ def tolerance(
         return leaves.rebuilt(moments.tree, tolerances)
 
     return sampling.keyed(fn, measure)
+
+
+def _check_repeats(
+    call: BoundCall, result: Result, described: Sequence[leaves.Leaf]
+) -> None:
+    """Refuses a function that gives another result in a second call.
+
+    The noise of one that changes by functions of the host would include the change.
+    """
+    pairs = zip(result, wide_leaves(call.result()), described, strict=True)
+    for before, after, leaf in pairs:
+        if not np.array_equal(before, after, equal_nan=True):
+            raise NoiseError(
+                f"{leaf.path}: the function gives another result when it is called "
+                "again; expected a pure function"
+            )
 
 
 def _check_compilation(

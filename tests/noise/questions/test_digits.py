@@ -336,6 +336,28 @@ def test_a_function_that_computes_otherwise_when_compiled_has_no_tolerance():
         noise.tolerance(lambda x: x * 1000)(KEY, wide)
 
 
+def test_a_function_of_the_host_that_changes_has_no_tolerance():
+    """The change was taken for noise: rtol was 39."""
+    calls = []
+
+    def on_host(x):
+        calls.append(0)
+        return np.float32(x * len(calls))
+
+    x = jnp.ones(3)
+    with pytest.raises(noise.NoiseError, match="when it is called again"):
+        noise.tolerance(lambda x: jax.pure_callback(on_host, x, x))(KEY, x)
+    same = lambda x: jax.pure_callback(np.sin, x, x) * jnp.sum(x)  # noqa: E731
+    assert noise.tolerance(same)(KEY, x).rtol < 1e-5
+
+
+def test_a_result_that_refuses_comparison_does_not_spoil_the_next_one():
+    """JAX compared it with the result of the next function: a ValueError."""
+    for other in (np.void(b"abc"), range(3)):
+        with pytest.raises(noise.NoiseError):
+            noise.digits(lambda x, y=other: (jnp.sin(x), y))(KEY, jnp.ones(2))
+
+
 def test_nan_and_infinity_are_not_the_same_result():
     """Tolerances were 0 and 0, and fresh runs infinite where the reference is NaN."""
 
