@@ -115,6 +115,18 @@ def test_ulps_leave_exact_results_alone_if_asked(dtype, name):
             assert (noisy == value).all() == is_exact, number
 
 
+@pytest.mark.parametrize("name", ["mul", "div", "sqrt"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_error_too_small_for_a_number_is_not_taken_for_zero(dtype, name):
+    with x64(dtype):
+        power = 0.45 if name == "mul" else 0.9
+        x = 1.7 * float(jnp.finfo(dtype).tiny) ** power
+        operands = [repeated(jnp.asarray(a, dtype), 512) for a in (x, 1.3 * x)]
+        count = error_free.ERROR_FREE[name]
+        noisy, value = apply(UlpPerturbation(keep_exact=True), name, *operands[:count])
+        assert (noisy != value).any()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("spec", [UlpPerturbation(3), StochasticRounding(4)])
 def test_special_values_stay_and_nothing_overflows(spec, dtype):
