@@ -329,8 +329,8 @@ def compose(*specs: NoiseSpec) -> NoiseSpec:
 def default() -> NoiseSpec:
     """Returns the default noise, for comparing devices or compilations.
 
-    Sums are added in another order, drawn for each element, and every result that is
-    not exact moves by up to one unit in the last place.
+    Sums are added in another order, drawn for each element, and every result moves by
+    up to one unit in the last place, but for exact ones of +, -, *, / and square root.
     """
     rounding = UlpPerturbation(keep_exact=True)
     return compose(ReductionOrder(granularity="element"), rounding)
@@ -340,7 +340,8 @@ def rounding() -> NoiseSpec:
     """Returns the default noise for the rounding errors of one program.
 
     Sums are added in another order, drawn for each element, and results are rounded up
-    or down at random. Exact results, such as n - 1 for whole numbers, do not move.
+    or down at random. Exact ones of +, -, *, / and square root, such as n - 1 for a
+    whole number n, do not move.
     """
     return compose(ReductionOrder(granularity="element"), StochasticRounding())
 

@@ -210,14 +210,14 @@ def digits_table(
         reaches = own.call.reaches(spec)
         described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
         effects = own.total() or [np.zeros(x.shape) for x in means]
-        systematic: tuple[str, ...] = ()
+        uncast, clean = own.uncast, own.call.plain
+        plain = free.settled(wide_leaves(clean) if uncast is None else uncast(key))
+        found = moments, plain, described
+        several: list[tuple[Result, Sequence[str]]] = [_broken(*found)]
         if spec_is_default:
             say("computing the function in float64")
-            plain = (
-                wide_leaves(own.call.plain) if own.uncast is None else own.uncast(key)
-            )
-            found = moments, free.settled(plain), described
-            errors, systematic = _systematic(own.call, *found, free.settled)
+            several.append(_systematic(own.call, *found, free.settled))
+        for errors, _ in several:
             effects = list(map(np.hypot, map(np.abs, effects), errors))
         every, rows = [], []
         columns = zip(described, means, spreads, effects, blind, strict=True)
@@ -227,7 +227,7 @@ def digits_table(
             rows += [row] * bool(elements.size)
         notes = (
             *own.notes,
-            *systematic,
+            *(line for _, lines in several for line in lines),
             *moments.notes(described),
             *reach_notes(reaches),
         )
@@ -262,6 +262,25 @@ def _row(
     )
     numbers = worst, median, whole, assured
     return elements, DigitsRow(*leaf[:3], *numbers, leaf.precision, not blind)
+
+
+def _broken(
+    moments: Moments, plain: Result, described: Sequence[Leaf]
+) -> tuple[Result, list[str]]:
+    """Returns an infinite error of elements that noise alone makes finite, and notes.
+
+    `plain` is the result without noise, which XLA compiles otherwise.
+    """
+    errors, notes = [], []
+    for leaf, own, mean in zip(described, plain, moments.means, strict=True):
+        broken = ~np.isfinite(own) & np.isfinite(mean)
+        errors.append(np.where(broken, np.inf, 0))
+        if broken.any():
+            count = f"{np.count_nonzero(broken)} of {broken.size} elements"
+            notes.append(
+                f"{leaf.path}: {count} are NaN or infinite, but in no run under noise"
+            )
+    return errors, notes
 
 
 def _systematic(
@@ -303,12 +322,6 @@ def _systematic(
                 f"{leaf.path}: {np.count_nonzero(found)} of {found.size} elements have "
                 "the same error in every run, as a run in float64 shows"
             )
-        broken = ~np.isfinite(own) & np.isfinite(truth[i] + moments.means[i])
-        if broken.any():
-            errors[i] = np.where(broken, np.inf, errors[i])
-            count = f"{np.count_nonzero(broken)} of {broken.size} elements"
-            apart = "are NaN or infinite, but in no run under noise"
-            notes.append(f"{leaf.path}: {count} {apart}")
     return errors, tuple(notes)
 
 

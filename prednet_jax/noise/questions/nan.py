@@ -133,7 +133,9 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         search = _Search(call, Identity())
         try:
             first = search.first(key, *search.run(key))
-            return first if first and first.in_result else _unwatched(call) or first
+            if first is not None and first.in_result:
+                return first
+            return _unwatched(call) or first
         except LoopError:
             # A NaN may be why a loop does not end.
             search = _Search(call, Identity())

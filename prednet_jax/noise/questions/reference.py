@@ -44,7 +44,7 @@ from prednet_jax.noise.run import Call, Evaluation, typed
 from prednet_jax.noise.types import PyTree
 
 # Two noises are on the rung of rounding: errors of one operation, and at most an ulp.
-# Neither moves exact results: n - 1 of a whole number n is the same everywhere.
+# Neither moves exact numbers: n - 1 of a whole number n is the same everywhere.
 RANDOM: dict[str, tuple[specs.NoiseSpec, ...]] = {
     "order": (specs.ReductionOrder(granularity="element"),),
     "rounding": (specs.StochasticRounding(), specs.UlpPerturbation(keep_exact=True)),

@@ -67,18 +67,18 @@ def is_exact(
     if value.dtype.itemsize == 2:
         args = tuple(guard(x, zero) for x in operands)
         wide = error_free.evaluate(primitive, args, value.shape)
-        error = wide - lax.convert_element_type(value, wide.dtype)
+        # Without the guard, XLA may keep the excess precision of float32.
+        error = wide - lax.convert_element_type(guard(value, zero), wide.dtype)
     else:
         wide, error = error_free.residual(primitive, value, operands, zero)
-    exact = error == jnp.zeros_like(error)
-    if primitive in ("add", "add_any", "sub"):
-        return exact
-    # The error of a smaller product, which the remainder of a quotient needs, may be
-    # too small for a normal number, so that it counts as zero.
-    product = operands[0] if primitive in ("div", "sqrt") else wide
+    # The error of a smaller result, or the remainder of a smaller dividend, may be too
+    # small for a normal number, so that it counts as zero.
     info = jnp.finfo(wide.dtype)
     least = np.asarray(8 * info.tiny / info.eps**2, wide.dtype)
-    return exact & (abs(lax.convert_element_type(product, wide.dtype)) > least)
+    known = abs(wide) > least
+    if primitive in ("div", "sqrt"):
+        known &= abs(lax.convert_element_type(operands[0], wide.dtype)) > least
+    return known & (error == jnp.zeros_like(error))
 
 
 def _step(x: Array, count: Array, most: int) -> Array:
