@@ -85,10 +85,11 @@ def test_errors_of_a_special_function_are_counted():
     assert "40 of 40 elements have the same error in every run" in str(table)
 
 
-def test_a_nan_that_no_noisy_run_has_leaves_no_digits(monkeypatch):
+@pytest.mark.parametrize("spec", [None, noise.UlpPerturbation()])
+def test_a_nan_that_no_noisy_run_has_leaves_no_digits(monkeypatch, spec):
     """XLA may fuse a program so that it makes one; the noisy program is another."""
     monkeypatch.setattr(sampling.BoundCall, "plain", np.float32([1, np.nan]))
-    table = noise.digits_table(jnp.exp)(KEY, np.float32([0, 1]))
+    table = noise.digits_table(jnp.exp, spec)(KEY, np.float32([0, 1]))
     assert table.elements[0] > 6
     assert table.elements[1] == table.rows[0].whole == 0
     assert "1 of 2 elements are NaN or infinite, but in no run" in str(table)
