@@ -75,6 +75,7 @@ class Step:
         atoms: the inputs of the equation, or all terms of the chain.
         scope: the named scopes around it, outermost first.
         action: the noise that acts on it; empty for a higher-order equation.
+        factors: positions of factors that were converted from integers or booleans.
         within: the program that contains the equation, and the step around it.
         held: for each result, whether `fusion.materialised` is applied to it.
         bodies: plans of the programs inside, by label; see `HigherOrder`.
@@ -86,6 +87,7 @@ class Step:
     scope: str
     action: Action
     within: "tuple[compat.Jaxpr, Step | None]"
+    factors: tuple[int, ...] = ()
     held: tuple[bool, ...] = ()
     bodies: "dict[str, Plan]" = field(default_factory=dict)
 
@@ -235,6 +237,10 @@ def _steps(
         and not equation.params.get("tiled", True)
     }
 
+    # Of exact products too, another noise rounds the factors, or is no rounding.
+    only_ulp = all(isinstance(part, specs.UlpPerturbation) for part in noise.results)
+    converted = _converted(jaxpr) if only_ulp else set()
+
     def step_of(i: int, atoms: Sequence[Atom]) -> Step:
         equation = jaxpr.eqns[i]
         scope = f"{outer}/{compat.scope(equation)}"
@@ -242,7 +248,11 @@ def _steps(
         chosen = noise.only is None or paths[i] in noise.only
         action = action._replace(chosen=chosen)
         within = jaxpr, around
-        return Step(equation, atoms, paths[i], scope, action, within)
+        factors: tuple[int, ...] = ()
+        if equation.primitive.name == "mul":
+            some = enumerate(atoms)
+            factors = tuple(k for k, atom in some if id(atom) in converted)
+        return Step(equation, atoms, paths[i], scope, action, within, factors)
 
     joined: dict[int, Step] = {}
     absorbed: set[int] = set()
@@ -260,6 +270,18 @@ def _steps(
         if i not in absorbed
     ]
     return steps, chains
+
+
+def _converted(jaxpr: compat.Jaxpr) -> set[int]:
+    """Returns the ids of the float variables that integers or booleans become."""
+    found: set[int] = set()
+    for equation in jaxpr.eqns:
+        name, atoms = equation.primitive.name, equation.invars
+        moved = name in ("broadcast_in_dim", "reshape") and id(atoms[0]) in found
+        cast = name == "convert_element_type" and not has_floats([atoms[0].aval])
+        if moved or cast:
+            found.add(id(equation.outvars[0]))
+    return found
 
 
 def _paths(prefix: str, jaxpr: compat.Jaxpr) -> list[str]:

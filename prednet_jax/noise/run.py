@@ -310,6 +310,9 @@ def perturbed(
         x, indices, updates = exact
         ones = jnp.ones_like(x), indices, jnp.full_like(updates, 2)
         noisy = [jnp.where(compat.bind(equation, *ones)[0] != 1, noisy[0], x)]
+    for i in step.factors:
+        # A product with 1, -1 or 0 is exact: a direction, a mask.
+        noisy = [jnp.where(jnp.abs(exact[i]) <= 1, results[0], noisy[0])]
     return noisy
 
 
