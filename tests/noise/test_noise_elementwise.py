@@ -251,6 +251,7 @@ def test_gaussian_has_the_size_it_says(dtype):
 
 SPECS = [
     UlpPerturbation(2),
+    UlpPerturbation(2, keep_exact=True),
     StochasticRounding(23),
     MonteCarlo("mca", 20),
     Gaussian(1e-4),
