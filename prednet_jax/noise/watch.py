@@ -174,9 +174,9 @@ class Watched(Evaluation):
             self._waiting.clear()
 
     def send(self, values: Mapping[Hashable, Array], place: Place) -> None:
-        """Sends arrays to the host, one alone or some of at most `_PART` elements.
+        """Sends one array of any size, or several of at most `_PART` elements each.
 
-        A larger one is sent in parts of so many elements.
+        A larger array reaches the host in parts of `_PART` elements.
         """
         sizes = {label: x.size for label, x in values.items()}
 

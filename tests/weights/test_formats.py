@@ -542,7 +542,7 @@ def test_a_name_longer_than_the_file_system_takes_is_refused(name):
 
 @pytest.mark.fault
 def test_threads_save_directories_of_orbax_at_the_same_time(tmp_path):
-    """Orbax mixed the saves of two threads: some failed, or never ended."""
+    """orbax, which numbers saves for the whole process, failed or never ended."""
     config, params = weights.pretrained("moving_digits")
     paths = [tmp_path / str(i) for i in range(3)]
     with ThreadPoolExecutor() as pool:

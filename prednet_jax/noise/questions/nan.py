@@ -115,6 +115,7 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         `find(*args, **kwargs)`, which returns the equation that makes the result not
             finite, or the argument. If the result is finite, it is the first equation
             that makes a NaN or an infinity anyway, or None without such an equation.
+            `compilation` stands for a NaN that XLA makes in the function itself alone.
 
     Raises:
         NoiseError: on a call, as for `inject`.
