@@ -3,12 +3,13 @@
 docs/noise/explain.md explains when a leaf depends on them and how it is compared.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
@@ -75,11 +76,17 @@ class _Turned(Evaluation):
         return results
 
     def _turned(self, x: Array, axes: Sequence[int]) -> Array:
-        """Returns an array with every other slice of its axes turned."""
+        """Returns an array with every other slice of its axes turned.
+
+        Which slices these are differs between the matrices of a batch.
+        """
+        batch = range(x.ndim - 2)
         for axis in axes:
-            number = jnp.arange(x.shape[axis]) + self.first
-            signs = jnp.where(number % 2 == 0, self.sign, 1).astype(x.dtype)
-            x = x * (signs if axis == -1 else signs[:, None])
+            places = [
+                lax.broadcasted_iota(int, x.shape, i % x.ndim) for i in (*batch, axis)
+            ]
+            turns = (sum(places) + self.first) % 2 == 0
+            x = jnp.where(turns, x * self.sign, x).astype(x.dtype)
         return x
 
 
@@ -94,25 +101,34 @@ def _axes_of_product(step: Step) -> tuple[int, ...]:
     return (-2,) if step.equation.params["left"] else (-1,)
 
 
-class Signs(NamedTuple):
-    """The numbers of the leaves that depend on signs, and values to take these from."""
+# Gives an array the signs of another one.
+_Align = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-    free: frozenset[int] = frozenset()
+
+class Signs(NamedTuple):
+    """How to give the leaves that depend on signs those of known values.
+
+    Attributes:
+        free: by the number of a leaf, what gives it these signs.
+        known: the leaves of a result, whose signs are taken.
+    """
+
+    free: Mapping[int, _Align] = {}
     known: Sequence[np.ndarray] = ()
 
     def settled(self, values: Result) -> Result:
         """Returns a result with the signs of the known one where they are free."""
         return [
-            _nearest(x, self.known[i]) if i in self.free else x
+            self.free[i](x, self.known[i]) if i in self.free else x
             for i, x in enumerate(values)
         ]
 
     def align(self, result: PyTree) -> PyTree:
         """Returns a result, a pytree, with these signs, in its own types."""
         leaves, tree = jax.tree.flatten(result)
-        for i in self.free:
+        for i, aligned in self.free.items():
             own = wide_leaves(leaves[i])[0]
-            leaves[i] = _nearest(own, self.known[i]).astype(leaves[i].dtype)
+            leaves[i] = aligned(own, self.known[i]).astype(leaves[i].dtype)
         return jax.tree.unflatten(tree, leaves)
 
 
@@ -139,31 +155,49 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
     except CheckError:
         # The function itself takes a result of other signs for a failure.
         return Signs()
-    results = zip(plain, *turned, strict=True)
-    moved = (
-        i
-        for i, (y, *several) in enumerate(results)
-        if any(rms(subtract(x, y)) > MOVED * rms(y) for x in several)
-    )
-    return Signs(frozenset(moved), known)
+    results = enumerate(zip(plain, *turned, strict=True))
+    free = {
+        i: _way(x, several)
+        for i, (x, *several) in results
+        if any(rms(subtract(y, x)) > MOVED * rms(x) for y in several)
+    }
+    return Signs(free, known)
 
 
-def _nearest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns an array with the signs that bring it nearest to `y`.
+def _way(plain: np.ndarray, turned: Sequence[np.ndarray]) -> _Align:
+    """Returns what undoes the signs of other vectors best.
 
-    The signs belong to its columns, to its rows, or to a form T that becomes S T S*.
+    The signs belong to the vectors along an axis, or to a form T that becomes S T S*.
     """
-    candidates = [x]
-    for axis in (-1, -2)[: x.ndim]:
-        inner = np.sum(np.conj(x) * y, axis, keepdims=True)
-        candidates += [x * _phases(inner)] if x.shape[axis] > 1 else []
-    if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1 and np.isfinite(x * y).all():
-        # conj(x) y is p p* times what is positive, if y is P x P*.
-        inner = np.conj(x) * y
-        _, vectors = np.linalg.eigh(inner + np.conj(np.swapaxes(inner, -1, -2)))
-        phase = _phases(vectors[..., -1])
-        candidates.append(x * phase[..., :, None] * np.conj(phase)[..., None, :])
-    return min(candidates, key=lambda turned: rms(subtract(turned, y)))
+    ways: list[_Align] = [lambda x, _: x]
+    ways += [
+        functools.partial(_along, axis=-i)
+        for i in range(1, plain.ndim + 1)
+        if plain.shape[-i] > 1
+    ]
+    if plain.ndim > 1 and plain.shape[-1] == plain.shape[-2] > 1:
+        ways.append(_as_form)
+
+    def left(way: _Align) -> float:
+        return sum(rms(subtract(way(x, plain), plain)) for x in turned)
+
+    return min(ways, key=left)
+
+
+def _along(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    """Returns an array whose vectors along an axis have the phases of those of `y`."""
+    return x * _phases(np.sum(np.conj(x) * y, axis, keepdims=True))
+
+
+def _as_form(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns S x S*, with the phases S that bring it nearest to `y`."""
+    # conj(x) y is p p* times what is positive, if y is P x P*.
+    inner = np.conj(x) * y
+    if not np.isfinite(inner).all():
+        return x
+    _, vectors = np.linalg.eigh(inner + np.conj(np.swapaxes(inner, -1, -2)))
+    phase = _phases(vectors[..., -1])
+    return x * phase[..., :, None] * np.conj(phase)[..., None, :]
 
 
 def _phases(inner: np.ndarray) -> np.ndarray:

@@ -153,6 +153,30 @@ def test_signs_of_vectors_are_free_and_nothing_else_is():
     assert set(said) == free
 
 
+@pytest.mark.parametrize("out_axes", [0, -1])
+def test_signs_belong_to_vectors_and_not_to_their_components(out_axes):
+    """Eigenvectors with one component negated were identical, as rows have no sign.
+
+    The vectors of a batch whose axis is the last were beyond with other signs.
+    """
+
+    def fn(m):
+        return {"v": jnp.linalg.eigh(m)[1]}
+
+    batched = jax.vmap(fn, out_axes=out_axes)
+    m = noise_programs.normal(8, 3, 6, 6)
+    args = (m + m.transpose(0, 2, 1),)
+    here = batched(*args)
+    signs = np.sign(noise_programs.normal(9, 3, 6))
+    several = np.moveaxis(signs[:, None, :], 0, out_axes)
+    component = np.moveaxis(signs[:, :, None], 0, out_axes)
+    assert np.ptp(signs) == 2
+    for turned, rung in ((several, "identical"), (component, "beyond")):
+        other = {"v": here["v"] * turned}
+        report = noise.explain(batched, other, here, draws=2)(KEY, *args)
+        assert report.rung["v"] == rung
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
 def test_a_product_with_a_factor_has_its_signs(shape):
     """The opposite of a solution by QR was identical, its signs called free.
