@@ -157,7 +157,7 @@ def decisions(
     """
     check_draws(draws, 1)
     spec = default() if spec is None else spec
-    acting = sampling.computation_part(spec)
+    acting = sampling.with_routines(spec)
     wanted = None if labels is None else _labels(labels)
 
     def search(call: sampling.BoundCall, key: Array) -> Decisions:

@@ -212,3 +212,13 @@ def test_what_answers_no_labels_is_refused():
     ):
         with pytest.raises(noise.NoiseError, match=message):
             noise.decisions(fn, ORDER, draws=1, labels=labels)(KEY, jnp.abs(X))
+
+
+def test_decisions_on_a_routines_result_flip():
+    """The sign of a singular determinant never flipped: nothing moves an argument."""
+    u, _, v = np.linalg.svd(jax.random.normal(KEY, (6, 6)))
+    m = np.float32(u @ np.diag([1, 1, 1, 1, 1, 1e-9]) @ v)
+    report = noise.decisions(lambda m: jnp.linalg.det(m) > 0)(KEY, m)
+    assert 0.1 < report[0].flipped < 0.9
+    apart = noise.decisions(lambda m: jnp.linalg.det(m) > 0)(KEY, u)
+    assert all(decision.flipped == 0 for decision in apart)
