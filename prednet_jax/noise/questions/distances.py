@@ -4,7 +4,8 @@ For each value v of the program, its difference d from the recorded value r, and
 differences e_k under noise, k = 1 .. draws, three sizes are compared:
 
     |d| / |r|      Euclidean norms over the value, one number for each execution in a
-                   loop; of integers and booleans the fraction that differs
+                   loop; of integers and booleans the fraction that differs. If |v| is
+                   larger than |r|, it takes its place
     |<d, u>| / |r| the part that all elements have in common, a factor (u along v) or a
                    shift (u constant), of which noise of many elements has little
     |d_i|          of each element, against the largest e_ki of similar elements
@@ -101,7 +102,7 @@ class NoiseEffect:
 
         `compared` are the executions that the run has: a loop may end earlier.
         """
-        drawn = np.stack([relative, *self._common(away)])
+        drawn = np.stack([relative, *self._common(relative, away)])
         self._drawn.append(np.where(compared, drawn, np.nan))
         if self._elements is not None:
             self._elements.see(away)
@@ -141,7 +142,7 @@ class NoiseEffect:
         quartile = np.take_along_axis(ordered, lower[None], 0)[0]
         largest = np.nanmax(levels, 0)
         bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * largest)
-        far = np.stack([relative, *self._common(away)])
+        far = np.stack([relative, *self._common(relative, away)])
         far[np.isinf(bounds)] = 0  # Noise alone makes an infinity, or a NaN.
         over = np.divide(
             far, bounds, out=np.where(far > 0, np.inf, 0), where=bounds > 0
@@ -165,13 +166,16 @@ class NoiseEffect:
         over = np.max([*over, ratios.max(1, initial=0)], axis=0)
         return Judged(over, agrees & (over <= 1), note)
 
-    def _common(self, away: np.ndarray) -> list[np.ndarray]:
+    def _common(self, relative: np.ndarray, away: np.ndarray) -> list[np.ndarray]:
         """Returns the relative size of what all elements have in common, [n] each."""
-        factor = np.abs(np.sum(away * self._values, 1)) / self._norms**2
-        if self._sketched:
-            return [factor]
-        shift = np.abs(away.sum(1)) / math.sqrt(max(1, away.shape[1])) / self._norms
-        return [factor, shift]
+        lengths = np.linalg.norm(away, axis=1)
+        units = np.where((lengths > 0) & np.isfinite(relative), lengths, np.inf)
+        parts = [np.sum(away * self._values, 1) / self._norms]
+        if not self._sketched:
+            parts.append(away.sum(1) / math.sqrt(max(1, away.shape[1])))
+        # As a share, since the whole may be divided by the other value's norm.
+        shares = [np.abs(part) / units for part in parts]
+        return [np.where(share > 0, relative, 0) * share for share in shares]
 
 
 class Distance(NamedTuple):

@@ -32,7 +32,7 @@ from prednet_jax.noise.rules.primitives import CUTS, OPAQUE, ROUTINES
 from prednet_jax.noise.specs import Identity, NoiseSpec, rounding
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.types import Function, PyTree
-from prednet_jax.noise.watch import Watched, execution_order
+from prednet_jax.noise.watch import Seen, Watched, execution_order
 
 
 class NotFinite(NamedTuple):
@@ -229,10 +229,11 @@ class _Search(Watched):
 
     `run` may replace the NaN and infinities that some equations make by 1. To describe
     and to replace takes long to compile, so both are done in a second program, for the
-    equations alone that make some in the first.
+    equations alone that make some in the first. If others make some in the second, such
+    as those of a loop that a NaN had kept from running, it is compiled again with them.
 
     Attributes:
-        found: paths of the equations that make some in a run of the first program.
+        found: paths of the equations that make some and are not described, in a run.
         described: paths of the equations that the second program describes.
         replaced: by number, whether an equation's are replaced; None in the first.
     """
@@ -260,9 +261,17 @@ class _Search(Watched):
         if all(np.isfinite(x).all() for x in result):
             return made[0].entry._replace(in_result=False) if made else None
         # An equation with infinite operands is not the cause; it reads a cause.
-        makers = list(dict.fromkeys(m.entry.path for m in made if m.of_finite))
-        firsts = {m.entry.path: m.entry for m in reversed(made)}
-        _, mended = self.run(key, makers) if makers else (made, result)
+        more, also, mended = True, made, result
+        while more:
+            known = {m.entry.path for m in made if m.of_finite}
+            both = [*made, *(m for m in also if m.entry.path not in known)]
+            causes = sorted((m for m in both if m.of_finite), key=lambda m: m.order)
+            firsts = {m.entry.path: m.entry for m in reversed(causes)}
+            also, mended = self.run(key, firsts) if firsts else (made, result)
+            more = any(m.of_finite and m.entry.path not in firsts for m in also)
+            # The program was compiled again, and has other orders.
+            made = self.run(key)[0] if more else made
+        makers = list(dict.fromkeys(m.entry.path for m in causes))
 
         def is_worse(result: Result) -> bool:
             pairs = zip(result, mended, strict=True)
@@ -317,18 +326,25 @@ class _Search(Watched):
             _, outcome = self.seen(lambda: self.finding(key))
             if not self.found:
                 return [], wide_leaves(jax.device_get(outcome.result()))
-            if self.found - self.described:
-                self.described |= self.found
-                self.compiled = self.call.hooked(self.spec, self._with)
         chosen = np.zeros(max(1, len(self.number)), bool)
         chosen[[self.number[path] for path in replaced]] = True
-        seen, outcome = self.seen(lambda: self.compiled(key, chosen))
+        seen, outcome = self._second(key, chosen)
+        while self.found - self.described:
+            seen, outcome = self._second(key, chosen)
         made = [
             self._described(path, tuple(map(int, step)), numbers.tolist())
             for (path, *step), numbers in seen.items()
         ]
         made.sort(key=lambda m: m.order)
         return made, wide_leaves(jax.device_get(outcome.result()))
+
+    def _second(self, key: Array, replaced: np.ndarray) -> tuple[Seen, Outcome]:
+        """Runs the second program, which describes all equations found so far."""
+        if self.found - self.described:
+            self.described |= self.found
+            self.labels.clear()
+            self.compiled = self.call.hooked(self.spec, self._with)
+        return self.seen(lambda: self.compiled(key, replaced))
 
     def _described(self, path: str, steps: tuple, numbers: list[float]) -> _Execution:
         """Returns an execution from the numbers that it has sent."""
@@ -353,16 +369,15 @@ class _Search(Watched):
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Watches the results of an equation, and replaces some."""
-        if self.replaced is None:
-            found = functools.partial(self.found.add, step.path)
-            for x in [] if step.bodies else filter(_may_be_nan, results):
-                nan, infinite, _ = _made(_floats(operands), x)
-                made = jnp.any(nan | infinite)
-                lax.cond(made, lambda: jax.debug.callback(found), lambda: None)
-        elif step.path in self.described:
+        if self.replaced is not None and step.path in self.described:
             heals = self.replaced[self.number[step.path]]
             look = functools.partial(self._looked_at, step, words, operands, heals)
             return [look(x) if _may_be_nan(x) else x for x in results]
+        found = functools.partial(self.found.add, step.path)
+        for x in [] if step.bodies else filter(_may_be_nan, results):
+            nan, infinite, _ = _made(_floats(operands), x)
+            made = jnp.any(nan | infinite)
+            lax.cond(made, lambda: jax.debug.callback(found), lambda: None)
         return results
 
     def _looked_at(

@@ -665,3 +665,24 @@ def test_what_a_decision_chose_is_not_listed_if_nothing_comes_of_it():
     found = against(recording, here, [here] * 8)
     assert not found
     assert [e.primitive for e in found.differing] == ["lt", "select_n"]
+
+
+def test_one_number_differs_from_another_as_the_other_does_from_it():
+    """As the whole value, whichever of the two is the larger one.
+
+    The size of the first step of JAX's `odeint` is such a number: it is computed from
+    an estimate of an error that is nothing but noise.
+    """
+    draws = np.array([0.62, 0.02, 0.03, 0.01, 0.02, 0.04, 0.01, 0.03])
+
+    def judged(value, other, noise):
+        effect = NoiseEffect(np.full((1, 1), value), 1e-7)
+        for away in noise:
+            far = np.abs(away) / max(value, value + away)
+            effect.see(np.array([far]), np.full((1, 1), away))
+        away = other - value
+        far = np.array([np.abs(away) / max(value, other)])
+        return effect.judge(far, np.full((1, 1), away))
+
+    assert judged(1.0, 2.3, -draws).over[0] <= 1
+    assert judged(1.0, 2.3, -draws / 2).over[0] > 1

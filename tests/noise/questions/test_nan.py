@@ -221,3 +221,30 @@ def test_a_nan_that_keeps_a_loop_from_ending_is_found():
 
     with pytest.raises(noise.NoiseError, match="does not converge"):
         noise.first_nan(turn)(np.float32(0.5))
+
+
+def test_a_nan_that_keeps_a_loop_from_running_is_the_cause_of_what_follows():
+    """The loop makes the same NaN, which is not seen until the first one is replaced.
+
+    So does the adaptive solver `odeint` of JAX with a NaN in the equation.
+    """
+
+    def rate(y):
+        return jnp.sqrt(y)
+
+    def solve(y):
+        def body(state):
+            now, _, step, y = state
+            ahead = step * rate(y)
+            taken = jnp.abs(ahead) < 5
+            after = jnp.where(taken, now + step, now), now, step + 0 * ahead
+            return *after, jnp.where(taken, y + ahead, y)
+
+        start = jnp.float32(0), jnp.float32(0), 0.25 + 0 * rate(y), y
+        loop = lax.while_loop(lambda s: (s[0] < 1) & (s[2] > 0), body, start)
+        return loop[3] / (loop[0] - loop[1])
+
+    entry = noise.first_nan(solve)(np.float32(-2))
+    assert entry.source.startswith(line(rate, "jnp.sqrt"))
+    assert (entry.kind, entry.step) == ("NaN", ())
+    assert noise.first_nan(solve)(np.float32(2)) is None
