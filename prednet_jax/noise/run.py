@@ -22,7 +22,7 @@ from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words, first_words, on_device, path_salt
-from prednet_jax.noise.rounding import elementwise, error_free
+from prednet_jax.noise.rounding import elementwise, error_free, whole
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.registry import HigherOrder
 from prednet_jax.noise.types import Atom, Params, PyTree, Values
@@ -310,6 +310,10 @@ def perturbed(
         x, indices, updates = exact
         ones = jnp.ones_like(x), indices, jnp.full_like(updates, 2)
         noisy = [jnp.where(compat.bind(equation, *ones)[0] != 1, noisy[0], x)]
+    if elementwise.keeps_exact(noise):
+        known = whole.is_exact(step.name, equation.params, results[0], exact)
+        if known is not None:
+            noisy = [jnp.where(known, results[0], noisy[0])]
     for i in step.factors:
         # A product with 1, -1 or 0 is exact: a direction, a mask.
         noisy = [jnp.where(jnp.abs(exact[i]) <= 1, results[0], noisy[0])]

@@ -223,8 +223,8 @@ class UlpPerturbation(Elementwise):
 
     Attributes:
         max_ulps: the largest number of ulps, from 1 to 2^20.
-        keep_exact: whether results of +, -, *, / and square root that are exact, such
-            as n - 1 for a whole number n, stay as they are.
+        keep_exact: whether exact results of +, -, *, / and square root, and of sums and
+            products of whole numbers, stay as they are.
     """
 
     max_ulps: int = integer(1, 1, 1 << 20)
@@ -330,7 +330,7 @@ def default() -> NoiseSpec:
     """Returns the default noise, for comparing devices or compilations.
 
     Sums are added in another order, drawn for each element, and every result moves by
-    up to one unit in the last place, but for exact ones of +, -, *, / and square root.
+    up to one unit in the last place, unless it is exact.
     """
     rounding = UlpPerturbation(keep_exact=True)
     return compose(ReductionOrder(granularity="element"), rounding)
@@ -340,8 +340,7 @@ def rounding() -> NoiseSpec:
     """Returns the default noise for the rounding errors of one program.
 
     Sums are added in another order, drawn for each element, and results are rounded up
-    or down at random. Exact ones of +, -, *, / and square root, such as n - 1 for a
-    whole number n, do not move.
+    or down at random. Exact results, such as counts, do not move.
     """
     return compose(ReductionOrder(granularity="element"), StochasticRounding())
 

@@ -62,7 +62,7 @@ class Exact(NamedTuple):
 # Runs that show the error of float64, and their noise.
 _DRAWS = 4
 _NOTHING = specs.Identity()
-_NOISE = with_routines(specs.UlpPerturbation())
+_NOISE = with_routines(specs.UlpPerturbation(keep_exact=True))
 
 
 def exact(

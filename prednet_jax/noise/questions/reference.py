@@ -56,7 +56,7 @@ LONG_CHAIN = "a longer chain of additions, or another formula"
 # in few runs. Noise that is n times as large makes it n times as frequent, so that 8
 # draws show what 128 would; a jump that no draw shows then comes in less than one run
 # of 300, as q (1 - q)^128 < 1 / 300 for every chance q of a jump.
-JUMPS = specs.compose(specs.default(), specs.UlpPerturbation(max_ulps=16))
+JUMPS = specs.compose(*RANDOM["order"], specs.UlpPerturbation(16, keep_exact=True))
 # From the finest on.
 FORMAT_RUNGS = tuple(
     sorted(specs.FORMATS, key=lambda n: specs.FORMATS[n].mantissa, reverse=True)

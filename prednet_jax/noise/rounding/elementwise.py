@@ -135,6 +135,18 @@ def has_noise(dtype: np.dtype) -> bool:
     return dtype.name in (*FLOATS, "complex64", "complex128")
 
 
+def keeps_exact(spec: specs.NoiseSpec) -> bool:
+    """Returns whether a noise leaves all results without a rounding error alone."""
+    parts = [p for p in specs.parts(spec) if isinstance(p, specs.Elementwise)]
+    return all(
+        _reads_error(part)
+        and getattr(part, "mode", "rr") == "rr"
+        and getattr(part, "mantissa_bits", None) is None
+        and getattr(part, "virtual_precision", None) is None
+        for part in parts
+    )
+
+
 def round_operand(spec: specs.ReducedPrecision, x: Array) -> Array:
     """Rounds an operand of dot or conv to nearest-even in a narrower format.
 

@@ -1,0 +1,81 @@
+"""Finds the sums and products of whole numbers that no order and no rounding changes.
+
+Whole numbers below 2^(m + 1), for a mantissa of m bits, have no rounding error. So
+neither has a sum of them, in any order, if the sum of their magnitudes is below that:
+counts, numbers of positions, products of one-hot rows.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from jax import Array, lax
+from jax import numpy as jnp
+
+from prednet_jax.noise.types import Params
+
+# The number of terms of one result, from the parameters and the operands.
+_TERMS: Mapping[str, Callable[..., int]] = MappingProxyType(
+    {
+        "reduce_sum": lambda params, x: _size(x, params["axes"]),
+        "cumsum": lambda params, x: x.shape[params["axis"]],
+        "reduce_window_sum": lambda params, x: math.prod(params["window_dimensions"]),
+        "dot_general": lambda params, x, y: _size(x, params["dimension_numbers"][0][0]),
+        "conv_general_dilated": lambda params, x, kernel: (
+            kernel.size // kernel.shape[params["dimension_numbers"].rhs_spec[0]]
+        ),
+        "scatter-add": lambda params, x, indices, updates: (
+            1 + math.prod(indices.shape[:-1])
+        ),
+        "scatter-sub": lambda params, x, indices, updates: (
+            1 + math.prod(indices.shape[:-1])
+        ),
+        "add_any": lambda params, *terms: len(terms),
+    }
+)
+_POWERS = frozenset({"integer_pow", "reduce_prod", "cumprod"})
+
+
+def is_exact(
+    name: str, params: Params, value: Array, operands: Sequence[Array]
+) -> Array | None:
+    """Returns where a result is a sum or a product of whole numbers without rounding.
+
+    Args:
+        name: the primitive's name.
+        params: its parameters.
+        value: its result, of a real floating-point type.
+        operands: its operands.
+
+    Returns:
+        Booleans that broadcast to the value, or None for other primitives and types.
+    """
+    numbers = [operands[0], operands[2]] if name.startswith("scatter") else operands
+    if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in numbers):
+        return None
+    limit = 2.0 ** (jnp.finfo(value.dtype).nmant + 1)
+    if name in _POWERS and params.get("y", 0) >= 0:
+        # A partial product of whole numbers is not above the product, unless it is 0.
+        return _whole(operands[0], None) & (abs(value) < limit)
+    if name not in _TERMS:
+        return None
+    axes = params["axes"] if name == "reduce_sum" else None
+    largest = [_largest(x, axes) for x in numbers]
+    product = name in ("dot_general", "conv_general_dilated")
+    most = math.prod(largest) if product else jnp.max(jnp.stack(largest), axis=0)
+    whole = jnp.stack([_whole(x, axes) for x in numbers]).all(axis=0)
+    return whole & (_TERMS[name](params, *operands) * most < limit)
+
+
+def _size(x: Array, axes: Sequence[int]) -> int:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def _whole(x: Array, axes: Sequence[int] | None) -> Array:
+    rounded = lax.floor(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+    return jnp.all(x == rounded, axis=axes)
+
+
+def _largest(x: Array, axes: Sequence[int] | None) -> Array:
+    wide = x.dtype if x.dtype == jnp.float64 else jnp.float32
+    return jnp.max(abs(x).astype(wide), axis=axes, initial=0)
