@@ -133,10 +133,10 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         call, key = sampling.BoundCall(fn, args, kwargs), jax.random.key(0)
         search = _Search(call, Identity())
         try:
-            first = search.first(key, *search.run(key))
-            if first is not None and first.in_result:
-                return first
-            return _unwatched(call) or first
+            made, result = search.run(key)
+            seen = any(np.isnan(x).any() for x in result)
+            unseen = None if seen else _unwatched(call)
+            return unseen or search.first(key, made, result)
         except LoopError:
             # A NaN may be why a loop does not end.
             search = _Search(call, Identity())

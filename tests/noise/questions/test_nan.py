@@ -92,6 +92,9 @@ def test_a_nan_that_no_watched_equation_makes_is_told():
 
     first = noise.first_nan(fn)(jnp.ones(3))
     assert first.path == "['b']"
+    # An infinity that the program makes does not hide it.
+    beside = noise.first_nan(lambda x: (fn(x), x / 0))(jnp.ones(3))
+    assert (beside.path, beside.primitive) == ("[0]['b']", "compilation")
     assert "3 elements of a result that has none where equations" in str(first)
     report = str(noise.nan_rate(fn, noise.parse("ulp"))(KEY, jnp.ones(3)))
     assert "the run without noise gives one too" in report
