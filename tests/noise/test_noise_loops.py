@@ -231,7 +231,7 @@ def test_a_loop_that_does_not_end_in_float64_is_named():
     assert f"not compared with float64: in float64 the loop at {line}" in str(table)
 
 
-def test_a_loop_that_does_not_end_for_padded_rows_is_named():
+def test_rows_are_padded_with_copies_if_a_loop_does_not_end_for_zeros():
     def roots(x):
         start = x + 1, x
         return lax.while_loop(
@@ -241,10 +241,8 @@ def test_a_loop_that_does_not_end_for_padded_rows_is_named():
         )[0]
 
     rows = jnp.array([[1.0], [4.0], [9.0]])
-    with pytest.raises(
-        noise.NoiseError, match=r"^called padded to 4 rows: in this way"
-    ):
-        noise.invariance(jax.vmap(roots))(rows)
+    variants = {v.name: v for v in noise.invariance(jax.vmap(roots))(rows).variants}
+    assert variants["padded to 4 rows"].rung in ("identical", "order", "rounding")
     with pytest.raises(noise.NoiseError, match=r"^called compiled: in this way"):
         noise.invariance(jax.vmap(to_and_fro))(rows[:, 0])
 

@@ -308,11 +308,15 @@ def _ways(
         xp = np if isinstance(x, np.ndarray) else jnp  # `jnp.pad` takes no PRNG keys.
         return xp.concatenate([x, xp.zeros_like(x[: size - rows])])
 
-    padded = list(map(longer, given))
-
     @loops.without_checks()  # Rows of zeros may fail one.
     def with_padding() -> list[np.ndarray]:
-        return [np.asarray(x)[:rows] for x in compiled(padded, others)]
+        try:
+            with loops.naming_failures():
+                results = compiled(list(map(longer, given)), others)
+        except loops.LoopError:
+            # For zeros a loop of the function may never end, but it does for its rows.
+            results = compiled([x[np.arange(size) % rows] for x in given], others)
+        return [np.asarray(x)[:rows] for x in results]
 
     return ways | {
         f"padded to {size} rows": with_padding,
