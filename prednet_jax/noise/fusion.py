@@ -66,7 +66,7 @@ def held(
         hold = acts or (joined and name in CHEAP)
         if hold:
             noisy.update(v for v, n in zip(outvars, counts, strict=True) if n == 1)
-        elif joined and (name in PASSED_ON or _joined_body(equation) is not None):
+        elif joined and (name in PASSED_ON or joined_body(equation) is not None):
             noisy.update(outvars)
         # Noise uses its operand several times. Where that is put together from parts,
         # its code has branches, in which XLA computes the parts anew for each use.
@@ -103,7 +103,7 @@ def readers(
             if name == "broadcast_in_dim" and 1 < atoms[0].aval.size < size:
                 # Each copy computes the operand anew.
                 counts[0] *= 2
-        elif (body := _joined_body(equation)) is not None:
+        elif (body := joined_body(equation)) is not None:
             inner, _ = compat.open_jaxpr(body)
             inside = readers(inner, results)
             counts = [inside[var] for var in inner.invars]
@@ -113,7 +113,7 @@ def readers(
     return reads
 
 
-def _joined_body(equation: compat.Equation) -> compat.Jaxpr | None:
+def joined_body(equation: compat.Equation) -> compat.Jaxpr | None:
     """Returns the body of an equation that is inlined into its program, or None."""
     rule = registry.higher_order(equation.primitive.name)
     if rule is None or not rule.joins:

@@ -26,7 +26,13 @@ from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.rounding import elementwise
 from prednet_jax.noise.rounding.steps import is_wider
 from prednet_jax.noise.rules import registry
-from prednet_jax.noise.rules.primitives import KERNELS, MATRIX_PRODUCTS, ROUTINES
+from prednet_jax.noise.rules.primitives import (
+    FRACTIONS,
+    INTEGRAL,
+    KERNELS,
+    MATRIX_PRODUCTS,
+    ROUTINES,
+)
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder
 from prednet_jax.noise.types import Atom, Aval, Values
 
@@ -76,6 +82,7 @@ class Step:
         scope: the named scopes around it, outermost first.
         action: the noise that acts on it; empty for a higher-order equation.
         factors: positions of factors that were converted from integers or booleans.
+        counts: whether the operands may be whole numbers.
         within: the program that contains the equation, and the step around it.
         held: for each result, whether `fusion.materialised` is applied to it.
         bodies: plans of the programs inside, by label; see `HigherOrder`.
@@ -88,6 +95,7 @@ class Step:
     action: Action
     within: "tuple[compat.Jaxpr, Step | None]"
     factors: tuple[int, ...] = ()
+    counts: bool = False
     held: tuple[bool, ...] = ()
     bodies: "dict[str, Plan]" = field(default_factory=dict)
 
@@ -200,10 +208,15 @@ def _plan(
     path: str = "",
     around: Step | None = None,
     readers: Sequence[int] | None = None,
+    fractions: Collection[int] = (),
 ) -> Plan:
-    """Plans one program, inside the step `around`; `readers` count for each result."""
+    """Plans one program, inside the step `around`.
+
+    `readers` count for each result, and `fractions` are ids as for `_fractions`.
+    """
     opened, consts = compat.open_jaxpr(jaxpr)
-    steps, drawn = _steps(noise, opened, path, around)
+    fractions = _fractions(opened, fractions)
+    steps, drawn = _steps(noise, opened, path, around, fractions)
     reads = fusion.readers(opened, readers)
     held = fusion.held([(s.equation, s.atoms, s.action.any) for s in steps], reads)
     for step, hold in zip(steps, held, strict=True):
@@ -217,14 +230,19 @@ def _plan(
         with compat.axes_in_scope(rule.axes(equation.params)):
             for label, body in rule.programs(equation).items():
                 inside = f"{step.path}{label}/"
-                step.bodies[label] = _plan(noise, body, inside, step, counts)
+                given = _handed(equation, body, fractions) if rule.joins else ()
+                step.bodies[label] = _plan(noise, body, inside, step, counts, given)
         if rule.inlined:
             drawn += [inner for body in step.bodies.values() for inner in body.to_draw]
     return Plan(opened, consts, path, noise, steps, drawn)
 
 
 def _steps(
-    noise: Noise, jaxpr: compat.Jaxpr, path: str, around: Step | None
+    noise: Noise,
+    jaxpr: compat.Jaxpr,
+    path: str,
+    around: Step | None,
+    fractions: set[int],
 ) -> tuple[list[Step], list[Step]]:
     """Returns the steps of a jaxpr, without bodies, with chains of sums merged."""
     paths = _paths(path, jaxpr)
@@ -252,7 +270,8 @@ def _steps(
         if equation.primitive.name == "mul":
             some = enumerate(atoms)
             factors = tuple(k for k, atom in some if id(atom) in converted)
-        return Step(equation, atoms, paths[i], scope, action, within, factors)
+        counts = fractions.isdisjoint(map(id, atoms))
+        return Step(equation, atoms, paths[i], scope, action, within, factors, counts)
 
     joined: dict[int, Step] = {}
     absorbed: set[int] = set()
@@ -282,6 +301,36 @@ def _converted(jaxpr: compat.Jaxpr) -> set[int]:
         if moved or cast:
             found.add(id(equation.outvars[0]))
     return found
+
+
+def _fractions(jaxpr: compat.Jaxpr, given: Collection[int] = ()) -> set[int]:
+    """Returns the ids of the float variables that are hardly ever whole numbers.
+
+    They are results of divisions and of functions such as exp, and what copies, sums
+    and products make of these. `given` are the ids of such arguments.
+    """
+    found = set(given)
+    for equation in jaxpr.eqns:
+        made = equation.outvars
+        if (body := fusion.joined_body(equation)) is not None:
+            inner, _ = compat.open_jaxpr(body)
+            inside = _fractions(inner, _handed(equation, inner, found))
+            results = zip(made, inner.outvars, strict=True)
+            made = [var for var, result in results if id(result) in inside]
+        elif equation.primitive.name not in FRACTIONS and (
+            equation.primitive.name in INTEGRAL
+            or found.isdisjoint(map(id, equation.invars))
+        ):
+            continue
+        found |= {id(var) for var in made if has_floats([var.aval])}
+    return found
+
+
+def _handed(equation: compat.Equation, body: compat.Jaxpr, found: set[int]) -> set[int]:
+    """Returns the ids of a body's arguments for which those of its call were found."""
+    inner, _ = compat.open_jaxpr(body)
+    pairs = zip(equation.invars, inner.invars, strict=True)
+    return {id(var) for atom, var in pairs if id(atom) in found}
 
 
 def _paths(prefix: str, jaxpr: compat.Jaxpr) -> list[str]:

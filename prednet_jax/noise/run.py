@@ -310,7 +310,7 @@ def perturbed(
         x, indices, updates = exact
         ones = jnp.ones_like(x), indices, jnp.full_like(updates, 2)
         noisy = [jnp.where(compat.bind(equation, *ones)[0] != 1, noisy[0], x)]
-    if elementwise.keeps_exact(noise):
+    if step.counts and elementwise.keeps_exact(noise):
         known = whole.is_exact(step.name, equation.params, results[0], exact)
         if known is not None:
             noisy = [jnp.where(known, results[0], noisy[0])]

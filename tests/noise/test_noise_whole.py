@@ -94,3 +94,11 @@ def test_counts_have_all_their_digits():
     assert [one.rung for one in explained.leaves] == ["beyond", "identical"]
     allowed = noise.tolerance(over_capacity)(key, chosen)
     assert max(one.rtol for one in jax.tree.leaves(allowed)) < 1e-5
+
+
+def test_operands_may_be_literals_of_the_program():
+    def shifted(x):
+        return x + lax.integer_pow(3.0, 2)
+
+    noisy = noise.inject(shifted, noise.parse("stochastic_rounding"))
+    assert noisy(jax.random.key(0), jnp.ones(2)).tolist() == [10, 10]

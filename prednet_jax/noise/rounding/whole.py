@@ -5,10 +5,12 @@ neither has a sum of them, in any order, if the sum of their magnitudes is below
 counts, numbers of positions, products of one-hot rows.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
@@ -34,6 +36,7 @@ _TERMS: Mapping[str, Callable[..., int]] = MappingProxyType(
     }
 )
 _POWERS = frozenset({"integer_pow", "reduce_prod", "cumprod"})
+PRIMITIVES = _POWERS | _TERMS.keys()
 
 
 def is_exact(
@@ -50,32 +53,33 @@ def is_exact(
     Returns:
         Booleans that broadcast to the value, or None for other primitives and types.
     """
+    if name not in PRIMITIVES:
+        return None
+    operands = [jnp.asarray(x) for x in operands]  # Literals are no arrays.
     numbers = [operands[0], operands[2]] if name.startswith("scatter") else operands
     if any(jnp.issubdtype(x.dtype, jnp.complexfloating) for x in numbers):
         return None
     limit = 2.0 ** (jnp.finfo(value.dtype).nmant + 1)
-    if name in _POWERS and params.get("y", 0) >= 0:
+    if name in _POWERS:
         # A partial product of whole numbers is not above the product, unless it is 0.
-        return _whole(operands[0], None) & (abs(value) < limit)
-    if name not in _TERMS:
-        return None
+        whole = _largest(operands[0], range(operands[0].ndim)) < np.inf
+        return whole & (abs(value) < limit) if params.get("y", 0) >= 0 else None
+    terms = _TERMS[name](params, *operands)
     axes = params["axes"] if name == "reduce_sum" else None
-    largest = [_largest(x, axes) for x in numbers]
+    largest = [_largest(x, range(x.ndim) if axes is None else axes) for x in numbers]
     product = name in ("dot_general", "conv_general_dilated")
-    most = math.prod(largest) if product else jnp.max(jnp.stack(largest), axis=0)
-    whole = jnp.stack([_whole(x, axes) for x in numbers]).all(axis=0)
-    return whole & (_TERMS[name](params, *operands) * most < limit)
+    most = functools.reduce(lax.mul if product else lax.max, largest)
+    # The bound is computed in float32, where its own rounding stays below 2^-20.
+    return most * np.float32(terms) <= np.float32(limit * (1 - 2.0**-20))
 
 
 def _size(x: Array, axes: Sequence[int]) -> int:
     return math.prod(x.shape[axis] for axis in axes)
 
 
-def _whole(x: Array, axes: Sequence[int] | None) -> Array:
-    rounded = lax.floor(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
-    return jnp.all(x == rounded, axis=axes)
-
-
-def _largest(x: Array, axes: Sequence[int] | None) -> Array:
-    wide = x.dtype if x.dtype == jnp.float64 else jnp.float32
-    return jnp.max(abs(x).astype(wide), axis=axes, initial=0)
+def _largest(x: Array, axes: Sequence[int]) -> Array:
+    """Returns the largest magnitude of whole numbers, or infinity with any other."""
+    size = lax.convert_element_type(abs(x), jnp.float32)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        size = lax.select(x == lax.floor(x), size, lax.full_like(size, np.inf))
+    return lax.reduce_max(size, tuple(axes))

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import compat
 from prednet_jax.noise.order import collectives, partials, products
 from prednet_jax.noise.order.partials import Cut, LeftAlone
+from prednet_jax.noise.rounding import whole
 from prednet_jax.noise.rules import control_flow, registry
 from prednet_jax.noise.types import names_in
 
@@ -106,6 +107,10 @@ ROUNDING = names_in(
     "symmetric_product triangular_solve tridiagonal_solve spsolve random_gamma "
     "igamma_grad_a random_gamma_grad log2 one_minus_square"
 )
+
+# The results of these are hardly ever whole numbers, and those of `INTEGRAL` always.
+FRACTIONS = ROUNDING - {"add", "add_any", "sub", "mul", "square"} - whole.PRIMITIVES
+INTEGRAL = names_in("ceil floor round sign")
 
 # The results of these have no rounding error: copies, choices, comparisons, bits,
 # integers, tokens, devices. (Drawn random numbers have no exact value.)
