@@ -19,6 +19,7 @@ from prednet_jax.noise import compat
 from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import Plan, Step
 from prednet_jax.noise.random_bits import Words
+from prednet_jax.noise.rules.control_flow import body_operands
 from prednet_jax.noise.run import Call, Drawn, Evaluation
 from prednet_jax.noise.types import Values
 
@@ -114,10 +115,10 @@ class Watched(Evaluation):
     ) -> list[Array]:
         """Evaluates a body, whose operands get the marks of the equation's operands.
 
-        They correspond where their order identifies them.
+        They correspond if there are as many.
         """
-        given = self._operands.get(call.step.path, [])
-        given = given[1:] if call.step.name == "cond" else given
+        around = self._operands.get(call.step.path, [])
+        given = body_operands(call.step.name, call.params, around, label)
         for inner, outer in zip(operands, given, strict=False):
             mark = self.marked(outer) if len(given) == len(operands) else None
             if mark is not None and self.marked(inner) is None:

@@ -395,7 +395,7 @@ class _Search(Watched):
             ]
             about = len(self.labels), step, tuple(place.starts), kinds
             self.labels[step.path] = about
-        which = jnp.argmax(jnp.ravel(made))
+        which = lax.argmax(jnp.ravel(made), 0, np.int32)
 
         def numbers() -> Array:
             of_finite = jnp.any(made & ~had_any)

@@ -149,6 +149,21 @@ def _cond(call: Call, words: Words, operands: list) -> list:
     return list(compat.branch(params, index, branches, words, *args))
 
 
+def body_operands(name: str, params: Params, operands: Values, label: str) -> Values:
+    """Returns the operands of an equation that one of its bodies gets, in its order."""
+    if name == "cond":
+        return operands[1:]
+    if name == "while" and label == "[cond]":
+        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        return [*operands[:n_cond], *operands[n_cond + n_body :]]
+    if name == "while":
+        return operands[params["cond_nconsts"] :]
+    if name == "custom_linear_solve":
+        _, of_solve, _, b = _split(params, operands)
+        return [*of_solve, *b]
+    return operands
+
+
 def _remat(call: Call, words: Words, operands: list) -> list:
     params = call.params
     if params["differentiated"]:

@@ -1,3 +1,4 @@
+import functools
 import inspect
 import json
 import os
@@ -686,3 +687,34 @@ def test_one_number_differs_from_another_as_the_other_does_from_it():
 
     assert judged(1.0, 2.3, -draws).over[0] <= 1
     assert judged(1.0, 2.3, -draws / 2).over[0] > 1
+
+
+def _through_a_solve(matrix, x, limit):
+    return jnp.linalg.solve(matrix @ matrix.T, x)
+
+
+def _through_a_loop(matrix, x, limit):
+    """A loop whose predicate and whose body each read something from outside."""
+
+    def body(state):
+        count, x = state
+        return count + 1, 0.5 * jnp.sin(matrix @ x)
+
+    return lax.while_loop(lambda state: state[0] < limit, body, (limit - 3, x))[1]
+
+
+@pytest.mark.parametrize("through", [_through_a_solve, _through_a_loop])
+def test_what_a_body_gets_is_known_to_come_from_the_line_before(through):
+    """The line was listed after all of the body, if its value is read again later."""
+
+    def function(factor, matrix, x, limit):
+        x = jnp.tanh(x)
+        x = x if factor is None else x * factor
+        return through(matrix, x, limit), jnp.sum(x)
+
+    matrix = 0.1 * jax.random.normal(KEY, (6, 6)) + jnp.eye(6)
+    args = matrix, X[0, :6], jnp.float32(3)
+    recording = noise.record(functools.partial(function, None))(*args)
+    planted = functools.partial(function, np.float32(1.03))
+    report = noise.first_difference(planted, recording)(KEY, *args)
+    assert report[0].path == "1:mul"

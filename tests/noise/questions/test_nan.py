@@ -251,3 +251,11 @@ def test_a_nan_that_keeps_a_loop_from_running_is_the_cause_of_what_follows():
     assert entry.source.startswith(line(rate, "jnp.sqrt"))
     assert (entry.kind, entry.step) == ("NaN", ())
     assert noise.first_nan(solve)(np.float32(2)) is None
+
+
+def test_a_function_that_computes_in_float64_inside():
+    def root(x):
+        with jax.enable_x64(True):
+            return jnp.sqrt(x.astype(jnp.float64) - 2)
+
+    assert noise.first_nan(root)(jnp.float32([3, 1])).primitive == "sqrt"
