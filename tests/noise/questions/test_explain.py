@@ -194,6 +194,17 @@ def test_a_product_with_a_factor_has_its_signs(shape):
     assert "signs" not in report.leaves[0].reason
 
 
+def test_float64_is_right_about_whole_numbers():
+    """Noise moved 2 n + 1 below a whole number in float64: it erred by one itself."""
+
+    def fn(n):
+        return jnp.floor(n * 2 + 1)
+
+    n = jnp.arange(1.0, 9)
+    report = noise.explain(fn, fn(n).at[3].add(1), fn(n), draws=2)(KEY, n)
+    assert (report.closer, report.error_b) == ("b", 0)
+
+
 def test_where_float64_is_no_better_it_says_so():
     def chaotic(x):
         step = lambda x, _: (np.float32(3.9) * x * (np.float32(1) - x), None)  # noqa: E731
