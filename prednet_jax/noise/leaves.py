@@ -68,8 +68,16 @@ def describe_leaves(tree: PyTree) -> list[Leaf]:
 
 
 def own_leaves(tree: PyTree) -> Result:
-    """Returns the leaves in their own types; it raises the errors of `as_array`."""
-    return [as_array(x, path) for path, x in named_leaves(tree)]
+    """Returns the leaves in their own types; it raises the errors of `as_array`.
+
+    A result without any leaf, as of a function that forgets to return one, is refused.
+    """
+    if not (named := named_leaves(tree)):
+        raise NoiseError(
+            f"the result is {shown(tree)}: expected numbers; let the function return "
+            "its arrays"
+        )
+    return [as_array(x, path) for path, x in named]
 
 
 def wide_leaves(tree: PyTree) -> Result:

@@ -34,6 +34,11 @@ class Silent:
 SERIES = Several()
 
 
+def forgets(x):
+    """Forgets to return what it computes: its tolerance passed everything."""
+    return None, [] * len(x)
+
+
 def decisions(labels):
     noise.decisions(lambda x: jnp.eye(3) * x, ULP, labels=labels)(KEY, X)
 
@@ -94,6 +99,19 @@ CASES = [
     (
         lambda: noise.devices(jnp.sum, mesh={"d": 1}, in_specs=SERIES)(KEY, X),
         "in_specs holds 0  *1.0 1  *2.0: expected PartitionSpecs",
+    ),
+    *(
+        (lambda tool=tool: tool(forgets)(KEY, X), r"the result is \(None, \[\]\): exp")
+        for tool in (noise.digits, noise.tolerance, noise.nan_rate)
+    ),
+    (lambda: noise.noise_reference(forgets, X), r"the result is \(None, \[\]\): expec"),
+    (
+        lambda: noise.explain(forgets, forgets(X), forgets(X))(KEY, X),
+        r"the result is \(None, \[\]\): expected numbers",
+    ),
+    (
+        lambda: noise.invariance(forgets)(X),
+        r"the result is \(None, \[\]\): expected num",
     ),
     (lambda: noise.load_recording(9), "path=9: expected the path of a file"),
     (lambda: noise.record(jnp.sin)(X).save(None), "path=None: expected the path of"),

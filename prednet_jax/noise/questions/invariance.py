@@ -21,7 +21,7 @@ from prednet_jax.noise import compat, loops
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
-from prednet_jax.noise.leaves import as_array, named_leaves, rms, wide_leaves
+from prednet_jax.noise.leaves import named_leaves, own_leaves, rms, wide_leaves
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.sampling import BoundCall, reporting
@@ -251,8 +251,8 @@ def _check_rows(batched: _BatchedCall, shapes: Outcome) -> None:
 
 def _check_numbers(result: PyTree) -> None:
     """Refuses a result that holds a NaN."""
-    for path, x in named_leaves(result):
-        where = np.argwhere(np.isnan(as_array(x, path)))
+    for (path, _), x in zip(named_leaves(result), own_leaves(result), strict=True):
+        where = np.argwhere(np.isnan(x))
         if len(where):
             at = f"{path}{where[0].tolist()}"
             raise NoiseError(f"{at} is NaN: expected a result without NaN")
