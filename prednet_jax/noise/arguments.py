@@ -157,7 +157,7 @@ def _outcome(result: PyTree, given: Sequence[PyTree], definition: PyTree) -> Out
         known = [i for i, x in enumerate(given) if x is leaf]
         if _is_array(leaf):
             values.append(_ARRAY)
-            arrays.append(leaf)
+            arrays.append(_native(leaf))
         elif isinstance(leaf, np.ndarray | np.void):
             # JAX compares values, and these refuse to be compared.
             raise NoiseError(

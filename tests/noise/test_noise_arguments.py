@@ -138,3 +138,5 @@ def test_arrays_of_another_order_of_bytes_are_taken():
     assert noise.digits(fn, ULP, draws=2)(KEY, there).shape == X.shape
     report = noise.first_difference(fn, noise.record(fn)(there))(KEY, X)
     assert len(report) == 0
+    digits = noise.digits(lambda x: {"y": x * 3, "there": there})(KEY, X)
+    assert digits["there"].shape == X.shape
