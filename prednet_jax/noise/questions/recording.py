@@ -21,7 +21,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from prednet_jax.noise import files, random_bits
-from prednet_jax.noise._inject import evaluate, traced
+from prednet_jax.noise._inject import evaluate
 from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
@@ -222,8 +222,8 @@ class Watch(Watched):
         """Prepares runs of a call; `spec` is the noise of each run, if any."""
         super().__init__(EXECUTIONS)
         self.name = getattr(call.fn, "__name__", type(call.fn).__name__)
-        arguments = call.arguments()
-        pure, self._arrays = BoundCall(call.fn, *arguments).pure()
+        arguments, program = call.arguments(), call.program
+        self._arrays = call.pure()[1]
         # By the path of an equation, for each of its results, the sources in its
         # bodies.
         self._left: dict[str, list[tuple[int, ...]]] = {}
@@ -232,7 +232,6 @@ class Watch(Watched):
         def watched(key: Array, *arrays: Array) -> None:
             self._marks.clear()
             self._left.clear()
-            program = traced(pure, arrays)
             plain, inside = array_paths(arguments)
             for path, x in zip([*plain, *inside], arrays, strict=True):
                 self._note(f"argument{path}", "argument", x)

@@ -29,16 +29,24 @@ from jax import Array
 from prednet_jax.noise import random_bits, specs
 from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
-from prednet_jax.noise.arguments import Outcome, pure, split
+from prednet_jax.noise.arguments import Outcome, is_number, pure, split
 from prednet_jax.noise.errors import NoiseError, check_function
 from prednet_jax.noise.leaves import (
     Leaf,
     Result,
+    describe_leaves,
+    named_leaves,
     own_leaves,
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.loops import LoopError, asking, deciding, without_checks
+from prednet_jax.noise.loops import (
+    LoopError,
+    asking,
+    calls_host,
+    deciding,
+    without_checks,
+)
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.rules.primitives import KERNELS, ROUTINES
 from prednet_jax.noise.run import Evaluation, Plain
@@ -52,6 +60,8 @@ _SILENCE = 60.0
 # What the current question does now, one text; outside of all questions there is none.
 _DOING: ContextVar[list[str]] = ContextVar("doing", default=[])  # noqa: B039
 _NOTHING = specs.Identity()
+# Two calls of a function that calls the host agree to so many epsilon of the type.
+_REPEATED = 64
 
 Answer = TypeVar("Answer")
 
@@ -200,6 +210,26 @@ class BoundCall:
         if any(deciding(params) is not None for params in loops):
             _ = self.plain
 
+    def check_repeats(self) -> None:
+        """Refuses a function that changes from call to call by functions of the host.
+
+        Its noise would include the change. Last digits may differ, as sums of atomics
+        on a GPU do.
+        """
+        if not calls_host(self.program.jaxpr, ("pure_callback", "io_callback")):
+            return
+        first, second = (jax.device_get(self.result()) for _ in range(2))
+        pairs = zip(named_leaves(first), jax.tree.leaves(second), strict=True)
+        for (path, x), y in ((p, y) for p, y in pairs if is_number(y)):
+            (leaf,), (before, after) = describe_leaves(x), wide_leaves([x, y])
+            few = _REPEATED * leaf.epsilon
+            largest = np.abs(before[np.isfinite(before)]).max(initial=0)
+            if not np.allclose(before, after, few, few * largest, equal_nan=True):
+                raise NoiseError(
+                    f"{path}: the function gives another result when it is called "
+                    "again; expected a pure function"
+                )
+
     def reaches(self, spec: NoiseSpec) -> list[Reach]:
         """Returns the reach of noise for each array of the result, in order."""
         jaxpr, shapes = self.program
@@ -240,6 +270,7 @@ def keyed(
         call = BoundCall(fn, args, kwargs)
         with reporting():
             call.check_ends()
+            call.check_repeats()
             return answer(call, key)
 
     return ask

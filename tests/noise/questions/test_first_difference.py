@@ -238,6 +238,40 @@ def test_a_file_is_read_on_another_machine(recording, tmp_path):
     assert os.listdir(tmp_path) == ["run.npz"]
 
 
+def test_what_changes_when_it_is_traced_is_no_noise():
+    """Each noisy run had another random number: 67 % were within noise."""
+    random = np.random.default_rng(0)
+
+    def fn(x):
+        return jnp.tanh(x) * np.float32(random.random())
+
+    report = noise.first_difference(fn, noise.record(fn)(X))(KEY, X)
+    assert report[0].primitive == "mul"
+    assert report[0].expected < 1e-6
+
+
+def test_a_host_that_changes_from_call_to_call_is_no_noise():
+    """Every tool but `tolerance` took its random numbers for noise."""
+    random = np.random.default_rng(0)
+
+    def host(x):
+        return np.float32(random.random()) * x
+
+    def fn(x):
+        return jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x * 3)
+
+    tools = [
+        noise.digits(fn),
+        noise.explain(fn, X, X),
+        noise.decisions(fn),
+        noise.nan_rate(fn),
+        noise.first_difference(fn, noise.record(fn)(X)),
+    ]
+    for tool in tools:
+        with pytest.raises(noise.NoiseError, match="another result when it is called"):
+            tool(KEY, X)
+
+
 def test_what_is_no_recording_is_named(recording, tmp_path):
     file, other = tmp_path / "run.npz", tmp_path / "other.npz"
     recording.save(file)
