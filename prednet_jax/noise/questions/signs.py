@@ -4,6 +4,7 @@ docs/noise/explain.md explains when a leaf depends on them and how it is compare
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -165,27 +166,27 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
 
 
 def _way(plain: np.ndarray, turned: Sequence[np.ndarray]) -> _Align:
-    """Returns what undoes the signs of other vectors best.
+    """Returns what undoes the signs of other vectors.
 
-    The signs belong to the vectors along an axis, or to a form T that becomes S T S*.
+    A sign belongs to the whole array, or to each of a batch, to each vector along an
+    axis, or to a form T that becomes S T S*. The fewest signs that suffice are taken.
     """
-    ways: list[_Align] = [lambda x, _: x]
-    ways += [
-        functools.partial(_along, axis=-i)
-        for i in range(1, plain.ndim + 1)
-        if plain.shape[-i] > 1
-    ]
+    last = [tuple(range(-i, 0)) for i in range(plain.ndim, 0, -1)]
+    axes = [*last, *((-i,) for i in range(2, plain.ndim + 1))]
+    several = [x for x in axes if math.prod(plain.shape[i] for i in x) > 1]
+    ways: list[_Align] = [functools.partial(_along, axis=x) for x in several]
     if plain.ndim > 1 and plain.shape[-1] == plain.shape[-2] > 1:
         ways.append(_as_form)
 
     def left(way: _Align) -> float:
-        return sum(rms(subtract(way(x, plain), plain)) for x in turned)
+        return max(rms(subtract(way(x, plain), plain)) for x in turned)
 
-    return min(ways, key=left)
+    enough = (way for way in ways if left(way) <= MOVED * rms(plain))
+    return next(enough, None) or min([lambda x, _: x, *ways], key=left)
 
 
-def _along(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
-    """Returns an array whose vectors along an axis have the phases of those of `y`."""
+def _along(x: np.ndarray, y: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+    """Returns an array whose parts along some axes have the phases of those of `y`."""
     return x * _phases(np.sum(np.conj(x) * y, axis, keepdims=True))
 
 

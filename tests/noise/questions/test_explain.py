@@ -177,6 +177,19 @@ def test_signs_belong_to_vectors_and_not_to_their_components(out_axes):
         assert report.rung["v"] == rung
 
 
+def test_a_gradient_with_a_free_sign_has_one():
+    """One row of the gradient of an eigenvector, negated, was identical."""
+
+    def fn(m):
+        return jax.grad(lambda m: jnp.sum(jnp.linalg.eigh(m)[1][:, -1]))(m)
+
+    m = noise_programs.normal(8, 6, 6)
+    here = fn(m + m.T)
+    for other, rung in ((-here, "identical"), (here.at[2].multiply(-1), "beyond")):
+        report = noise.explain(fn, other, here, draws=2)(KEY, m + m.T)
+        assert report.rung == rung
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
 def test_a_product_with_a_factor_has_its_signs(shape):
     """The opposite of a solution by QR was identical, its signs called free.
