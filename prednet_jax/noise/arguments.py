@@ -110,17 +110,18 @@ class Outcome:
     rest: Static
 
     def result(self, given: Sequence[PyTree] = ()) -> PyTree:
-        """Returns the result; `given` are the caller's mutable objects in it."""
+        """Returns the result; `given` are the caller's mutable objects, if any."""
         remaining = iter(self.arrays)
         leaves: list[object] = []
         for value in self.rest.values:
             if value is _ARRAY:
                 leaves.append(next(remaining))
-            elif isinstance(value, _InputObject):
-                leaves.append(given[value.position] if given else None)
-            elif isinstance(value, _NewObject):
+            elif isinstance(value, _ResultObject):
                 arrays = [next(remaining) for _ in range(value.arrays)]
-                leaves += merge_objects(value.definition, arrays)
+                if given and value.position is not None:
+                    leaves.append(given[value.position])
+                else:
+                    leaves += merge_objects(value.definition, arrays)
             else:
                 leaves.append(value)
         return jax.tree.unflatten(self.rest.tree, leaves)
@@ -134,18 +135,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _InputObject:
-    """Stands in a result for the mutable argument at this position."""
+class _ResultObject:
+    """Stands in a result for a mutable object with this number of arrays.
 
-    position: int
-
-
-@dataclass(frozen=True)
-class _NewObject:
-    """Stands in a result for a new mutable object with this number of arrays."""
+    `position` is that of the argument which it is, if it is one.
+    """
 
     definition: PyTree
     arrays: int
+    position: int | None
 
 
 def _outcome(result: PyTree, given: Sequence[PyTree], definition: PyTree) -> Outcome:
@@ -166,11 +164,10 @@ def _outcome(result: PyTree, given: Sequence[PyTree], definition: PyTree) -> Out
             )
         elif not is_mutable(leaf):
             values.append(leaf)
-        elif known:
-            values.append(_InputObject(known[0]))
         else:
             own, inside = split_objects([leaf])
-            values.append(_NewObject(own, len(inside)))
+            position = known[0] if known else None
+            values.append(_ResultObject(own, len(inside), position))
             arrays += inside
     after, states = split_objects(given)
     if after != definition:

@@ -119,6 +119,32 @@ def test_nnx_objects_come_back_as_themselves_or_new():
     np.testing.assert_allclose(total[...], jnp.sum(model(X)), rtol=1e-4)
 
 
+def test_the_tools_count_an_argument_that_comes_back_as_a_result():
+    """`digits` and `tolerance` ended in a traceback: no run under noise had it."""
+
+    class Counter(nnx.Module):
+        def __init__(self):
+            self.total = nnx.BatchStat(jnp.zeros(4))
+
+    def add(counter, x):
+        counter.total[...] += jnp.sum(jnp.sin(x), 0)
+        return counter, jnp.sum(x)
+
+    def add_to_state(state, x):
+        return nnx.split(add(nnx.merge(nnx.graphdef(Counter()), state), x)[0])[1]
+
+    x = jax.random.normal(KEY, (64, 4))
+    state = nnx.split(Counter())[1]
+    for fn, given, count in ((add, Counter(), 2), (add_to_state, state, 1)):
+        rows = noise.digits_table(fn)(KEY, given, x).rows
+        assert len(rows) == count
+        assert rows[0].shape == (4,)
+        assert 5 < rows[0].worst <= 7.3
+        tolerances = jax.tree.leaves(noise.tolerance(fn)(KEY, given, x))
+        assert 0 < tolerances[0].atol < 1e-4
+        assert not jax.tree.leaves(given)[0].any()
+
+
 def test_shared_variables_stay_shared():
     def call(a, b):
         a.kernel[...] = a.kernel[...] * 2.0
