@@ -231,6 +231,16 @@ def test_a_loop_that_does_not_end_in_float64_is_named():
     assert f"not compared with float64: in float64 the loop at {line}" in str(table)
 
 
+def test_a_loop_that_never_ends_is_not_recorded():
+    """Each of its steps would be sent to the host."""
+
+    def passes_one(x):
+        return lax.while_loop(lambda t: t != 1, lambda t: t + x, 0.0)
+
+    with pytest.raises(noise.NoiseError, match=r"loop at .* does not converge"):
+        noise.record(passes_one)(jnp.float32(0.1))
+
+
 def test_rows_are_padded_with_copies_if_a_loop_does_not_end_for_zeros():
     def roots(x):
         start = x + 1, x

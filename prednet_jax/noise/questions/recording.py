@@ -196,7 +196,9 @@ def record(fn: Callable) -> Callable[..., Recording]:
 
     @reporting()
     def run(*args: PyTree, **kwargs: PyTree) -> Recording:
-        watch = Watch(BoundCall(fn, args, kwargs))
+        call = BoundCall(fn, args, kwargs)
+        call.check_ends()
+        watch = Watch(call)
         device = jax.devices()[0]
         machine = f"jax {jax.__version__}, {device.platform} ({device.device_kind})"
         say(f"compiling {watch.name} so that its values are seen, and running it")
