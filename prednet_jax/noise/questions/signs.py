@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from prednet_jax.noise import random_bits
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.loops import CheckError
 from prednet_jax.noise.plan import Step
@@ -44,31 +45,35 @@ NOTE = "its signs are free: a library routine chooses them"
 
 
 class _Turned(Evaluation):
-    """Evaluates a program with every other vector times `sign`, from `first` on."""
+    """Evaluates a program with some vectors times `sign`; `first` says which."""
 
     changes = "with other signs of vectors"
+    watches = True  # Loops count their steps.
 
     def __init__(self, first: PyTree, sign: PyTree) -> None:
         super().__init__()
+        self.count = 0
         self.first, self.sign = first, sign
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         """Turns what Q is multiplied by, where the product has the columns of Q."""
         if call.step.name == "ormqr" and not _turns_result(call.step):
             reflectors, taus, x = operands
-            turned = self._turned(x, _axes_of_product(call.step))
+            turned = self._turned(x, _axes_of_product(call.step), words)
             operands = [reflectors, taus, turned]
         return super().first_order(call, words, operands)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Turns the vectors that a routine returns."""
         results = list(results)
+        # The factors of one matrix have the same signs.
+        self.count += step.name in FREE_SIGNS.keys() - {"householder_product"}
         if step.name == "ormqr" and _turns_result(step):
-            results = [self._turned(results[0], _axes_of_product(step))]
+            results = [self._turned(results[0], _axes_of_product(step), words)]
         for i, axes in FREE_SIGNS.get(step.name, {}).items():
             # Vectors that were not asked for are no results.
             for x in results[i : i + 1]:
-                turned = self._turned(x, axes)
+                turned = self._turned(x, axes, words)
                 if step.name in _STORES_REFLECTORS:
                     below = _STORES_REFLECTORS[step.name] - 1
                     stored = jnp.tril(jnp.ones(x.shape, bool), below)
@@ -76,17 +81,22 @@ class _Turned(Evaluation):
                 results[i] = turned
         return results
 
-    def _turned(self, x: Array, axes: Sequence[int]) -> Array:
-        """Returns an array with every other slice of its axes turned.
+    def _turned(self, x: Array, axes: Sequence[int], words: Words) -> Array:
+        """Returns an array with a random half of the slices of its axes turned.
 
-        Which slices these are differs between the matrices of a batch.
+        They differ between factorizations, steps of loops and matrices of a batch.
         """
-        batch = range(x.ndim - 2)
+        salt = [np.uint32(word) for word in random_bits.salt_words(self.count)]
         for axis in axes:
-            places = [
-                lax.broadcasted_iota(int, x.shape, i % x.ndim) for i in (*batch, axis)
-            ]
-            turns = (sum(places) + self.first) % 2 == 0
+            axes_of_index = [i % x.ndim for i in (*range(x.ndim - 2), axis)]
+            index = [lax.broadcasted_iota(int, x.shape, i) for i in axes_of_index]
+            bits = jnp.zeros((), jnp.uint32)
+            for part in (*(words.steps or ()), *index):
+                number = jnp.asarray(part).astype(jnp.uint32)
+                bits = random_bits.hash_counter(bits ^ number, *salt)
+            # The first bit and its opposite, so that each slice turns; then the second.
+            first = jnp.asarray(self.first, jnp.uint32)
+            turns = (bits >> (first // 2)) % 2 == first % 2
             x = jnp.where(turns, x * self.sign, x).astype(x.dtype)
         return x
 
@@ -151,7 +161,7 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
         # A form such as T is the same if all vectors change sign.
         plain, *turned = (
             wide_leaves(run(jax.random.key(0), first, sign).result())
-            for first, sign in ((0, 1), (0, -1), (1, -1))
+            for first, sign in ((0, 1), (0, -1), (1, -1), (2, -1))
         )
     except CheckError:
         # The function itself takes a result of other signs for a failure.

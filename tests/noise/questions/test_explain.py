@@ -177,6 +177,29 @@ def test_signs_belong_to_vectors_and_not_to_their_components(out_axes):
         assert report.rung["v"] == rung
 
 
+def top(m):
+    return jnp.linalg.eigh(m)[1][:, -1]
+
+
+@pytest.mark.parametrize(
+    ("fn", "vectors", "components"),
+    [
+        (lambda m: lax.map(top, m), (4, 1), (1, 4)),
+        (lambda m: jnp.stack([top(one) for one in m]), (4, 1), (1, 4)),
+        (lambda m: jnp.stack([top(one) for one in m], -1), (1, 4), (4, 1)),
+        (lambda m: jnp.linalg.eigh(m[0])[1][:, ::2], (1, 2), (4, 1)),
+    ],
+)
+def test_each_factorization_has_signs_of_its_own(fn, vectors, components):
+    """Steps of a loop and calls had the same signs when others were tried."""
+    m = noise_programs.normal(8, 4, 4, 4)
+    m += m.transpose(0, 2, 1)
+    here = fn(m)
+    for shape, rung in ((vectors, "identical"), (components, "beyond")):
+        signs = np.float32([1, -1, -1, 1])[: max(shape)].reshape(shape)
+        assert noise.explain(fn, here * signs, here, draws=2)(KEY, m).rung == rung
+
+
 def test_a_gradient_with_a_free_sign_has_one():
     """One row of the gradient of an eigenvector, negated, was identical."""
 
