@@ -307,7 +307,8 @@ def _fractions(jaxpr: compat.Jaxpr, given: Collection[int] = ()) -> set[int]:
     """Returns the ids of the float variables that are hardly ever whole numbers.
 
     They are results of divisions and of functions such as exp, and what copies, sums
-    and products make of these. `given` are the ids of such arguments.
+    and products make of these. Of several results, as of a loop, some may be whole.
+    `given` are the ids of such arguments.
     """
     found = set(given)
     for equation in jaxpr.eqns:
@@ -318,7 +319,8 @@ def _fractions(jaxpr: compat.Jaxpr, given: Collection[int] = ()) -> set[int]:
             results = zip(made, inner.outvars, strict=True)
             made = [var for var, result in results if id(result) in inside]
         elif equation.primitive.name not in FRACTIONS and (
-            equation.primitive.name in INTEGRAL
+            len(made) > 1
+            or equation.primitive.name in INTEGRAL
             or found.isdisjoint(map(id, equation.invars))
         ):
             continue

@@ -7,15 +7,13 @@ from jax import lax
 from jax import numpy as jnp
 
 from prednet_jax import noise
+from prednet_jax.noise.plan import plan
 
 SQUARE = (20, 20)
 OPERATIONS = {
     "reduce_sum": lambda x: x.sum(axis=1),
     "cumsum": lambda x: jnp.cumsum(x, axis=0),
     "dot_general": lambda x: x @ x.T,
-    "conv_general_dilated": lambda x: lax.conv(
-        x[None, None], x[None, None, :3, :3], (1, 1), "SAME"
-    ),
     "reduce_window_sum": lambda x: lax.reduce_window(
         x, np.zeros((), x.dtype), lax.add, (3, 3), (1, 1), "SAME"
     ),
@@ -102,3 +100,37 @@ def test_operands_may_be_literals_of_the_program():
 
     noisy = noise.inject(shifted, noise.parse("stochastic_rounding"))
     assert noisy(jax.random.key(0), jnp.ones(2)).tolist() == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (jnp.exp, False),
+        (jax.jit(jnp.exp), False),
+        (lambda x: jax.nn.relu(x / 3), False),
+        (lambda x: jnp.floor(jnp.exp(x)), True),
+        (lambda x: jnp.where(jnp.exp(x) > 1, x, 0), True),
+        (lambda x: lax.sort((x / 3, x))[1], True),
+        (lambda x: lax.scan(lambda c, y: (c + y / 3, y), 0.0, x)[1], True),
+    ],
+)
+def test_which_sums_may_be_counts(number, expected):
+    """Sums inside of a call too: it is known what the call is given."""
+    inside = jax.jit(lambda x: x.sum())
+    program = jax.make_jaxpr(lambda x: inside(number(x)))(jnp.ones(3))
+    steps = plan(program, noise.parse("ulp:keep_exact=true")).walk()
+    assert [s.counts for s in steps if s.name == "reduce_sum"] == [expected]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "bool"])
+def test_operands_of_other_types(dtype):
+    def product(x, w):
+        sums = (((1,), (0,)), ((), ()))
+        return lax.dot_general(x, w, sums, preferred_element_type=jnp.float32)
+
+    w = jnp.full((3, 3), -128 if dtype == "int8" else 1).astype(dtype)
+    noisy = noise.inject(product, noise.parse("ulp:keep_exact=true"))
+    for number, exact in ((3.0, True), (0.3, False), (2.0**23 + 1, False)):
+        x = jnp.full((9, 3), number)
+        moved = noisy(jax.random.key(0), x, w) != jax.jit(product)(x, w)
+        assert bool(np.any(moved)) != exact

@@ -23,14 +23,9 @@ _TERMS: Mapping[str, Callable[..., int]] = MappingProxyType(
         "cumsum": lambda params, x: x.shape[params["axis"]],
         "reduce_window_sum": lambda params, x: math.prod(params["window_dimensions"]),
         "dot_general": lambda params, x, y: _size(x, params["dimension_numbers"][0][0]),
-        "conv_general_dilated": lambda params, x, kernel: (
-            kernel.size // kernel.shape[params["dimension_numbers"].rhs_spec[0]]
-        ),
-        "scatter-add": lambda params, x, indices, updates: (
-            1 + math.prod(indices.shape[:-1])
-        ),
-        "scatter-sub": lambda params, x, indices, updates: (
-            1 + math.prod(indices.shape[:-1])
+        **dict.fromkeys(
+            ("scatter-add", "scatter-sub"),
+            lambda params, x, indices, updates: 1 + math.prod(indices.shape[:-1]),
         ),
         "add_any": lambda params, *terms: len(terms),
     }
@@ -67,8 +62,7 @@ def is_exact(
     terms = _TERMS[name](params, *operands)
     axes = params["axes"] if name == "reduce_sum" else None
     largest = [_largest(x, range(x.ndim) if axes is None else axes) for x in numbers]
-    product = name in ("dot_general", "conv_general_dilated")
-    most = functools.reduce(lax.mul if product else lax.max, largest)
+    most = functools.reduce(lax.mul if name == "dot_general" else lax.max, largest)
     # The bound is computed in float32, where its own rounding stays below 2^-20.
     return most * np.float32(terms) <= np.float32(limit * (1 - 2.0**-20))
 
@@ -79,7 +73,8 @@ def _size(x: Array, axes: Sequence[int]) -> int:
 
 def _largest(x: Array, axes: Sequence[int]) -> Array:
     """Returns the largest magnitude of whole numbers, or infinity with any other."""
-    size = lax.convert_element_type(abs(x), jnp.float32)
+    # Few operations accept int4, and abs(-128) is -128 in int8.
+    size = abs(lax.convert_element_type(x, jnp.float32))
     if jnp.issubdtype(x.dtype, jnp.floating):
         size = lax.select(x == lax.floor(x), size, lax.full_like(size, np.inf))
     return lax.reduce_max(size, tuple(axes))
