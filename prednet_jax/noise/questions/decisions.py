@@ -25,6 +25,7 @@ from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions import precision, sampling
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules.primitives import OPAQUE
+from prednet_jax.noise.run import Call, plain, typed
 from prednet_jax.noise.specs import NoiseSpec, default
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.text import format
@@ -142,7 +143,7 @@ def decisions(
     Args:
         fn: the function, as for `inject`.
         spec: the noise; its parts that act on a computation. Defaults to
-            `specs.default()`.
+            `specs.default()`, with operands of library routines rounded.
         draws: number of noisy runs, each compared with a clean one.
         labels: integers or booleans [N] of an evaluation set. The result of `fn` is
             then its answers [N], or scores [N, C], whose argmax is the answer.
@@ -156,8 +157,9 @@ def decisions(
             not fit the labels, or holds a NaN.
     """
     check_draws(draws, 1)
+    part = sampling.computation_part if spec else sampling.with_routines
     spec = default() if spec is None else spec
-    acting = sampling.with_routines(spec)
+    acting = part(spec)
     wanted = None if labels is None else _labels(labels)
 
     def search(call: sampling.BoundCall, key: Array) -> Decisions:
@@ -298,6 +300,12 @@ class _Deciding(Watched):
             return self
 
         return call.hooked(spec, hooks)
+
+    def first_order(self, call: Call, words: Words, operands: list) -> list:
+        """Adds no noise to what the host computes, since that may be decisions."""
+        if call.step.name in OPAQUE:
+            return plain(call.step, typed(call.step, operands))
+        return super().first_order(call, words, operands)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         if step.bodies:

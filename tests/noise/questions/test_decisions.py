@@ -222,3 +222,22 @@ def test_decisions_on_a_routines_result_flip():
     assert 0.1 < report[0].flipped < 0.9
     apart = noise.decisions(lambda m: jnp.linalg.det(m) > 0)(KEY, u)
     assert all(decision.flipped == 0 for decision in apart)
+
+
+def test_noise_does_not_act_on_what_the_host_decides():
+    """Whole numbers from the host moved by an ulp, and became others."""
+
+    def whole(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(np.floor, shape, 2 * x).astype(int)
+
+    report = noise.decisions(whole)(KEY, jnp.float32([1.1, 2.2, 3.3]))
+    assert [decision.flipped for decision in report] == [0, 0]
+
+
+def test_a_noise_that_is_asked_for_is_all_there_is():
+    u, _, v = np.linalg.svd(jax.random.normal(KEY, (6, 6)))
+    m = np.float32(u @ np.diag([1, 1, 1, 1, 1, 1e-9]) @ v)
+    spec = noise.parse("ulp:primitives=exp")
+    report = noise.decisions(lambda m: jnp.linalg.det(m) > 0, spec)(KEY, m)
+    assert all(decision.flipped == 0 for decision in report)
