@@ -68,16 +68,20 @@ def describe_leaves(tree: PyTree) -> list[Leaf]:
 
 
 def own_leaves(tree: PyTree) -> Result:
-    """Returns the leaves in their own types; it raises the errors of `as_array`.
+    """Returns the leaves in their own types; it raises the errors of `as_array`."""
+    return [as_array(x, path) for path, x in named_leaves(tree)]
 
-    A result without any leaf, as of a function that forgets to return one, is refused.
+
+def check_some(result: PyTree) -> None:
+    """Refuses a result without any leaf, as of a function that forgets to return one.
+
+    Whatever judges a result would find nothing wrong with it.
     """
-    if not (named := named_leaves(tree)):
+    if not jax.tree.leaves(result):
         raise NoiseError(
-            f"the result is {shown(tree)}: expected numbers; let the function return "
+            f"the result is {shown(result)}: expected numbers; let the function return "
             "its arrays"
         )
-    return [as_array(x, path) for path, x in named]
 
 
 def wide_leaves(tree: PyTree) -> Result:

@@ -47,4 +47,6 @@ def l2_distance(a: PyTree, b: PyTree) -> float:
 def _pooled(a: PyTree, b: PyTree) -> list[np.ndarray]:
     """Returns all elements of each tree, after checks, as two arrays of [n]."""
     check_same_structure("one", a, "the other", b)
-    return [np.hstack([*map(np.ravel, wide_leaves(tree))]) for tree in (a, b)]
+    return [
+        np.hstack([np.zeros(0), *map(np.ravel, wide_leaves(tree))]) for tree in (a, b)
+    ]

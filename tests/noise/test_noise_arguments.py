@@ -102,7 +102,7 @@ CASES = [
     ),
     *(
         (lambda tool=tool: tool(forgets)(KEY, X), r"the result is \(None, \[\]\): exp")
-        for tool in (noise.digits, noise.tolerance, noise.nan_rate)
+        for tool in (noise.digits, noise.tolerance)
     ),
     (lambda: noise.noise_reference(forgets, X), r"the result is \(None, \[\]\): expec"),
     (

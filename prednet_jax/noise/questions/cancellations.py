@@ -188,8 +188,7 @@ class _Pair(Watched):
         """Returns the result's relative RMS error if the sum at `path` has no noise."""
         errors = []
         for key in keys:
-            arrays = jax.device_get(self.run(key, path).arrays)
-            leaves = [wide_leaves(x)[0] for x in arrays]
+            leaves = wide_leaves(jax.device_get(self.run(key, path).arrays))
             errors += [rms(subtract(x[1], x[0])) / (rms(x[0]) or 1.0) for x in leaves]
         return rms(np.array(errors))
 

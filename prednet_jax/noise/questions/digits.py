@@ -28,6 +28,7 @@ from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.leaves import (
     Leaf,
     Result,
+    check_some,
     describe_leaves,
     rebuilt,
     rms,
@@ -207,6 +208,7 @@ def digits_table(
         moments = sample_moments(drawn)
         tree, means, spreads, *_ = moments
         tree = tree if own.uncast is None else own.call.result()
+        check_some(tree)
         reaches = own.call.reaches(spec)
         described, blind = describe_leaves(tree), unreached_leaves(tree, reaches)
         effects = own.total() or [np.zeros(x.shape) for x in means]

@@ -21,7 +21,13 @@ from prednet_jax.noise import compat, loops
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, split, split_objects
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
-from prednet_jax.noise.leaves import named_leaves, own_leaves, rms, wide_leaves
+from prednet_jax.noise.leaves import (
+    as_array,
+    check_some,
+    named_leaves,
+    rms,
+    wide_leaves,
+)
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
 from prednet_jax.noise.questions.sampling import BoundCall, reporting
@@ -250,9 +256,10 @@ def _check_rows(batched: _BatchedCall, shapes: Outcome) -> None:
 
 
 def _check_numbers(result: PyTree) -> None:
-    """Refuses a result that holds a NaN."""
-    for (path, _), x in zip(named_leaves(result), own_leaves(result), strict=True):
-        where = np.argwhere(np.isnan(x))
+    """Refuses a result that holds a NaN, or nothing."""
+    check_some(result)
+    for path, x in named_leaves(result):
+        where = np.argwhere(np.isnan(as_array(x, path)))
         if len(where):
             at = f"{path}{where[0].tolist()}"
             raise NoiseError(f"{at} is NaN: expected a result without NaN")
@@ -308,15 +315,11 @@ def _ways(
         xp = np if isinstance(x, np.ndarray) else jnp  # `jnp.pad` takes no PRNG keys.
         return xp.concatenate([x, xp.zeros_like(x[: size - rows])])
 
+    padded = list(map(longer, given))
+
     @loops.without_checks()  # Rows of zeros may fail one.
     def with_padding() -> list[np.ndarray]:
-        try:
-            with loops.naming_failures():
-                results = compiled(list(map(longer, given)), others)
-        except loops.LoopError:
-            # For zeros a loop of the function may never end, but it does for its rows.
-            results = compiled([x[np.arange(size) % rows] for x in given], others)
-        return [np.asarray(x)[:rows] for x in results]
+        return [np.asarray(x)[:rows] for x in compiled(padded, others)]
 
     return ways | {
         f"padded to {size} rows": with_padding,

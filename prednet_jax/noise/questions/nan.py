@@ -206,6 +206,9 @@ def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
     return bool(np.any(np.isnan(x) | (np.isinf(x) & (x != plain))))
 
 
+# So often NaN are looked for that appear once others are replaced; each time the whole
+# program is compiled again.
+_ROUNDS = 4
 # A position in two numbers that float32 holds.
 _HALF = 1 << 12
 
@@ -261,16 +264,17 @@ class _Search(Watched):
         if all(np.isfinite(x).all() for x in result):
             return made[0].entry._replace(in_result=False) if made else None
         # An equation with infinite operands is not the cause; it reads a cause.
-        more, also, mended = True, made, result
-        while more:
+        also, mended = made, result
+        for _ in range(_ROUNDS):
             known = {m.entry.path for m in made if m.of_finite}
             both = [*made, *(m for m in also if m.entry.path not in known)]
             causes = sorted((m for m in both if m.of_finite), key=lambda m: m.order)
             firsts = {m.entry.path: m.entry for m in reversed(causes)}
             also, mended = self.run(key, firsts) if firsts else (made, result)
-            more = any(m.of_finite and m.entry.path not in firsts for m in also)
+            if all(m.entry.path in firsts for m in also if m.of_finite):
+                break
             # The program was compiled again, and has other orders.
-            made = self.run(key)[0] if more else made
+            made = self.run(key)[0]
         makers = list(dict.fromkeys(m.entry.path for m in causes))
 
         def is_worse(result: Result) -> bool:

@@ -21,6 +21,7 @@ from jax import numpy as jnp
 from prednet_jax.noise import specs
 from prednet_jax.noise.leaves import (
     Result,
+    check_some,
     describe_leaves,
     rms,
     subtract,
@@ -154,6 +155,7 @@ class NoiseReference:
         return self.signs.settled(wide_leaves(result))
 
     def _element_noise(self) -> list[ElementNoise]:
+        check_some(self.tree)
         described = zip(self._clean, describe_leaves(self.tree), strict=True)
         return [ElementNoise(x, leaf.epsilon) for x, leaf in described]
 

@@ -197,6 +197,7 @@ def tolerance(
     def measure(call: BoundCall, key: Array) -> PyTree:
         own = own_rounding(call)
         compiled = own.call.plain
+        leaves.check_some(compiled)
         there = wide_leaves(compiled)
         references = [wide_leaves(call.result()), there]
         widened = [name for name in own.effects if name != CASTS]

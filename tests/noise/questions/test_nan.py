@@ -84,6 +84,14 @@ def test_a_finite_program_has_none():
     assert noise.first_nan(root)(jnp.float32([3, 4])) is None
 
 
+def test_a_function_without_a_result_is_searched():
+    def shows(x):
+        jax.debug.callback(lambda y: None, jnp.log(x))
+
+    assert noise.first_nan(shows)(jnp.float32(-1)).primitive == "log"
+    assert noise.nan_rate(shows)(KEY, jnp.float32(-1)).fraction == 0
+
+
 def test_a_nan_that_no_watched_equation_makes_is_told():
     """XLA may fuse a maximum and its derivative so that they make one."""
 
