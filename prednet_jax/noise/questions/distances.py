@@ -169,13 +169,13 @@ class NoiseEffect:
     def _common(self, relative: np.ndarray, away: np.ndarray) -> list[np.ndarray]:
         """Returns the relative size of what all elements have in common, [n] each."""
         lengths = np.linalg.norm(away, axis=1)
-        units = np.where((lengths > 0) & np.isfinite(relative), lengths, np.inf)
+        # The whole may be divided by the other value's norm, and so are its parts.
+        known = (lengths > 0) & np.isfinite(relative)
+        scale = np.divide(relative, lengths, out=np.zeros_like(lengths), where=known)
         parts = [np.sum(away * self._values, 1) / self._norms]
         if not self._sketched:
             parts.append(away.sum(1) / math.sqrt(max(1, away.shape[1])))
-        # As a share, since the whole may be divided by the other value's norm.
-        shares = [np.abs(part) / units for part in parts]
-        return [np.where(share > 0, relative, 0) * share for share in shares]
+        return [np.abs(part) * scale for part in parts]
 
 
 class Distance(NamedTuple):
