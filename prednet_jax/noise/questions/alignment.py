@@ -73,12 +73,16 @@ def align_recording(
             )
     pairs = align(there, here)
     others = (*INPUT_PRIMITIVES, "result")
-    computed = {i for i, one in enumerate(here) if one.primitive not in others}
+    computed, recorded = (
+        {i for i, one in enumerate(values) if one.primitive not in others}
+        for values in (here, there)
+    )
     matched = computed.intersection(j for _, j in pairs)
     results = [[x for x in v if x.primitive == "result"] for v in (there, here)]
     shapes_of_results = ([x.shape for x in values] for values in results)
     asked_alike = operator.eq(*shapes_of_results)
-    if 4 * len(matched) < len(computed) and not asked_alike:
+    fewest = min(len(computed), len(recorded))
+    if 4 * len(matched) < fewest and not asked_alike:
         raise NoiseError(
             f"{recording.function}: a recording of another program: "
             f"{len(matched)} of the {len(computed)} values of "
