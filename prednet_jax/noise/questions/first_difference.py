@@ -29,7 +29,7 @@ from prednet_jax.noise.questions.distances import (
 )
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.precision import format_notes, rounded_products
-from prednet_jax.noise.questions.recording import Recorded, Recording, Watch
+from prednet_jax.noise.questions.recording import WHOLE, Recorded, Recording, Watch
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
@@ -38,6 +38,10 @@ from prednet_jax.noise.watch import execution_order
 MAX_ROWS = 12
 # Further runs, in units of `draws`, where a result leaves open whether it agrees.
 _MORE = 3
+_SUMS = (
+    f"values of more than {WHOLE} elements are compared by sums of their elements: an "
+    "error in elements far smaller than the others is not seen"
+)
 
 
 class Difference(NamedTuple):
@@ -73,7 +77,7 @@ class Differences(tuple[Difference, ...]):
         parted: where the programs have equations without a counterpart.
         compared: number of values compared.
         recording: a description of the recording.
-        notes: the format in which this device rounds by default.
+        notes: what was not seen, and the format in which this device rounds by default.
     """
 
     differing: tuple[Difference, ...]
@@ -135,7 +139,7 @@ def first_difference(
         noisy = map(under_noise.run, sampling.draw_keys(first, draws))
         further = map(under_noise.run, sampling.draw_keys(second, _MORE * draws))
         found = against(recording, clean.run(key), noisy, clean.name, further)
-        found.notes = format_notes(rounded_products(call.equations()))
+        found.notes += format_notes(rounded_products(call.equations()))
         return found
 
     return sampling.keyed(fn, compare)
@@ -218,6 +222,8 @@ def against(
     report.parted = unmatched
     report.compared = sum(bool(both.any()) for _, both, _ in distances.values())
     report.recording = str(recording)
+    if any(values[f.pair[1]].size > WHOLE for f in differing):
+        report.notes = (_SUMS,)
     return report
 
 

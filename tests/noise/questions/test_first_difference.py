@@ -753,3 +753,17 @@ def test_what_a_body_gets_is_known_to_come_from_the_line_before(through):
     planted = functools.partial(function, np.float32(1.03))
     report = noise.first_difference(planted, recording)(KEY, *args)
     assert report[0].path == "1:mul"
+
+
+@pytest.mark.parametrize("rows", [64, 16])
+def test_a_report_says_that_sums_do_not_show_small_elements(rows):
+    """A row 1e6 times smaller, wrong by 50 %, was within noise without a word."""
+    x = jax.random.normal(KEY, (rows, 32)).at[3].multiply(1e-6)
+
+    def wrong(x):
+        y = jnp.sin(x)
+        return jnp.where(jnp.abs(x) < 1e-5, 1.5 * y, y)
+
+    report = compare(wrong, noise.record(jnp.sin)(x), x)
+    assert bool(report) == (rows == 16), report
+    assert ("far smaller than the others is not seen" in str(report)) == (rows == 64)
