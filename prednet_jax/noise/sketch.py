@@ -66,7 +66,7 @@ def digest(x: Array) -> list[Array]:
 
     number = random_bits.mix(lax.iota(jnp.uint32, rows * COLUMNS))
     number = number.reshape(rows, COLUMNS)
-    words = _as_words(x).reshape(x.size, -1)
+    words = _as_words(x).reshape(x.size, 1 + (kind.itemsize > 4))
     hashed = number
     for i in range(words.shape[1]):
         hashed = random_bits.mix(hashed ^ table(words[:, i]))

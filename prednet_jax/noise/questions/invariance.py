@@ -26,11 +26,18 @@ from prednet_jax.noise.leaves import (
     check_some,
     named_leaves,
     rms,
+    subtract,
     wide_leaves,
 )
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
-from prednet_jax.noise.questions.sampling import BoundCall, reporting
+from prednet_jax.noise.questions.sampling import (
+    BoundCall,
+    draw_keys,
+    reporting,
+    with_routines,
+)
+from prednet_jax.noise.questions.values import judge
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.run import Call, Evaluation
@@ -131,7 +138,8 @@ def invariance(
 
         ways = _ways(batched, batched.result)
         variants = [variant(name, called) for name, called in ways.items()]
-        return Invariance(_with_line(batched, variants), batched.rows)
+        keys = list(draw_keys(jax.random.key(seed), draws))
+        return Invariance(_with_line(batched, variants, keys), batched.rows)
 
     return measure
 
@@ -340,8 +348,9 @@ class _Bounded(Evaluation):
 class _Lines(Evaluation):
     """Evaluates a program and keeps each line's values; a loop or branch is a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_noisy: bool) -> None:
         super().__init__()
+        self.is_noisy = is_noisy
         self.seen: list[tuple[Step, Array]] = []
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
@@ -355,13 +364,19 @@ class _Lines(Evaluation):
         """Evaluates the bodies of calls."""
         if call.rule.joins:
             return call.body(words, operands)
-        return self.first_order(call, words, operands)
+        if not self.is_noisy:
+            return self.first_order(call, words, operands)
+        inside = Evaluation()
+        return inside.higher_order(call._replace(evaluation=inside), words, operands)
 
 
 def _with_line(
-    batched: _BatchedCall, variants: Sequence[Variant]
+    batched: _BatchedCall, variants: Sequence[Variant], keys: Sequence[Array]
 ) -> tuple[Variant, ...]:
     """Adds the line of the first difference to the variant that differs most.
+
+    If the variant is beyond noise, the line is the first one beyond noise, of which
+    `keys` draw the runs.
 
     Each line is a program to compile, and a fault has the same line in every variant.
     """
@@ -369,7 +384,7 @@ def _with_line(
     if not differ:
         return tuple(variants)
     worst = max(differ, key=lambda v: v.difference or math.inf)
-    line = _first_line(batched, worst.name)
+    line = _first_line(batched, worst.name, keys if worst.rung == "beyond" else ())
     return tuple(v._replace(source=line) if v is worst else v for v in variants)
 
 
@@ -377,15 +392,18 @@ class _ProgramDependsOnBatchError(Exception):
     """The program has other equations for another number of rows."""
 
 
-def _first_line(batched: _BatchedCall, name: str) -> str:
+def _first_line(batched: _BatchedCall, name: str, keys: Sequence[Array]) -> str:
     """Returns the user's line that a way of calling, by its name, changes first.
 
-    The line is "" if no line alone makes a difference.
+    With keys of noisy runs it is the first line that changes by more than noise. The
+    line is "" if no line alone makes a difference.
     """
 
-    def lines(*arrays: Values) -> list[tuple[Step, Array]]:
-        hooks, program = _Lines(), traced(batched.outcome, arrays)
-        evaluate(Identity(), jax.random.key(0), program, arrays, hooks=hooks)
+    def lines(*arrays: Values, key: Array | None = None) -> list[tuple[Step, Array]]:
+        hooks, program = _Lines(key is not None), traced(batched.outcome, arrays)
+        spec = Identity() if key is None else with_routines(None)
+        own_key = jax.random.key(0) if key is None else key
+        evaluate(spec, own_key, program, arrays, hooks=hooks)
         return hooks.seen
 
     def of(rows: int) -> list[tuple[Step, jax.ShapeDtypeStruct]]:
@@ -411,12 +429,14 @@ def _first_line(batched: _BatchedCall, name: str) -> str:
         if alike and size == fold * batched.rows:
             followed.append((i, axis, fold))
 
-    def values(batches: Values, others: Values) -> list[Array]:
-        seen = lines(batches, others)
+    def values(
+        batches: Values, others: Values, key: Array | None = None
+    ) -> list[Array]:
+        seen = lines(batches, others, key=key)
         if [step.path for step, _ in seen] != paths:
             raise _ProgramDependsOnBatchError
         rows = len(batches[0])
-        return [_by_row(seen[i][1], rows, axis) for i, axis, _ in followed]
+        return [_by_row(seen[i][1], rows, axis, bool(keys)) for i, axis, _ in followed]
 
     expected = list(map(np.asarray, jax.jit(values)(*batched.arrays)))
 
@@ -424,18 +444,35 @@ def _first_line(batched: _BatchedCall, name: str) -> str:
         found = list(map(np.asarray, _ways(batched, values)[name]()))
     except _ProgramDependsOnBatchError:
         return ""
-    for (i, _, fold), now, before in zip(followed, found, expected, strict=True):
-        unchanged = now.tobytes() == before.tobytes()
-        if not unchanged and not (fold > 1 and _rearranged(now, before)):
-            return here[i][0].source
-    return ""
+    changed = [
+        j
+        for j, ((*_, fold), now, before) in enumerate(
+            zip(followed, found, expected, strict=True)
+        )
+        if now.tobytes() != before.tobytes()
+        and not (fold > 1 and _rearranged(now, before))
+    ]
+    noisy = jax.jit(values)
+    runs = [noisy(*batched.arrays, key) for key in keys if changed]
+
+    def is_beyond(j: int) -> bool:
+        own = wide_leaves([expected[j]])[0]
+        drawn = [subtract(wide_leaves([x[j]])[0], own) for x in runs]
+        return judge(expected[j], found[j], drawn).over > 1
+
+    # If none is beyond noise, many small differences make the one of the result.
+    first = itertools.chain((j for j in changed if runs and is_beyond(j)), changed)
+    return next((here[followed[j][0]][0].source for j in first), "")
 
 
-def _by_row(x: Array, rows: int, axis: int | None) -> Array:
-    """Moves the rows, folded into an axis, to axis 0; without rows, returns a hash."""
+def _by_row(x: Array, rows: int, axis: int | None, sums: bool) -> Array:
+    """Moves the rows, folded into an axis, to axis 0.
+
+    An array without rows is summarized: by sums with random signs, or by hashes.
+    """
     if axis is None:
-        hashed, *_ = digest(numbers(x))
-        return jnp.broadcast_to(hashed, (rows, *hashed.shape))
+        summary = digest(numbers(x))[1 if sums else 0]
+        return jnp.broadcast_to(summary, (rows, *summary.shape))
     shape = *x.shape[:axis], rows, x.shape[axis] // rows, *x.shape[axis + 1 :]
     return jnp.moveaxis(jnp.reshape(x, shape), axis, 0)
 

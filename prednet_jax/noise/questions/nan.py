@@ -421,12 +421,14 @@ class _Search(Watched):
 
 def _may_be_nan(x: Any) -> bool:
     """Returns whether a value is a floating-point array with elements."""
-    return jnp.issubdtype(getattr(x, "dtype", bool), jnp.floating) and x.size > 0
+    is_array = not compat.is_ref(jax.typeof(x)) and hasattr(x, "dtype")
+    return is_array and jnp.issubdtype(x.dtype, jnp.floating) and x.size > 0
 
 
 def _floats(operands: list) -> list[Array]:
-    """Returns the operands that may be NaN."""
-    return [jnp.asarray(o) for o in operands if is_float(o) and np.size(o)]
+    """Returns the operands that may be NaN, and what references hold."""
+    values = (o[...] if compat.is_ref(jax.typeof(o)) else o for o in operands)
+    return [jnp.asarray(x) for x in values if is_float(x) and np.size(x)]
 
 
 def _made(operands: list[Array], x: Array) -> tuple[Array, Array, Array]:

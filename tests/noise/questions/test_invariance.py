@@ -83,6 +83,21 @@ def test_the_line_that_makes_the_first_difference_is_named():
     assert found["others as constants"].same_bits
 
 
+def test_a_line_that_noise_changes_is_not_named_for_a_difference_beyond_noise():
+    """Neither are loops, nor arrays without rows, and empty ones are left out."""
+
+    def rounded(x, w):
+        third = np.float32(1 / 3)
+        y = x * (third if len(x) > 1 else np.nextafter(third, np.float32(1)))
+        y = lax.fori_loop(0, 3, lambda i, y: jnp.tanh(y) + y[:, :0].sum(), y)
+        first, scale = y[:, 0] * y[:, 1], jnp.sum(w[:, :0], 0)
+        y = y + 0.1 * jnp.mean(y, 0)  # mixed
+        return y * (1 + jnp.sum(scale)) + first[:, None]
+
+    (source,) = {v.source for v in variants(rounded, X, W).values()} - {""}
+    assert source == f"{line_of(rounded, 'mixed')}rounded"
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_line_whose_batch_is_folded_is_named_where_rows_are_slower(axis):
     def folded(x):  # [B, T, D]

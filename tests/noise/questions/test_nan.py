@@ -267,3 +267,29 @@ def test_a_function_that_computes_in_float64_inside():
             return jnp.sqrt(x.astype(jnp.float64) - 2)
 
     assert noise.first_nan(root)(jnp.float32([3, 1])).primitive == "sqrt"
+
+
+def test_a_nan_that_a_reference_holds_has_the_line_that_made_it():
+    def summed(x):
+        total = jax.new_ref(jnp.zeros(3))
+
+        def add(i, carry):
+            total[...] += jnp.log(x) * (i + 1)
+            return carry
+
+        lax.fori_loop(0, 4, add, 0)
+        total[...] = total[...] * 2
+        return total[:2] + total[1:]
+
+    x = np.float32([1, -1, 2])
+    entry = noise.first_nan(summed)(x)
+    assert entry.source.startswith(line(summed, "jnp.log"))
+    assert (entry.primitive, entry.step, entry.in_result) == ("log", (0,), True)
+    assert noise.first_nan(summed)(abs(x)) is None
+    assert noise.nan_rate(summed, draws=4)(KEY, x).entries[0].primitive == "log"
+    assert noise.nan_rate(summed, draws=4)(KEY, abs(x)).fraction == 0
+
+    def held(x):
+        return jax.new_ref(x)[...] * 2
+
+    assert noise.first_nan(held)(np.float32([np.nan, 1])).primitive == "argument"
