@@ -30,14 +30,11 @@ PASSED_ON = names_in(
 CHEAP = frozenset({"add", "sub", "mul", "div", "add_any", "integer_pow", "square"})
 
 
-def materialised(x: Array, least: int = 2) -> Array:
-    """Makes XLA compute `x` only once; GPUs respect its barrier and need no more.
-
-    Arrays of less than `least` elements are returned as they are.
-    """
-    # Arrays of few elements count too: if broadcast, each copy would compute them. The
-    # compiler moves a scalar out of such loops. A Python number has no size.
-    if getattr(x, "size", 0) < least or jax.default_backend() != "cpu":
+def materialised(x: Array) -> Array:
+    """Makes XLA compute `x` only once; GPUs respect its barrier and need no more."""
+    # Single numbers count too: each kernel that reads one would contain its noise. A
+    # Python number and an empty array have none.
+    if not getattr(x, "size", 0) or jax.default_backend() != "cpu":
         return x
     with set_xla_metadata(inlineable="false"):
         return _computed_once(x)

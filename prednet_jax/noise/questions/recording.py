@@ -258,7 +258,7 @@ class Watch(Watched):
         if not step.bodies:
             # The host reads every value, so that XLA would compute a chain of values
             # anew for each of them. Compiling a chain of hundreds takes minutes.
-            results = [materialised(x, 1) if _is_array(x) else x for x in results]
+            results = [materialised(x) if _is_array(x) else x for x in results]
         for i, x in enumerate(results):
             sources = read
             if step.bodies:
