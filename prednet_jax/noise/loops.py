@@ -297,7 +297,7 @@ def naming_failures() -> Iterator[None]:
     """Raises a NoiseError in one line where a program fails while it runs.
 
     Programs fail by `refuse`, or by an error of a function that they call on the host,
-    such as a check of Equinox.
+    such as a check of Equinox. An interrupt of such a function is an interrupt again.
     """
     _NAMING.append(True)
     try:
@@ -312,6 +312,8 @@ def naming_failures() -> Iterator[None]:
         if raised[1].endswith(LoopError.__name__):
             raise LoopError(message) from None
         kind = raised[1].rpartition(".")[2]
+        if kind == "KeyboardInterrupt":
+            raise KeyboardInterrupt from None
         if kind not in _CHECKS:
             raise CheckError(
                 "a function that the program calls on the host raised "

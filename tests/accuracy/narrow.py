@@ -481,7 +481,7 @@ def on_device(names: Iterable[str] = tuple(DEVICE)) -> Iterator[dict[str, Any]]:
         with multiplying(format):
             plain, full = jax.jit(fn)(*args), jax.jit(highest)(*args)
             noisy = noise.inject(fn, noise.parse(NOISE))(KEY, *args)
-            reference = NoiseReference(BoundCall(fn, args, {}), KEY, draws=4)
+            reference = NoiseReference(BoundCall(fn, args, {}), KEY, draws=8)
             tolerances = noise.tolerance(fn)(KEY, *args)
             found = noise.first_difference(fn, recording)(KEY, *args)
             decisions = noise.decisions(fn, draws=2)(KEY, *args)

@@ -142,6 +142,28 @@ def test_an_interrupt_ends_a_command(tmp_path):
             child.kill()
 
 
+@pytest.mark.parametrize("tool", ["digits", "explain", "decisions", "tolerance"])
+def test_an_interrupt_of_a_callback_is_an_interrupt(tool):
+    """It was an error of the function, which `explain` left out, and went on."""
+    calls = []
+
+    def interrupted(x):
+        calls.append(x)
+        if len(calls) > 4:
+            raise KeyboardInterrupt
+        return x
+
+    def called(x):
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(interrupted, like, x) @ x
+
+    x = jnp.ones((4, 4))
+    given = (called, x, x) if tool == "explain" else (called,)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(noise, tool)(*given)(KEY, x)
+    assert len(calls) == 5
+
+
 def reflected(v):
     """Ends only if the sum of thirds is 1 exactly, and else goes to and fro."""
     return to_and_fro(v @ jnp.ones(3))
