@@ -1,5 +1,7 @@
 """Values that are not arrays, mutable objects and donated arguments under `inject`."""
 
+import functools
+
 import diffrax
 import equinox as eqx
 import jax
@@ -307,3 +309,33 @@ def test_vmap_of_noise_in_a_linear_solver():
     assert noise.cancellations(solve)(a, b).error > 0
     mapped = noise.coverage(jax.vmap(solve, (0, None)), noise.UlpPerturbation())
     assert any("triangular" in e.path for e in mapped(jnp.stack([a, a]), b).perturbed)
+
+
+def test_a_bound_module_may_be_an_argument():
+    module = linen.Dense(3)
+    bound = module.bind(module.init(KEY, X))
+    assert (noise.digits(lambda module, x: module(x))(KEY, bound, X) > 4).all()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda f, *given: noise.digits(f)(KEY, *given),
+        lambda f, *given: noise.tolerance(f)(KEY, *given),
+        lambda f, *given: noise.record(f)(*given),
+        lambda f, *given: noise.first_nan(f)(*given),
+    ],
+)
+def test_a_mutable_array_of_the_caller_is_refused(ask):
+    """Each run added to it: `digits` were .6, where 7 are right."""
+
+    def counted(ref, x):
+        ref[...] += jnp.sin(x)
+        return jnp.sum(ref[...])
+
+    ref = jax.new_ref(jnp.ones(3))
+    with pytest.raises(noise.NoiseError, match=r"a mutable array \(jax.Ref\)"):
+        ask(counted, ref, jnp.arange(3.0))
+    with pytest.raises(noise.NoiseError, match="makes a mutable one itself"):
+        ask(functools.partial(counted, ref), jnp.arange(3.0))
+    np.testing.assert_array_equal(ref[...], np.ones(3))

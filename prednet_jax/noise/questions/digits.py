@@ -23,7 +23,6 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import quantiles, random_bits
-from prednet_jax.noise._inject import inject
 from prednet_jax.noise.errors import check_draws, expect
 from prednet_jax.noise.leaves import (
     Leaf,
@@ -41,7 +40,6 @@ from prednet_jax.noise.questions.sampling import (
     BoundCall,
     Moments,
     computation_part,
-    draw_keys,
     keyed,
     reach_notes,
     sample_moments,
@@ -188,7 +186,6 @@ def digits_table(
     )
     expect(any(differ), "spec", spec, each)
     text, spec = format(spec), with_routines(spec)
-    noisy = inject(fn, spec)
 
     def measure(call: BoundCall, key: Array) -> DigitsTable:
         own = own_rounding(call)
@@ -196,15 +193,11 @@ def digits_table(
         if free.free:
             own = own_rounding(call, free.settled)
         drawn: Iterator[PyTree]
-        if own.uncast is not None:
+        if own.uncast is None:
+            drawn = map(free.align, own.call.draw(spec, key, draws))
+        else:
             wide = (own.uncast(k, spec) for k in random_bits.split(key, draws))
             drawn = map(free.settled, wide)
-        elif own.call is call:  # A program that later calls use again.
-            say(f"compiling the function under {text}")
-            runs = map(call.calling(noisy).result, draw_keys(key, draws))
-            drawn = map(free.align, map(jax.device_get, runs))
-        else:
-            drawn = map(free.align, own.call.draw(spec, key, draws))
         moments = sample_moments(drawn)
         tree, means, spreads, *_ = moments
         tree = tree if own.uncast is None else own.call.result()

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from prednet_jax.noise import random_bits, specs
+from prednet_jax.noise import compat, random_bits, specs
 from prednet_jax.noise._coverage import Reach, reach
 from prednet_jax.noise._inject import Traced, evaluate, traced
 from prednet_jax.noise.arguments import Outcome, is_number, pure, split
@@ -160,8 +160,19 @@ class BoundCall:
 
     @functools.cached_property
     def program(self) -> Traced:
-        """The program, traced once, with its jaxpr and the shapes of its outcome."""
-        return traced(*self.pure())
+        """The program, traced once, with its jaxpr and the shapes of its outcome.
+
+        It raises a NoiseError if the function changes a mutable array of its caller:
+        each run would start from what the last one left.
+        """
+        program = traced(*self.pure())
+        if any(compat.is_ref(var.aval) for var in program.jaxpr.jaxpr.constvars):
+            raise NoiseError(
+                "the function is given a mutable array (jax.Ref), which each run would "
+                "change again: expected an array, of which the function makes a "
+                "mutable one itself by jax.new_ref"
+            )
+        return program
 
     @functools.cached_property
     def plain(self) -> PyTree:
