@@ -173,8 +173,9 @@ def _align_equations(
     pairs = [(i, i) for i in range(start)]
     pairs += [(start + i, start + j) for i, j in _best_pairs(scores)]
     pairs += [(n + k, m + k) for k in range(end)]
-    known = set(pairs)
-    # A single distant pair among equations without counterparts is a coincidence.
+    known = {*pairs, (len(a), len(b))}
+    # A single distant pair among equations without counterparts is a coincidence,
+    # unless the results follow it.
     return [
         (i, j)
         for i, j in pairs

@@ -312,20 +312,21 @@ def _with_causes(
 
     # For values here. The results of a loop differ later than their sources.
     earlier: set[int] = set()
-    functions = {one.source.partition(" in ")[2] for one in here}
     listed: set[tuple[int, int]] = set()
     entries: list[Difference] = []
     for _, entry, pair in beyond:
         causes: list[tuple[int, int]] = []
         if not earlier.intersection(here[pair[1]].operands):
             causes = roots(_first_unmatched_ancestor, pair)
+            if not causes and any(entry.step):
+                # An earlier step of the loop made what this one started from.
+                causes = roots(_first_unmatched_in_loops, pair)
         if not causes and not entries:
             # What a loop reads from outside is not known: it may have been these.
             causes = roots(_last_unused_unmatched, pair)
         for side, one in causes:
             value = sides[side][one]
-            known = side or value.source.partition(" in ")[2] in functions
-            if (side, one) in listed or not value.source or not known:
+            if (side, one) in listed or not value.source:
                 continue
             listed.add((side, one))
             where = "here" if side else "in the recorded program"
@@ -369,6 +370,20 @@ def _first_unmatched_ancestor(
             seen.add(i)
             todo += values[i].operands
     return [min(seen)] if seen else []
+
+
+def _first_unmatched_in_loops(
+    values: Values, matched: set[int], start: int
+) -> list[int]:
+    """Returns the first such equation that a loop around a value passes on."""
+    path = values[start].path
+    found = [
+        _first_unmatched_ancestor(values, matched, i)
+        for i, one in enumerate(values)
+        if one.primitive in ("scan", "while")
+        and path.startswith((f"{(loop := one.path.rpartition('[')[0])}/", f"{loop}["))
+    ]
+    return sorted(itertools.chain.from_iterable(found))[:1]
 
 
 def _last_unused_unmatched(values: Values, matched: set[int], stop: int) -> list[int]:

@@ -767,3 +767,47 @@ def test_a_report_says_that_sums_do_not_show_small_elements(rows):
     report = compare(wrong, noise.record(jnp.sin)(x), x)
     assert bool(report) == (rows == 16), report
     assert ("far smaller than the others is not seen" in str(report)) == (rows == 64)
+
+
+def _in_a_scan(change, w, x):
+    def step(h, _):
+        return change(h @ w), jnp.sum(h)
+
+    return lax.scan(step, x, None, length=4)
+
+
+def _in_a_while(change, w, x):
+    body = lambda state: (state[0] + 1, change(state[1] @ w))  # noqa: E731
+    return lax.while_loop(lambda state: state[0] < 4, body, (0, x))
+
+
+def _in_loops(change, w, x):
+    inner = lambda _, h: change(h @ w)  # noqa: E731
+    return lax.fori_loop(0, 2, lambda _, h: lax.fori_loop(0, 2, inner, h), x)
+
+
+def _in_a_branch(change, w, x):
+    return lax.cond(x[0, 0] < 9, lambda x: change(x @ w), lambda x: x, x) @ w
+
+
+def _before_other_lines(change, w, x):
+    return jnp.sum(jnp.sin(change(x @ w)) ** 2)
+
+
+def _damped(h):
+    return jnp.tanh(h)
+
+
+@pytest.mark.parametrize(
+    "through",
+    [_in_a_scan, _in_a_while, _in_loops, _in_a_branch, _before_other_lines],
+)
+def test_a_line_that_one_version_alone_has_comes_before_its_readers(through):
+    """In a loop the next step was blamed, and next to a dropped call its reader."""
+    x = jax.random.normal(KEY, (8, 8))
+    args = x / 3, x.T
+    plain = functools.partial(through, lambda h: h)
+    damped = functools.partial(through, _damped)
+    for here, there in ((damped, plain), (plain, damped)):
+        report = noise.first_difference(here, noise.record(there)(*args))(KEY, *args)
+        assert report[0].primitive == "tanh", report
