@@ -24,7 +24,7 @@ from prednet_jax.noise.rules import control_flow, registry
 from prednet_jax.noise.types import names_in
 
 # The primitives whose operands `ReducedPrecision` rounds.
-MATRIX_PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+MATRIX_PRODUCTS = names_in("dot_general conv_general_dilated ragged_dot_general")
 
 CUTS: Mapping[str, Callable[..., Cut | LeftAlone]] = MappingProxyType(
     {
@@ -47,8 +47,8 @@ CUTS: Mapping[str, Callable[..., Cut | LeftAlone]] = MappingProxyType(
 ROUTINES = names_in(
     "cholesky cholesky_update coo_spmm coo_spmv csr_spmm csr_spmv eig eigh "
     "ffi_call fft geqp3 geqrf hessenberg householder_product io_callback lu ormqr "
-    "pure_callback qr schur spsolve svd symmetric_product triangular_solve "
-    "tridiagonal tridiagonal_solve"
+    "pure_callback qr ragged_dot_general schur spsolve svd symmetric_product "
+    "triangular_solve tridiagonal tridiagonal_solve"
 )
 # Kernels, and programs that noise does not enter; operands as for `ROUTINES`.
 KERNELS = names_in(

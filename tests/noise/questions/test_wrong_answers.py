@@ -66,6 +66,25 @@ def test_linear_algebra(name):
     assert "a rounding of their operands" in str(report)
 
 
+def test_products_of_groups_have_the_noise_of_their_sums():
+    """Another order of 3000 terms was four tolerances off, and bfloat16 `beyond`."""
+    x, w = (
+        RNG.standard_normal(s).astype(np.float32) for s in ((12, 3000), (3, 3000, 6))
+    )
+    sizes = np.int32([3, 5, 4])
+
+    def grouped(x, w):
+        return lax.ragged_dot(x, w, sizes)
+
+    other = sum(grouped(x[:, i::100], w[:, i::100]) for i in range(100))
+    right = grouped(x, w)
+    noise.assert_close(other, right, noise.tolerance(grouped)(KEY, x, w))
+    assert noise.explain(grouped, right, other)(KEY, x, w).rung == "rounding"
+    narrow = grouped(*(v.astype(jnp.bfloat16).astype(np.float32) for v in (x, w)))
+    assert noise.explain(grouped, right, narrow)(KEY, x, w).rung == "bf16"
+    assert noise.explain(grouped, right, right * 1.001)(KEY, x, w).rung == "beyond"
+
+
 def test_operands_of_routines_are_perturbed_on_demand_only():
     for text in ("stochastic_rounding", "gaussian:scale=1e-6", "mca"):
         plain = noise.parse(text)
