@@ -184,7 +184,8 @@ def explain(
         reference = NoiseReference(call, key, draws=draws)
         truth, notes = None, reference.notes
         try:
-            truth = exact(call, key, reference.signs.settled)
+            settled = reference.signs.settled
+            truth = exact(call, key, settled, reference.relative())
         except Exception as error:
             # A primitive that JAX has only in narrow types must not stop the other
             # causes.

@@ -167,6 +167,21 @@ class NoiseReference:
             for rung in RANDOM
         }
 
+    def relative(self) -> list[float]:
+        """Returns the largest RMS of the differences of each leaf, in units of its own.
+
+        It is infinite for a leaf that noise makes NaN, infinite or different from zero.
+        """
+        found = []
+        for i, (clean, elements) in enumerate(
+            zip(self._clean, self.elements, strict=True)
+        ):
+            moved = max(itertools.chain(*self.sizes(i).values()), default=0.0)
+            size = rms(_finite(clean))
+            broken = elements.broken.any() or (moved and not size)
+            found.append(math.inf if broken else moved and moved / size)
+        return found
+
     def parts(self, name: str, i: int) -> list[np.ndarray]:
         """Returns the effects of a format on leaf `i`, in one operand each.
 

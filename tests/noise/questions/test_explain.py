@@ -12,6 +12,7 @@ from prednet_jax.noise.__main__ import plain_data
 from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.explain import NOT_MODELLED
 from prednet_jax.noise.questions.precision import exact
+from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
@@ -100,6 +101,24 @@ def test_every_kind_of_program_has_a_float64():
     # The callback takes and gives float32.
     assert 1e-12 < truth.errors[0] < 1e-7
     np.testing.assert_array_equal(truth.values[1], order)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lstm", "gram_schmidt"])
+def test_small_noise_shows_the_error_of_float64(name):
+    """Up to a factor: a few runs, and the largest of them. Chaos and hosts are run."""
+    fn, args = (noise_programs.SEEN | noise_programs.LATER)[name]()
+    call = BoundCall(fn, args, {})
+    relative = NoiseReference(call, KEY, draws=4).relative()
+    (run,), (scaled,) = exact(call, KEY).errors, exact(call, KEY, noise=relative).errors
+    assert run < 10 * scaled < 100 * run
+    assert scaled != run
+    assert exact(call, KEY, noise=[0.02]).errors == [run]
+
+    def on_host(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), x.dtype), x) * 3
+
+    call = BoundCall(on_host, (jnp.arange(3.0),), {})
+    assert exact(call, KEY, noise=[0.0]).errors[0] > 1e-12
 
 
 def test_the_nearer_of_two_is_named_and_by_how_much():
