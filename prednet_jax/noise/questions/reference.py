@@ -291,9 +291,9 @@ class _RoundedOperands(Evaluation):
         """Rounds the operands of products."""
         column = self.columns.get(call.step.path)
         if column is not None:
-            given = typed(call.step, operands)
-            pairs = zip(given, self.formats[column], strict=True)
-            operands = [self._rounded(x, which) for x, which in pairs]
+            a, b, *others = typed(call.step, operands)
+            first, second = self.formats[column]
+            operands = [self._rounded(a, first), self._rounded(b, second), *others]
         return super().first_order(call, words, operands)
 
     def _rounded(self, x: Array, which: Array) -> Array:
