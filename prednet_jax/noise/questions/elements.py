@@ -3,7 +3,8 @@
 A leaf often has elements of very different noise: the gradient of one feature may be a
 thousand times smaller than the gradient of another. A difference is therefore judged by
 the largest deviation that noise made in elements of the same decade of noise (RMS over
-the runs) and of the next, never by the largest of the whole leaf.
+the runs) and of the next, never by the largest of the whole leaf. Elements of about the
+same size are also judged together, by how far each of them moved itself.
 """
 
 import numpy as np
@@ -21,6 +22,9 @@ STEPS = frozenset({"floor", "ceil", "round", "sign", "select_and_scatter_add"})
 _COUNTS = frozenset({"convert_element_type", "add", "sub"})
 # If decisions may flip, a share of the elements of a decade has to be outside.
 _SHARE = 0.05
+# So many elements of about the same size are judged together by their own noise. A jump
+# that no run showed is seen in few: q (1 - q)^24 < 1 / 60 for every chance q.
+_SEVERAL, _MANY = 8, 0.25
 
 
 def decides(step: Step) -> bool:
@@ -154,7 +158,7 @@ class ElementNoise:
         """
         ratios = self.ratios(difference)
         unknown = np.isnan(ratios)
-        wrong = ratios > margin
+        wrong = (ratios > margin) | self._many_beyond(difference, margin)
         decades = np.where(self._squares > 0, 1 + _bins(np.sqrt(self._squares), 10), 0)
         counts, known = (np.bincount(decades[x].ravel()) for x in (wrong, ~unknown))
         if flips:
@@ -162,6 +166,21 @@ class ElementNoise:
             few = np.maximum(_SHARE * known, min(1, int(_SHARE * known.sum())))
             counts[counts <= few[: counts.size]] = 0
         return int(counts.sum()), int(np.count_nonzero(unknown & (difference != 0)))
+
+    def _many_beyond(self, difference: np.ndarray, margin: float) -> np.ndarray:
+        """Returns the elements of each decade of size of which many are beyond noise.
+
+        Each is compared with its own largest deviation. That is too little for one
+        element, but not for many of them, and elements of other noise hide nothing.
+        """
+        own = np.maximum(self._largest, self._grid)
+        moved = self._largest > 0
+        beyond = moved & (np.abs(difference) > margin * own)
+        decade = _bins(self._size, 10)
+        bins = int(decade.max(initial=0)) + 1
+        total, count = (np.bincount(decade[x], minlength=bins) for x in (moved, beyond))
+        many = (total >= _SEVERAL) & (count > _MANY * total)
+        return beyond & many[decade]
 
     def ratios(self, difference: np.ndarray) -> np.ndarray:
         """Returns for each element its difference in units of its limit.

@@ -913,3 +913,20 @@ def test_the_patterns_of_complex_numbers_have_both_parts():
     assert measure(jax.random.key(0), x, w).rung == ("bf16", "bf16")
     measure = noise.explain(fn, turned, here)
     assert measure(jax.random.key(0), x, w).rung == ("beyond", "beyond")
+
+
+def test_a_small_part_in_bfloat16_is_judged_by_its_own_noise():
+    """An error of 50 times the noise was within that of the next decade of noise."""
+    scale, factor = np.ones((2, 32, 64), np.float32)
+    scale[::3, 1::4], factor[::3, 1::4] = 1e-3, 1.2
+    x, w = noise_programs.normal(1, 32, 16), noise_programs.normal(2, 16, 64) / 4
+    args = [jnp.asarray(a, jnp.bfloat16) for a in (scale, x, w)]
+
+    def fn(scale, x, w):
+        return jnp.tanh(x @ w) * scale
+
+    right = fn(*args)
+    wrong = right * jnp.asarray(factor, jnp.bfloat16)
+    assert noise.explain(fn, right, wrong)(KEY, *args).rung == "beyond"
+    reordered = fn(args[0], args[1][:, ::-1], args[2][::-1])
+    assert noise.explain(fn, right, reordered)(KEY, *args).rung != "beyond"
