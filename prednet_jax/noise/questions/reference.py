@@ -173,13 +173,11 @@ class NoiseReference:
         It is infinite for a leaf that noise makes NaN, infinite or different from zero.
         """
         found = []
-        for i, (clean, elements) in enumerate(
-            zip(self._clean, self.elements, strict=True)
-        ):
+        for i, clean in enumerate(self._clean):
             moved = max(itertools.chain(*self.sizes(i).values()), default=0.0)
             size = rms(_finite(clean))
-            broken = elements.broken.any() or (moved and not size)
-            found.append(math.inf if broken else moved and moved / size)
+            share = moved / size if size else math.inf if moved else 0.0
+            found.append(math.inf if self.elements[i].broken.any() else share)
         return found
 
     def parts(self, name: str, i: int) -> list[np.ndarray]:
