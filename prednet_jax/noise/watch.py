@@ -6,7 +6,6 @@ device.
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,6 +62,22 @@ def execution_order(
     return *loops, number, *(device for start, device in around if start < 0)
 
 
+def _steps_kept(limit: int | None, lengths: Sequence[int]) -> list[int]:
+    """Returns the number of steps that are kept of each loop around a value.
+
+    Their product is at most `limit`. Loops with fewer steps than their share leave more
+    to the others.
+    """
+    kept = list(lengths)
+    left = limit
+    for n, i in enumerate(sorted(range(len(kept)), key=lengths.__getitem__)):
+        if left is not None:
+            share = int(left ** (1 / (len(kept) - n)) + 1e-9)
+            kept[i] = max(1, min(kept[i], share))
+            left //= kept[i]
+    return kept
+
+
 # Label and index of an execution, and the elements of its value.
 Seen = dict[tuple[Any, ...], np.ndarray]
 
@@ -71,14 +86,15 @@ class Watched(Evaluation):
     """Evaluates a plan and sends values to the host.
 
     `limit` is the number of executions of a value to send, counted from the first of
-    each loop. Subclasses fill `labels`, in the order of the program.
+    each loop; without a limit all are sent. Subclasses fill `labels`, in the order of
+    the program.
     """
 
     watches = True
     # XLA fuses it in another way.
     changes = "in the program that shows its values,"
 
-    def __init__(self, limit: int = sys.maxsize) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         super().__init__()
         self.limit = limit
         self.labels: dict[str, Any] = {}
@@ -130,20 +146,25 @@ class Watched(Evaluation):
         place = Place([], [], 1, [])
         steps = (words.steps if words else None) or ()
         after = [*(counters for _, counters, _ in self._around[1:]), len(steps)]
+        around = []
         for (step, before, labels), stop in zip(self._around, after, strict=False):
+            # The counter of a while loop has 32 bits.
+            length = step.equation.params.get("length", 1 << 32)
+            around.append((step, labels, length, steps[before:stop]))
+        lengths = [length for _, _, length, own in around for _ in own]
+        kept = iter(_steps_kept(self.limit, lengths))
+        for step, labels, length, own in around:
             params = step.equation.params
             if step.name == "shard_map":
                 axes = tuple(compat.manual_axis_sizes(params))
                 place.steps.append(lax.axis_index(axes))
                 place.starts.append(~labels)
-            for counter in steps[before:stop]:
-                length = params.get("length", sys.maxsize)
+            for counter, rows in zip(own, kept, strict=False):
                 if params.get("reverse"):
                     counter = np.uint32(length - 1) - counter
-                rows = max(1, self.limit // place.most)
-                if rows < min(length, 1 << 32):  # A counter never exceeds that.
+                if rows < length:
                     place.kept.append(counter < np.uint32(rows))
-                place = place._replace(most=place.most * min(rows, length))
+                place = place._replace(most=place.most * rows)
                 place.steps.append(counter)
                 place.starts.append(labels)
         return place

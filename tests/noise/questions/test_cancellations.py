@@ -48,6 +48,19 @@ def test_the_step_of_a_loop_is_told():
     assert worst.digits_lost == pytest.approx(4.8, abs=0.3)
 
 
+def test_the_step_of_a_loop_inside_of_a_while_loop_is_told():
+    def loop(x):
+        def body(state):
+            step, y = state
+            steps = jnp.arange(4.0)
+            return step + 1, lax.scan(lambda y, t: (y - t * 0.75, None), y, steps)[0]
+
+        return lax.while_loop(lambda state: state[0] < 1, body, (0, x))[1]
+
+    worst = noise.cancellations(loop)(jnp.float32(2.2501))[0]
+    assert (worst.primitive, worst.step) == ("sub", (0, 2))
+
+
 def test_sums_of_mixed_sign_count_and_random_ones_do_not():
     ones = np.tile(np.float32([1, -1]), 512)
     x = jnp.asarray(ones + np.float32(1e-4 * RANDOM.standard_normal(1024)))

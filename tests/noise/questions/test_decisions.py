@@ -136,6 +136,24 @@ def test_decisions_inside_loops_and_branches():
         assert report[primitive].source.endswith(" in step")
 
 
+def test_late_steps_of_a_loop_inside_of_a_while_loop_decide():
+    def fn(x, w):
+        h = x @ w
+        tie = h[0, 0] - h[0, 1]
+
+        def inner(y, t):
+            return jnp.where(jnp.where(t == 2, tie, 1.0) > 0, y, -y), None
+
+        def body(state):
+            return state[0] + 1, lax.scan(inner, state[1], jnp.arange(4))[0]
+
+        return lax.while_loop(lambda state: state[0] < 2, body, (0, 1.0))[1]
+
+    report = found(fn, X, TIED, draws=12)
+    assert report["gt"].flipped > 0
+    assert report["gt"].elements == 8
+
+
 def test_the_number_of_steps_of_a_loop_is_a_decision():
     """Halved until it is no more than a bound that noise moves about an eighth."""
 

@@ -201,6 +201,20 @@ def test_the_values_of_a_program_reach_the_host_together(monkeypatch):
     assert len(sent) <= 5
 
 
+def test_a_loop_inside_of_a_while_loop_is_recorded_with_all_its_steps():
+    def fn(x):
+        def body(state):
+            step, y = state
+            return step + 1, lax.scan(lambda y, _: (y * 0.5, None), y, length=3)[0]
+
+        return lax.while_loop(lambda state: state[0] < 40, body, (0, x))[1]
+
+    recorded = noise.record(fn)(jnp.float32(1)).equations
+    (inner,) = [e for e in recorded if e.path.endswith("scan/0:mul")]
+    # At most 256 values are kept: as many steps of each loop as leave room for both.
+    assert inner.steps.tolist() == [[i, j] for i in range(40) for j in range(3)]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)

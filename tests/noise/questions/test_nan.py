@@ -41,6 +41,15 @@ def overflowing(x):
     return lax.while_loop(lambda state: state[0] < 9, body, (0, x))[1]
 
 
+def in_an_inner_loop(x):
+    def body(state):
+        step, y = state
+        inner = lax.scan(lambda y, t: (y / (t - 2.0), None), y, jnp.arange(4.0))[0]
+        return step + 1, inner
+
+    return lax.while_loop(lambda state: state[0] < 2, body, (0, x))[1]
+
+
 def in_a_branch(x):
     return lax.cond(x[0] > 0, lambda x: x / (x - x), lambda x: x, x)
 
@@ -57,6 +66,10 @@ ORIGINS = {
     "an element": (root, [3.0, 1.0, 5.0], "sqrt", "NaN", ()),
     "a step of a scan": (in_a_loop, 5.0, "log", "NaN", (3,)),
     "a step of a while loop": (overflowing, 3.0, "mul", "infinity", (6,)),
+    "a step of a loop in a while loop": (
+        *(in_an_inner_loop, 3.0, "div", "infinity"),
+        (0, 2),
+    ),
     "a branch": (in_a_branch, [3.0, 1.0], "div", "infinity", ()),
     "a rule of one's own": (custom, 0.0, "log", "infinity", ()),
     "a derivative": (jax.grad(lambda x: jnp.sqrt(x)), 0.0, "div", "infinity", ()),
