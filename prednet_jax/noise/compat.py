@@ -7,6 +7,7 @@ higher-order primitive.
 
 import contextlib
 import functools
+import linecache
 import os
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -256,18 +257,32 @@ def source(equation: Equation, jaxpr: Jaxpr) -> str:
     return next(sources(equation, jaxpr), "")
 
 
+def source_text(equation: Equation, jaxpr: Jaxpr) -> str:
+    """Returns the text of the user's line of an equation, or "" if it is not known."""
+    for code, frame in _users_frames(equation, jaxpr):
+        numbers = range(frame.start_line, max(frame.start_line, frame.end_line) + 1)
+        lines = (linecache.getline(code.co_filename, n).strip() for n in numbers)
+        return " ".join(lines).strip()
+    return ""
+
+
 def sources(equation: Equation, jaxpr: Jaxpr) -> Iterator[str]:
     """Yields the user's lines that were running when an equation was made, last first.
 
     Frames outside of the function from which the open `jaxpr` was traced are skipped.
     JAX caches traces, so these frames may belong to another caller.
     """
+    for code, frame in _users_frames(equation, jaxpr):
+        name = code.co_qualname.rsplit(".", 1)[-1]
+        yield f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
+
+
+def _users_frames(equation: Equation, jaxpr: Jaxpr) -> Iterator[tuple[CodeType, Any]]:
+    """Yields the user's code objects and JAX's frames of the lines of `sources`."""
     traced = getattr(jaxpr.debug_info, "func_src_info", "") or ""
     for code, position in _frames(equation):
         if is_users(code.co_filename):
-            frame = source_info_util.raw_frame_to_frame(code, position)
-            name = code.co_qualname.rsplit(".", 1)[-1]
-            yield f"{os.path.basename(code.co_filename)}:{frame.start_line} in {name}"
+            yield code, source_info_util.raw_frame_to_frame(code, position)
         if traced.endswith(f" at {code.co_filename}:{code.co_firstlineno}"):
             return
 

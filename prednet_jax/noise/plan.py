@@ -129,6 +129,13 @@ class Step:
         return line or (around.source if around is not None else "")
 
     @functools.cached_property
+    def source_text(self) -> str:
+        """The text of that line, or empty if it is not known."""
+        jaxpr, around = self.within
+        text = compat.source_text(self.equation, jaxpr)
+        return text or (around.source_text if around is not None else "")
+
+    @functools.cached_property
     def communicates(self) -> bool:
         """Whether the equation or a body uses a collective or the device's index."""
         inside = (step for body in self.bodies.values() for step in body.steps)

@@ -2,7 +2,8 @@
 
 Two equations correspond if the loops around them, the primitive, the shape and the type
 are the same. Of all ways to pair them in order, the chosen one has the most pairs of
-nearby values (Needleman & Wunsch, J. Mol. Biol. 48, 1970). Results are paired by name,
+nearby values (Needleman & Wunsch, J. Mol. Biol. 48, 1970), and of these the most pairs
+of source lines with the same text. Results are paired by name,
 whatever computed them, because the two programs are compared by their results.
 """
 
@@ -19,6 +20,8 @@ from prednet_jax.noise.questions.recording import Recorded, Recording
 
 # Relative distance below which two values are taken for the same value.
 SAME_VALUE_DISTANCE = 0.05
+# Scores of a pair of nearby values and of another one; equal source lines add 1.
+NEAR, FAR = 9, 3
 # Above so many pairs of equations, the values are not used to align the programs.
 MAX_PAIRS = 4_000_000
 # Primitives of values that no equation computed.
@@ -122,13 +125,16 @@ def near(a: Recorded, b: Recorded) -> bool:
 
 
 def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
-    """Returns whether two arrays are near each other apart from the best factor."""
+    """Returns whether a factor makes two arrays near, and much nearer than they are."""
     x, y = (one.values[:1].ravel() for one in (a, b))
     if min(a.size, b.size) < 2 or x.shape != y.shape:
         return False
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
     cosine = float(x @ y) / norms if norms else 0.0
-    return 1 - cosine**2 <= SAME_VALUE_DISTANCE**2
+    # The sine of the angle: what the best factor leaves of the larger one.
+    left = np.sqrt(max(0.0, 1 - cosine**2))
+    apart = np.linalg.norm(x - y) / max(np.linalg.norm(x), np.linalg.norm(y))
+    return bool(left <= min(SAME_VALUE_DISTANCE, apart / 2))
 
 
 def _kind(value: Recorded) -> tuple:
@@ -154,12 +160,14 @@ def _align_equations(
     """Returns pairs of the values that are not results."""
 
     def score(i: int, j: int) -> int:
-        return 0 if kinds_a[i] != kinds_b[j] else 3 if near(a[i], b[j]) else 1
+        if kinds_a[i] != kinds_b[j]:
+            return 0
+        return (NEAR if near(a[i], b[j]) else FAR) + _same_line(a[i], b[j])
 
     shorter = min(len(a), len(b))
-    start = next((i for i in range(shorter) if score(i, i) < 3), shorter)
+    start = next((i for i in range(shorter) if score(i, i) < NEAR), shorter)
     most, n, m = shorter - start, len(a), len(b)
-    end = next((i for i in range(most) if score(n - 1 - i, m - 1 - i) < 3), most)
+    end = next((i for i in range(most) if score(n - 1 - i, m - 1 - i) < NEAR), most)
     n, m = n - end, m - end
     if (n - start) * (m - start) > MAX_PAIRS:
         match = difflib.SequenceMatcher(
@@ -175,12 +183,19 @@ def _align_equations(
     pairs += [(n + k, m + k) for k in range(end)]
     known = {*pairs, (len(a), len(b))}
     # A single distant pair among equations without counterparts is a coincidence,
-    # unless the results follow it.
+    # unless the results follow it or its source line is the same.
     return [
         (i, j)
         for i, j in pairs
-        if {(i - 1, j - 1), (i + 1, j + 1)} & known or near(a[i], b[j])
+        if {(i - 1, j - 1), (i + 1, j + 1)} & known
+        or near(a[i], b[j])
+        or _same_line(a[i], b[j])
     ]
+
+
+def _same_line(a: Recorded, b: Recorded) -> bool:
+    """Returns whether the texts of two source lines are known and the same."""
+    return bool(a.text) and a.text == b.text
 
 
 def _best_pairs(scores: np.ndarray) -> list[tuple[int, int]]:

@@ -62,6 +62,7 @@ class Recorded:
         largest: [n], the largest magnitudes.
         unbounded: [n], sum of `sketch.classes` of the elements.
         values: [n, m], the elements or the sketch, with unbounded elements as 0.
+        text: hash of the source line's text, which tells an unchanged line; or empty.
     """
 
     path: str
@@ -78,6 +79,7 @@ class Recorded:
     largest: np.ndarray
     unbounded: np.ndarray
     values: np.ndarray
+    text: str = ""
 
     @property
     def size(self) -> int:
@@ -164,7 +166,7 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
 def _check(equations: Sequence[Recorded]) -> None:
     """Raises an error if `record` would not write the last equation's arrays."""
     one = equations[-1]
-    texts = (one.path, one.primitive, one.source, one.dtype, one.within)
+    texts = (one.path, one.primitive, one.source, one.dtype, one.within, one.text)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("it is damaged: a value has a name that is no text")
     n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
@@ -315,6 +317,7 @@ class Watch(Watched):
                 "within": _within(step.path) if step else "",
                 "operands": sources,
                 "starts": tuple(place.starts),
+                "text": _hash(step.source_text) if step else "",
             }
         if primitive != "result":
             self.mark(value, (self.labels[path]["number"],))
@@ -361,6 +364,11 @@ def _within(path: str) -> str:
     """Returns the loops and branches of a path, without positions and calls."""
     names = [part.partition(":")[2] for part in path.split("/")[:-1]]
     return "/".join(name for name in names if not _CALLS.match(name))
+
+
+def _hash(text: str) -> str:
+    """Returns a short hash of a text; of an empty text an empty one."""
+    return text and hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def _recorded(

@@ -825,3 +825,37 @@ def test_a_line_that_one_version_alone_has_comes_before_its_readers(through):
     for here, there in ((damped, plain), (plain, damped)):
         report = noise.first_difference(here, noise.record(there)(*args))(KEY, *args)
         assert report[0].primitive == "tanh", report
+
+
+def _three_factors(h, _):
+    h = h * 1.3  # first
+    h = h * 0.6  # second
+    h = h * 1.2  # third
+    return h, None
+
+
+def _two_factors(h, _):
+    h = h * 1.3  # first
+    h = h * 1.2  # third
+    return h, None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_dropped_line_is_told_from_an_unchanged_one_like_it(dtype):
+    """The line after it was paired with it, and blamed."""
+    x = jax.random.normal(KEY, (8, 8), dtype)
+    plain, dropped = (
+        lambda x, f=f: lax.scan(f, x, None, length=3)[0]
+        for f in (_three_factors, _two_factors)
+    )
+    for here, there in ((dropped, plain), (plain, dropped)):
+        report = noise.first_difference(here, noise.record(there)(x))(KEY, x)
+        assert report[0].source == f"{line_of(_three_factors, 'second')}_three_factors"
+
+
+def test_equal_terms_in_another_order_are_no_alarm():
+    """Values near each other are not the same value with another factor."""
+    x = 1 + jax.random.uniform(KEY, (8, 8)) / 10
+    mean = lambda x: jnp.mean(jnp.sqrt(x))  # noqa: E731
+    flipped = lambda x: jnp.mean(jnp.sqrt(jnp.flip(x)))  # noqa: E731
+    assert not compare(flipped, noise.record(mean)(x), x)
