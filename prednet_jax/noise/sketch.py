@@ -1,12 +1,14 @@
-"""Summarizes a large array in few numbers: a count sketch, and a hash of the bits.
+"""Summarizes a large array: a count sketch, a sample, and a hash of the bits.
 
 The sketch s(x) consists of `COLUMNS` sums of the elements with random signs. It is
 linear and E |s(x)|^2 = |x|^2 (M. Charikar, K. Chen & M. Farach-Colton, "Finding
 frequent items in data streams", ICALP 2002). So the distance of two values on different
 machines is |s(x) - s(y)|, to within 9 % (standard deviation), and a difference in a
-single element always shows.
+single element always shows, unless it is far smaller than the others. Errors in small
+elements show in the sample, of which each element is known.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -17,6 +19,8 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits
 
 COLUMNS = 64
+# The number of elements in the sample.
+SAMPLE = 1024
 # Masks of -1e30 would dominate the sums: such numbers count as infinite.
 HUGE = 1e18
 
@@ -40,6 +44,17 @@ def _as_words(x: Array) -> Array:
     return jnp.ravel(lax.bitcast_convert_type(flat, jnp.uint32))
 
 
+def _wide(x: Array) -> Array:
+    """Returns an array in float64 if its type has 64 bits, else in float32."""
+    kind = np.dtype(x.dtype)
+    is_wide = kind.itemsize > 4 and kind.kind in "fiu"
+    return lax.convert_element_type(x, np.dtype(f"float{64 if is_wide else 32}"))
+
+
+def _tame(x: Array) -> Array:
+    return jnp.where(jnp.abs(x) < HUGE, x, 0)
+
+
 def classes(x: Any) -> Any:
     """Returns 0 for a bounded number, 1 below -`HUGE`, 2^10 for NaN, 2^20 above `HUGE`.
 
@@ -48,6 +63,16 @@ def classes(x: Any) -> Any:
     kinds = x <= -HUGE, x != x, x >= HUGE
     low, nan, high = (kind.astype(np.int32) for kind in kinds)
     return low + (nan << 10) + (high << 20)
+
+
+def sampled(size: int) -> np.ndarray:
+    """Returns the places of the sample: one in each of `SAMPLE` parts of an array.
+
+    The place within a part changes irregularly, so that no row or column is left out.
+    """
+    part = np.arange(SAMPLE)
+    golden = (math.sqrt(5) - 1) / 2
+    return ((part + part * golden % 1) * size / SAMPLE).astype(int)
 
 
 # Traced once for each shape and type.
@@ -59,7 +84,6 @@ def digest(x: Array) -> list[Array]:
     sum, the sum of squares, the largest magnitude, and a count by `classes`.
     """
     kind, rows = np.dtype(x.dtype), -(-x.size // COLUMNS)
-    wide = np.dtype(f"float{64 if kind.itemsize > 4 and kind.kind in 'fiu' else 32}")
 
     def table(flat: Array) -> Array:
         return jnp.pad(flat, (0, rows * COLUMNS - x.size)).reshape(rows, COLUMNS)
@@ -70,13 +94,12 @@ def digest(x: Array) -> list[Array]:
     hashed = number
     for i in range(words.shape[1]):
         hashed = random_bits.mix(hashed ^ table(words[:, i]))
-    numbers = lax.convert_element_type(table(jnp.ravel(x)), wide)
-    bounded = jnp.abs(numbers) < HUGE
-    tame = jnp.where(bounded, numbers, 0)
+    numbers = _wide(table(jnp.ravel(x)))
+    tame = _tame(numbers)
     signed = jnp.where(number >> np.uint32(31) == 0, tame, -tame)
     return lax.reduce(
         [hashed, signed, tame * tame, jnp.abs(tame), classes(numbers)],
-        [np.uint32(0), *[np.zeros((), wide)] * 3, np.int32(0)],
+        [np.uint32(0), *[np.zeros((), numbers.dtype)] * 3, np.int32(0)],
         lambda a, b: [
             *(p + q for p, q in zip(a[:3], b[:3], strict=True)),
             jnp.maximum(a[3], b[3]),
@@ -86,4 +109,12 @@ def digest(x: Array) -> list[Array]:
     )
 
 
-digests = jax.jit(jax.vmap(digest))
+def summary(x: Array) -> list[Array]:
+    """Returns the `digest` of an array of `SAMPLE` or more elements, and its sample.
+
+    Unbounded elements of the sample are 0.
+    """
+    return [*digest(x), _tame(_wide(jnp.ravel(x)[sampled(x.size)]))]
+
+
+summaries = jax.jit(jax.vmap(summary))

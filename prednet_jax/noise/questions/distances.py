@@ -67,8 +67,7 @@ class NoiseEffect:
         epsilon: float,
         norms: Any = None,
         largest: Any = None,
-        *,
-        sketched: bool = False,
+        sample: np.ndarray | None = None,
     ) -> None:
         """Prepares for runs under noise.
 
@@ -78,18 +77,21 @@ class NoiseEffect:
                 floating-point type.
             norms: Euclidean norms [n]. Defaults to the norms of `values`.
             largest: the largest magnitudes [n]. Defaults to the ones of `values`.
-            sketched: whether `values` are sums with random signs.
+            sample: [n, k], some elements, if `values` are sums with random signs.
         """
         if norms is None:
             norms = np.linalg.norm(values, axis=1)
             largest = np.abs(values).max(1, initial=0)
         self._values, self._norms = values, np.where(norms > 0, norms, 1)
-        # Sums of many elements have rounding errors of the size of the whole value.
-        sizes = np.broadcast_to(norms[:, None], values.shape) if sketched else values
-        self._elements = ElementNoise(sizes, epsilon) if epsilon else None
+        self._sketched = sample is not None
+        apart = [values]
+        if sample is not None:
+            # Sums of many elements have errors of the size of the whole value.
+            apart = [np.broadcast_to(norms[:, None], values.shape), sample]
+        self._elements = [ElementNoise(x, epsilon) for x in apart if epsilon]
+        self._ends = np.cumsum([x.shape[1] for x in apart])[:-1]
         floor = FLIPS / RATIO_LIMIT * (values.shape[1] > 1)
         self._floor = epsilon * largest / self._norms if epsilon else floor
-        self._sketched = sketched
         self._drawn: list[np.ndarray] = []
 
     def see(
@@ -98,14 +100,14 @@ class NoiseEffect:
         away: np.ndarray,
         compared: bool | np.ndarray = True,
     ) -> None:
-        """Adds a run under noise: its relative distances [n] and differences [n, m].
+        """Adds a run under noise: its relative distances [n], differences [n, m + k].
 
         `compared` are the executions that the run has: a loop may end earlier.
         """
         drawn = np.stack([relative, *self._common(relative, away)])
         self._drawn.append(np.where(compared, drawn, np.nan))
-        if self._elements is not None:
-            self._elements.see(away)
+        for noise, part in zip(self._elements, self._apart(away), strict=False):
+            noise.see(part)
 
     @property
     def expected(self) -> np.ndarray:
@@ -122,7 +124,7 @@ class NoiseEffect:
 
         Args:
             relative: its relative distances [n].
-            away: its elements [n, m].
+            away: its elements [n, m + k].
             flipped: whether a decision before it differs, which moves elements far.
         """
         if not self._drawn:
@@ -149,13 +151,10 @@ class NoiseEffect:
         )
         over[:, unseen] = 0
         note, agrees = "", (relative <= largest[0]) | unseen
-        if self._elements is None or flipped:
+        if not self._elements or flipped:
             return Judged(over[0], agrees, note)
-        # An element without noise of its own may differ like the noisiest of the value.
-        widest = max(np.max(self._elements.limits(), initial=0), np.finfo(float).tiny)
-        ratios = self._elements.ratios(away)
-        with np.errstate(over="ignore"):
-            ratios = np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
+        parts = zip(self._elements, self._apart(away), strict=True)
+        ratios = np.concatenate([_ratios(noise, x) for noise, x in parts], axis=1)
         ratios = np.where(unseen[:, None], 0, ratios) / ELEMENT_LIMIT
         count = np.count_nonzero(ratios > 1)
         if not (over[0] > 1).any():
@@ -168,6 +167,7 @@ class NoiseEffect:
 
     def _common(self, relative: np.ndarray, away: np.ndarray) -> list[np.ndarray]:
         """Returns the relative size of what all elements have in common, [n] each."""
+        away = self._apart(away)[0]
         lengths = np.linalg.norm(away, axis=1)
         # The whole may be divided by the other value's norm, and so are its parts.
         known = (lengths > 0) & np.isfinite(relative)
@@ -177,6 +177,19 @@ class NoiseEffect:
             parts.append(away.sum(1) / math.sqrt(max(1, away.shape[1])))
         return [np.abs(part) * scale for part in parts]
 
+    def _apart(self, away: np.ndarray) -> list[np.ndarray]:
+        """Returns the differences of the values, and those of the sample, if any."""
+        return np.split(away, self._ends, axis=1)
+
+
+def _ratios(noise: ElementNoise, away: np.ndarray) -> np.ndarray:
+    """Returns differences in units of their limits, also where noise is not known."""
+    # An element without noise of its own may differ like the noisiest of the value.
+    widest = max(np.max(noise.limits(), initial=0), np.finfo(float).tiny)
+    ratios = noise.ratios(away)
+    with np.errstate(over="ignore"):
+        return np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
+
 
 class Distance(NamedTuple):
     """The distance of a value from another, in each execution of the second.
@@ -184,7 +197,7 @@ class Distance(NamedTuple):
     Attributes:
         relative: [n], 0 for equal bits, and where the first has no such execution.
         compared: bool [n], which executions were compared.
-        away: [n, m], the elements of the difference.
+        away: [n, m + k], the differences of the values and of the sample.
     """
 
     relative: np.ndarray
@@ -196,7 +209,7 @@ def effect_of_noise(value: Recorded) -> NoiseEffect:
     """Returns the effect of noise on a value, before any run under noise."""
     epsilon = 0.0 if is_discrete(value) else float(jax.numpy.finfo(value.dtype).eps)
     facts = value.values, epsilon, value.norms, value.largest
-    return NoiseEffect(*facts, sketched=value.size > WHOLE)
+    return NoiseEffect(*facts, value.sample if value.size > WHOLE else None)
 
 
 def distance(a: Recorded, b: Recorded) -> Distance:
@@ -206,7 +219,8 @@ def distance(a: Recorded, b: Recorded) -> Distance:
     rows = np.flatnonzero(theirs >= 0)
     mine = theirs[rows]
     distances, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
-    away = np.zeros(b.values.shape)
+    sums = b.values.shape[1]
+    away = np.zeros((len(b.steps), sums + b.sample.shape[1]))
     compared[rows] = True
     if a.shape != b.shape:
         distances[rows] = math.inf
@@ -235,7 +249,10 @@ def distance(a: Recorded, b: Recorded) -> Distance:
     far = np.where(hidden, np.maximum(far, np.finfo(float).tiny), far)
     differs = a.hashes[mine] != b.hashes[rows]
     distances[rows] = np.where(differs, far, 0.0)
-    away[rows] = np.where(differs[:, None], y - x, 0)
+    away[rows, :sums] = np.where(differs[:, None], y - x, 0)
+    if a.sample.shape[1]:
+        sampled = a.sample[mine] - b.sample[rows]
+        away[rows, sums:] = np.where(differs[:, None], sampled, 0)
     return Distance(distances, compared, away)
 
 

@@ -158,39 +158,64 @@ class ElementNoise:
         """
         ratios = self.ratios(difference)
         unknown = np.isnan(ratios)
-        wrong = (ratios > margin) | self._many_beyond(difference, margin)
         decades = np.where(self._squares > 0, 1 + _bins(np.sqrt(self._squares), 10), 0)
-        counts, known = (np.bincount(decades[x].ravel()) for x in (wrong, ~unknown))
+        counts, known = (
+            np.bincount(decades[x].ravel()) for x in (ratios > margin, ~unknown)
+        )
         if flips:
             # One of several is a few, also in a decade of few elements.
             few = np.maximum(_SHARE * known, min(1, int(_SHARE * known.sum())))
             counts[counts <= few[: counts.size]] = 0
         return int(counts.sum()), int(np.count_nonzero(unknown & (difference != 0)))
 
-    def _many_beyond(self, difference: np.ndarray, margin: float) -> np.ndarray:
-        """Returns the elements of each decade of size of which many are beyond noise.
+    def own_limits(self) -> np.ndarray:
+        """Returns for each element its own largest deviation, at least `_grid`.
 
-        Each is compared with its own largest deviation. That is too little for one
-        element, but not for many of them, and elements of other noise hide nothing.
+        Elements that never moved have infinity: they say nothing about their own noise.
         """
-        own = np.maximum(self._largest, self._grid)
         moved = self._largest > 0
-        beyond = moved & (np.abs(difference) > margin * own)
-        decade = _bins(self._size, 10)
-        bins = int(decade.max(initial=0)) + 1
-        total, count = (np.bincount(decade[x], minlength=bins) for x in (moved, beyond))
-        many = (total >= _SEVERAL) & (count > _MANY * total)
-        return beyond & many[decade]
+        return np.where(moved, np.maximum(self._largest, self._grid), np.inf)
 
     def ratios(self, difference: np.ndarray) -> np.ndarray:
         """Returns for each element its difference in units of its limit.
 
-        NaN stands for elements whose own noise is not known.
+        Where many elements of about the same size differ by more than their own noise,
+        it is in units of that. NaN stands for elements whose noise is not known.
         """
         size, limits = np.abs(difference), self.limits()
         unknown = np.nan if self._inexact else np.inf
         unlimited = np.where(size > 0, unknown, 0.0)
-        return np.divide(size, limits, out=unlimited, where=limits > 0)
+        ratios = np.divide(size, limits, out=unlimited, where=limits > 0)
+        return np.maximum(ratios, shared_ratios(size, self.own_limits(), self._size))
+
+
+def shared_ratios(
+    difference: np.ndarray, own: np.ndarray, size: np.ndarray
+) -> np.ndarray:
+    """Returns differences in units of each element's own noise, if many are as large.
+
+    A few runs show too little of the noise of one element, but not of many.
+
+    Args:
+        difference: magnitudes of the differences.
+        own: the noise of each element; infinite where it is not known.
+        size: magnitudes of the elements. Those of a decade are judged together.
+
+    Returns:
+        The ratios, where larger ones than the upper quartile of the decade are that
+        quartile; 0 in decades of fewer than `_SEVERAL` elements.
+    """
+    known = np.isfinite(own)
+    ratios = np.divide(difference, own, where=known, out=np.zeros(own.shape))
+    shared = np.zeros(ratios.shape)
+    decade = _bins(size, 10)[known]
+    order = np.lexsort((ratios[known], decade))
+    counts = np.bincount(decade)
+    # The least of the largest quarter of each decade, and one more.
+    upper = np.cumsum(counts) - 1 - (_MANY * counts).astype(int)
+    quartiles = np.where(counts >= _SEVERAL, ratios[known][order][upper], 0)
+    shared[known] = np.minimum(ratios[known], quartiles[decade])
+    return shared
 
 
 def _bins(values: np.ndarray, base: float) -> np.ndarray:

@@ -30,6 +30,7 @@ from prednet_jax.noise.questions.distances import (
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.precision import format_notes, rounded_products
 from prednet_jax.noise.questions.recording import WHOLE, Recorded, Recording, Watch
+from prednet_jax.noise.sketch import SAMPLE
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
@@ -39,8 +40,9 @@ MAX_ROWS = 12
 # Further runs, in units of `draws`, where a result leaves open whether it agrees.
 _MORE = 3
 _SUMS = (
-    f"values of more than {WHOLE} elements are compared by sums of their elements: an "
-    "error in elements far smaller than the others is not seen"
+    f"values of more than {WHOLE} elements are compared by sums of their elements, and "
+    f"by {SAMPLE} of them if the recording has these: an error in a few elements far "
+    "smaller than the others may not be seen"
 )
 
 

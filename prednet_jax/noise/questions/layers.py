@@ -16,6 +16,7 @@ from prednet_jax.noise.errors import NoiseError, check_draws, expect
 from prednet_jax.noise.loops import naming_failures
 from prednet_jax.noise.questions import layouts
 from prednet_jax.noise.questions.names import arrays_of, canonical, leaf_names, match
+from prednet_jax.noise.questions.precision import CASTS
 from prednet_jax.noise.questions.sampling import BoundCall, keyed, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.questions.values import SubstitutedValues, judge
@@ -288,8 +289,9 @@ def _compared(
         rung = "order" if alone.expected and alone.over <= 1 else "rounding"
         rung = "identical" if judged[i].difference == 0 else rung
         rung = rungs.get(i, rung)
-        # A narrow format on one side may be no more than its own noise.
-        rung = values.too_narrow(i) or rung if rung in NOISY else rung
+        # A narrow format on one side may be no more than its own noise, or the function
+        # may cast to it.
+        rung = values.too_narrow(i) or rung if rung in (*NOISY, CASTS) else rung
         # A factor has fewer parameters than a rounding, and may look like one.
         rung = "beyond" if factors.get(i) else rung
         hint = "" if rung in NOISY else f"{rung} on one side alone"

@@ -1,7 +1,7 @@
 """Records the value of every equation of a program, in little space.
 
 Values of up to `WHOLE` elements are stored whole. For larger values the recording has a
-sketch (`noise.sketch`), the largest magnitude and a hash.
+sketch and a sample (`noise.sketch`), the largest magnitude and a hash.
 """
 
 import dataclasses
@@ -30,12 +30,22 @@ from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import BoundCall, reporting, say
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call
-from prednet_jax.noise.sketch import COLUMNS, HUGE, classes, digest, digests, numbers
+from prednet_jax.noise.sketch import (
+    COLUMNS,
+    HUGE,
+    SAMPLE,
+    classes,
+    numbers,
+    summaries,
+    summary,
+)
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.types import PyTree, Values
 from prednet_jax.noise.watch import Watched
 
-VERSION = 4
+VERSION = 5
+# Its recordings have no samples.
+BEFORE_SAMPLES = 4
 WHOLE = 1024
 # The number of executions of a value in a loop that are kept, from the first.
 EXECUTIONS = 256
@@ -62,6 +72,8 @@ class Recorded:
         largest: [n], the largest magnitudes.
         unbounded: [n], sum of `sketch.classes` of the elements.
         values: [n, m], the elements or the sketch, with unbounded elements as 0.
+        sample: [n, k], elements of a value that `values` has the sketch of; k is 0 for
+            other values, and in recordings of earlier versions.
         text: hash of the source line's text, which tells an unchanged line; or empty.
     """
 
@@ -79,6 +91,7 @@ class Recorded:
     largest: np.ndarray
     unbounded: np.ndarray
     values: np.ndarray
+    sample: np.ndarray
     text: str = ""
 
     @property
@@ -87,7 +100,7 @@ class Recorded:
         return math.prod(self.shape)
 
 
-_ARRAYS = ("steps", "hashes", "norms", "largest", "unbounded", "values")
+_ARRAYS = ("steps", "hashes", "norms", "largest", "unbounded", "values", "sample")
 _FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
 
 
@@ -140,11 +153,13 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
         # Opened here, since NumPy leaves a file open that it cannot read.
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
-            if about["version"] != VERSION:
+            if about["version"] not in (BEFORE_SAMPLES, VERSION):
                 raise ValueError(f"it is of version {about['version']}, not {VERSION}")
+            names = [x for x in _ARRAYS if x != "sample" or about["version"] == VERSION]
             equations = []
             for i, fact in enumerate(about["equations"]):
-                own: dict[str, Any] = {name: held[f"{i}/{name}"] for name in _ARRAYS}
+                own: dict[str, Any] = {name: held[f"{i}/{name}"] for name in names}
+                own.setdefault("sample", np.zeros((len(own["hashes"]), 0)))
                 for name, value in fact.items():
                     own[name] = tuple(value) if isinstance(value, list) else value
                 equations.append(Recorded(**own))
@@ -170,7 +185,9 @@ def _check(equations: Sequence[Recorded]) -> None:
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("it is damaged: a value has a name that is no text")
     n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
+    sample = SAMPLE if one.size > WHOLE and one.sample.size else 0
     shapes = {"steps": (n, len(one.starts)), "values": (n, width)}
+    shapes["sample"] = n, sample
     kinds = {"steps": "iu", "hashes": "u", "unbounded": "iu"}
     for name in _ARRAYS:
         array = getattr(one, name)
@@ -322,7 +339,7 @@ class Watch(Watched):
         if primitive != "result":
             self.mark(value, (self.labels[path]["number"],))
         small = x.size * place.most * x.dtype.itemsize <= LEAVES
-        for i, part in enumerate([x] if x.size <= WHOLE or small else digest(x)):
+        for i, part in enumerate([x] if x.size <= WHOLE or small else summary(x)):
             self.send_later((path, i), part, words)
 
     def run(self, key: Array, arrays: Values = ()) -> tuple[Recorded, ...]:
@@ -380,10 +397,12 @@ def _recorded(
     # Empty if the value is in a branch that was not taken.
     arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
     size = math.prod(shape)
+    sample = np.zeros((n, 0 if size <= WHOLE else SAMPLE))
     columns: Any = [np.zeros((0, size if size <= WHOLE else COLUMNS))] * 5
     if steps and size > WHOLE:
         whole = len(arrays) == 1
-        columns = digests(arrays[0].reshape(n, *shape)) if whole else arrays
+        found = summaries(arrays[0].reshape(n, *shape)) if whole else arrays
+        *columns, sample = found
     elif steps:
         numbers = arrays[0].astype(np.float64)
         bounded = np.abs(numbers) < HUGE
@@ -400,4 +419,5 @@ def _recorded(
         largest=np.max(tops, 1, initial=0),
         unbounded=np.sum(counts, 1).astype(np.int64),
         values=values,
+        sample=np.asarray(sample, float),
     )

@@ -64,6 +64,7 @@ from prednet_jax.noise.leaves import (
 from prednet_jax.noise.questions import sampling
 from prednet_jax.noise.questions.elements import (
     ElementNoise,
+    shared_ratios,
     small_elements,
     takes_decisions,
 )
@@ -105,14 +106,14 @@ class Tolerance:
         extrapolated: whether `failure` is below the rates that draws have tested.
         hidden: number of elements that are smaller than `atol` while their own noise is
             much smaller. `allclose` passes any error in them; `assert_close` does not
-            if `limits` are there.
+            if `noises` are there.
         widened: format in which this device multiplies by default, such as `tf32`, if
             the tolerance includes its effect.
         spec: text of the noise.
         casts: whether the function rounds by casts of its own. Their effect is left
             out, since they are in every run.
-        limits: the largest distance of each element, from the noise of similar
-            elements. None if the tolerance was read from a file.
+        noises: the largest deviation of elements similar to each, and of each itself
+            (`shared_ratios`). None if the tolerance was read from a file.
     """
 
     rtol: float
@@ -123,14 +124,16 @@ class Tolerance:
     widened: str = ""
     spec: str = ""
     casts: bool = False
-    limits: np.ndarray | None = field(default=None, repr=False, compare=False)
+    noises: tuple[np.ndarray, np.ndarray] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __iter__(self) -> Iterator[float]:
         return iter((self.rtol, self.atol))
 
     def to_json(self) -> dict[str, object]:
-        """Returns the numbers and texts, without `limits`."""
-        fields = (f.name for f in dataclasses.fields(self) if f.name != "limits")
+        """Returns the numbers and texts, without `noises`."""
+        fields = (f.name for f in dataclasses.fields(self) if f.name != "noises")
         return {name: getattr(self, name) for name in fields}
 
     def __str__(self) -> str:
@@ -216,7 +219,7 @@ def tolerance(
         _check_compilation(own, noise, key, errors, eager, decides)
         about: dict = {"widened": "".join(widened[-1:]), "spec": text}
         about["casts"] = CASTS in own.effects
-        about |= {"limits": None} if decides else {}
+        about |= {"noises": None} if decides else {}
         tolerances = [
             dataclasses.replace(error.tolerance(failure), **about) for error in errors
         ]
@@ -374,13 +377,14 @@ class _Errors:
         allowed = atol + rtol * self.size
         some = allowed > 0
         noise = rms(self.spread[some] / allowed[some])
-        limits = np.array(self.elements.limits())
+        limits, own = self.elements.limits(), self.elements.own_limits()
         hidden = small_elements(self.special, atol, limits)
         # The difference between the references is not noise.
-        limits[self.finite] += far
+        between = np.zeros(self.finite.shape)
+        between[self.finite] = far
         return Tolerance(
             *(rtol, atol, noise, failure < EXTRAPOLATED, hidden),
-            limits=ELEMENT_FACTOR * limits,
+            noises=(limits + between, own + between),
         )
 
 
@@ -485,19 +489,21 @@ def noise_reference(
 
 def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
     """Returns a line about elements outside their tolerance, or ""."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         far = np.abs(subtract(x, y))
         far = np.where(np.isnan(far), np.inf, far)
         allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
-        if one.limits is not None and one.limits.shape == y.shape:
-            # Elements of much smaller noise than the leaf have their own limits.
-            own = np.where(one.limits > 0, one.limits, np.inf)
-            allowed = np.where(np.isfinite(y), np.minimum(allowed, own), allowed)
-    count = int(np.count_nonzero(far > allowed))
+        times = np.divide(far, allowed, where=far > allowed, out=np.zeros(far.shape))
+        if one.noises is not None and one.noises[0].shape == y.shape:
+            # Elements of much smaller noise than the leaf have limits of their own.
+            limits, own = one.noises
+            size = np.where(np.isfinite(y), np.abs(y), 0)
+            ratios = np.divide(far, limits, where=limits > 0, out=np.zeros(far.shape))
+            ratios = np.maximum(ratios, shared_ratios(far, own, size))
+            times = np.fmax(times, np.where(np.isfinite(y), ratios / ELEMENT_FACTOR, 0))
+    count = int(np.count_nonzero(times > 1))
     if not count:
         return ""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        times = np.where(far > allowed, far / allowed, 0.0)
     worst = np.unravel_index(int(np.argmax(times)), times.shape)
     ratio = float(times[worst])
     noise = "no noise was seen here"

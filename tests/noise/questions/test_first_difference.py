@@ -1,6 +1,7 @@
 import functools
 import inspect
 import json
+import math
 import os
 import sys
 import time
@@ -16,9 +17,9 @@ from prednet_jax import noise
 from prednet_jax.noise.questions import recording as recording_module
 from prednet_jax.noise.questions.distances import NoiseEffect
 from prednet_jax.noise.questions.first_difference import against
-from prednet_jax.noise.questions.recording import WHOLE
+from prednet_jax.noise.questions.recording import BEFORE_SAMPLES, WHOLE
 from prednet_jax.noise.questions.sampling import BoundCall
-from prednet_jax.noise.sketch import COLUMNS, digest
+from prednet_jax.noise.sketch import COLUMNS, SAMPLE, digest, sampled, summary
 from tests.accuracy.noise_programs import line_of
 
 KEY = jax.random.key(0)
@@ -221,12 +222,13 @@ def test_a_loop_inside_of_a_while_loop_is_recorded_with_all_its_steps():
 def test_a_digest_knows_the_bits_and_the_size_of_a_difference(dtype):
     rng = np.random.default_rng(0)
     x = jnp.asarray(3 * rng.standard_normal((WHOLE // 16, 33))).astype(dtype)
-    hashed, signed, squares, tops, unbounded = map(np.asarray, digest(x))
+    hashed, signed, squares, tops, unbounded, sample = map(np.asarray, summary(x))
     wide = np.asarray(x.astype("float32"), np.float64)
     np.testing.assert_allclose(squares.sum(), np.sum(wide**2), rtol=1e-5)
     assert tops.max() == np.abs(wide).max()
     assert not unbounded.any()
     assert len(signed) == COLUMNS
+    np.testing.assert_array_equal(sample, wide.ravel()[sampled(x.size)])
     other = x.at[7, 5].set(jnp.logical_not(x[7, 5]).astype(dtype))
     assert (np.asarray(digest(other)[0]) != hashed).sum() == 1
     if dtype == "float32":
@@ -771,18 +773,54 @@ def test_what_a_body_gets_is_known_to_come_from_the_line_before(through):
     assert report[0].path == "1:mul"
 
 
+@pytest.mark.parametrize("shape", [(1025,), (33, 1, 64), (2000, 2000)])
+def test_a_sample_leaves_out_no_row_or_column(shape):
+    places = np.unravel_index(sampled(math.prod(shape)), shape)
+    for axis, size in enumerate(shape):
+        assert len(np.unique(places[axis])) >= min(0.4 * SAMPLE, size)
+
+
+SMALL_PARTS = {"row": np.s_[3], "column": np.s_[:, 5], "element": np.s_[3, 4]}
+
+
+@pytest.mark.parametrize("part", SMALL_PARTS)
 @pytest.mark.parametrize("rows", [64, 16])
-def test_a_report_says_that_sums_do_not_show_small_elements(rows):
-    """A row 1e6 times smaller, wrong by 50 %, was within noise without a word."""
-    x = jax.random.normal(KEY, (rows, 32)).at[3].multiply(1e-6)
+def test_errors_in_elements_far_smaller_than_the_others(rows, part):
+    """A row 1e6 times smaller, wrong by 50 %, was within noise, with 64 rows."""
+    x = jax.random.uniform(KEY, (rows, 32), minval=0.5).at[SMALL_PARTS[part]].set(1e-6)
 
     def wrong(x):
         y = jnp.sin(x)
         return jnp.where(jnp.abs(x) < 1e-5, 1.5 * y, y)
 
     report = compare(wrong, noise.record(jnp.sin)(x), x)
-    assert bool(report) == (rows == 16), report
-    assert ("far smaller than the others is not seen" in str(report)) == (rows == 64)
+    # The element is not in the sample.
+    missed = rows == 64 and part == "element"
+    assert bool(report) != missed, report
+    assert not missed or "far smaller than the others may not be seen" in str(report)
+
+
+def test_half_of_a_bfloat16_array_is_judged_by_its_own_noise():
+    """Ten times smaller and wrong by 20 %, it was within the noise of the others."""
+    x, w = (jax.random.normal(k, (32, 32), "bfloat16") for k in jax.random.split(KEY))
+    scale = jnp.where(jnp.arange(32)[:, None] < 16, 1, 0.1).astype("bfloat16")
+    factor = jnp.where(scale < 1, 1.2, 1).astype("bfloat16")
+    recording = noise.record(lambda x: (x @ w) * scale)(x)
+    compared = noise.first_difference(lambda x: (x @ w) * scale * factor, recording)
+    assert "result" in [one.path for one in compared(KEY, x)]
+    assert not noise.first_difference(lambda x: (x @ w) * scale, recording)(KEY, x)
+
+
+def test_a_recording_without_samples_is_read(tmp_path):
+    x = jnp.linspace(1, 2, 3 * WHOLE)
+    noise.record(jnp.sin)(x).save(tmp_path / "new.npz")
+    with np.load(tmp_path / "new.npz") as held:
+        arrays = {name: held[name] for name in held if not name.endswith("/sample")}
+    about = json.loads(str(arrays["about"])) | {"version": BEFORE_SAMPLES}
+    np.savez(tmp_path / "old.npz", **arrays | {"about": json.dumps(about)})
+    recording = noise.load_recording(tmp_path / "old.npz")
+    assert not compare(jnp.sin, recording, x)
+    assert compare(jnp.cos, recording, x)
 
 
 def _in_a_scan(change, w, x):
