@@ -7,6 +7,11 @@ from prednet_jax.noise.errors import NoiseError, UnsupportedPrimitiveError
 from prednet_jax.noise.gpu.audit import audit
 from prednet_jax.noise.gpu.orders import GpuOrder
 from prednet_jax.noise.loops import loop_limit
+from prednet_jax.noise.questions.assertions import (
+    Tolerance,
+    assert_close,
+    tolerance_table,
+)
 from prednet_jax.noise.questions.bands import Band, Comparison
 from prednet_jax.noise.questions.cancellations import (
     Cancellation,
@@ -29,13 +34,7 @@ from prednet_jax.noise.questions.localize import Culprit, Findings, localize
 from prednet_jax.noise.questions.logits import Logits, compare_logits
 from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
 from prednet_jax.noise.questions.recording import Recording, load_recording, record
-from prednet_jax.noise.questions.tolerance import (
-    Tolerance,
-    assert_close,
-    noise_reference,
-    tolerance,
-    tolerance_table,
-)
+from prednet_jax.noise.questions.tolerance import noise_reference, tolerance
 from prednet_jax.noise.questions.training import training
 from prednet_jax.noise.questions.trees import Trees, compare_trees
 from prednet_jax.noise.rules.registry import FirstOrder, HigherOrder, register_rule

@@ -24,8 +24,9 @@ import jax
 import numpy as np
 
 from prednet_jax import noise
-from prednet_jax.noise.questions.explain import NoiseReference, classify
+from prednet_jax.noise.questions.explain import classify
 from prednet_jax.noise.questions.recording import Recording
+from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.rules.primitives import MATRIX_PRODUCTS
 from tests.accuracy.noise_programs import (

@@ -23,7 +23,8 @@ from prednet_jax.noise.errors import NoiseError, check_int, expect, shown
 from prednet_jax.noise.leaves import as_array, wide_leaves
 from prednet_jax.noise.loops import naming_failures
 from prednet_jax.noise.questions import logical_mesh
-from prednet_jax.noise.questions.explain import NoiseReference, summarize_change
+from prednet_jax.noise.questions.explain import summarize_change
+from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall, reporting
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, compose, parts
 from prednet_jax.noise.tables import format_table

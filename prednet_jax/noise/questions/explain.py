@@ -23,15 +23,14 @@ from jax import Array
 
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.leaves import (
-    Leaf,
     check_same_structure,
-    equal_elements,
     rebuilt,
     rms,
     subtract,
     wide_leaves,
 )
 from prednet_jax.noise.questions.elements import ElementNoise
+from prednet_jax.noise.questions.observed import CHANCE, ObservedLeaf
 from prednet_jax.noise.questions.precision import CASTS, Exact, exact
 from prednet_jax.noise.questions.reference import (
     FORMAT_RUNGS,
@@ -51,22 +50,6 @@ NOT_MODELLED = (
     "not modelled: algebraic rewrites by the compiler, collectives that the "
     "partitioner inserts, other algorithms of a library"
 )
-# Range of the size of a format's effect, and how many times the effect on elements that
-# are alike one element may differ.
-FORMAT_RATIO_RANGE = (1 / 8, 4.0)
-ELEMENT_RATIO = 16.0
-# Least share of the squared difference that an effect has to explain. Of the elements
-# that the effect moves by more than noise, so many must differ. Their cosine must
-# be `CHANCE` times what it is by chance; where that is above 1, the difference must be
-# the effect itself, up to its share `REPEATED`, and of a format up to `EXACT` or noise.
-SHARE = 0.3
-CHANCE = 3.0
-REPEATED = 0.25
-EXACT = 0.01
-# The largest probability that some sum of effects explains a random difference.
-LUCK = 1e-3
-# A difference whose |cosine| with the value is larger is a factor of the value.
-FACTOR = 0.99
 # Effects that explain about as much are not told apart; the first of them is named.
 SAME_EFFECT = 0.05
 # How much further the other result is; float64's own error, of the larger distance.
@@ -208,7 +191,7 @@ def classify(
     leaves = []
     pair = (reference.signs.settled(wide_leaves(x)) for x in (a, b))
     for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        observed = _Observed(reference, leaf, i, x, y)
+        observed = ObservedLeaf(reference, leaf, i, x, y)
         one = _classify_leaf(observed)
         if truth is not None:
             one = _add_float64(one, observed, truth.values[i], truth.errors[i])
@@ -246,161 +229,7 @@ def summarize_change(reference: NoiseReference, a: PyTree, b: PyTree) -> Change:
     return Change(False, difference, max((x.rung for x in leaves), key=RUNGS.index))
 
 
-class _Observed:
-    """The values of one leaf in two results, and how the causes change this leaf.
-
-    Attributes:
-        reference: the effects of all causes on the result.
-        leaf: the leaf's path and type.
-        i: the leaf's number in the result.
-        pair: the two values, in float64 or complex128.
-        broken: bool, the elements in which the values have no finite difference.
-        difference: the first value minus the second one; 0 where it is broken.
-        value: the second value; 0 where it is not finite.
-        noise: the noise of the leaf's elements.
-        effects: the differences that formats and casts make in the leaf.
-        ratios: the difference in units of the typical difference (RMS) of each cause;
-            None for a cause that does not change the leaf.
-        sized: the ratios of the formats and casts whose effect is about as large.
-    """
-
-    def __init__(
-        self, reference: NoiseReference, leaf: Leaf, i: int, *pair: np.ndarray
-    ) -> None:
-        self.reference, self.leaf, self.i, self.pair = reference, leaf, i, pair
-        x, y = pair
-        difference = subtract(x, y)
-        self.broken = ~np.isfinite(difference)
-        self.difference = np.where(self.broken, 0, difference)
-        self.value = np.where(np.isfinite(y), y, 0)
-        self.noise = reference.elements[i]
-        self.effects = {n: effect[i] for n, effect in reference.effects.items()}
-        typical = {n: float(np.median(v)) for n, v in reference.sizes(i).items() if v}
-        typical |= {name: rms(effect) for name, effect in self.effects.items()}
-        far = rms(self.difference)
-        # A format that overflows here makes no difference to compare with.
-        known = {name: far / x for name, x in typical.items() if 0 < x < math.inf}
-        self.ratios = {n: known.get(n) for n in (*RANDOM, CASTS, *FORMAT_RUNGS)}
-        low, high = FORMAT_RATIO_RANGE
-        ratios = {name: known.get(name, 0.0) for name in self.effects}
-        self.sized = {name: r for name, r in ratios.items() if low <= r <= high}
-        # Elements, or weights behind them if there are fewer.
-        self.weights = min(difference.size, reference.weights)
-
-    def without_noise(self) -> Iterator[np.ndarray]:
-        """Yields values without noise; the function is called only if asked for."""
-        yield from (plain[self.i] for plain in self.reference.plain)
-        yield self.reference.called[self.i]
-
-    def is_plain(self) -> bool:
-        """Returns whether one of the two values is a value without noise."""
-        plain = self.without_noise()
-        return any(equal_elements(x, p).all() for p in plain for x in self.pair)
-
-    def share(self, name: str) -> float:
-        """Returns the share of the squared difference that a format explains.
-
-        The format may be that of all products, or only of some operands: a device
-        multiplies small matrices in float32, and a program may cast the weights of one
-        layer. The share is 0 if it is small, or if errors of any kind explain as much.
-        """
-        effect = self.effects[name]
-        if self._is_factor(effect):
-            return 0.0
-        whole, least, _ = self._fit(effect)
-        alike = 1 - REPEATED**2
-        if whole < least or (least >= alike and not self._is_exact(name, whole)):
-            whole = 0.0
-        if whole >= alike:
-            return whole
-        parts, compared = self.reference.parts(name, self.i), self._compared()
-        some = _adding_up(self.difference[compared], [x[compared] for x in parts])
-        if not some:
-            return whole
-        together = self.reference.together(name, some, self.i)
-        part, least, chance = self._fit(together)
-        # n effects have 2^n sums. Each explains a random difference of m independent
-        # numbers to this share with a probability of about (1 - share)^(m / 2).
-        found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
-        counts = part >= least and found_by_luck < LUCK
-        return max(whole, part if counts else 0.0)
-
-    def _is_exact(self, name: str, share: float) -> bool:
-        """Returns whether a difference is a format's effect, apart from noise."""
-        rest = math.sqrt(1 - share)
-        residual = self.reference.residual(name, self.i) if rest > EXACT else 0.0
-        return rest <= max(EXACT, RATIO_LIMIT * residual / rms(self.difference))
-
-    def is_usual(self, name: str) -> bool:
-        """Returns whether a format would explain enough, but so do other errors."""
-        share, least, _ = self._fit(self.effects[name])
-        return SHARE <= share < least
-
-    def _fit(self, effect: np.ndarray) -> tuple[float, float, float]:
-        """Returns the share that an effect explains, and the least that counts.
-
-        The share is 0 if few elements differ of those that the effect moves. By chance
-        the cosine of a difference with an effect is about as large as that of the
-        deviations under noise. It is returned, too. It counts as at least one over the
-        root of the weights.
-        """
-        compared, moved = self._compared(), self._differs(effect)
-        few = self._differs(self.difference).sum() < SHARE * moved.sum()
-        far, effect = self.difference[compared], effect[compared]
-        if few or not np.isfinite(effect).all():
-            return 0.0, 1.0, 1.0
-        rest = min(_square(x) for x in (far - effect, far + effect))
-        noises = self.reference.noises[self.i]
-        deviations = (x[compared] for n in noises for x in n.deviations)
-        cosines = [_cosine(x.astype(effect.dtype), effect) for x in deviations]
-        chance = max(rms(np.array(cosines)), 1 / math.sqrt(far.size))
-        least = (CHANCE * max(chance, 1 / math.sqrt(self.weights))) ** 2
-        share = max(0.0, 1 - rest / _square(far))
-        return share, min(max(SHARE, least), 1 - REPEATED**2), chance
-
-    def _compared(self) -> np.ndarray:
-        """Returns which elements are compared with an effect, bool.
-
-        They are those that differ by more than their noise. A few of them have no
-        pattern: then all elements are compared.
-        """
-        differs = self._differs(self.difference)
-        few = np.count_nonzero(differs) <= CHANCE**2
-        return np.ones_like(differs) if few else differs
-
-    def _differs(self, difference: np.ndarray) -> np.ndarray:
-        """Returns which elements differ by more than their noise, bool."""
-        return np.nan_to_num(self.noise.ratios(difference), nan=2.0) > 1
-
-    def _is_factor(self, effect: np.ndarray) -> bool:
-        """Returns whether the difference is a factor of the value, the effect not.
-
-        A fault may scale a column: only elements that differ by more than their noise
-        are compared. Where one of them is larger than all others, the effect looks like
-        a factor too, but only a factor leaves nothing but noise.
-        """
-        differs = self._differs(self.difference)
-        far, value = self.difference[differs], self.value[differs]
-        if _cosine(far, value) <= FACTOR:
-            return False
-        rest = np.zeros_like(self.difference)
-        rest[differs] = far - value * np.vdot(value, far) / np.vdot(value, value)
-        is_exact = differs.sum() > 1 and not self.noise.outside(rest, 1, False)[0]
-        return bool(is_exact) or _cosine(effect[differs], value) < FACTOR
-
-    def repeats(self, name: str) -> bool:
-        """Returns whether the difference is a format's effect, or its opposite."""
-        effect = self.effects[name]
-        far = [rms(subtract(self.difference, x)) for x in (effect, -effect)]
-        return min(far) <= REPEATED * rms(effect)
-
-    def is_within(self, name: str) -> bool:
-        """Returns whether each element differs by no more than a format's effect."""
-        effect = self.effects[name]
-        return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
-
-
-def _classify_leaf(observed: _Observed) -> ExplainedLeaf:
+def _classify_leaf(observed: ObservedLeaf) -> ExplainedLeaf:
     """Returns the cause of the difference of a leaf, without distances from float64."""
     broken, least, note = observed.broken, "identical", ""
     if broken.any():
@@ -427,7 +256,7 @@ def _classify_leaf(observed: _Observed) -> ExplainedLeaf:
 
 
 def _add_float64(
-    one: ExplainedLeaf, observed: _Observed, truth: np.ndarray, error: float
+    one: ExplainedLeaf, observed: ObservedLeaf, truth: np.ndarray, error: float
 ) -> ExplainedLeaf:
     """Adds the distances of a leaf's two values from the value in float64.
 
@@ -458,49 +287,14 @@ def _add_float64(
     )
 
 
-def _known_distances(observed: _Observed, truth: np.ndarray) -> Iterator[float]:
+def _known_distances(observed: ObservedLeaf, truth: np.ndarray) -> Iterator[float]:
     """Yields the distances from float64 that known causes make in a leaf."""
     yield from itertools.chain(*observed.reference.sizes(observed.i).values())
     yield from map(rms, observed.effects.values())
     yield from (rms(subtract(plain, truth)) for plain in observed.without_noise())
 
 
-def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:
-    """Returns the positions of the effects that nearly add up to a difference.
-
-    They are chosen one by one, always the one that explains most. The difference may
-    have either sign.
-    """
-    best: list[int] = []
-    least = _square(difference)
-    for sign in 1, -1:
-        rest, some = sign * difference, []
-        left = [i for i, x in enumerate(effects) if np.isfinite(x).all()]
-        while left:
-            rests = [rest - effects[i] for i in left]
-            sizes = list(map(_square, rests))
-            first = int(np.argmin(sizes))
-            if sizes[first] >= _square(rest):
-                break
-            rest = rests[first]
-            some.append(left.pop(first))
-        if _square(rest) < least:
-            best, least = some, _square(rest)
-    return best
-
-
-def _square(x: np.ndarray) -> float:
-    """Returns the sum of the squared sizes of an array's elements."""
-    return float(np.vdot(x, x).real)
-
-
-def _cosine(x: np.ndarray, y: np.ndarray) -> float:
-    """Returns the size of the cosine of the angle between two arrays, 0 to 1."""
-    size = np.linalg.norm(x) * np.linalg.norm(y)
-    return float(abs(np.vdot(x, y)) / size) if size else 0.0
-
-
-def _causes(observed: _Observed) -> tuple[list[str], str]:
+def _causes(observed: ObservedLeaf) -> tuple[list[str], str]:
     """Returns the causes of a finite difference that is not zero, and a remark.
 
     The first one is the cause. The others have made a smaller and a larger difference.
@@ -539,7 +333,7 @@ def _causes(observed: _Observed) -> tuple[list[str], str]:
     return ["beyond"], joined(note, _why_beyond(observed, count if near else 0))
 
 
-def _why_beyond(observed: _Observed, outside: int) -> str:
+def _why_beyond(observed: ObservedLeaf, outside: int) -> str:
     """Returns why no cause explains a difference.
 
     `outside` is the number of elements that differ by too much, if the leaf as a whole
@@ -559,7 +353,7 @@ def _why_beyond(observed: _Observed, outside: int) -> str:
     return f"{size}, in another pattern"
 
 
-def _cause_of_broken(observed: _Observed) -> str:
+def _cause_of_broken(observed: ObservedLeaf) -> str:
     """Returns which rung makes NaN and infinities where two results have them."""
     broken, seen = observed.broken, observed.noise.broken
     if float(np.mean(broken)) <= RATIO_LIMIT * float(np.mean(seen)):

@@ -21,13 +21,9 @@ import numpy as np
 from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.leaves import named_leaves, rebuilt, rms, wide_leaves
+from prednet_jax.noise.questions.assertions import Reference, Tolerance
 from prednet_jax.noise.questions.sampling import BoundCall
-from prednet_jax.noise.questions.tolerance import (
-    Reference,
-    Tolerance,
-    default_noise,
-    noise_reference,
-)
+from prednet_jax.noise.questions.tolerance import default_noise, noise_reference
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Function, PyTree
