@@ -215,6 +215,13 @@ def against(
         when = over if over.any() else far > 0
         numbers = far, effects[j].expected, when
         chosen.append(_first_execution(here, (i, j), *numbers, note))
+    # A value may differ by a step of its own format, which is large if it is narrow.
+    # Its readers may not: no draw moves them.
+    moved = {f.pair[1]: f for f in differing if not f.entry.expected}
+    for fault in faults:  # It grows.
+        read = moved.keys() & set(values[fault.pair[1]].operands)
+        faults.extend(moved.pop(i) for i in sorted(read) if not moved[i].entry.note)
+    differing = [f for f in differing if f not in faults]
     faults.sort(key=lambda f: f.order)
     differing.sort(key=lambda f: f.order)
     only = [*_only("only here", values, {j for _, j in pairs})]

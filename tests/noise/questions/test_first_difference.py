@@ -204,6 +204,24 @@ def test_the_values_of_a_program_reach_the_host_together(monkeypatch):
     assert len(sent) <= 5
 
 
+def test_an_error_below_a_step_of_a_narrow_format_is_listed_before_the_format():
+    def network(bug):
+        def fn(x, w):
+            h = bug(x @ w)
+            return h.astype(jnp.float8_e4m3fn).astype(jnp.float32)
+
+        return fn
+
+    def wrong(h):
+        return h * jnp.float32(1.03)
+
+    few = X[:5, :6], W[:6, :4]
+    known = noise.record(network(lambda h: h))(*few)
+    report = noise.first_difference(network(wrong), known)(KEY, *few)
+    assert report[0].primitive == "mul"
+    assert report[0].source.endswith(" in wrong")
+
+
 def test_a_loop_inside_of_a_while_loop_is_recorded_with_all_its_steps():
     def fn(x):
         def body(state):
