@@ -373,6 +373,8 @@ class _Search(Watched):
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Watches the results of an equation, and replaces some."""
+        if step.name == "freeze":  # Its reference can no longer be read.
+            return results
         if self.replaced is not None and step.path in self.described:
             heals = self.replaced[self.number[step.path]]
             look = functools.partial(self._looked_at, step, words, operands, heals)

@@ -282,6 +282,17 @@ def test_a_function_that_computes_in_float64_inside():
     assert noise.first_nan(root)(jnp.float32([3, 1])).primitive == "sqrt"
 
 
+def test_a_frozen_reference_is_followed():
+    def frozen(x):
+        kept = jax.new_ref(jnp.zeros(3))
+        kept[...] = jnp.log(x)
+        return jax.freeze(kept)
+
+    x = np.float32([1, -1, 2])
+    assert noise.first_nan(frozen)(x).primitive == "log"
+    assert noise.first_nan(frozen)(abs(x)) is None
+
+
 def test_a_nan_that_a_reference_holds_has_the_line_that_made_it():
     def summed(x):
         total = jax.new_ref(jnp.zeros(3))
