@@ -9,6 +9,7 @@ effect.
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -168,72 +169,116 @@ def against(
     decision that differs, or if the programs differ, and a result differs by more than
     in the first runs but not beyond noise.
     """
-    there = recording.equations
     # Before the noisy runs, since it may refuse.
     pairs, unmatched = alignment.align_recording(recording, values, name)
-    index = {one.path: i for i, one in enumerate(values)}
-    effects = [effect_of_noise(one) for one in values]
-
-    def see(noisy: Iterable[Values]) -> None:
-        for value in itertools.chain.from_iterable(noisy):
-            i = index.get(value.path)
-            if i is not None:
-                far, compared, away = distance(value, values[i])
-                effects[i].see(far, away, compared)
-
-    def judge() -> tuple[set[int], dict[int, Judged]]:
-        flipped = _flipped(values, distances, effects)
-        far = {j: (*distances[j][::2], j in flipped) for _, j in pairs}
-        return flipped, {j: effects[j].judge(*given) for j, given in far.items()}
-
-    see(noisy)
-    distances = {j: distance(there[i], values[j]) for i, j in pairs}
-    flipped, judged = judge()
-    # A decision that noise takes in few runs looks like a fault.
-    first = next((j for j, one in judged.items() if (one.over > 1).any()), None)
-    if first in flipped or (unmatched and _is_open(values, judged)):
-        see(further)
-        flipped, judged = judge()
-    faults: list[_Found] = []
-    differing: list[_Found] = []
-    changes = {j: _changed(there[i], values[j]) for i, j in pairs}
-    agreeing = {j for j, x in changes.items() if not x and judged[j].agrees.all()}
-    alive = _reaching_results(values, agreeing)
-    for i, j in pairs:
-        far, both, _ = distances[j]
-        one, here = judged[j], values[j]
-        over = both if changes[j] else one.over > 1
-        if not far.any() and not over.any():
-            continue
-        note = "not finite in the same way" if far.max() == math.inf else one.note
-        note, chosen = changes[j] or note, faults if over.any() else differing
-        if over.any() and j not in alive:
-            # A value with another factor is the same value, and wrong.
-            other = unmatched and not alignment.same_up_to_a_factor(there[i], here)
-            if other or j in flipped or is_discrete(here):
-                note, chosen = "what is computed of it agrees", differing
-        when = over if over.any() else far > 0
-        numbers = far, effects[j].expected, when
-        chosen.append(_first_execution(here, (i, j), *numbers, note))
-    # A value may differ by a step of its own format, which is large if it is narrow.
-    # Its readers may not: no draw moves them.
-    moved = {f.pair[1]: f for f in differing if not f.entry.expected}
-    for fault in faults:  # It grows.
-        read = moved.keys() & set(values[fault.pair[1]].operands)
-        faults.extend(moved.pop(i) for i in sorted(read) if not moved[i].entry.note)
-    differing = [f for f in differing if f not in faults]
-    faults.sort(key=lambda f: f.order)
-    differing.sort(key=lambda f: f.order)
+    compared = _Comparison(recording.equations, values, pairs)
+    compared.see(noisy)
+    compared.judge()
+    if compared.is_unsettled(bool(unmatched)):
+        compared.see(further)
+        compared.judge()
+    faults, differing = compared.found(bool(unmatched))
+    there = recording.equations
     only = [*_only("only here", values, {j for _, j in pairs})]
     only += _only("only in the recorded program", there, {i for i, _ in pairs})
     report = Differences([*_with_causes(there, values, pairs, faults), *only])
     report.differing = tuple(f.entry for f in differing)
     report.parted = unmatched
-    report.compared = sum(bool(both.any()) for _, both, _ in distances.values())
+    report.compared = sum(bool(x.compared.any()) for x in compared.distances.values())
     report.recording = str(recording)
     if any(values[f.pair[1]].size > WHOLE for f in differing):
         report.notes = (_SUMS,)
     return report
+
+
+class _Comparison:
+    """The values of a recording and of a run here, which noise moves.
+
+    Attributes:
+        distances: the distance of each value here that has a counterpart, by number.
+        judged: how each of them compares with noise.
+        flipped: the values computed after a decision that differs.
+    """
+
+    def __init__(self, there: Values, values: Values, pairs: Pairs) -> None:
+        self.there, self.values, self.pairs = there, values, pairs
+        self._index = {one.path: i for i, one in enumerate(values)}
+        self._effects = [effect_of_noise(one) for one in values]
+        self.distances = {j: distance(there[i], values[j]) for i, j in pairs}
+        self.judged: dict[int, Judged] = {}
+        self.flipped: set[int] = set()
+
+    def see(self, noisy: Iterable[Values]) -> None:
+        """Adds runs under noise."""
+        for value in itertools.chain.from_iterable(noisy):
+            i = self._index.get(value.path)
+            if i is not None:
+                far, compared, away = distance(value, self.values[i])
+                self._effects[i].see(far, away, compared)
+
+    def judge(self) -> None:
+        """Compares all distances with those of the runs so far."""
+        self.flipped = _flipped(self.values, self.distances, self._effects)
+        for j, (far, _, away) in self.distances.items():
+            self.judged[j] = self._effects[j].judge(far, away, j in self.flipped)
+
+    def is_unsettled(self, parted: bool) -> bool:
+        """Returns whether more runs are needed; `parted`: the programs differ.
+
+        A decision that noise takes in few runs looks like a fault.
+        """
+        beyond = (j for j, one in self.judged.items() if (one.over > 1).any())
+        after_a_decision = next(beyond, None) in self.flipped
+        return after_a_decision or (parted and _is_open(self.values, self.judged))
+
+    def found(self, parted: bool) -> tuple[list[_Found], list[_Found]]:
+        """Returns the differences beyond noise and the others, in order."""
+        changes = {j: _changed(self.there[i], self.values[j]) for i, j in self.pairs}
+        same = (j for j, change in changes.items() if not change)
+        agreeing = {j for j in same if self.judged[j].agrees.all()}
+        alive = _reaching_results(self.values, agreeing)
+        faults: list[_Found] = []
+        differing: list[_Found] = []
+        for i, j in self.pairs:
+            far, both, _ = self.distances[j]
+            one, here = self.judged[j], self.values[j]
+            over = both if changes[j] else one.over > 1
+            if not far.any() and not over.any():
+                continue
+            note = "not finite in the same way" if far.max() == math.inf else one.note
+            note, chosen = changes[j] or note, faults if over.any() else differing
+            if over.any() and j not in alive:
+                # A value with another factor is the same value, and wrong.
+                alike = alignment.same_up_to_a_factor(self.there[i], here)
+                if (parted and not alike) or j in self.flipped or is_discrete(here):
+                    note, chosen = "what is computed of it agrees", differing
+            when = over if over.any() else far > 0
+            numbers = far, self._effects[j].expected, when
+            chosen.append(_first_execution(here, (i, j), *numbers, note))
+        faults += _sources_in_narrow_types(self.values, faults, differing)
+        differing = [f for f in differing if f not in faults]
+        order = operator.attrgetter("order")
+        return sorted(faults, key=order), sorted(differing, key=order)
+
+
+def _sources_in_narrow_types(
+    values: Values, faults: Sequence[_Found], differing: Sequence[_Found]
+) -> list[_Found]:
+    """Returns the differences that made the faults, of values that noise never moves.
+
+    A value may differ by a step of its own format, which is large if it is narrow. Its
+    readers may not.
+    """
+    unmoved = {
+        f.pair[1]: f for f in differing if not (f.entry.expected or f.entry.note)
+    }
+    sources: list[_Found] = []
+    todo = [fault.pair[1] for fault in faults]
+    while todo:
+        read = unmoved.keys() & set(values[todo.pop()].operands)
+        sources += [unmoved.pop(i) for i in read]
+        todo += read
+    return sources
 
 
 def _is_open(values: Values, judged: Mapping[int, Judged]) -> bool:
