@@ -132,8 +132,9 @@ class Step:
     def source_text(self) -> str:
         """The text of that line, or empty if it is not known."""
         jaxpr, around = self.within
-        text = compat.source_text(self.equation, jaxpr)
-        return text or (around.source_text if around is not None else "")
+        if around is None or compat.source(self.equation, jaxpr):
+            return compat.source_text(self.equation, jaxpr)
+        return around.source_text
 
     @functools.cached_property
     def communicates(self) -> bool:

@@ -8,7 +8,7 @@ single element always shows, unless it is far smaller than the others. Errors in
 elements show in the sample, of which each element is known.
 """
 
-import math
+import functools
 from typing import Any
 
 import jax
@@ -19,8 +19,6 @@ from jax import numpy as jnp
 from prednet_jax.noise import random_bits
 
 COLUMNS = 64
-# The number of elements in the sample.
-SAMPLE = 1024
 # Masks of -1e30 would dominate the sums: such numbers count as infinite.
 HUGE = 1e18
 
@@ -52,6 +50,7 @@ def _wide(x: Array) -> Array:
 
 
 def _tame(x: Array) -> Array:
+    """Returns an array with 0 in the place of NaN and of numbers of `HUGE` or more."""
     return jnp.where(jnp.abs(x) < HUGE, x, 0)
 
 
@@ -65,14 +64,14 @@ def classes(x: Any) -> Any:
     return low + (nan << 10) + (high << 20)
 
 
-def sampled(size: int) -> np.ndarray:
-    """Returns the places of the sample: one in each of `SAMPLE` parts of an array.
+def sampled_positions(size: int, count: int) -> np.ndarray:
+    """Returns the positions of a sample: a random one in each of `count` parts.
 
-    The place within a part changes irregularly, so that no row or column is left out.
+    NumPy does not change the numbers of this generator, so that recordings of other
+    machines have the same positions.
     """
-    part = np.arange(SAMPLE)
-    golden = (math.sqrt(5) - 1) / 2
-    return ((part + part * golden % 1) * size / SAMPLE).astype(int)
+    within = np.random.PCG64(0).random_raw(count) / 2.0**64
+    return ((np.arange(count) + within) * size / count).astype(int)
 
 
 # Traced once for each shape and type.
@@ -109,12 +108,16 @@ def digest(x: Array) -> list[Array]:
     )
 
 
-def summary(x: Array) -> list[Array]:
-    """Returns the `digest` of an array of `SAMPLE` or more elements, and its sample.
+def summary(x: Array, count: int) -> list[Array]:
+    """Returns the `digest` of an array that is not empty, and a sample of its elements.
 
     Unbounded elements of the sample are 0.
     """
-    return [*digest(x), _tame(_wide(jnp.ravel(x)[sampled(x.size)]))]
+    positions = sampled_positions(x.size, count)
+    return [*digest(x), _tame(_wide(jnp.ravel(x)[positions]))]
 
 
-summaries = jax.jit(jax.vmap(summary))
+@functools.partial(jax.jit, static_argnums=1)
+def summaries(x: Array, count: int) -> list[Array]:
+    """Returns the `summary` of each row of an array."""
+    return jax.vmap(functools.partial(summary, count=count))(x)

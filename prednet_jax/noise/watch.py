@@ -152,14 +152,15 @@ class Watched(Evaluation):
             length = step.equation.params.get("length", 1 << 32)
             around.append((step, labels, length, steps[before:stop]))
         lengths = [length for _, _, length, own in around for _ in own]
-        kept = iter(_steps_kept(self.limit, lengths))
+        kept = iter(_steps_kept(self.limit, lengths))  # One for each counter.
         for step, labels, length, own in around:
             params = step.equation.params
             if step.name == "shard_map":
                 axes = tuple(compat.manual_axis_sizes(params))
                 place.steps.append(lax.axis_index(axes))
                 place.starts.append(~labels)
-            for counter, rows in zip(own, kept, strict=False):
+            for counter in own:
+                rows = next(kept)
                 if params.get("reverse"):
                     counter = np.uint32(length - 1) - counter
                 if rows < length:

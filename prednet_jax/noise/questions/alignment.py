@@ -1,14 +1,16 @@
 """Pairs the values of two versions of a program.
 
 Two equations correspond if the loops around them, the primitive, the shape and the type
-are the same. Of all ways to pair them in order, the chosen one has the most pairs of
-nearby values (Needleman & Wunsch, J. Mol. Biol. 48, 1970), and of these the most pairs
-of source lines with the same text. Results are paired by name,
-whatever computed them, because the two programs are compared by their results.
+are the same. Of all ways to pair them in order, the one with the largest score is
+chosen (Needleman & Wunsch, J. Mol. Biol. 48, 1970): a pair of nearby values counts
+`NEAR`, another one `FAR`, and 1 more if the texts of their source lines are the same.
+Results are paired by name, whatever computed them, because the two programs are
+compared by their results.
 """
 
 import difflib
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -131,10 +133,14 @@ def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
         return False
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
     cosine = float(x @ y) / norms if norms else 0.0
-    # The sine of the angle: what the best factor leaves of the larger one.
-    left = np.sqrt(max(0.0, 1 - cosine**2))
-    apart = np.linalg.norm(x - y) / max(np.linalg.norm(x), np.linalg.norm(y))
-    return bool(left <= min(SAME_VALUE_DISTANCE, apart / 2))
+    largest = max(np.linalg.norm(x), np.linalg.norm(y))
+    if not largest:
+        return False
+    # What the best factor leaves of the larger one, the sine of the angle, and what the
+    # factor 1 leaves.
+    by_factor = math.sqrt(max(0.0, 1 - cosine**2))
+    distance = float(np.linalg.norm(x - y)) / largest
+    return bool(by_factor <= min(SAME_VALUE_DISTANCE, distance / 2))
 
 
 def _kind(value: Recorded) -> tuple:
@@ -164,10 +170,16 @@ def _align_equations(
             return 0
         return (NEAR if near(a[i], b[j]) else FAR) + _same_line(a[i], b[j])
 
+    def is_certain(i: int, j: int) -> bool:
+        # Nearby values of lines with other texts may be those of other equations.
+        known = bool(a[i].text and b[j].text)
+        return score(i, j) >= NEAR + known
+
     shorter = min(len(a), len(b))
-    start = next((i for i in range(shorter) if score(i, i) < NEAR), shorter)
+    start = next((i for i in range(shorter) if not is_certain(i, i)), shorter)
     most, n, m = shorter - start, len(a), len(b)
-    end = next((i for i in range(most) if score(n - 1 - i, m - 1 - i) < NEAR), most)
+    ends = (i for i in range(most) if not is_certain(n - 1 - i, m - 1 - i))
+    end = next(ends, most)
     n, m = n - end, m - end
     if (n - start) * (m - start) > MAX_PAIRS:
         match = difflib.SequenceMatcher(

@@ -37,7 +37,8 @@ class Tolerance:
         casts: whether the function rounds by casts of its own. Their effect is left
             out, since they are in every run.
         noises: the largest deviation of elements similar to each, and of each itself
-            (`shared_ratios`). None if the tolerance was read from a file.
+            (`shared_ratios`). None if the function takes decisions, or if the tolerance
+            was read from a file.
     """
 
     rtol: float

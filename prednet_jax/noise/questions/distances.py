@@ -197,7 +197,8 @@ class Distance(NamedTuple):
     Attributes:
         relative: [n], 0 for equal bits, and where the first has no such execution.
         compared: bool [n], which executions were compared.
-        away: [n, m + k], the differences of the values and of the sample.
+        away: [n, m + k], the differences of the values and of the sample; 0 if one of
+            the values has another sample, or none.
     """
 
     relative: np.ndarray
@@ -250,7 +251,7 @@ def distance(a: Recorded, b: Recorded) -> Distance:
     differs = a.hashes[mine] != b.hashes[rows]
     distances[rows] = np.where(differs, far, 0.0)
     away[rows, :sums] = np.where(differs[:, None], y - x, 0)
-    if a.sample.shape[1]:
+    if a.sample.shape[1] == b.sample.shape[1]:
         sampled = a.sample[mine] - b.sample[rows]
         away[rows, sums:] = np.where(differs[:, None], sampled, 0)
     return Distance(distances, compared, away)

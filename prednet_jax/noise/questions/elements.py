@@ -23,7 +23,7 @@ _COUNTS = frozenset({"convert_element_type", "add", "sub"})
 # If decisions may flip, a share of the elements of a decade has to be outside.
 _SHARE = 0.05
 # So many elements of about the same size are judged together by their own noise. A jump
-# that no run showed is seen in few: q (1 - q)^24 < 1 / 60 for every chance q.
+# that no run showed is seen in few: q (1 - q)^8 < 1 / 20 for every chance q and 8 runs.
 _SEVERAL, _MANY = 8, 0.25
 
 

@@ -30,8 +30,13 @@ from prednet_jax.noise.questions.distances import (
 )
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.precision import format_notes, rounded_products
-from prednet_jax.noise.questions.recording import WHOLE, Recorded, Recording, Watch
-from prednet_jax.noise.sketch import SAMPLE
+from prednet_jax.noise.questions.recording import (
+    SAMPLE,
+    WHOLE,
+    Recorded,
+    Recording,
+    Watch,
+)
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
@@ -40,10 +45,11 @@ from prednet_jax.noise.watch import execution_order
 MAX_ROWS = 12
 # Further runs, in units of `draws`, where a result leaves open whether it agrees.
 _MORE = 3
+_STEP = "within a step of its type, but not what is computed of it"
 _SUMS = (
     f"values of more than {WHOLE} elements are compared by sums of their elements, and "
-    f"by {SAMPLE} of them if the recording has these: an error in a few elements far "
-    "smaller than the others may not be seen"
+    f"by up to {SAMPLE} of them if the recording has these: an error in a few elements "
+    "far smaller than the others may not be seen"
 )
 
 
@@ -174,10 +180,10 @@ def against(
     compared = _Comparison(recording.equations, values, pairs)
     compared.see(noisy)
     compared.judge()
-    if compared.is_unsettled(bool(unmatched)):
+    if compared.is_unsettled(programs_differ=bool(unmatched)):
         compared.see(further)
         compared.judge()
-    faults, differing = compared.found(bool(unmatched))
+    faults, differing = compared.differences(programs_differ=bool(unmatched))
     there = recording.equations
     only = [*_only("only here", values, {j for _, j in pairs})]
     only += _only("only in the recorded program", there, {i for i, _ in pairs})
@@ -222,16 +228,19 @@ class _Comparison:
         for j, (far, _, away) in self.distances.items():
             self.judged[j] = self._effects[j].judge(far, away, j in self.flipped)
 
-    def is_unsettled(self, parted: bool) -> bool:
-        """Returns whether more runs are needed; `parted`: the programs differ.
+    def is_unsettled(self, *, programs_differ: bool) -> bool:
+        """Returns whether more runs are needed.
 
         A decision that noise takes in few runs looks like a fault.
         """
         beyond = (j for j, one in self.judged.items() if (one.over > 1).any())
         after_a_decision = next(beyond, None) in self.flipped
-        return after_a_decision or (parted and _is_open(self.values, self.judged))
+        is_open = programs_differ and _is_open(self.values, self.judged)
+        return after_a_decision or is_open
 
-    def found(self, parted: bool) -> tuple[list[_Found], list[_Found]]:
+    def differences(
+        self, *, programs_differ: bool
+    ) -> tuple[list[_Found], list[_Found]]:
         """Returns the differences beyond noise and the others, in order."""
         changes = {j: _changed(self.there[i], self.values[j]) for i, j in self.pairs}
         same = (j for j, change in changes.items() if not change)
@@ -250,35 +259,44 @@ class _Comparison:
             if over.any() and j not in alive:
                 # A value with another factor is the same value, and wrong.
                 alike = alignment.same_up_to_a_factor(self.there[i], here)
-                if (parted and not alike) or j in self.flipped or is_discrete(here):
+                if (
+                    (programs_differ and not alike)
+                    or j in self.flipped
+                    or is_discrete(here)
+                ):
                     note, chosen = "what is computed of it agrees", differing
             when = over if over.any() else far > 0
             numbers = far, self._effects[j].expected, when
             chosen.append(_first_execution(here, (i, j), *numbers, note))
-        faults += _sources_in_narrow_types(self.values, faults, differing)
-        differing = [f for f in differing if f not in faults]
+        faults += _causes_within_a_step(self.values, faults, differing)
+        beyond = {fault.pair for fault in faults}
+        differing = [f for f in differing if f.pair not in beyond]
         order = operator.attrgetter("order")
         return sorted(faults, key=order), sorted(differing, key=order)
 
 
-def _sources_in_narrow_types(
+def _causes_within_a_step(
     values: Values, faults: Sequence[_Found], differing: Sequence[_Found]
 ) -> list[_Found]:
-    """Returns the differences that made the faults, of values that noise never moves.
+    """Returns the differences of values that made a fault, and that noise did not move.
 
-    A value may differ by a step of its own format, which is large if it is narrow. Its
-    readers may not.
+    A value may differ by one step of its type. In a narrow type such a step is large,
+    and a value computed from it in a wider type is then beyond noise.
     """
     unmoved = {
         f.pair[1]: f for f in differing if not (f.entry.expected or f.entry.note)
     }
-    sources: list[_Found] = []
-    todo = [fault.pair[1] for fault in faults]
+    causes: list[_Found] = []
+    todo = [(fault.pair[1], fault.entry.difference) for fault in faults]
     while todo:
-        read = unmoved.keys() & set(values[todo.pop()].operands)
-        sources += [unmoved.pop(i) for i in read]
-        todo += read
-    return sources
+        j, difference = todo.pop()
+        for i in unmoved.keys() & set(values[j].operands):
+            # A much smaller difference did not make this one.
+            if unmoved[i].entry.difference >= difference / 2:
+                cause = unmoved.pop(i)
+                causes.append(cause._replace(entry=cause.entry._replace(note=_STEP)))
+                todo.append((i, difference))
+    return causes
 
 
 def _is_open(values: Values, judged: Mapping[int, Judged]) -> bool:

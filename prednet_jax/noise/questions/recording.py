@@ -33,7 +33,6 @@ from prednet_jax.noise.run import Call
 from prednet_jax.noise.sketch import (
     COLUMNS,
     HUGE,
-    SAMPLE,
     classes,
     numbers,
     summaries,
@@ -47,7 +46,9 @@ VERSION = 5
 # Its recordings have no samples.
 BEFORE_SAMPLES = 4
 WHOLE = 1024
-# The number of executions of a value in a loop that are kept, from the first.
+# The most elements in the sample of a larger value, and in those of all executions.
+SAMPLE, SAMPLES = 1024, 1 << 16
+# The number of executions of a value in loops that are kept, from the first steps.
 EXECUTIONS = 256
 # Bytes of a value, in all its executions, that may be copied from the device whole.
 LEAVES = 1 << 20
@@ -73,7 +74,7 @@ class Recorded:
         unbounded: [n], sum of `sketch.classes` of the elements.
         values: [n, m], the elements or the sketch, with unbounded elements as 0.
         sample: [n, k], elements of a value that `values` has the sketch of; k is 0 for
-            other values, and in recordings of earlier versions.
+            other values, and in recordings of version 4.
         text: hash of the source line's text, which tells an unchanged line; or empty.
     """
 
@@ -146,7 +147,8 @@ class Recording:
 def load_recording(path: str | os.PathLike[str]) -> Recording:
     """Reads a file that `Recording.save` wrote.
 
-    A NoiseError is raised for other files, damaged files and files of other versions.
+    A NoiseError is raised for other files, damaged files and files of versions before
+    4.
     """
     files.check_path(path)
     try:
@@ -154,7 +156,8 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
             if about["version"] not in (BEFORE_SAMPLES, VERSION):
-                raise ValueError(f"it is of version {about['version']}, not {VERSION}")
+                versions = f"{BEFORE_SAMPLES} or {VERSION}"
+                raise ValueError(f"it is of version {about['version']}, not {versions}")
             names = [x for x in _ARRAYS if x != "sample" or about["version"] == VERSION]
             equations = []
             for i, fact in enumerate(about["equations"]):
@@ -185,7 +188,7 @@ def _check(equations: Sequence[Recorded]) -> None:
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("it is damaged: a value has a name that is no text")
     n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
-    sample = SAMPLE if one.size > WHOLE and one.sample.size else 0
+    sample = one.sample.shape[-1] if one.size > WHOLE else 0
     shapes = {"steps": (n, len(one.starts)), "values": (n, width)}
     shapes["sample"] = n, sample
     kinds = {"steps": "iu", "hashes": "u", "unbounded": "iu"}
@@ -206,7 +209,7 @@ def record(fn: Callable) -> Callable[..., Recording]:
 
     Returns:
         `run(*args, **kwargs)`, which returns the `Recording`; `fn` is compiled as a
-            whole. For a loop, the first `EXECUTIONS` executions of each equation, and
+            whole. For a loop, up to `EXECUTIONS` executions of each equation, and
             the loop's results, are kept.
 
     Raises:
@@ -334,12 +337,15 @@ class Watch(Watched):
                 "within": _within(step.path) if step else "",
                 "operands": sources,
                 "starts": tuple(place.starts),
+                "sampled": min(SAMPLE, max(1, SAMPLES // place.most)),
                 "text": _hash(step.source_text) if step else "",
             }
         if primitive != "result":
             self.mark(value, (self.labels[path]["number"],))
         small = x.size * place.most * x.dtype.itemsize <= LEAVES
-        for i, part in enumerate([x] if x.size <= WHOLE or small else summary(x)):
+        count = self.labels[path]["sampled"]
+        whole = x.size <= WHOLE or small
+        for i, part in enumerate([x] if whole else summary(x, count)):
             self.send_later((path, i), part, words)
 
     def run(self, key: Array, arrays: Values = ()) -> tuple[Recorded, ...]:
@@ -397,12 +403,13 @@ def _recorded(
     # Empty if the value is in a branch that was not taken.
     arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
     size = math.prod(shape)
-    sample = np.zeros((n, 0 if size <= WHOLE else SAMPLE))
+    sample = np.zeros((n, 0 if size <= WHOLE else fact["sampled"]))
     columns: Any = [np.zeros((0, size if size <= WHOLE else COLUMNS))] * 5
     if steps and size > WHOLE:
         whole = len(arrays) == 1
-        found = summaries(arrays[0].reshape(n, *shape)) if whole else arrays
-        *columns, sample = found
+        if whole:
+            arrays = summaries(arrays[0].reshape(n, *shape), fact["sampled"])
+        *columns, sample = arrays
     elif steps:
         numbers = arrays[0].astype(np.float64)
         bounded = np.abs(numbers) < HUGE
