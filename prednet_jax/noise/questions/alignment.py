@@ -133,7 +133,7 @@ def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
         return False
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
     cosine = float(x @ y) / norms if norms else 0.0
-    largest = max(np.linalg.norm(x), np.linalg.norm(y))
+    largest = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))
     if not largest:
         return False
     # What the best factor leaves of the larger one, the sine of the angle, and what the
