@@ -47,7 +47,7 @@ from prednet_jax.noise.questions.sampling import (
     unreached_leaves,
     with_routines,
 )
-from prednet_jax.noise.questions.signs import FREE_SIGNS, NOTE, signs
+from prednet_jax.noise.questions.signs import FREE_SIGNS, signs
 from prednet_jax.noise.specs import (
     FixedOrder,
     NoiseSpec,
@@ -226,7 +226,7 @@ def digits_table(
             *moments.notes(described),
             *reach_notes(reaches),
         )
-        notes += tuple(f"{described[i].path}: {NOTE}" for i in sorted(free.free))
+        notes += tuple(f"{described[i].path}: {note}" for i, note in free.notes.items())
         return DigitsTable(tuple(rows), draws, rebuilt(tree, every), text, notes)
 
     return keyed(fn, measure)

@@ -42,7 +42,6 @@ from prednet_jax.noise.questions.reference import (
     sample,
 )
 from prednet_jax.noise.questions.sampling import BoundCall, keyed
-from prednet_jax.noise.questions.signs import NOTE
 from prednet_jax.noise.tables import format_cell, format_table, joined
 from prednet_jax.noise.types import Function, PyTree
 
@@ -195,8 +194,8 @@ def classify(
         one = _classify_leaf(observed)
         if truth is not None:
             one = _add_float64(one, observed, truth.values[i], truth.errors[i])
-        if i in reference.signs.free:
-            one = one._replace(reason=joined(one.reason, NOTE))
+        free = reference.signs.notes.get(i, "")
+        one = one._replace(reason=joined(one.reason, free))
         leaves.append(one)
     rung, *columns = (
         rebuilt(reference.tree, [getattr(leaf, name) for leaf in leaves])

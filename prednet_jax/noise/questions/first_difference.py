@@ -37,6 +37,7 @@ from prednet_jax.noise.questions.recording import (
     Recording,
     Watch,
 )
+from prednet_jax.noise.questions.signs import FREE_SIGNS, MOVED, choices
 from prednet_jax.noise.specs import NoiseSpec
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
@@ -149,6 +150,10 @@ def first_difference(
         further = map(under_noise.run, sampling.draw_keys(second, _MORE * draws))
         found = against(recording, clean.run(key), noisy, clean.name, further)
         found.notes += format_notes(rounded_products(call.equations()))
+        far = {x.primitive for x in (*found, *found.differing) if x.difference > MOVED}
+        found.notes += tuple(
+            f"{x}: {choices([x])}" for x in sorted(far & FREE_SIGNS.keys())
+        )
         return found
 
     return sampling.keyed(fn, compare)

@@ -1,11 +1,12 @@
-"""Aligns factors that are unique up to signs, or phases if complex: `FREE_SIGNS`.
+"""Aligns vectors that are unique up to signs (phases), their order or a rotation.
 
+`FREE_SIGNS` lists the routines with free signs, and `bases` what else is free.
 docs/noise/explain.md explains when a leaf depends on them and how it is compared.
 """
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from prednet_jax.noise import random_bits
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
 from prednet_jax.noise.loops import CheckError
 from prednet_jax.noise.plan import Step
+from prednet_jax.noise.questions.bases import BASES, in_another_basis
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.random_bits import Words
 from prednet_jax.noise.run import Call, Evaluation
@@ -41,19 +43,21 @@ FREE_SIGNS: dict[str, dict[int, tuple[int, ...]]] = {
 _STORES_REFLECTORS = {"geqrf": 0, "geqp3": 0, "hessenberg": -1}
 # A leaf that moves by less, relatively, does not depend on signs.
 MOVED = 1e-2
-NOTE = "its signs are free: a library routine chooses them"
 
 
 class _Turned(Evaluation):
-    """Evaluates a program with some vectors times `sign`; `first` says which."""
+    """Evaluates a program with some vectors times `sign`; `first` says which.
+
+    If `other` is true, it takes another one of the equally right bases, or orders, too.
+    """
 
     changes = "with other signs of vectors"
     watches = True  # Loops count their steps.
 
-    def __init__(self, first: PyTree, sign: PyTree) -> None:
+    def __init__(self, first: PyTree, sign: PyTree, other: PyTree) -> None:
         super().__init__()
         self.count = 0
-        self.first, self.sign = first, sign
+        self.first, self.sign, self.other = first, sign, other
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         """Turns what Q is multiplied by, where the product has the columns of Q."""
@@ -66,6 +70,13 @@ class _Turned(Evaluation):
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Turns the vectors that a routine returns."""
         results = list(results)
+        if step.name in BASES:
+            which = self.count + sum(words.steps or ())
+            others = in_another_basis(step.name, results, which)
+            results = [
+                jnp.where(self.other, x, y)
+                for x, y in zip(others, results, strict=True)
+            ]
         # The factors of one matrix have the same signs.
         self.count += step.name in FREE_SIGNS.keys() - {"householder_product"}
         if step.name == "ormqr" and _turns_result(step):
@@ -112,34 +123,37 @@ def _axes_of_product(step: Step) -> tuple[int, ...]:
     return (-2,) if step.equation.params["left"] else (-1,)
 
 
-# Gives an array the signs of another one.
-_Align = Callable[[np.ndarray, np.ndarray], np.ndarray]
+# Gives an array of a result, the first one, the signs of the other result.
+_Align = Callable[[Result, Result], np.ndarray]
 
 
 class Signs(NamedTuple):
     """How to give the leaves that depend on signs those of known values.
 
     Attributes:
-        free: by the number of a leaf, what gives it these signs.
+        free: by the number of a leaf, what gives it these signs, and this order and
+            basis of vectors.
         known: the leaves of a result, whose signs are taken.
+        notes: by the number of a leaf, what is free.
     """
 
     free: Mapping[int, _Align] = {}
-    known: Sequence[np.ndarray] = ()
+    known: Result = []  # noqa: RUF012
+    notes: Mapping[int, str] = {}
 
     def settled(self, values: Result) -> Result:
         """Returns a result with the signs of the known one where they are free."""
         return [
-            self.free[i](x, self.known[i]) if i in self.free else x
+            self.free[i](values, self.known) if i in self.free else x
             for i, x in enumerate(values)
         ]
 
     def align(self, result: PyTree) -> PyTree:
         """Returns a result, a pytree, with these signs, in its own types."""
         leaves, tree = jax.tree.flatten(result)
+        own = wide_leaves(leaves)
         for i, aligned in self.free.items():
-            own = wide_leaves(leaves[i])[0]
-            leaves[i] = aligned(own, self.known[i]).astype(leaves[i].dtype)
+            leaves[i] = aligned(own, self.known).astype(leaves[i].dtype)
         return jax.tree.unflatten(tree, leaves)
 
 
@@ -151,48 +165,160 @@ def signs(call: BoundCall, known: Result | None = None) -> Signs:
         known: the result whose signs are taken. Defaults to the call's own result,
             which is computed if the program has a factor with free signs.
     """
-    if FREE_SIGNS.keys().isdisjoint(step.name for step in call.equations()):
+    names = {step.name for step in call.equations()}
+    if FREE_SIGNS.keys().isdisjoint(names):
         return Signs()
     if known is None:
         known = wide_leaves(call.result())
 
     run = call.hooked(Identity(), _Turned)
+    # A form such as T is the same if all vectors change sign.
+    tries = [(0, 1, 0), (0, -1, 0), (1, -1, 0), (2, -1, 0)]
+    tries += [(0, 1, 1)] * (not BASES.keys().isdisjoint(names))
     try:
-        # A form such as T is the same if all vectors change sign.
         plain, *turned = (
-            wide_leaves(run(jax.random.key(0), first, sign).result())
-            for first, sign in ((0, 1), (0, -1), (1, -1), (2, -1))
+            wide_leaves(run(jax.random.key(0), first, sign, np.bool_(other)).result())
+            for first, sign, other in tries
         )
     except CheckError:
         # The function itself takes a result of other signs for a failure.
         return Signs()
-    results = enumerate(zip(plain, *turned, strict=True))
-    free = {
-        i: _way(x, several)
-        for i, (x, *several) in results
-        if any(rms(subtract(y, x)) > MOVED * rms(x) for y in several)
-    }
-    return Signs(free, known)
+    free: dict[int, _Align] = {}
+    notes: dict[int, str] = {}
+    for i, x in enumerate(plain):
+        moved = [rms(subtract(y[i], x)) > MOVED * rms(x) for y in turned]
+        if any(moved):
+            free[i] = _way(i, plain, turned, any(moved[3:]))
+            notes[i] = choices(sorted(names), has_signs=any(moved[:3]))
+    return Signs(free, known, notes)
 
 
-def _way(plain: np.ndarray, turned: Sequence[np.ndarray]) -> _Align:
-    """Returns what undoes the signs of other vectors.
+def choices(names: Iterable[str], *, has_signs: bool = True) -> str:
+    """Returns which of several right results these primitives choose."""
+    what = ["signs of vectors"] * has_signs
+    what += [BASES[name] for name in names if name in BASES]
+    chosen = ", ".join(what)
+    return f"a library routine chooses {chosen}: compare what does not depend on it"
+
+
+def _way(i: int, plain: Result, turned: Sequence[Result], has_basis: bool) -> _Align:
+    """Returns what undoes the signs of other vectors in leaf `i`.
 
     A sign belongs to the whole array, or to each of a batch, to each vector along an
     axis, or to a form T that becomes S T S*. The fewest signs that suffice are taken.
+    If the leaf also depends on a basis, or order, the last of `turned` has another one.
     """
-    last = [tuple(range(-i, 0)) for i in range(plain.ndim, 0, -1)]
-    axes = [*last, *((-i,) for i in range(2, plain.ndim + 1))]
-    several = [x for x in axes if math.prod(plain.shape[i] for i in x) > 1]
-    ways: list[_Align] = [functools.partial(_along, axis=x) for x in several]
-    if plain.ndim > 1 and plain.shape[-1] == plain.shape[-2] > 1:
-        ways.append(_as_form)
+    x = plain[i]
+    last = [tuple(range(-k, 0)) for k in range(x.ndim, 0, -1)]
+    axes = [*last, *((-k,) for k in range(2, x.ndim + 1))]
+    several = [a for a in axes if math.prod(x.shape[k] for k in a) > 1]
+    ways = [_of_leaf(i, functools.partial(_along, axis=a)) for a in several]
+    is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
+    ways += [_of_leaf(i, _as_form)] * is_square
+    if has_basis:
+        ways += _ways_of_bases(i, plain, turned[-1], is_square)
 
     def left(way: _Align) -> float:
-        return max(rms(subtract(way(x, plain), plain)) for x in turned)
+        return max(rms(subtract(way(y, plain), x)) for y in turned)
 
-    enough = (way for way in ways if left(way) <= MOVED * rms(plain))
-    return next(enough, None) or min([lambda x, _: x, *ways], key=left)
+    enough = (way for way in ways if left(way) <= MOVED * rms(x))
+    return next(enough, None) or min([lambda y, _: y[i], *ways], key=left)
+
+
+def _of_leaf(i: int, way: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> _Align:
+    return lambda x, y: way(x[i], y[i])
+
+
+def _ways_of_bases(
+    i: int, plain: Result, other: Result, is_square: bool
+) -> Iterator[_Align]:
+    """Yields what may undo another basis, or order, of vectors in leaf `i`.
+
+    The vectors are columns, rows, or those of another leaf, in which T is a form.
+    """
+    axes = (-1, -2) if plain[i].ndim > 1 else ()
+    groups = [(axis, _together(plain[i], other[i], axis)) for axis in axes]
+    # Columns of a square matrix in another basis are rows that are all rotated.
+    for axis, of in sorted(groups, key=lambda group: np.count_nonzero(group[1])):
+        if not of.all():
+            yield _of_leaf(i, functools.partial(_in_basis, axis=axis, of=of))
+    for k, x in enumerate(plain):
+        if is_square and k != i and x.shape[-1:] == plain[i].shape[-1:] and x.ndim > 1:
+            of = _together(x, other[k], -1)
+            yield functools.partial(_as_form_in, i=i, k=k, of=of)
+    for axis in axes:
+        yield _of_leaf(i, functools.partial(_in_order, axis=axis))
+    if plain[i].ndim:
+        yield _of_leaf(i, functools.partial(_in_order, axis=None))
+
+
+def _together(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    """Returns which vectors along an axis are rotated together from `x` to `y`.
+
+    It is bool [..., n, n].
+    """
+    x, y = (np.moveaxis(z, axis, -1) for z in (x, y))
+    together = np.eye(x.shape[-1], dtype=bool)
+    if np.isfinite(x).all() and np.isfinite(y).all():
+        size = np.abs(np.linalg.pinv(x) @ y)
+        # Vectors in another order are not rotated.
+        mixed = (size > MOVED) & (size < 1 - MOVED)
+        together = mixed | np.swapaxes(mixed, -1, -2) | together
+    for _ in range(x.shape[-1].bit_length()):
+        together = together @ together
+    return together
+
+
+def _rotation(x: np.ndarray, y: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Returns the unitary matrix that brings columns of `x` nearest to those of `y`.
+
+    It mixes the columns that are together `of`.
+    """
+    inner = np.where(of, np.conj(np.swapaxes(x, -1, -2)) @ y, 0)
+    if not np.isfinite(inner).all():
+        return np.eye(x.shape[-1])
+    u, _, v = np.linalg.svd(inner)
+    return u @ v
+
+
+def _in_basis(x: np.ndarray, y: np.ndarray, axis: int, of: np.ndarray) -> np.ndarray:
+    """Returns an array with the vectors along an axis in the basis of those of `y`."""
+    x, y = (np.moveaxis(z, axis, -1) for z in (x, y))
+    return np.moveaxis(x @ _rotation(x, y, of), -1, axis)
+
+
+def _as_form_in(x: Result, y: Result, i: int, k: int, of: np.ndarray) -> np.ndarray:
+    """Returns R* T R, where R brings the vectors of leaf `k` to those of `y`."""
+    rotation = _rotation(x[k], y[k], of)
+    return np.conj(np.swapaxes(rotation, -1, -2)) @ x[i] @ rotation
+
+
+def _in_order(x: np.ndarray, y: np.ndarray, axis: int | None) -> np.ndarray:
+    """Returns an array with the vectors along an axis in the order of those of `y`.
+
+    Their phases are those of `y`, too. The axis None stands for the numbers of the
+    last axis instead.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return x
+    if axis is None:
+        here, far = x[..., None, :], np.abs(x[..., :, None] - y[..., None, :])
+    else:
+        here, there = (np.moveaxis(z, axis, -1) for z in (x, y))
+        inner = np.conj(np.swapaxes(here, -1, -2)) @ there
+        sizes = (np.linalg.norm(z, axis=-2) for z in (here, there))
+        one, two = (np.where(size, size, 1) for size in sizes)
+        far = -np.abs(inner) / one[..., :, None] / two[..., None, :]
+    order = np.zeros(far.shape[:-1], int)
+    for index in np.ndindex(*far.shape[:-2]):
+        rows, columns = linear_sum_assignment(far[index])
+        order[(*index, columns)] = rows
+    ordered = np.take_along_axis(here, order[..., None, :], -1)
+    if axis is None:
+        return ordered[..., 0, :]
+    return np.moveaxis(_along(ordered, there, (-2,)), -1, axis)
 
 
 def _along(x: np.ndarray, y: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:

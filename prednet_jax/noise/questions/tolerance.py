@@ -68,6 +68,7 @@ from prednet_jax.noise.questions.elements import (
 )
 from prednet_jax.noise.questions.precision import CASTS, OwnRounding, own_rounding
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.signs import MOVED, signs
 from prednet_jax.noise.specs import NoiseSpec, ReductionOrder, UlpPerturbation, compose
 from prednet_jax.noise.text import format
 from prednet_jax.noise.types import Function, PyTree
@@ -123,7 +124,8 @@ def tolerance(
 
     Raises:
         NoiseError: as for `inject`, `spec` acts on no computation, an element is finite
-            in only some of the runs, or the function gives another result when it is
+            in only some of the runs, noise decides about the sign, the order or
+            the basis of vectors, or the function gives another result when it is
             compiled or called again.
 
     Example:
@@ -157,6 +159,7 @@ def tolerance(
         )
         for i, error in enumerate(errors):
             error.end(moments, i)
+        _check_vectors(own.call, errors)
         eager = references[0] if own.call is call else wide_leaves(own.call.result())
         decides = takes_decisions(call)
         _check_compilation(own, noise, key, errors, eager, decides)
@@ -213,6 +216,21 @@ def _check_compilation(
             "when it is called, more than rounding makes; expected a pure function "
             "that gives the same result called and compiled"
         )
+
+
+def _check_vectors(call: BoundCall, errors: Sequence[_Errors]) -> None:
+    """Refuses vectors of which noise decides the sign, the order or the basis.
+
+    A tolerance that allows for this would allow for any vectors.
+    """
+    moved = {i: rms(e.spread) / (rms(e.size) or 1) for i, e in enumerate(errors)}
+    if max(moved.values(), default=0) > MOVED:
+        for i, note in signs(call).notes.items():
+            if moved[i] > MOVED:
+                path, size = errors[i].leaf.path, f"{moved[i]:.2g}"
+                raise NoiseError(
+                    f"{path}: noise moves it by {size} of its size; {note}"
+                )
 
 
 class _Errors:

@@ -310,6 +310,81 @@ def test_signs_of_factors_are_free():
         assert "beyond" not in jax.tree.leaves(report.rung)
 
 
+def low_rank(x):
+    return x[:, :3] @ x[:3]
+
+
+def symmetric_with_equal_values(x):
+    q, _ = jnp.linalg.qr(x)
+    return (q * jnp.array([1.0, 1, 1, 2, 2, 3, 4, 5])) @ q.T
+
+
+@pytest.mark.parametrize(
+    ("fn", "make", "free"),
+    [
+        (jax.scipy.linalg.schur, lambda x: x, "a rotation in each 2x2 block"),
+        (jnp.linalg.svd, low_rank, "equal or no singular values"),
+        (jnp.linalg.qr, low_rank, "columns beyond the rank"),
+        (jnp.linalg.eigh, symmetric_with_equal_values, "equal eigenvalues"),
+        (jnp.linalg.eig, lambda x: x, "the order of eigenvalues"),
+    ],
+)
+def test_bases_of_vectors_are_free(fn, make, free):
+    """Their vectors had 0.2 to 0.6 digits, without a word that they are not unique."""
+    x = make(jax.random.normal(jax.random.key(1), (8, 8)))
+    table = noise.digits_table(fn, draws=8)(KEY, x)
+    vectors = [row for row in table.rows if row.shape == (8, 8)]
+    assert all(row.whole > 5.5 for row in vectors), table
+    notes = [note for note in table.notes if free in note]
+    assert {note.partition(":")[0] for note in notes} >= {row.path for row in vectors}
+
+
+def test_eigenvalues_have_no_order():
+    """In three of eight runs they came in another order: they had 0.2 digits."""
+    x = jax.random.normal(jax.random.key(51), (50, 50))
+    assert np.median(noise.digits(jnp.linalg.eigvals, draws=8)(KEY, x)) > 5.5
+    with pytest.raises(noise.NoiseError, match="the order of eigenvalues"):
+        noise.tolerance(jnp.linalg.eigvals, draws=8)(KEY, x)
+
+
+def test_vectors_of_another_basis_are_no_fault_and_wrong_ones_are():
+    """Two vectors of a 2x2 block, exchanged, are another basis; others are not.
+
+    The tolerance of a Schur form was 6 times its size, and hid all of it.
+    """
+    x = jax.random.normal(jax.random.key(1), (8, 8))
+
+    def form(x):
+        return jax.scipy.linalg.schur(x)
+
+    t, q = form(x)
+    for columns, is_free in (([4, 5], True), ([3, 4], False)):
+        order = np.arange(8)
+        order[columns] = order[columns[::-1]]
+        other = [t[order][:, order], q[:, order]]
+        report = noise.explain(form, other, [t, q], draws=2)(KEY, x)
+        assert [rung != "beyond" for rung in report.rung] == [is_free] * 2
+    wrong = noise.explain(form, [1.01 * t, q.at[0].mul(1.01)], [t, q], draws=2)
+    assert wrong(KEY, x).rung == ["beyond"] * 2
+    with pytest.raises(noise.NoiseError, match=r"noise moves it by .* in each 2x2"):
+        noise.tolerance(form)(KEY, x)
+    turned = noise.first_difference(form, noise.record(form)(x * (1 + 2e-7)), draws=4)
+    assert "schur: a library routine chooses signs of vectors" in str(turned(KEY, x))
+
+
+def test_what_depends_on_a_basis_has_its_digits_and_a_note():
+    """A factor that is one in each basis of its own stays as it is."""
+    x = low_rank(jax.random.normal(jax.random.key(1), (8, 8)))
+
+    def polar(x):
+        u, _, vt = jnp.linalg.svd(x)
+        return u @ vt
+
+    table = noise.digits_table(polar, draws=4)(KEY, x)
+    assert table.rows[0].whole < 1
+    assert "no singular values: compare what does not depend" in table.notes[-1]
+
+
 def test_random_numbers_are_the_same_in_float64():
     """Gamma numbers had 0.3 digits, since wider types draw other numbers."""
     x = jnp.linspace(0.1, 1.0, 8)

@@ -168,7 +168,7 @@ def test_signs_of_vectors_are_free_and_nothing_else_is():
     assert {name for name, rung in report.rung.items() if rung == "identical"} == free
     assert {report.rung["values"], report.rung["again"]} == {"beyond"}
     assert max(report.error_b[name] for name in free) < 1e-4
-    said = [leaf.path[2:-2] for leaf in report.leaves if "signs are" in leaf.reason]
+    said = [leaf.path[2:-2] for leaf in report.leaves if "signs of" in leaf.reason]
     assert set(said) == free
 
 
