@@ -50,8 +50,8 @@ class Place(NamedTuple):
 
 
 def execution_order(
-    starts: Sequence[int], steps: Sequence[int], number: int
-) -> tuple[int, ...]:
+    starts: Sequence[int], steps: Sequence[Any], number: int
+) -> tuple[Any, ...]:
     """Returns a sort key of an execution of the value that has a number.
 
     The steps of a loop run one after another. Devices run at the same time, so they

@@ -10,9 +10,10 @@ result is still not finite is the cause (A. Zeller's delta debugging narrows dow
 a time too, IEEE TSE 28, 2002).
 """
 
+import bisect
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -45,7 +46,8 @@ class NotFinite(NamedTuple):
             NaN that no equation makes where equations are watched.
         source: the user's line, such as `model.py:12 in loss`.
         kind: `NaN` or `infinity`.
-        step: first such step of each loop around the equation, outermost first.
+        step: step of each loop around the equation, outermost first: the first one that
+            makes a NaN or an infinity which reaches the result.
         operands: values of the operands at that step, in words.
         elements: number of elements of the equation's result that are made so.
         in_result: whether the function's result is not finite because of it.
@@ -209,6 +211,8 @@ def _is_worse(x: np.ndarray, plain: np.ndarray) -> bool:
 # So often NaN are looked for that appear once others are replaced; each time the whole
 # program is compiled again.
 _ROUNDS = 4
+# Greater than all orders: the NaN of an equation are not replaced.
+_NEVER = np.iinfo(np.int32).max
 # A position in two numbers that float32 holds.
 _HALF = 1 << 12
 
@@ -238,7 +242,8 @@ class _Search(Watched):
     Attributes:
         found: paths of the equations that make some and are not described, in a run.
         described: paths of the equations that the second program describes.
-        replaced: by number, whether an equation's are replaced; None in the first.
+        left: by number, the order of the last execution of an equation that is left as
+            it is, so that only later ones are replaced; None in the first.
     """
 
     def __init__(self, call: sampling.BoundCall, spec: NoiseSpec) -> None:
@@ -246,15 +251,17 @@ class _Search(Watched):
         self.call = call
         self.plan = plan(call.program.jaxpr, Identity())
         self.number = {step.path: i for i, step in enumerate(self.plan.walk())}
+        # A loop has a counter and a place in an order, and each device a number.
+        self.width = 3 + 2 * max((path.count("/") for path in self.number), default=0)
         self.spec = spec
         self.found: set[str] = set()
         self.described: frozenset[str] = frozenset()
-        self.replaced: Array | None = None
+        self.left: Array | None = None
         self.finding = call.hooked(spec, self._with)
         self.compiled: Callable[..., Outcome] = self.finding
 
-    def _with(self, replaced: Array | None = None) -> Watched:
-        self.replaced = replaced
+    def _with(self, left: Array | None = None) -> Watched:
+        self.left = left
         return self
 
     def first(
@@ -285,8 +292,19 @@ class _Search(Watched):
             for path in makers:
                 others = [other for other in makers if other != path]
                 if not others or is_worse(self.run(key, others)[1]):
-                    return firsts[path]
-            return firsts[makers[0]]
+                    break
+            else:
+                return firsts[makers[0]]
+            executions = {m.order: m.entry for m in [*also, *made] if m.of_finite}
+            orders = sorted(o for o, x in executions.items() if x.path == path)
+
+            def reaches(order: tuple[int, ...]) -> bool:
+                return is_worse(self.run(key, makers, {path: order})[1])
+
+            # The NaN of earlier steps may be masked. If not, one run shows it.
+            last = orders[:-1] and not reaches(orders[0])
+            first = bisect.bisect(orders[:-1], False, 1, key=reaches) if last else 0
+            return executions[orders[first]]
         of_infinities = [m.entry for m in made if m.entry.kind == "NaN"]
         if of_infinities:
             return of_infinities[0]
@@ -317,21 +335,28 @@ class _Search(Watched):
                     yield step.path, step.name, step.source, ("a constant",), x
 
     def run(
-        self, key: Array, replaced: Collection[str] = ()
+        self,
+        key: Array,
+        replaced: Collection[str] = (),
+        left: Mapping[str, tuple[int, ...]] | None = None,
     ) -> tuple[list[_Execution], Result]:
         """Returns the values that become NaN or infinite, in order, and the result.
 
         Args:
             key: key of the noise.
             replaced: paths of equations, whose NaN and infinities are replaced by 1.
+            left: of some of them, the order of the last execution that is not replaced.
         """
         if not replaced:
             self.found.clear()
             _, outcome = self.seen(lambda: self.finding(key))
             if not self.found:
                 return [], wide_leaves(jax.device_get(outcome.result()))
-        chosen = np.zeros(max(1, len(self.number)), bool)
-        chosen[[self.number[path] for path in replaced]] = True
+        chosen = np.full((max(1, len(self.number)), self.width), _NEVER, np.int32)
+        chosen[[self.number[path] for path in replaced]] = -1
+        for path, order in (left or {}).items():
+            row = chosen[self.number[path]]
+            row[: len(order)] = order[: len(row)]
         seen, outcome = self._second(key, chosen)
         while self.found - self.described:
             seen, outcome = self._second(key, chosen)
@@ -342,13 +367,13 @@ class _Search(Watched):
         made.sort(key=lambda m: m.order)
         return made, wide_leaves(jax.device_get(outcome.result()))
 
-    def _second(self, key: Array, replaced: np.ndarray) -> tuple[Seen, Outcome]:
+    def _second(self, key: Array, left: np.ndarray) -> tuple[Seen, Outcome]:
         """Runs the second program, which describes all equations found so far."""
         if self.found - self.described:
             self.described |= self.found
             self.labels.clear()
             self.compiled = self.call.hooked(self.spec, self._with)
-        return self.seen(lambda: self.compiled(key, replaced))
+        return self.seen(lambda: self.compiled(key, left))
 
     def _described(self, path: str, steps: tuple, numbers: list[float]) -> _Execution:
         """Returns an execution from the numbers that it has sent."""
@@ -375,9 +400,9 @@ class _Search(Watched):
         """Watches the results of an equation, and replaces some."""
         if step.name == "freeze":  # Its reference can no longer be read.
             return results
-        if self.replaced is not None and step.path in self.described:
-            heals = self.replaced[self.number[step.path]]
-            look = functools.partial(self._looked_at, step, words, operands, heals)
+        if self.left is not None and step.path in self.described:
+            left = self.left[self.number[step.path]]
+            look = functools.partial(self._looked_at, step, words, operands, left)
             return [look(x) if _may_be_nan(x) else x for x in results]
         found = functools.partial(self.found.add, step.path)
         for x in [] if step.bodies else filter(_may_be_nan, results):
@@ -387,7 +412,7 @@ class _Search(Watched):
         return results
 
     def _looked_at(
-        self, step: Step, words: Words, operands: list, heals: Array, x: Array
+        self, step: Step, words: Words, operands: list, left: Array, x: Array
     ) -> Array:
         floats = _floats(operands)
         nan, infinite, had_any = _made(floats, x)
@@ -418,6 +443,13 @@ class _Search(Watched):
             lambda: self.send({step.path: numbers()}, place),
             lambda: None,
         )
+        heals, is_same = jnp.zeros((), bool), jnp.ones((), bool)
+        order = execution_order(place.starts, place.steps, self.labels[step.path][0])
+        # Not by device, which would make the result vary over devices.
+        order = order[: 1 + 2 * sum(start >= 0 for start in place.starts)]
+        for here, last in zip(order, left, strict=False):
+            now = jnp.asarray(here).astype(np.int32)
+            heals, is_same = heals | is_same & (now > last), is_same & (now == last)
         return jnp.where(heals & made & ~had_any, jnp.ones((), x.dtype), x)
 
 

@@ -135,6 +135,48 @@ def test_a_cause_beside_another_is_still_the_first():
     assert found.primitive == "log"
 
 
+def masked(x):
+    """A NaN at every step, of which the result reads those of step 3 and later."""
+    return lax.scan(
+        lambda c, t: (c, jnp.where(t < 3, 0.0, jnp.sqrt(c))), x, jnp.arange(7)
+    )[1]
+
+
+def masked_first(x):
+    """A reversed loop over a padded row, and a loop inside of another."""
+
+    def inner(i, t):
+        return jnp.where((i == 1) & (t == 2), jnp.sqrt(x), 0.0)
+
+    padded = lax.scan(
+        lambda c, i: (c, lax.map(lambda t: inner(i, t), jnp.arange(4))),
+        x,
+        jnp.arange(6),
+        reverse=True,
+    )
+    return padded[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "step"), [(masked, (3,)), (masked_first, (4, 2))], ids=str
+)
+def test_the_step_is_the_first_whose_nan_reaches_the_result(program, step):
+    found = noise.first_nan(program)(jnp.float32(-1))
+    assert (found.primitive, found.step, found.in_result) == ("sqrt", step, True)
+
+
+def test_the_step_under_noise_is_the_first_that_reaches_the_result():
+    def spread(x):
+        def body(c, t):
+            variance = jnp.mean(c * c) - jnp.mean(c) ** 2
+            return c * 1.1, jnp.where(t == 3, jnp.sqrt(variance), 0.0)
+
+        return lax.scan(body, x, jnp.arange(5))[1]
+
+    rate = noise.nan_rate(spread)(KEY, jnp.full(50, 1.1))
+    assert [entry.step for entry in rate.entries] == [(3,)]
+
+
 def test_what_the_result_does_not_read_is_told_as_such():
     def guarded(x):
         return jnp.where(x > 0, jnp.log(x), 0.0).sum()
