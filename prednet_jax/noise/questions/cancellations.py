@@ -177,7 +177,9 @@ class _Pair(Watched):
             chosen[self.number[path]] = True
         try:
             return self.compiled(key, np.array([False, True]), chosen)
-        except NotImplementedError as error:
+        except NoiseError:
+            raise
+        except (NotImplementedError, ValueError) as error:
             why = str(error).partition("\n")[0]
             raise NoiseError(
                 "cancellations runs the function under vmap, and a part of it cannot "

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from prednet_jax.noise import compat
 from prednet_jax.noise._inject import evaluate, traced
 from prednet_jax.noise.leaves import rms, subtract, wide_leaves
 from prednet_jax.noise.plan import Step
@@ -39,7 +40,8 @@ class _Lines(Evaluation):
         rule = registry.higher_order(step.name)
         if rule is None or not rule.joins:
             typed = (x for x in results if isinstance(getattr(x, "dtype", 0), np.dtype))
-            self.seen += [(step, x) for x in typed]
+            arrays = (x for x in typed if not compat.is_ref(jax.typeof(x)))
+            self.seen += [(step, x) for x in arrays]
         return results
 
     def higher_order(self, call: Call, words: Words, operands: list) -> list:

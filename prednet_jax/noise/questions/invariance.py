@@ -154,8 +154,9 @@ def _called(name: str, called: Callable[[], Iterable]) -> list[np.ndarray]:
     try:
         with loops.naming_failures():
             return list(map(np.asarray, called()))
-    except (NotImplementedError, loops.LoopError) as error:
-        raise NoiseError(f"called {name}: {error}") from None
+    except (NotImplementedError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise NoiseError(f"called {name}: {why}") from None
 
 
 def _result(shapes: Outcome, arrays: Sequence[object]) -> PyTree:

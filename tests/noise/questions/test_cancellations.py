@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 from jax.sharding import Mesh, PartitionSpec
 
 from prednet_jax import noise
@@ -83,3 +84,15 @@ def test_sums_on_several_devices_are_looked_at():
     report = noise.cancellations(total)(jnp.linspace(0.5, 1, 8))
     assert report[0].primitive == "sub"
     assert report[0].digits_lost == pytest.approx(3.4, abs=0.2)
+
+
+def test_an_ordered_callback_is_refused_in_one_line():
+    def loss(x):
+        io_callback(lambda _: None, None, jnp.sum(x), ordered=True)
+        return jnp.sum(x) - 1
+
+    with pytest.raises(
+        noise.NoiseError, match="be mapped: Cannot `vmap` ordered"
+    ) as told:
+        noise.cancellations(loss)(jnp.ones(3))
+    assert "\n" not in str(told.value)

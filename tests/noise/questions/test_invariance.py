@@ -6,6 +6,7 @@ import lineax
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
@@ -168,6 +169,25 @@ def on_host(x):
     return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
+def in_order(x):
+    io_callback(lambda _: None, None, jnp.sum(x), ordered=True)
+    return jnp.tanh(x)
+
+
+def test_a_mutable_array_inside_is_followed():
+    """The program that returns each line's values returned the mutable array too."""
+
+    def centred(x):
+        total = jax.new_ref(jnp.zeros(3))
+        total[...] += jnp.tanh(x @ W).sum(0)  # over the batch
+        return jnp.tanh(x @ W) - total[...] / len(x)
+
+    found = variants(centred, X)
+    assert found["one row at a time"].rung == "beyond"
+    (line,) = {v.source for v in found.values()} - {""}
+    assert line.startswith(line_of(centred, "over the batch"))
+
+
 def test_wrong_input_is_named_in_one_line():
     for fn, args, batch, message in (
         (jnp.mean, (X,), (0,), r"result: shape \(\) of 6 rows: expected the batch"),
@@ -175,6 +195,7 @@ def test_wrong_input_is_named_in_one_line():
         (lambda x: x.reshape(6, 2, 20)[:, 0], (X,), (0,), "takes 6 rows, but not 7"),
         (jnp.log, (X,), (0,), r"result\[0, \d+\] is NaN: expected a result without"),
         (on_host, (X,), (0,), r"called vmap over rows: vmap is only supported"),
+        (in_order, (X,), (0,), "called vmap over rows: Cannot `vmap` ordered"),
         (exact, (np.float32(1),), (0,), r"shapes \[\(\)\]: expected arrays with"),
         (exact, (X,), (1,), "positions among the 1 positional arguments"),
         (exact, (X,), (True,), "batch=True: expected a whole number"),
