@@ -262,8 +262,10 @@ class _Comparison:
             note = "not finite in the same way" if far.max() == math.inf else one.note
             note, chosen = changes[j] or note, faults if over.any() else differing
             if over.any() and j not in alive:
-                # A value with another factor is the same value, and wrong.
+                # A value with another factor is the same value, and perhaps wrong.
                 alike = alignment.same_up_to_a_factor(self.there[i], here)
+                if programs_differ:
+                    note = "what is computed of it agrees"
                 if (
                     (programs_differ and not alike)
                     or j in self.flipped

@@ -402,6 +402,17 @@ def test_a_sum_in_the_place_of_a_mean_and_another_function():
         assert compare(fn, known, X, W)[-1].primitive == "result"
 
 
+def test_a_factor_that_another_line_makes_good_is_listed_with_a_note():
+    def scaled_late(x):
+        return jnp.sin(jnp.mean(x * 0.5, 0) * 8)
+
+    recording = noise.record(scaled_late)(X)
+    compared = noise.first_difference(lambda x: jnp.sin(jnp.mean(x * 4, 0)), recording)
+    assert {found.note for found in compared(KEY, X)} == {
+        "what is computed of it agrees"
+    }
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_factor_is_found_in_a_narrow_type(dtype):
     """Where noise is large, readers of a wrong value hardly differ beyond it."""
