@@ -42,7 +42,7 @@ from prednet_jax.noise.questions.reference import (
     sample,
 )
 from prednet_jax.noise.questions.sampling import BoundCall, keyed
-from prednet_jax.noise.tables import format_cell, format_table, joined
+from prednet_jax.noise.tables import format_cell, format_table, joined, shortened
 from prednet_jax.noise.types import Function, PyTree
 
 NOT_MODELLED = (
@@ -187,16 +187,17 @@ def classify(
     """Explains the difference of two results; raises the errors of `explain`."""
     check_same_structure("a", a, "b", b)
     described = check_same_structure("b", b, "the result", reference.tree)
-    leaves = []
     pair = (reference.signs.settled(wide_leaves(x)) for x in (a, b))
-    for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True)):
-        observed = ObservedLeaf(reference, leaf, i, x, y)
-        one = _classify_leaf(observed)
+    observed = [
+        ObservedLeaf(reference, leaf, i, x, y)
+        for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True))
+    ]
+    leaves = _of_one_program([_classify_leaf(one) for one in observed], observed)
+    for i, one in enumerate(leaves):
         if truth is not None:
-            one = _add_float64(one, observed, truth.values[i], truth.errors[i])
+            one = _add_float64(one, observed[i], truth.values[i], truth.errors[i])
         free = reference.signs.notes.get(i, "")
-        one = one._replace(reason=joined(one.reason, free))
-        leaves.append(one)
+        leaves[i] = one._replace(reason=joined(one.reason, free))
     rung, *columns = (
         rebuilt(reference.tree, [getattr(leaf, name) for leaf in leaves])
         for name in ("rung", "closer", "error_a", "error_b")
@@ -252,6 +253,30 @@ def _classify_leaf(observed: ObservedLeaf) -> ExplainedLeaf:
         plausible=plausible,
         reason=joined(note, reason),
     )
+
+
+def _of_one_program(
+    leaves: list[ExplainedLeaf], observed: list[ObservedLeaf]
+) -> list[ExplainedLeaf]:
+    """Takes back formats that explain no more leaves than they leave `beyond`.
+
+    A format rounds the products of the whole program. A fault that moves several leaves
+    may look like one in some of them, above all in leaves of few numbers.
+    """
+    beyond = [i for i, one in enumerate(leaves) if one.rung == "beyond"]
+    for name in FORMAT_RUNGS:
+        alike = [i for i, one in enumerate(leaves) if name in one.plausible]
+        others = [i for i in beyond if alike and observed[i].excludes(name)]
+        if len(others) < max(len(alike), 1):
+            continue
+        paths = shortened([leaves[i].path for i in others], 3)
+        for i in alike:
+            causes = [x for x in leaves[i].plausible if x != name] or ["beyond"]
+            why = joined(leaves[i].reason, f"like {name}, which cannot explain {paths}")
+            leaves[i] = leaves[i]._replace(
+                rung=causes[0], plausible=tuple(causes), reason=why
+            )
+    return leaves
 
 
 def _add_float64(

@@ -94,26 +94,40 @@ class ObservedLeaf:
         multiplies small matrices in float32, and a program may cast the weights of one
         layer. The share is 0 if it is small, or if errors of any kind explain as much.
         """
+        return self._shares(name)[0]
+
+    def excludes(self, name: str) -> bool:
+        """Returns whether a format, also of some operands, cannot make the difference.
+
+        It is too large, or there are many numbers and the format explains few of them.
+        """
+        if (self.ratios[name] or 0.0) > FORMAT_RATIO_RANGE[1]:
+            return True
+        many = name in self.sized and self.difference.size > CHANCE**2
+        return many and self._shares(name)[1] < SHARE
+
+    def _shares(self, name: str) -> tuple[float, float]:
+        """Returns the share that counts, and the share that may be luck."""
         effect = self.effects[name]
         if self._is_factor(effect):
-            return 0.0
-        whole, least, _ = self._fit(effect)
-        alike = 1 - REPEATED**2
+            return 0.0, 0.0
+        seen, least, _ = self._fit(effect)
+        alike, whole = 1 - REPEATED**2, seen
         if whole < least or (least >= alike and not self._is_exact(name, whole)):
             whole = 0.0
         if whole >= alike:
-            return whole
+            return whole, seen
         parts, compared = self.reference.parts(name, self.i), self._compared()
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
-            return whole
+            return whole, seen
         together = self.reference.together(name, some, self.i)
         part, least, chance = self._fit(together)
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
         counts = part >= least and found_by_luck < LUCK
-        return max(whole, part if counts else 0.0)
+        return max(whole, part if counts else 0.0), max(seen, part)
 
     def _is_exact(self, name: str, share: float) -> bool:
         """Returns whether a difference is a format's effect, apart from noise."""

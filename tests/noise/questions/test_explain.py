@@ -1,3 +1,4 @@
+import functools
 import json
 
 import jax
@@ -140,6 +141,48 @@ def test_the_nearer_of_two_is_named_and_by_how_much():
     broken = noise.explain(fn, plain, plain.at[0, 0].set(jnp.nan), draws=2)
     report = broken(KEY, *args)
     assert (report.closer, report.error_b) == ("a", None)
+
+
+def trained(factor, params, x):
+    """Eight updates by signs, of three layers, the first of which has a factor."""
+
+    def loss(params):
+        h = jnp.tanh(jnp.tanh(x @ params[0]) * factor @ params[1])
+        return jnp.mean(jnp.square(h @ params[2] - x[:, :2]))
+
+    for _ in range(8):
+        slopes = jax.grad(loss)(params)
+        params = [p - 0.01 * jnp.sign(g) for p, g in zip(params, slopes, strict=True)]
+    return params
+
+
+def test_a_format_explains_the_arrays_of_a_program_or_none():
+    """A factor of 1.03 was fp8 in one array, whose signs fp8 changes alike."""
+    shapes = (3, 6, 8), (103, 8, 4), (203, 4, 2)
+    params = [jax.random.normal(jax.random.key(s), d) / 2 for s, *d in shapes]
+    x = jax.random.normal(jax.random.key(303), (16, 6))
+    right, faulty = (functools.partial(trained, factor) for factor in (1, 1.03))
+    here, wrong = (jax.jit(fn)(params, x) for fn in (right, faulty))
+    explained = noise.explain(right, here, wrong, draws=4)
+    report = explained(KEY, params, x)
+    assert report.rung == ["beyond", "beyond", "identical"]
+    assert "like fp8, which cannot explain [0]" in str(report)
+
+
+def test_a_fault_in_one_array_leaves_the_format_of_the_others():
+    """Products in bfloat16 move all three; only the first one is wrong, too."""
+
+    def fn(x, a, b, c):
+        return x @ a, jnp.tanh(x @ b), x @ c
+
+    args = [noise_programs.normal(i, 16, 16) for i in range(4)]
+    here, other = (
+        fn(*args),
+        noise.inject(fn, noise.ReducedPrecision("bf16"))(KEY, *args),
+    )
+    wrong = (other[0] + 0.1 * jnp.roll(here[0], 1), *other[1:])
+    report = noise.explain(fn, here, wrong, draws=2)(KEY, *args)
+    assert report.rung == ("beyond", "bf16", "bf16")
 
 
 def test_signs_of_vectors_are_free_and_nothing_else_is():
