@@ -18,6 +18,7 @@ found: if the 90 % interval of the difference in the last fifth lies inside the 
 
 import itertools
 import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +26,15 @@ import numpy as np
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import NoiseError, flag, open_unit
 from prednet_jax.noise.leaves import given_array, real_numbers
+from prednet_jax.noise.questions.sampling import reporting, say
 
 LEVEL = 0.01
 # Level of the equivalence test, on each side.
 EQUIVALENCE = 0.05
 # Relabellings that are all tried; of more, so many are drawn.
 EXACT = 20_000
-# Updates whose statistics are computed at once.
-_UPDATES = 256
+# Updates whose statistics are computed at once, and weights that are held at once.
+_UPDATES, _WEIGHTS = 256, 1 << 22
 # Curves a side, or pairs, with which `noise` can be the answer.
 LEAST, LEAST_PAIRS = 5, 8
 _ONE_CURVE = (
@@ -118,7 +120,8 @@ def curves(
     if min(n, m) < 2 and (paired or n + m < 4):
         none = None, _change(last), None, None, None
         return CurvesComparison("cannot tell", *none, _ONE_CURVE)
-    statistics = _of_signs(y - x) if paired else _of_labels(x, y)
+    with reporting():
+        statistics = _of_signs(y - x) if paired else _of_labels(x, y)
     p = float(np.mean(statistics >= statistics[0] * (1 - 1e-9)))
     deviation, error, free = _scatter(x[:, -1], y[:, -1], paired)
     reach = quantiles.student(EQUIVALENCE, free) * error
@@ -201,50 +204,68 @@ def _with_means(logs: np.ndarray) -> np.ndarray:
     return np.column_stack([logs, logs.mean(1), logs[:, -last:].mean(1)])
 
 
-def _largest(weights: np.ndarray, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+def _largest(
+    relabellings: Iterable[np.ndarray], values: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
     """Returns the statistic of each relabelling.
 
     Args:
-        weights: the weights of the curves in the difference of means [relabellings, n].
+        relabellings: blocks of the weights that the curves have in the difference of
+            means, [relabellings, n].
         values: the curves or their differences [n, T].
         scale: the root mean square of the permuted values [T].
     """
     known = scale > 1e-12  # Means of equal numbers are equal up to rounding.
     scaled = values[:, known] / scale[known]
-    largest = np.zeros(len(weights))
-    # A few updates at once, since there may be many relabellings and updates.
-    for start in range(0, scaled.shape[1], _UPDATES):
-        means = weights @ scaled[:, start : start + _UPDATES]
-        np.maximum(largest, np.max(np.abs(means), 1), out=largest)
-    return largest
+    found, count = [], 0
+    for weights in relabellings:
+        largest = np.zeros(len(weights))
+        # A few updates at once, since there may be many relabellings and updates.
+        for start in range(0, scaled.shape[1], _UPDATES):
+            means = weights @ scaled[:, start : start + _UPDATES]
+            np.maximum(largest, np.max(np.abs(means), 1), out=largest)
+        found.append(largest)
+        count += len(weights)
+        say(f"{count} of {EXACT} relabellings")
+    return np.concatenate(found)
+
+
+def _drawn(
+    observed: np.ndarray, draw: Callable[[np.random.Generator], np.ndarray]
+) -> Iterator[np.ndarray]:
+    """Yields `EXACT` rows of weights in blocks: `observed`, and what `draw` draws."""
+    random, rows = np.random.default_rng(0), max(1, _WEIGHTS // len(observed))
+    weights = itertools.chain([observed], (draw(random) for _ in range(EXACT - 1)))
+    while block := list(itertools.islice(weights, rows)):
+        yield np.stack(block)
 
 
 def _of_signs(differences: np.ndarray) -> np.ndarray:
     """Returns the statistic for all signs of paired differences, the observed first."""
     n = len(differences)
+    relabellings: Iterable[np.ndarray]
     if 2**n <= EXACT:
-        signs = np.array(list(itertools.product([1, -1], repeat=n)))
+        relabellings = [np.array(list(itertools.product([1, -1], repeat=n))) / n]
     else:
-        signs = np.random.default_rng(0).choice([1, -1], (EXACT, n))
-        signs[0] = 1
+        signs = np.array([1, -1]) / n
+        relabellings = _drawn(np.full(n, 1 / n), lambda random: random.choice(signs, n))
     scale = np.sqrt(np.mean(np.square(differences), 0))
-    return _largest(signs / n, differences, scale)
+    return _largest(relabellings, differences, scale)
 
 
 def _of_labels(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns the statistic for all labels of the curves, the observed ones first."""
-    every, n = np.concatenate([x, y]), len(x)
-    total = len(every)
-    if math.comb(total, n) <= EXACT:
-        chosen = list(itertools.combinations(range(total), n))
+    every, n, m = np.concatenate([x, y]), len(x), len(y)
+    observed = np.repeat([1 / n, -1 / m], [n, m])
+    relabellings: Iterable[np.ndarray]
+    if math.comb(n + m, n) <= EXACT:
+        chosen = np.array(list(itertools.combinations(range(n + m), n)))
+        weights = np.full((len(chosen), n + m), -1 / m)
+        np.put_along_axis(weights, chosen, 1 / n, 1)
+        relabellings = [weights]
     else:
-        random = np.random.default_rng(0)
-        chosen = [tuple(range(n))]
-        chosen += [tuple(random.permutation(total)[:n]) for _ in range(EXACT - 1)]
-    weights = np.full((len(chosen), total), -1 / len(y))
-    for row, members in zip(weights, chosen, strict=True):
-        row[list(members)] = 1 / n
-    return _largest(weights, every - every.mean(0), every.std(0))
+        relabellings = _drawn(observed, lambda random: random.permutation(observed))
+    return _largest(relabellings, every - every.mean(0), every.std(0))
 
 
 def _curves_needed(deviation: float, change: float, margin: float, paired: bool) -> int:

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from prednet_jax import noise
-from prednet_jax.noise.questions import bands
+from prednet_jax.noise.questions import bands, sampling
 
 UPDATES = 40
 KEY = jax.random.key(0)
@@ -436,6 +436,21 @@ def test_long_curves_fit_into_memory():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1e8  # The statistics of all relabellings are 5e8 bytes.
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_many_curves_fit_into_memory_and_say_how_far_they_are(
+    paired, monkeypatch, capsys
+):
+    """All relabellings of 2 x 20,000 curves took 90 s and more, in silence."""
+    monkeypatch.setattr(sampling, "_SILENCE", 0.01)
+    a, b = (np.exp(np.random.default_rng(s).normal(0, 1, (2000, 3))) for s in (0, 1))
+    tracemalloc.start()
+    assert noise.curves(a, b, paired=paired).p_value > 0.01
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e8  # The weights of all relabellings are 3e8 or 6e8 bytes.
+    assert "of 20000 relabellings" in capsys.readouterr().err
 
 
 def test_the_level_of_curves_is_exact():
