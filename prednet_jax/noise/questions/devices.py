@@ -293,9 +293,9 @@ def _traced(
                     "jax.reshard(x, PartitionSpec()) of its operands before, or the "
                     "body of a shard_map that averages its results (lax.pmean)"
                 ) from error
-        except ValueError as error:
-            said = str(error).splitlines()[0]
-            if re.search(r"replicated|unsharded|\w@|found in mesh", said):
+        except (TypeError, ValueError) as error:
+            said = str(error).partition("\n")[0]
+            if re.search(r"replicated|sharded ref|unsharded|\w@|found in mesh", said):
                 raise NoiseError(
                     f"{said}: expected jax.reshard(x, PartitionSpec()) of what is read "
                     "along an axis that is spread over devices"

@@ -119,6 +119,15 @@ def spread_over(jaxpr: compat.Jaxpr) -> bool:
     )
 
 
+def _makes_references(jaxpr: compat.Jaxpr) -> bool:
+    """Returns whether a program makes a mutable array."""
+    return any(
+        equation.primitive.name == "new_ref"
+        or any(map(_makes_references, compat.sub_jaxprs(equation.params)))
+        for equation in compat.open_jaxpr(jaxpr)[0].eqns
+    )
+
+
 def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Equation:
     name, params = equation.primitive.name, dict(equation.params)
     context = _WithoutMesh(equation.ctx)
@@ -134,6 +143,9 @@ def _rewritten(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
         accepted = f"axes of mesh={dict(sizes)}, or shard_map without mesh="
         expect(mesh.items() <= sizes.items(), "mesh of a shard_map", mesh, accepted)
         params["mesh"] = LogicalMesh(mesh)
+        if _makes_references(params["jaxpr"]):
+            # JAX has no rule for one in the custom_vmap of a collective.
+            raise NoiseError("new_ref: expected a shard_map without mutable arrays")
     params = {k: _unsharded(v, sizes) for k, v in params.items()}
     primitive = _PLAIN.get(name, equation.primitive)
     plain = equation.replace(primitive=primitive, params=params, ctx=context)

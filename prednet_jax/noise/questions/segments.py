@@ -109,11 +109,16 @@ class Program:
         return jax.jit(lambda known, arrays: self.values(known, arrays, known))
 
     def segment(self, numbers: Sequence[int], known: Iterable[int]) -> list[Node]:
-        """Returns the nodes between the values given and the known ones before."""
+        """Returns the nodes between the values given and the known ones before.
+
+        A node that may have written to a mutable array which is read later is one.
+        """
         known, found = set(known), []
         todo = set(numbers)
         for node in reversed(self.nodes):
-            if todo.intersection(node.results):
+            references = (i for i in node.operands if compat.is_ref(self.types[i]))
+            written = references if node.step.name != "get" else ()
+            if todo.intersection((*node.results, *written)):
                 found.append(node)
                 todo |= set(node.operands) - known
         return found[::-1]

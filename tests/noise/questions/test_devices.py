@@ -231,6 +231,16 @@ OTHER = jax.shard_map(
 )
 
 
+def kept(p, x):
+    reference = jax.new_ref(x)
+    reference[:, 0] = 0.0
+    return jnp.sum(reference[...])
+
+
+def averaged_reference(p, x):
+    return lax.pmean(jnp.sum(jax.freeze(jax.new_ref(x))), "data")
+
+
 def test_errors():
     for options, message in (
         ({"mesh": {"data": 7}}, r"args\[1\] of shape \(64, 12\).* 7 times"),
@@ -264,6 +274,11 @@ def test_errors():
             "perhaps an axis of a collective that the mesh lacks",
         ),
         ({"fn": lambda p, x: lax.axis_index("e")}, "axes of mesh={'data': 8} alone"),
+        ({"fn": kept}, r"sharded ref .*: expected jax\.reshard"),
+        (
+            {"fn": averaged_reference},
+            "new_ref: expected a shard_map without mutable arrays",
+        ),
         ({"in_specs": P("data", "data")}, "duplicate entries"),
         ({"fn": positions, "out_specs": P("data")}, r"result\[1\] of shape \(\) over"),
         ({"fn": positions, "out_specs": (P("data"),)}, "structure of the result"),

@@ -166,6 +166,26 @@ def test_a_layer_without_elements_agrees():
     assert [layer.rung for layer in report.layers] == ["identical"] * 2
 
 
+def test_a_mutable_array_inside_of_a_layer_is_followed():
+    """What was written to it was left out, so that right layers were beyond noise."""
+
+    def port(w, x, factor=1.0):
+        linear = x @ w
+        kept = jax.new_ref(jnp.zeros_like(linear))
+        jax.lax.fori_loop(0, 2, lambda i, _: kept.__setitem__(..., linear), None)
+        act = jnp.tanh(kept[...])
+        kept[:, 1] *= 2.0 * factor
+        return {"linear": linear, "act": act, "out": jax.freeze(kept) + act}
+
+    w, x = normal(8, 12), normal(5, 8)
+    reference = reference_of(port, w, x)
+    assert noise.compare_layers(port, reference)(KEY, w, x).first is None
+    wrong = functools.partial(port, factor=1.1)
+    report = noise.compare_layers(wrong, reference)(KEY, w, x)
+    beyond = [layer.name for layer in report.layers if layer.rung == "beyond"]
+    assert beyond == ["out"]
+
+
 def test_no_alarm_for_another_order_of_sums():
     w, x = normal(64, 64) / 8, normal(32, 64)
 
