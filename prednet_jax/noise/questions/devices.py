@@ -91,9 +91,14 @@ def devices(
                 outcome = jax.block_until_ready(
                     compiled(static.checked(), placed, key, *arrays)
                 )
+        except NoiseError:
+            raise
         except NotImplementedError as error:
             if str(error) and "axis_index_groups" not in str(error):
-                raise
+                why = str(error).partition("\n")[0]
+                raise NoiseError(
+                    f"a part cannot be mapped over devices: {why}"
+                ) from None
             # JAX raises one without a text for groups, but so may the function.
             cause = "" if str(error) else "NotImplementedError without a text; perhaps "
             raise NoiseError(
@@ -284,7 +289,7 @@ def _traced(
             if "unbound axis name" not in str(error):
                 raise
             program = trace(True)
-        except compat.ShardingTypeError as error:
+        except (NotImplementedError, compat.ShardingTypeError) as error:
             try:
                 program = trace(True)
             except Exception:  # As a body it is wrong in another way.

@@ -231,6 +231,17 @@ OTHER = jax.shard_map(
 )
 
 
+def grouped(p, x):
+    w = jnp.ones((2, 12, 3))
+    product = lax.ragged_dot(x, w, jnp.array([1, len(x) - 1]))
+    return lax.psum(jnp.sum(product), "data")
+
+
+def test_a_body_with_an_operation_that_explicit_axes_lack():
+    run = noise.devices(grouped, mesh={"data": 8}, in_specs=SPECS)
+    np.testing.assert_allclose(run(KEY, PARAMS, X), 3 * np.sum(X), 1e-4)
+
+
 def kept(p, x):
     reference = jax.new_ref(x)
     reference[:, 0] = 0.0
@@ -274,6 +285,7 @@ def test_errors():
             "perhaps an axis of a collective that the mesh lacks",
         ),
         ({"fn": lambda p, x: lax.axis_index("e")}, "axes of mesh={'data': 8} alone"),
+        ({"fn": grouped, "mesh": {"data": 1}}, "mapped over devices: ragged_dot vmap"),
         ({"fn": kept}, r"sharded ref .*: expected jax\.reshard"),
         (
             {"fn": averaged_reference},
