@@ -33,7 +33,8 @@ from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
 from prednet_jax.noise.questions.localize import Culprit, Findings, localize
 from prednet_jax.noise.questions.logits import Logits, compare_logits
 from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
-from prednet_jax.noise.questions.recording import Recording, load_recording, record
+from prednet_jax.noise.questions.recorder import record
+from prednet_jax.noise.questions.recording import Recording, load_recording
 from prednet_jax.noise.questions.tolerance import noise_reference, tolerance
 from prednet_jax.noise.questions.training import training
 from prednet_jax.noise.questions.trees import Trees, compare_trees

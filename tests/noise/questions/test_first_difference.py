@@ -15,15 +15,15 @@ from jax import lax
 
 from prednet_jax import noise
 from prednet_jax.noise import watch
-from prednet_jax.noise.questions import alignment
-from prednet_jax.noise.questions import recording as recording_module
+from prednet_jax.noise.questions import alignment, recorder
 from prednet_jax.noise.questions.distances import NoiseEffect, distance
 from prednet_jax.noise.questions.first_difference import against
+from prednet_jax.noise.questions.recorder import SAMPLES, Watch
 from prednet_jax.noise.questions.recording import (
     BEFORE_SAMPLES,
     SAMPLE,
-    SAMPLES,
     WHOLE,
+    Recording,
 )
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.sketch import COLUMNS, digest, sampled_positions, summary
@@ -174,7 +174,7 @@ def test_every_execution_is_seen_up_to_a_limit(monkeypatch):
         return lax.scan(step, x, jnp.arange(4), reverse=True)
 
     for limit in (256, 3):
-        monkeypatch.setattr(recording_module, "EXECUTIONS", limit)
+        monkeypatch.setattr(recorder, "EXECUTIONS", limit)
         seen = {e.path: e for e in noise.record(fn)(1.0 * jnp.ones(())).equations}
         of = {path.split(":", 2)[-1]: e for path, e in seen.items()}
         kept = min(4, limit)
@@ -698,10 +698,10 @@ def test_a_decision_that_noise_takes_in_few_runs_gets_more_runs(monkeypatch):
     noisy = jax.jit(jax.vmap(noise.inject(lambda x: jnp.sum(x), order), (0, None)))
     sums = np.asarray(noisy(jax.random.split(KEY, 200), x))
     args = x, min(s for s in sums if np.mean(sums < s) > 0.08)
-    watch = recording_module.Watch(BoundCall(fn, args, {}), order)
+    watch = Watch(BoundCall(fn, args, {}), order)
     runs = (watch.run(key) for key in jax.random.split(KEY, 200))
     other = next(run for run in runs if run[-1].values[0, 0] == x[0])
-    recording = recording_module.Recording("fn", "noise", tuple(other))
+    recording = Recording("fn", "noise", tuple(other))
     module = sys.modules[noise.first_difference.__module__]
 
     def listed(further):
@@ -747,14 +747,14 @@ def test_what_a_decision_chose_is_not_listed_if_nothing_comes_of_it():
 
     def watched(limit):
         call = BoundCall(fn, (jnp.abs(X), jnp.float32(limit)), {})
-        return recording_module.Watch(call, None).run(KEY)
+        return Watch(call, None).run(KEY)
 
     # The sum is 152. No argument differs: the decision has noise.
     here, there = watched(100), watched(200)
     equations = [
         a if a.primitive == "argument" else b for a, b in zip(here, there, strict=True)
     ]
-    recording = recording_module.Recording("fn", "noise", tuple(equations))
+    recording = Recording("fn", "noise", tuple(equations))
     found = against(recording, here, [here] * 8)
     assert not found
     assert [e.primitive for e in found.differing] == ["lt", "select_n"]

@@ -1,0 +1,251 @@
+"""Compares the values of a recording with those of a run here and under noise.
+
+`distances` measures their distances and the effect of noise. A value that differs is a
+fault only if something computed from it differs too, up to a result. It is not a fault
+if two paired equations compute different things (permuted weights, another formula), or
+if noise flips a decision without further effect.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from prednet_jax.noise.questions.alignment import (
+    Pairs,
+    Values,
+    same_up_to_a_factor,
+)
+from prednet_jax.noise.questions.distances import (
+    Distance,
+    Judged,
+    NoiseEffect,
+    distance,
+    effect_of_noise,
+    is_discrete,
+)
+from prednet_jax.noise.questions.elements import STEPS
+from prednet_jax.noise.questions.recording import Recorded
+from prednet_jax.noise.tables import bracketed
+from prednet_jax.noise.watch import execution_order
+
+_STEP = "within a step of its type, but not what is computed of it"
+
+
+class Difference(NamedTuple):
+    """A value that differs, by path, primitive and line as in a `Recorded`.
+
+    Attributes:
+        difference: relative to the recorded value; infinite if numbers are NaN,
+            infinite or above 1e18 in other numbers, or if the shapes differ.
+        expected: the same for noise, RMS over the draws.
+        step: the step of each loop around, outermost first, of that difference.
+    """
+
+    path: str
+    primitive: str
+    source: str
+    difference: float
+    expected: float
+    step: tuple[int, ...] = ()
+    note: str = ""
+
+    def __str__(self) -> str:
+        step = f" at step {', '.join(map(str, self.step))}" if self.step else ""
+        note = f"  ({self.note})" if self.note else ""
+        numbers = f"{self.difference:>9.2g}  {self.expected:>9.2g}"
+        return f"{numbers}  {self.path}{step}{bracketed(self.source)}{note}"
+
+
+class Found(NamedTuple):
+    """A difference, its place in the order of execution and its pair of values."""
+
+    order: tuple[int, ...]
+    entry: Difference
+    pair: tuple[int, int]
+
+
+class Comparison:
+    """The values of a recording and of a run here, which noise moves.
+
+    Attributes:
+        distances: the distance of each value here that has a counterpart, by number.
+        judged: how each of them compares with noise.
+        flipped: the values computed after a decision that differs.
+    """
+
+    def __init__(self, there: Values, values: Values, pairs: Pairs) -> None:
+        self.there, self.values, self.pairs = there, values, pairs
+        self._index = {one.path: i for i, one in enumerate(values)}
+        self._effects = [effect_of_noise(one) for one in values]
+        self.distances = {j: distance(there[i], values[j]) for i, j in pairs}
+        self.judged: dict[int, Judged] = {}
+        self.flipped: set[int] = set()
+
+    def see(self, noisy: Iterable[Values]) -> None:
+        """Adds runs under noise."""
+        for value in itertools.chain.from_iterable(noisy):
+            i = self._index.get(value.path)
+            if i is not None:
+                far, compared, away = distance(value, self.values[i])
+                self._effects[i].see(far, away, compared)
+
+    def judge(self) -> None:
+        """Compares all distances with those of the runs so far."""
+        self.flipped = _flipped(self.values, self.distances, self._effects)
+        for j, (far, _, away) in self.distances.items():
+            self.judged[j] = self._effects[j].judge(far, away, j in self.flipped)
+
+    def is_unsettled(self, *, programs_differ: bool) -> bool:
+        """Returns whether more runs are needed.
+
+        A decision that noise takes in few runs looks like a fault.
+        """
+        beyond = (j for j, one in self.judged.items() if (one.over > 1).any())
+        after_a_decision = next(beyond, None) in self.flipped
+        is_open = programs_differ and _is_open(self.values, self.judged)
+        return after_a_decision or is_open
+
+    def differences(self, *, programs_differ: bool) -> tuple[list[Found], list[Found]]:
+        """Returns the differences beyond noise and the others, in order."""
+        changes = {j: _changed(self.there[i], self.values[j]) for i, j in self.pairs}
+        same = (j for j, change in changes.items() if not change)
+        agreeing = {j for j in same if self.judged[j].agrees.all()}
+        alive = _reaching_results(self.values, agreeing)
+        faults: list[Found] = []
+        differing: list[Found] = []
+        for i, j in self.pairs:
+            far, both, _ = self.distances[j]
+            one, here = self.judged[j], self.values[j]
+            over = both if changes[j] else one.over > 1
+            if not far.any() and not over.any():
+                continue
+            note = "not finite in the same way" if far.max() == math.inf else one.note
+            note, chosen = changes[j] or note, faults if over.any() else differing
+            if over.any() and j not in alive:
+                # A value with another factor is the same value, and perhaps wrong.
+                alike = same_up_to_a_factor(self.there[i], here)
+                if programs_differ:
+                    note = "what is computed of it agrees"
+                if (
+                    (programs_differ and not alike)
+                    or j in self.flipped
+                    or is_discrete(here)
+                ):
+                    note, chosen = "what is computed of it agrees", differing
+            when = over if over.any() else far > 0
+            numbers = far, self._effects[j].expected, when
+            chosen.append(_first_execution(here, (i, j), *numbers, note))
+        faults += _causes_within_a_step(self.values, faults, differing)
+        beyond = {fault.pair for fault in faults}
+        differing = [f for f in differing if f.pair not in beyond]
+        order = operator.attrgetter("order")
+        return sorted(faults, key=order), sorted(differing, key=order)
+
+
+def _causes_within_a_step(
+    values: Values, faults: Sequence[Found], differing: Sequence[Found]
+) -> list[Found]:
+    """Returns the differences of values that made a fault, and that noise did not move.
+
+    A value may differ by one step of its type. In a narrow type such a step is large,
+    and a value computed from it in a wider type is then beyond noise.
+    """
+    unmoved = {
+        f.pair[1]: f for f in differing if not (f.entry.expected or f.entry.note)
+    }
+    causes: list[Found] = []
+    todo = [(fault.pair[1], fault.entry.difference) for fault in faults]
+    while todo:
+        j, difference = todo.pop()
+        for i in unmoved.keys() & set(values[j].operands):
+            # A much smaller difference did not make this one.
+            if unmoved[i].entry.difference >= difference / 2:
+                cause = unmoved.pop(i)
+                causes.append(cause._replace(entry=cause.entry._replace(note=_STEP)))
+                todo.append((i, difference))
+    return causes
+
+
+def _is_open(values: Values, judged: Mapping[int, Judged]) -> bool:
+    """Returns whether results differ by more than in the runs, but within noise."""
+    results = [one for j, one in judged.items() if values[j].primitive == "result"]
+    within = all((one.over <= 1).all() for one in results)
+    return within and not all(one.agrees.all() for one in results)
+
+
+def _flipped(
+    values: Values, distances: Mapping[int, Distance], effects: Sequence[NoiseEffect]
+) -> set[int]:
+    """Returns the values computed after a decision that differs from the recorded one.
+
+    Of a decision without a counterpart, it counts whether noise flips it.
+    """
+    found: set[int] = set()
+    for j, one in enumerate(values):
+        floats = [i for i in one.operands if not is_discrete(values[i])]
+        step = one.primitive in STEPS or is_discrete(one)
+        differs = distances[j].relative if j in distances else effects[j].expected
+        if floats and step and differs.any():
+            found.add(j)
+    # What a loop's earlier steps pass on is not among the operands.
+    loops = {values[j].starts[0] for j in found if values[j].starts}
+    for j, one in enumerate(values):
+        inside = bool(one.starts) and one.starts[0] in loops
+        if inside or found.intersection(one.operands):
+            found.add(j)
+            loops.update(one.starts[:1])
+    return found
+
+
+def _changed(there: Recorded, here: Recorded) -> str:
+    """Returns how a result has another shape or type than the recorded one."""
+    kinds = [
+        f"{one.dtype}[{','.join(map(str, one.shape))}] {where}"
+        for one, where in ((here, "here"), (there, "in the recording"))
+    ]
+    same = (there.shape, there.dtype) == (here.shape, here.dtype)
+    return "" if same else ", ".join(kinds)
+
+
+def _reaching_results(values: Values, agreeing: Collection[int]) -> set[int]:
+    """Returns the values that differ up to a result, or the end of known values.
+
+    `agreeing` are the positions of the values that are the same in both programs.
+    """
+    readers: dict[int, list[int]] = {}
+    for j, one in enumerate(values):
+        for i in one.operands:
+            readers.setdefault(i, []).append(j)
+    results = {j for j, one in enumerate(values) if one.primitive == "result"}
+    # Nothing depends on a value without readers, or it is not known what does.
+    ends = results if results and results <= set(agreeing) else set(range(len(values)))
+    alive: set[int] = set()
+    # An equation without a counterpart passes on what its readers say.
+    for j in reversed(range(len(values))):
+        read = alive.intersection(readers[j]) if j in readers else j in ends
+        if j not in agreeing and read:
+            alive.add(j)
+    return alive
+
+
+def _first_execution(
+    value: Recorded,
+    pair: tuple[int, int],
+    far: np.ndarray,
+    expected: np.ndarray,
+    over: np.ndarray,
+    note: str,
+) -> Found:
+    """Returns the difference of the first of the executions that are `over`."""
+    orders = [
+        execution_order(value.starts, step, pair[1]) for step in value.steps.tolist()
+    ]
+    when = min(np.flatnonzero(over), key=orders.__getitem__)
+    step = tuple(value.steps[when].tolist())
+    numbers = float(far[when]), float(expected[when])
+    entry = Difference(value.path, value.primitive, value.source, *numbers, step, note)
+    return Found(orders[when], entry, pair)
