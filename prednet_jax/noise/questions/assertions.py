@@ -11,7 +11,7 @@ import numpy as np
 from prednet_jax.noise import leaves
 from prednet_jax.noise.errors import NoiseError, expect
 from prednet_jax.noise.leaves import Leaf, subtract, wide_leaves
-from prednet_jax.noise.questions.elements import shared_ratios
+from prednet_jax.noise.questions.elements import own_ratios
 from prednet_jax.noise.types import PyTree
 
 # The largest distance of an element, in units of similar elements' largest deviation.
@@ -36,9 +36,9 @@ class Tolerance:
         spec: text of the noise.
         casts: whether the function rounds by casts of its own. Their effect is left
             out, since they are in every run.
-        noises: the largest deviation of elements similar to each, and of each itself
-            (`shared_ratios`). None if the function takes decisions, or if the tolerance
-            was read from a file.
+        noises: the largest deviation of elements similar to each, and what
+            `own_ratios` takes of the noise of each itself. None if the function
+            takes decisions, or if the tolerance was read from a file.
     """
 
     rtol: float
@@ -49,7 +49,7 @@ class Tolerance:
     widened: str = ""
     spec: str = ""
     casts: bool = False
-    noises: tuple[np.ndarray, np.ndarray] | None = field(
+    noises: tuple[np.ndarray, np.ndarray, np.ndarray] | None = field(
         default=None, repr=False, compare=False
     )
 
@@ -130,11 +130,12 @@ def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
         times = np.divide(far, allowed, where=far > allowed, out=np.zeros(far.shape))
         if one.noises is not None and one.noises[0].shape == y.shape:
             # Elements of much smaller noise than the leaf have limits of their own.
-            limits, own = one.noises
+            limits, own, farthest = one.noises
             size = np.where(np.isfinite(y), np.abs(y), 0)
             ratios = np.divide(far, limits, where=limits > 0, out=np.zeros(far.shape))
-            ratios = np.maximum(ratios, shared_ratios(far, own, size))
-            times = np.fmax(times, np.where(np.isfinite(y), ratios / ELEMENT_FACTOR, 0))
+            own_times = own_ratios(far, own, farthest, size)
+            ratios = np.maximum(ratios / ELEMENT_FACTOR, own_times)
+            times = np.fmax(times, np.where(np.isfinite(y), ratios, 0))
     count = int(np.count_nonzero(times > 1))
     if not count:
         return ""

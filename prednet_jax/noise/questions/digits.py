@@ -311,7 +311,7 @@ def _systematic(
         known = np.isfinite(spread) & (spread > 0)
         usual = np.median(far[known] / spread[known]) if known.any() else 0
         if usual > USUAL or noise.outside(far, SYSTEMATIC, decides)[0]:
-            found = (far > 0) if usual > USUAL else noise.ratios(far) > SYSTEMATIC
+            found = (far > 0) if usual > USUAL else noise.ratios(far, SYSTEMATIC) > 1
             errors[i] = np.where(found, far, 0)
             notes.append(
                 f"{leaf.path}: {np.count_nonzero(found)} of {found.size} elements have "

@@ -155,7 +155,7 @@ class NoiseEffect:
             return Judged(over[0], agrees, note)
         parts = zip(self._elements, self._apart(away), strict=True)
         ratios = np.concatenate([_ratios(noise, x) for noise, x in parts], axis=1)
-        ratios = np.where(unseen[:, None], 0, ratios) / ELEMENT_LIMIT
+        ratios = np.where(unseen[:, None], 0, ratios)
         count = np.count_nonzero(ratios > 1)
         if not (over[0] > 1).any():
             for kind, x in zip(("factor", "shift"), over[1:], strict=False):
@@ -183,12 +183,13 @@ class NoiseEffect:
 
 
 def _ratios(noise: ElementNoise, away: np.ndarray) -> np.ndarray:
-    """Returns differences in units of their limits, also where noise is not known."""
+    """Returns differences over the largest within noise, also where it is not known."""
     # An element without noise of its own may differ like the noisiest of the value.
     widest = max(np.max(noise.limits(), initial=0), np.finfo(float).tiny)
-    ratios = noise.ratios(away)
+    ratios = noise.ratios(away, ELEMENT_LIMIT)
     with np.errstate(over="ignore"):
-        return np.where(np.isnan(ratios), np.abs(away) / widest, ratios)
+        unknown = np.abs(away) / widest / ELEMENT_LIMIT
+    return np.where(np.isnan(ratios), unknown, ratios)
 
 
 class Distance(NamedTuple):

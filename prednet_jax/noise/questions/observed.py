@@ -174,7 +174,7 @@ class ObservedLeaf:
 
     def _differs(self, difference: np.ndarray) -> np.ndarray:
         """Returns which elements differ by more than their noise, bool."""
-        return np.nan_to_num(self.noise.ratios(difference), nan=2.0) > 1
+        return np.nan_to_num(self.noise.ratios(difference, 1), nan=2.0) > 1
 
     def _is_factor(self, effect: np.ndarray) -> bool:
         """Returns whether the difference is a factor of the value, the effect not.

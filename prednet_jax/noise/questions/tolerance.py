@@ -325,14 +325,14 @@ class _Errors:
         allowed = atol + rtol * self.size
         some = allowed > 0
         noise = rms(self.spread[some] / allowed[some])
-        limits, own = self.elements.limits(), self.elements.own_limits()
+        limits, (own, farthest) = self.elements.limits(), self.elements.own()
         hidden = small_elements(self.special, atol, limits)
         # The difference between the references is not noise.
         between = np.zeros(self.finite.shape)
         between[self.finite] = far
         return Tolerance(
             *(rtol, atol, noise, failure < EXTRAPOLATED, hidden),
-            noises=(limits + between, own + between),
+            noises=(limits + between, own + between, farthest),
         )
 
 

@@ -867,6 +867,27 @@ def test_assert_close_judges_half_of_a_bfloat16_array_by_its_own_noise():
         reference.assert_close(fn(x) * factor)
 
 
+@pytest.mark.parametrize("wrong", [1.5, 0.0])
+def test_a_column_of_a_bfloat16_array_is_judged_by_its_own_noise(wrong):
+    """Wrong by 50 % or zero, and ten times smaller, it was within noise."""
+    keys = jax.random.split(KEY)
+    x, w = (jax.random.normal(k, (16, 16), "bfloat16") / 4 for k in keys)
+    scale = jnp.where(jnp.arange(16) == 5, 0.1, 1).astype("bfloat16")
+    factor = jnp.where(scale < 1, wrong, 1).astype("bfloat16")
+    fn = lambda x: (jnp.sin(x @ w) @ w) * scale  # noqa: E731
+    reordered = (jnp.sin(x[:, ::-1] @ w[::-1]) @ w) * scale
+    reference = noise.noise_reference(fn, x)
+    reference.assert_close(reordered)
+    with pytest.raises(AssertionError, match="elements outside"):
+        reference.assert_close(fn(x) * factor)
+    causes = [noise.explain(fn, fn(x), y)(KEY, x) for y in (fn(x) * factor, reordered)]
+    assert causes[0].rung == "beyond", causes[0]
+    assert causes[1].rung in ("identical", "order", "rounding"), causes[1]
+    changed = noise.first_difference(lambda x: fn(x) * factor, noise.record(fn)(x))
+    assert changed(KEY, x)
+    assert not noise.first_difference(fn, noise.record(fn)(x))(KEY, x)
+
+
 def test_the_text_of_a_line_is_not_that_of_its_caller(recording):
     """Lines without a file had the text of the calling line, and looked the same."""
     gone: dict = {}
