@@ -180,7 +180,7 @@ class _Pair(Watched):
         except NoiseError:
             raise
         except (NotImplementedError, ValueError) as error:
-            why = str(error).partition("\n")[0]
+            why = str(error).partition("\n")[0] or type(error).__name__
             raise NoiseError(
                 "cancellations runs the function under vmap, and a part of it cannot "
                 f"be mapped: {why}; leave this part out of the function"

@@ -155,7 +155,7 @@ def _called(name: str, called: Callable[[], Iterable]) -> list[np.ndarray]:
         with loops.naming_failures():
             return list(map(np.asarray, called()))
     except (NotImplementedError, ValueError) as error:
-        why = str(error).partition("\n")[0]
+        why = str(error).partition("\n")[0] or type(error).__name__
         raise NoiseError(f"called {name}: {why}") from None
 
 

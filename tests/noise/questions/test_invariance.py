@@ -169,6 +169,10 @@ def on_host(x):
     return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
+def eager_view(x):
+    return jax.new_ref(x).at[:, :2][...]
+
+
 def in_order(x):
     io_callback(lambda _: None, None, jnp.sum(x), ordered=True)
     return jnp.tanh(x)
@@ -195,6 +199,7 @@ def test_wrong_input_is_named_in_one_line():
         (lambda x: x.reshape(6, 2, 20)[:, 0], (X,), (0,), "takes 6 rows, but not 7"),
         (jnp.log, (X,), (0,), r"result\[0, \d+\] is NaN: expected a result without"),
         (on_host, (X,), (0,), r"called vmap over rows: vmap is only supported"),
+        (eager_view, (X,), (0,), "called not compiled: NotImplementedError"),
         (in_order, (X,), (0,), "called vmap over rows: Cannot `vmap` ordered"),
         (exact, (np.float32(1),), (0,), r"shapes \[\(\)\]: expected arrays with"),
         (exact, (X,), (1,), "positions among the 1 positional arguments"),
