@@ -32,7 +32,8 @@ from prednet_jax.noise.questions.invariance import Invariance, Variant, invarian
 from prednet_jax.noise.questions.layers import Layer, Layers, compare_layers
 from prednet_jax.noise.questions.localize import Culprit, Findings, localize
 from prednet_jax.noise.questions.logits import Logits, compare_logits
-from prednet_jax.noise.questions.nan import NanRate, NotFinite, first_nan, nan_rate
+from prednet_jax.noise.questions.nan import NanRate, first_nan, nan_rate
+from prednet_jax.noise.questions.nan_search import NotFinite
 from prednet_jax.noise.questions.recorder import record
 from prednet_jax.noise.questions.recording import Recording, load_recording
 from prednet_jax.noise.questions.tolerance import noise_reference, tolerance

@@ -20,11 +20,11 @@ from prednet_jax import noise
 from prednet_jax.noise.leaves import rms
 from prednet_jax.noise.questions.explain import CLOSER_FACTOR, classify
 from prednet_jax.noise.questions.first_difference import against
-from prednet_jax.noise.questions.precision import exact
 from prednet_jax.noise.questions.recorder import Watch
 from prednet_jax.noise.questions.recording import Recording
 from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall, with_routines
+from prednet_jax.noise.questions.widening import exact
 from tests.accuracy import gpu_tools, narrow, planted
 from tests.accuracy import noise_programs as programs
 from tests.accuracy.noise_programs import (

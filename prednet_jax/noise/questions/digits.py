@@ -35,7 +35,7 @@ from prednet_jax.noise.leaves import (
     wide_leaves,
 )
 from prednet_jax.noise.questions.elements import ElementNoise, takes_decisions
-from prednet_jax.noise.questions.precision import own_rounding, widened_program
+from prednet_jax.noise.questions.precision import own_rounding
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
     Moments,
@@ -48,6 +48,7 @@ from prednet_jax.noise.questions.sampling import (
     with_routines,
 )
 from prednet_jax.noise.questions.signs import FREE_SIGNS, signs
+from prednet_jax.noise.questions.widening import widened_program
 from prednet_jax.noise.specs import (
     FixedOrder,
     NoiseSpec,

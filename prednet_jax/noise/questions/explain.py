@@ -31,7 +31,7 @@ from prednet_jax.noise.leaves import (
 )
 from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.observed import CHANCE, ObservedLeaf
-from prednet_jax.noise.questions.precision import CASTS, Exact, exact
+from prednet_jax.noise.questions.precision import CASTS
 from prednet_jax.noise.questions.reference import (
     FORMAT_RUNGS,
     RANDOM,
@@ -42,6 +42,7 @@ from prednet_jax.noise.questions.reference import (
     sample,
 )
 from prednet_jax.noise.questions.sampling import BoundCall, keyed
+from prednet_jax.noise.questions.widening import Exact, exact
 from prednet_jax.noise.tables import format_cell, format_table, joined, shortened
 from prednet_jax.noise.types import Function, PyTree
 

@@ -27,8 +27,9 @@ from prednet_jax.noise.leaves import as_array
 from prednet_jax.noise.loops import asking
 from prednet_jax.noise.plan import plan
 from prednet_jax.noise.questions.bands import Band, Curve, Curves
-from prednet_jax.noise.questions.precision import Doubling, rounded_products
+from prednet_jax.noise.questions.precision import rounded_products
 from prednet_jax.noise.questions.sampling import computation_part, reporting, say
+from prednet_jax.noise.questions.widening import Doubling
 from prednet_jax.noise.specs import Identity, NoiseSpec
 from prednet_jax.noise.types import Function, PyTree
 

@@ -28,9 +28,9 @@ from prednet_jax.noise.leaves import (
 from prednet_jax.noise.questions import hints
 from prednet_jax.noise.questions.distances import NoiseEffect
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.precision import widened_program
 from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.questions.segments import Program
+from prednet_jax.noise.questions.widening import widened_program
 from prednet_jax.noise.specs import NoiseSpec
 
 # Formats narrower than float32, the finest first, by the names of their rungs.

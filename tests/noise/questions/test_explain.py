@@ -12,11 +12,11 @@ from prednet_jax import noise
 from prednet_jax.noise.__main__ import plain_data
 from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.explain import NOT_MODELLED
-from prednet_jax.noise.questions.precision import exact
 from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
+from prednet_jax.noise.questions.widening import exact
 from tests.accuracy import accuracy, gpu_tools, noise_programs
 
 KEY = jax.random.key(4)
