@@ -28,6 +28,7 @@ from jax.extend import core
 from jax.extend.core import primitives
 from jax.extend.core.primitives import get_p as get_p
 from jax.extend.core.primitives import swap_p as swap_p
+from jax.interpreters import partial_eval
 
 from prednet_jax.noise.types import Atom, Params, PyTree
 
@@ -74,6 +75,33 @@ def sub_jaxprs(params: Params) -> list[Jaxpr]:
         for item in (value if isinstance(value, tuple | list) else (value,))
         if is_jaxpr(item)
     ]
+
+
+def unread(jaxpr: Jaxpr) -> frozenset[int]:
+    """Returns the ids of the variables that no result and no effect depends on."""
+    opened, _ = open_jaxpr(jaxpr)
+    kept, _ = partial_eval.dce_jaxpr(opened, [True] * len(opened.outvars))
+    made, made_of_kept = (
+        {id(x) for p in _programs(whole) for e in p.eqns for x in e.outvars}
+        for whole in (opened, kept)
+    )
+    read = {
+        id(x)
+        for p in _programs(kept)
+        for atoms in (p.outvars, *(e.invars for e in p.eqns))
+        for x in atoms
+    }
+    # None is known if JAX has traced a program anew, with other variables.
+    return frozenset() if (made_of_kept & read) - made else frozenset(made - read)
+
+
+def _programs(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
+    """Yields a jaxpr, and those inside."""
+    opened, _ = open_jaxpr(jaxpr)
+    yield opened
+    for equation in opened.eqns:
+        for inside in sub_jaxprs(equation.params):
+            yield from _programs(inside)
 
 
 def is_check(jaxpr: Jaxpr) -> bool:

@@ -7,7 +7,7 @@ an ordinary JAX computation, to be compiled, differentiated, mapped and nested.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -42,11 +42,14 @@ class Evaluation:
     is whether it is a run without noise that only counts a loop's steps, and
     `refuses_loops` whether a loop that does not end is an error, not only stopped.
     `counted` are the steps that loops take without noise, by path, if they are known.
+    `unread` are the ids of variables that no result depends on: `after` is not called
+    for equations that make these alone.
     """
 
     watches = False
     changes = ""
     counted: Mapping[str, int] = MappingProxyType({})
+    unread: Collection[int] = frozenset()
     is_plain = False
     refuses_loops = True
 
@@ -112,8 +115,10 @@ class Evaluation:
             own = drawn if rule is None or rule.inlined else _NOTHING
             with compat.context(step.equation):
                 results = evaluate(Call(step, own, self), words, operands)
-                results = self.after(step, words, operands, results)
-            given = zip(step.equation.outvars, results, step.held, strict=True)
+                made = step.equation.outvars
+                if not made or any(id(var) not in self.unread for var in made):
+                    results = self.after(step, words, operands, results)
+            given = zip(made, results, step.held, strict=True)
             for var, x, hold in given:
                 values[var] = materialised(x) if hold else x
 

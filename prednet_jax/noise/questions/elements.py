@@ -50,13 +50,9 @@ def takes_decisions(call: BoundCall) -> bool:
     NaN or infinity, as in a softplus, or what nothing reads, such as the sign in a
     logsumexp.
     """
-    steps = list(call.equations())
-    read = {id(x) for step in steps for x in step.atoms}
-    programs = {id(step.within[0]): step.within[0] for step in steps}
-    read |= {id(x) for program in programs.values() for x in program.outvars}
     counts: set[Atom] = set()
-    for step in steps:
-        used = any(id(x) in read for x in step.equation.outvars)
+    for step in call.equations():
+        used = any(id(x) not in call.unread for x in step.equation.outvars)
         inputs = [x for x in step.equation.invars if not compat.is_literal(x)]
         counted = all(x in counts or not has_floats([x.aval]) for x in inputs)
         if counted and step.name in _COUNTS:

@@ -91,6 +91,7 @@ class Watch(Watched):
         super().__init__(EXECUTIONS)
         self.name = getattr(call.fn, "__name__", type(call.fn).__name__)
         arguments, program = call.arguments(), call.program
+        self.unread = call.unread
         self._arrays = call.pure()[1]
         # By the path of an equation, for each of its results, the sources in its
         # bodies.
@@ -126,6 +127,8 @@ class Watch(Watched):
             # anew for each of them. Compiling a chain of hundreds takes minutes.
             results = [materialised(x) if _is_array(x) else x for x in results]
         for i, x in enumerate(results):
+            if id(step.equation.outvars[i]) in self.unread:
+                continue
             sources = read
             if step.bodies:
                 sources = inside[i] if i < len(inside) else ()

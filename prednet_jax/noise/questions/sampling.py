@@ -175,6 +175,11 @@ class BoundCall:
         return program
 
     @functools.cached_property
+    def unread(self) -> frozenset[int]:
+        """The ids of the program's variables that no result depends on."""
+        return compat.unread(self.program.jaxpr)
+
+    @functools.cached_property
     def plain(self) -> PyTree:
         """The result of the compiled program, of NumPy arrays.
 
@@ -203,7 +208,7 @@ class BoundCall:
             @jax.jit
             def run(key: Array, inputs: PyTree, *arrays: Array) -> Outcome:
                 evaluation = hooks(*inputs)
-                evaluation.counted = counted
+                evaluation.counted, evaluation.unread = counted, self.unread
                 return evaluate(spec, key, program, arrays, hooks=evaluation)
 
             return run
