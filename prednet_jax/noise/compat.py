@@ -252,7 +252,7 @@ def automatic(function: Callable, equation: Equation) -> Callable:
     def wrapped(*args: PyTree) -> PyTree:
         placed = (jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args))
         if jax.sharding.get_abstract_mesh().empty and all(m.empty for m in placed):
-            # Evaluated on one device; see `questions.logical_mesh`.
+            # Evaluated on one device; see `questions.device_by_device`.
             return function(*args)
         options: dict[str, Any] = {"axes": explicit, "out_sharding": sharding.spec}
         with jax.sharding.use_abstract_mesh(mesh):

@@ -1,6 +1,6 @@
 """Computes on one CPU the result of a program over a mesh of devices.
 
-`logical_mesh` evaluates the devices' programs in turn, and `order.collectives` adds
+`device_by_device` evaluates the devices' programs in turn, and `order.collectives` adds
 their parts in the order of a ring, a tree or XLA's CPU collectives.
 """
 
@@ -23,6 +23,7 @@ from prednet_jax.noise.errors import NoiseError, check_int, expect, shown
 from prednet_jax.noise.leaves import as_array, wide_leaves
 from prednet_jax.noise.loops import naming_failures
 from prednet_jax.noise.questions import logical_mesh
+from prednet_jax.noise.questions.device_by_device import DeviceByDevice
 from prednet_jax.noise.questions.explain import summarize_change
 from prednet_jax.noise.questions.reference import NoiseReference
 from prednet_jax.noise.questions.sampling import BoundCall, reporting
@@ -76,7 +77,7 @@ def devices(
     @functools.partial(jax.jit, static_argnums=(0, 1))
     def compiled(static: Static, placed: tuple, key: Array, *arrays: Array) -> Outcome:
         program = _traced(static.call(fn), arrays, placed, sizes, out_specs)
-        hooks = logical_mesh.DeviceByDevice()
+        hooks = DeviceByDevice()
         return evaluate(spec, key, program, arrays, hooks=hooks)
 
     def run(key: Array, /, *args: PyTree, **kwargs: PyTree) -> PyTree:
