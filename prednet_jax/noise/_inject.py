@@ -186,7 +186,8 @@ def evaluate(
             "that noise.coverage(fn, spec)(*args) lists, or names of primitives"
         )
     leaves = jax.tree.leaves(arrays)
-    out = run(planned, key, leaves, run_key=run_key, evaluation=hooks)
+    with jax.numpy_rank_promotion("allow"):
+        out = run(planned, key, leaves, run_key=run_key, evaluation=hooks)
     weak = [getattr(s, "weak_type", False) for s in jax.tree.leaves(shapes)]
     out = [compat.weakly_typed(x) if w else x for x, w in zip(out, weak, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(shapes), out)

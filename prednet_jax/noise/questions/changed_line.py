@@ -119,6 +119,7 @@ def _values_of_lines(
     The arrays are the batches and the others.
     """
     hooks, program = _Lines(key is not None), traced(batched.outcome, arrays)
+    hooks.unread = compat.unread(program.jaxpr)
     spec = Identity() if key is None else with_routines(None)
     own_key = jax.random.key(0) if key is None else key
     evaluate(spec, own_key, program, arrays, hooks=hooks)

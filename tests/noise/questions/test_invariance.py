@@ -99,6 +99,19 @@ def test_a_line_that_noise_changes_is_not_named_for_a_difference_beyond_noise():
     assert source == f"{line_of(rounded, 'mixed')}rounded"
 
 
+def test_a_sum_over_the_batch_that_only_a_gradient_needs_is_not_named():
+    """It is what `jax.grad` differentiates, and no result depends on its value."""
+
+    def forces(x):
+        forces = jax.grad(lambda x: jnp.sum(jnp.sin(x) * x))(x)
+        return forces - jnp.mean(forces, 0)  # over the batch
+
+    lines = {v.source for v in variants(forces, X).values()} - {""}
+    assert [line.startswith(line_of(forces, "over the batch")) for line in lines] == [
+        True
+    ]
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_line_whose_batch_is_folded_is_named_where_rows_are_slower(axis):
     def folded(x):  # [B, T, D]

@@ -94,3 +94,16 @@ def test_trainings_and_recordings_say_what_they_do(monkeypatch, capfd):
     shown = capfd.readouterr().err
     assert re.search(r"^after \d+ s: update \d of 4 noisy trainings", shown, re.M)
     assert re.search(r"^after \d+ s: compiling tanh so that", shown, re.M)
+
+
+def test_the_ranks_that_a_user_forbids_to_promote_are_promoted_in_noise():
+    """Nearly all tools ended in JAX's traceback about shapes that the user lacks."""
+
+    def fn(x):
+        return jax.nn.softmax(x @ x.T)
+
+    x = jax.random.normal(KEY, (4, 6))
+    with jax.numpy_rank_promotion("raise"):
+        noise.inject(fn, specs.default())(KEY, x)
+        result = fn(x)
+        assert noise.explain(fn, result, result)(KEY, x).rung == "identical"
