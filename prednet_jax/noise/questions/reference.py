@@ -19,6 +19,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from prednet_jax.noise import specs
+from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.leaves import (
     Result,
     check_some,
@@ -356,14 +357,20 @@ class FormatEffects:
         effects = {name: self.effect(name, every) for name in FORMAT_RUNGS}
         return {name: x for name, x in effects.items() if x and any(map(np.any, x))}
 
+    @functools.cached_property
+    def _noisy(self) -> Callable[..., Outcome]:
+        """The program under noise, compiled once for all formats."""
+        return self._call.hooked(with_routines(specs.default()), self._hooks)
+
     def residuals(self, name: str, draws: int) -> list[Result]:
         """Returns what noise adds to the effect of a format in all products."""
         if name not in self._residuals:
             number = 1 + FORMAT_RUNGS.index(name)
             formats = np.full((self.columns, 2), number, np.int32)
             clean, of_format = self._result(formats), jnp.asarray(formats)
-            run = self._call.hooked(with_routines(specs.default()), self._hooks)
-            several = (run(key, of_format) for key in draw_keys(self._key, draws))
+            several = (
+                self._noisy(key, of_format) for key in draw_keys(self._key, draws)
+            )
             noisy = (self._values(jax.device_get(x).result()) for x in several)
             self._residuals[name] = [list(map(subtract, x, clean)) for x in noisy]
         return self._residuals[name]
