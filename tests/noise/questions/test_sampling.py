@@ -107,3 +107,9 @@ def test_the_ranks_that_a_user_forbids_to_promote_are_promoted_in_noise():
         noise.inject(fn, specs.default())(KEY, x)
         result = fn(x)
         assert noise.explain(fn, result, result)(KEY, x).rung == "identical"
+
+
+def test_a_question_moves_numbers_where_a_user_forbids_it():
+    with jax.transfer_guard("disallow"):
+        assert noise.first_nan(jnp.tanh)(X) is None
+        assert noise.decisions(jnp.tanh, draws=2)(KEY, X) == ()
