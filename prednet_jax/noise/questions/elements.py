@@ -224,27 +224,32 @@ def own_ratios(
 
     Returns:
         For each element the largest quotient of ratios up to its own, over the largest
-        one that is within noise; 0 where the noise is not known.
+        one that is within noise. It is 0 where the noise is not known, and may be 0
+        where it is less than 1.
     """
+    result = np.zeros(noise.shape)
     known = np.isfinite(noise)
     ratios, others = difference[known] / noise[known], farthest[known]
+    # The ratios of runs are at least 1, so that no other quotient is beyond noise.
+    large = ratios > _OWN_LIMIT
+    if np.count_nonzero(large) < _FEW:
+        return result
     decades = _bins(size[known], 10)
     quotients = np.zeros(ratios.shape)
     for group in [decades >= 0, *(decades == i for i in np.unique(decades))]:
         count = np.count_nonzero(group)
-        if count < _SEVERAL:
+        # The largest ones are a part of what more elements have.
+        least = max(_FEW, math.ceil(_SHARE * count))
+        if count < _SEVERAL or np.count_nonzero(large & group) < least:
             continue
         order = np.argsort(ratios[group])
         ordered = ratios[group][order] / np.sort(others[group])
         # Two infinite ratios say nothing.
         ordered[np.isnan(ordered)] = 0
-        # The largest ones are a part of what more elements have.
-        least = max(_FEW, math.ceil(_SHARE * count))
         ordered[1 - least :] = 0
         together = np.empty(count)
         together[order] = np.maximum.accumulate(ordered)
         quotients[group] = np.maximum(quotients[group], together)
-    result = np.zeros(noise.shape)
     result[known] = quotients / _OWN_LIMIT
     return result
 
