@@ -43,6 +43,8 @@ FREE_SIGNS: dict[str, dict[int, tuple[int, ...]]] = {
 _STORES_REFLECTORS = {"geqrf": 0, "geqp3": 0, "hessenberg": -1}
 # A leaf that moves by less, relatively, does not depend on signs.
 MOVED = 1e-2
+# More vectors are not brought into another order or basis: all pairs are compared.
+_MOST = 1000
 
 
 class _Turned(Evaluation):
@@ -236,19 +238,21 @@ def _ways_of_bases(
 
     The vectors are columns, rows, or those of another leaf, in which T is a form.
     """
-    axes = (-1, -2) if plain[i].ndim > 1 else ()
+    shape = plain[i].shape
+    axes = [k for k in (-1, -2) if len(shape) > 1 and shape[k] <= _MOST]
+    is_square = is_square and len(axes) == 2
     groups = [(axis, _together(plain[i], other[i], axis)) for axis in axes]
     # Columns of a square matrix in another basis are rows that are all rotated.
     for axis, of in sorted(groups, key=lambda group: np.count_nonzero(group[1])):
         if not of.all():
             yield _of_leaf(i, functools.partial(_in_basis, axis=axis, of=of))
     for k, x in enumerate(plain):
-        if is_square and k != i and x.shape[-1:] == plain[i].shape[-1:] and x.ndim > 1:
+        if is_square and k != i and x.shape[-1:] == shape[-1:] and x.ndim > 1:
             of = _together(x, other[k], -1)
             yield functools.partial(_as_form_in, i=i, k=k, of=of)
     for axis in axes:
         yield _of_leaf(i, functools.partial(_in_order, axis=axis))
-    if plain[i].ndim:
+    if shape and shape[-1] <= _MOST:
         yield _of_leaf(i, functools.partial(_in_order, axis=None))
 
 
@@ -265,7 +269,8 @@ def _together(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
         mixed = (size > MOVED) & (size < 1 - MOVED)
         together = mixed | np.swapaxes(mixed, -1, -2) | together
     for _ in range(x.shape[-1].bit_length()):
-        together = together @ together
+        steps = together.astype(np.float32)  # Products of booleans are slow.
+        together = steps @ steps > 0
     return together
 
 

@@ -1,6 +1,7 @@
 import json
 import math
 import re
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ from prednet_jax import noise
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.__main__ import plain_data
 from prednet_jax.noise.questions import sampling
+from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.questions.signs import signs
 from tests.accuracy import accuracy, noise_programs
 
 KEY = jax.random.key(0)
@@ -337,6 +340,24 @@ def test_bases_of_vectors_are_free(fn, make, free):
     assert all(row.whole > 5.5 for row in vectors), table
     notes = [note for note in table.notes if free in note]
     assert {note.partition(":")[0] for note in notes} >= {row.path for row in vectors}
+
+
+def test_many_rows_of_vectors_are_aligned_without_comparing_all_pairs():
+    """All pairs of 1500 rows took minutes, and the memory of several square arrays."""
+    args = [
+        jax.random.normal(jax.random.key(i), (n, 8)) for i, n in ((0, 8), (1, 1500))
+    ]
+    call = BoundCall(
+        lambda a, x: x.astype("complex64") @ jnp.linalg.eig(a)[1], args, {}
+    )
+    tracemalloc.start()
+    free = signs(call)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.8e7  # Half of 1500 x 1500 numbers.
+    (known,) = free.known
+    (aligned,) = free.settled([-known[:, ::-1]])
+    np.testing.assert_allclose(aligned, known, rtol=1e-6)
 
 
 def test_eigenvalues_have_no_order():
