@@ -195,12 +195,15 @@ class ElementNoise:
         This is `margin` times the element's limit, or less if many elements differ by
         more than their own noise (`own_ratios`). NaN stands for elements whose noise is
         not known: they are zero in all runs. If a share of all elements is zero in all
-        runs but not here, these have infinity.
+        runs, and here larger than a rounding of the largest element, these have
+        infinity.
         """
         size, limits = np.abs(difference), margin * self.limits()
         unlimited = np.where(size > 0, np.nan if self._inexact else np.inf, 0.0)
         ratios = np.divide(size, limits, out=unlimited, where=limits > 0)
-        jumps = np.isnan(ratios) & (size >= _NORMAL)
+        # A smaller number may be the rounding error of a difference that is zero here.
+        least = max(_NORMAL, np.max(self._grid, initial=0))
+        jumps = np.isnan(ratios) & (size > least)
         if np.count_nonzero(jumps) >= max(_FEW, _SHARE * size.size):
             ratios[jumps] = np.inf
         return np.maximum(ratios, own_ratios(size, *self.own(), self._size))

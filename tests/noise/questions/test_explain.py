@@ -143,6 +143,25 @@ def test_the_nearer_of_two_is_named_and_by_how_much():
     assert (report.closer, report.error_b) == ("a", None)
 
 
+@pytest.mark.parametrize(("dtype", "rows"), [("float16", 12), ("bfloat16", 16)])
+def test_what_is_zero_by_luck_may_be_a_rounding_error(dtype, rows):
+    """Five constant columns, whose mean another sum rounds otherwise, were beyond."""
+
+    def centred(x, rounded_up=False):
+        mean = jnp.mean(x, 0)
+        up = rounded_up & (jnp.arange(20) % 4 == 0)
+        return x - jnp.where(up, jnp.nextafter(mean, jnp.ones_like(mean)), mean)
+
+    x = noise_programs.normal(0, rows, 20).at[:, ::4].set(0.1).astype(dtype)
+    here, there = centred(x), centred(x, rounded_up=True)
+    assert not here[:, ::4].any()
+    assert there[:, ::4].all()
+    report = noise.explain(centred, here, there, draws=4)(KEY, x)
+    assert report.rung == "rounding", report
+    leak = here.at[:, ::4].set(here[:, 1::4])
+    assert noise.explain(centred, here, leak, draws=4)(KEY, x).rung == "beyond"
+
+
 def trained(factor, params, x):
     """Eight updates by signs, of three layers, the first of which has a factor."""
 
