@@ -179,7 +179,7 @@ class ElementNoise:
         never moved, which say nothing about their noise. The distance is in units of
         the noise of the other runs, at least 1.
         """
-        moved = self._largest > 0
+        moved = self._squares > 0
         others = self._squares - np.square(self._largest)
         rest = np.sqrt(np.maximum(others, 0) / max(self.runs - 1, 1))
         far = np.full(moved.shape, np.inf)

@@ -18,6 +18,7 @@ from prednet_jax import noise
 from prednet_jax.noise import watch
 from prednet_jax.noise.questions import alignment, recorder
 from prednet_jax.noise.questions.distances import NoiseEffect, distance
+from prednet_jax.noise.questions.elements import ElementNoise
 from prednet_jax.noise.questions.first_difference import against
 from prednet_jax.noise.questions.recorder import SAMPLES, Watch
 from prednet_jax.noise.questions.recording import (
@@ -887,6 +888,14 @@ def test_a_column_of_a_bfloat16_array_is_judged_by_its_own_noise(wrong):
     changed = noise.first_difference(lambda x: fn(x) * factor, noise.record(fn)(x))
     assert changed(KEY, x)
     assert not noise.first_difference(fn, noise.record(fn)(x))(KEY, x)
+
+
+def test_noise_whose_square_is_no_number_is_no_division_by_zero():
+    """The RMS over the runs was 0 where the largest deviation was not."""
+    effect = ElementNoise(np.zeros(16), 2.0**-52)
+    for _ in range(8):
+        effect.see(np.full(16, 1e-170))
+    assert not (effect.ratios(np.full(16, 1e-170), 5) > 1).any()
 
 
 def test_the_text_of_a_line_is_not_that_of_its_caller(recording):
