@@ -158,7 +158,9 @@ def masked_first(x):
 
 
 @pytest.mark.parametrize(
-    ("program", "step"), [(masked, (3,)), (masked_first, (4, 2))], ids=str
+    ("program", "step"),
+    [(masked, (3,)), (masked_first, (4, 2))],
+    ids=["loop", "loops"],
 )
 def test_the_step_is_the_first_whose_nan_reaches_the_result(program, step):
     found = noise.first_nan(program)(jnp.float32(-1))
