@@ -128,14 +128,11 @@ class Comparison:
             if over.any() and j not in alive:
                 # A value with another factor is the same value, and perhaps wrong.
                 alike = same_up_to_a_factor(self.there[i], here)
-                if programs_differ:
+                other = programs_differ and not alike
+                harmless = other or j in self.flipped or is_discrete(here)
+                if programs_differ or harmless:
                     note = "what is computed of it agrees"
-                if (
-                    (programs_differ and not alike)
-                    or j in self.flipped
-                    or is_discrete(here)
-                ):
-                    note, chosen = "what is computed of it agrees", differing
+                chosen = differing if harmless else faults
             when = over if over.any() else far > 0
             numbers = far, self._effects[j].expected, when
             chosen.append(_first_execution(here, (i, j), *numbers, note))

@@ -31,7 +31,8 @@ _NORMAL = 2.0**-126
 # The least number of elements that `own_ratios` judges; how many of them have to be
 # outside; and the largest quotient within noise. The values of an H200 without a fault
 # have 2.7 at most. A convolution has 8.0 in six of 1024 elements, since its short sums
-# have fewer orders in the noise than on the card (tests/golden/h200).
+# have fewer orders in the noise than on the card
+# (python -m tests.accuracy.small_parts h200).
 _SEVERAL, _FEW, _OWN_LIMIT = 8, 3, 5.0
 
 
@@ -249,7 +250,7 @@ def own_ratios(
         ordered = ratios[group][order] / np.sort(others[group])
         # Two infinite ratios say nothing.
         ordered[np.isnan(ordered)] = 0
-        ordered[1 - least :] = 0
+        ordered[count - least + 1 :] = 0
         together = np.empty(count)
         together[order] = np.maximum.accumulate(ordered)
         quotients[group] = np.maximum(quotients[group], together)
