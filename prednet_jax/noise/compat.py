@@ -18,7 +18,6 @@ import jax
 from jax import Array
 from jax._src import source_info_util
 from jax._src.core import AbstractValue, extend_axis_env_nd
-from jax._src.core import ShardingTypeError as ShardingTypeError
 from jax._src.interpreters import mlir
 from jax._src.interpreters.batching import BatchTracer as BatchTracer
 from jax._src.lax.lax import _convert_element_type

@@ -7,7 +7,6 @@ their parts in the order of a ring, a tree or XLA's CPU collectives.
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -286,32 +285,19 @@ def _traced(
     with jax.sharding.use_abstract_mesh(mesh):
         try:
             program = trace(out_specs is not None)
-        except NameError as error:
-            if "unbound axis name" not in str(error):
-                raise
-            program = trace(True)
-        except (NotImplementedError, compat.ShardingTypeError) as error:
+        except NoiseError:
+            raise
+        except Exception as error:  # Operations say in many ways what they cannot do.
+            if "should match the mesh passed to shard_map" in str(error):
+                raise NoiseError(
+                    f"mesh={dict(sizes)} and a shard_map inside with a mesh of its "
+                    "own: expected shard_map without mesh="
+                ) from error
             try:
                 program = trace(True)
-            except Exception:  # As a body it is wrong in another way.
-                raise NoiseError(
-                    f"{str(error).splitlines()[0]}: expected out_sharding there, "
-                    "jax.reshard(x, PartitionSpec()) of its operands before, or the "
-                    "body of a shard_map that averages its results (lax.pmean)"
-                ) from error
-        except (TypeError, ValueError) as error:
-            said = str(error).partition("\n")[0]
-            if re.search(r"replicated|sharded ref|unsharded|\w@|found in mesh", said):
-                raise NoiseError(
-                    f"{said}: expected jax.reshard(x, PartitionSpec()) of what is read "
-                    "along an axis that is spread over devices"
-                ) from error
-            if "should match the mesh passed to shard_map" not in str(error):
-                raise
-            raise NoiseError(
-                f"mesh={dict(sizes)} and a shard_map inside with a mesh of its own: "
-                "expected shard_map without mesh="
-            ) from error
+            except Exception as in_body:
+                with jax.sharding.use_abstract_mesh(_mesh(sizes, AxisType.Auto)):
+                    raise _refusal(fn, whole, specs, error, in_body) from error
     jaxpr = logical_mesh.on_one_device(program.jaxpr, sizes)
     if placed is None and not logical_mesh.spread_over(jaxpr):
         raise NoiseError(
@@ -319,6 +305,39 @@ def _traced(
             "shard_map inside of the function"
         )
     return program._replace(jaxpr=jaxpr)
+
+
+def _refusal(
+    fn: Callable, arrays: list, specs: Placed, error: Exception, in_body: Exception
+) -> Exception:
+    """Returns the error of a function that cannot be traced over a mesh.
+
+    `error` is what JAX says over explicit axes, `in_body` of the body of a shard_map.
+    """
+
+    def unchecked(*parts: Array) -> tuple:
+        fn(*parts)
+        return ()
+
+    body = jax.shard_map(unchecked, in_specs=specs, out_specs=(), check_vma=False)
+    try:
+        jax.eval_shape(fn, *arrays)
+        accepted = (
+            "jax.reshard(x, PartitionSpec()) of its operands before, out_sharding "
+            "there, or the body of a shard_map that averages its results (lax.pmean)"
+        )
+    except Exception as alone:
+        if "unbound axis name" not in str(alone):
+            return alone
+        if isinstance(in_body, NoiseError | NotImplementedError):
+            return in_body
+        try:
+            jax.eval_shape(body, *arrays)
+        except Exception:  # The body is wrong itself.
+            return in_body
+        error, accepted = in_body, "jax.shard_map with check_vma=False around the body"
+    said = str(error).partition("\n")[0] or type(error).__name__
+    return NoiseError(f"{said}: expected {accepted}")
 
 
 def _body(

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from jax import lax
 from jax import numpy as jnp
+from jax.experimental import pallas
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -237,14 +238,48 @@ def grouped(p, x):
     return lax.psum(jnp.sum(product), "data")
 
 
-def test_a_body_with_an_operation_that_explicit_axes_lack():
-    run = noise.devices(grouped, mesh={"data": 8}, in_specs=SPECS)
-    np.testing.assert_allclose(run(KEY, PARAMS, X), 3 * np.sum(X), 1e-4)
+def scanned(p, x):
+    zero = lax.pcast(jnp.zeros(12), "data", to="varying")
+    total, _ = lax.scan(lambda c, row: (c + row, None), zero, x)
+    return lax.psum(jnp.sum(total), "data")
+
+
+def copied(x):
+    def kernel(x, out):
+        out[...] = x[...]
+
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pallas.pallas_call(kernel, out_shape=shape, interpret=True)(x)
+
+
+def kernel(p, x):
+    return lax.psum(jnp.sum(copied(x)), "data")
+
+
+UNCHECKED = jax.shard_map(kernel, in_specs=SPECS, out_specs=P(), check_vma=False)
+
+
+@pytest.mark.parametrize(
+    ("fn", "factor"), [(grouped, 3), (scanned, 1), (UNCHECKED, 1)], ids=range(3)
+)
+def test_a_body_with_an_operation_that_explicit_axes_lack(fn, factor):
+    run = noise.devices(fn, mesh={"data": 8}, in_specs=SPECS)
+    np.testing.assert_allclose(run(KEY, PARAMS, X), factor * np.sum(X), 1e-4)
+
+
+def test_an_error_of_the_function_itself_is_raised_as_it_is():
+    def wrong(p, x):
+        raise ValueError("too few rows")
+
+    for fn in (wrong, lambda p, x: wrong(p, lax.psum(x, "data"))):
+        with pytest.raises(ValueError, match="too few rows") as raised:
+            noise.devices(fn, mesh={"data": 8}, in_specs=SPECS)(KEY, PARAMS, X)
+        assert not isinstance(raised.value, noise.NoiseError)
 
 
 def kept(p, x):
     reference = jax.new_ref(x)
-    reference[:, 0] = 0.0
+    reference[:, 0] = jnp.zeros(len(x))
     return jnp.sum(reference[...])
 
 
@@ -263,11 +298,11 @@ def test_errors():
         ({"fn": OTHER, "in_specs": None}, "expected shard_map without mesh="),
         (
             {"fn": lambda p, x: looked_up(p, x)},
-            r"expected out_sharding there, jax\.reshard",
+            r"expected jax\.reshard.* out_sharding there",
         ),
         (
             {"fn": lambda p, x: x.reshape(4, 16, 12)},
-            r"reshape is not supported.*expected out_sharding there",
+            r"reshape is not supported.*expected jax\.reshard",
         ),
         (
             {"fn": lambda p, x: jax.ops.segment_sum(x.T, jnp.arange(12), 3)},
@@ -286,6 +321,8 @@ def test_errors():
         ),
         ({"fn": lambda p, x: lax.axis_index("e")}, "axes of mesh={'data': 8} alone"),
         ({"fn": grouped, "mesh": {"data": 1}}, "mapped over devices: ragged_dot vmap"),
+        ({"fn": kernel}, "check_vma=True.*expected jax.shard_map with check_vma=False"),
+        ({"fn": lambda p, x: copied(x)}, "Manual, got .*: expected jax.reshard"),
         ({"fn": kept}, r"sharded ref .*: expected jax\.reshard"),
         (
             {"fn": averaged_reference},
