@@ -4,8 +4,8 @@ Two equations correspond if the loops around them, the primitive, the shape and 
 are the same. Of all ways to pair them in order, the one with the largest score is
 chosen (Needleman & Wunsch, J. Mol. Biol. 48, 1970): a pair of nearby values counts
 `NEAR`, another one `FAR`, and 1 more if the texts of their source lines are the same.
-Results are paired by name, whatever computed them, because the two programs are
-compared by their results.
+Arguments and results are paired by name, in any order, because a dictionary may have
+its keys in another order than the recorded one.
 """
 
 import difflib
@@ -28,6 +28,8 @@ NEAR, FAR = 9, 3
 MAX_PAIRS = 4_000_000
 # Primitives of values that no equation computed.
 INPUT_PRIMITIVES = ("argument", "constant")
+# Primitives of values with names, which come first and last.
+_NAMED = ("argument", "result")
 
 # The values of one program.
 Values = Sequence[Recorded]
@@ -95,14 +97,24 @@ def align_recording(
             "same function, or of another version of it, at arguments of these shapes"
         )
     unmatched = []
+    sides = there, here
+    alone = [
+        set(range(len(values))) - {pair[side] for pair in pairs}
+        for side, values in enumerate(sides)
+    ]
     edges = [(-1, -1), *pairs, (len(there), len(here))]
-    for (i, j), (k, n) in itertools.pairwise(edges):
-        ours, theirs = here[j + 1 : n], there[i + 1 : k]
-        if ours or theirs:
-            mine, other = (
-                f"{v[0].path} {v[0].source}" if v else "" for v in (ours, theirs)
-            )
-            unmatched.append(UnmatchedEquations(mine, other, (len(ours), len(theirs))))
+    for start, end in itertools.pairwise(edges):
+        gaps = [
+            [values[i] for i in range(x + 1, y) if i in free]
+            for values, x, y, free in zip(sides, start, end, alone, strict=True)
+        ]
+        # Pairs of the same names are in no order.
+        for free, x, y in zip(alone, start, end, strict=True):
+            free.difference_update(range(x + 1, y))
+        if any(gaps):
+            theirs, ours = (f"{v[0].path} {v[0].source}" if v else "" for v in gaps)
+            counts = len(gaps[1]), len(gaps[0])
+            unmatched.append(UnmatchedEquations(ours, theirs, counts))
     return pairs, tuple(unmatched)
 
 
@@ -111,12 +123,13 @@ def align(a: Values, b: Values) -> Pairs:
     kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
     if kinds_a == kinds_b:
         return [(i, i) for i in range(len(a))]
-    # The results come last.
-    inner_a, inner_b = (
-        sum(one.primitive != "result" for one in values) for values in (a, b)
-    )
-    pairs = _align_equations(a[:inner_a], b[:inner_b], kinds_a, kinds_b)
-    return pairs + _pair_results(a, inner_a, b, inner_b)
+    inner = [
+        [i for i, one in enumerate(v) if one.primitive not in _NAMED] for v in (a, b)
+    ]
+    pairs = _align_equations([a[i] for i in inner[0]], [b[j] for j in inner[1]])
+    equations = [(inner[0][i], inner[1][j]) for i, j in pairs]
+    arguments, results = (_pair_named(a, b, primitive) for primitive in _NAMED)
+    return [*arguments, *equations, *results]
 
 
 def near(a: Recorded, b: Recorded) -> bool:
@@ -145,25 +158,33 @@ def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
 
 def _kind(value: Recorded) -> tuple:
     """Returns the properties that two values must share to be the same one."""
-    named = value.primitive in ("argument", "result")
-    name = value.path if named else ""
+    name = value.path if value.primitive in _NAMED else ""
     return value.within, value.primitive, value.shape, value.dtype, name
 
 
-def _pair_results(a: Values, first_a: int, b: Values, first_b: int) -> Pairs:
-    """Returns pairs of results of the same names, or else of the same positions."""
-    names = {one.path: first_a + i for i, one in enumerate(a[first_a:])}
-    named = [(names.get(one.path), first_b + j) for j, one in enumerate(b[first_b:])]
-    pairs = [(i, j) for i, j in named if i is not None]
-    if not pairs and len(a) - first_a == len(b) - first_b:
-        pairs = list(zip(range(first_a, len(a)), range(first_b, len(b)), strict=True))
-    return [p for i, p in enumerate(pairs) if all(p[0] > q[0] for q in pairs[:i])]
+def _pair_named(a: Values, b: Values, primitive: str) -> Pairs:
+    """Returns pairs of arguments or results of the same names.
+
+    The others are paired in order, if as many are left, of the same shapes.
+    """
+    sides = [
+        {one.path: i for i, one in enumerate(v) if one.primitive == primitive}
+        for v in (a, b)
+    ]
+    pairs = [
+        (sides[0].pop(name), sides[1].pop(name))
+        for name in [*sides[1]]
+        if name in sides[0]
+    ]
+    rest = [list(names.values()) for names in sides]
+    if [a[i].shape for i in rest[0]] == [b[j].shape for j in rest[1]]:
+        pairs += zip(*rest, strict=True)
+    return pairs
 
 
-def _align_equations(
-    a: Values, b: Values, kinds_a: Sequence[tuple], kinds_b: Sequence[tuple]
-) -> Pairs:
-    """Returns pairs of the values that are not results."""
+def _align_equations(a: Values, b: Values) -> Pairs:
+    """Returns the pairs of the values that are neither arguments nor results."""
+    kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
 
     def score(i: int, j: int) -> int:
         if kinds_a[i] != kinds_b[j]:
@@ -182,9 +203,7 @@ def _align_equations(
     end = next(ends, most)
     n, m = n - end, m - end
     if (n - start) * (m - start) > MAX_PAIRS:
-        match = difflib.SequenceMatcher(
-            None, kinds_a[: len(a)], kinds_b[: len(b)], autojunk=False
-        )
+        match = difflib.SequenceMatcher(None, kinds_a, kinds_b, autojunk=False)
         blocks = match.get_matching_blocks()
         return [(x.a + i, x.b + i) for x in blocks for i in range(x.size)]
     scores = np.array(
@@ -193,9 +212,9 @@ def _align_equations(
     pairs = [(i, i) for i in range(start)]
     pairs += [(start + i, start + j) for i, j in _best_pairs(scores)]
     pairs += [(n + k, m + k) for k in range(end)]
-    known = {*pairs, (len(a), len(b))}
+    known = {(-1, -1), *pairs, (len(a), len(b))}
     # A single distant pair among equations without counterparts is a coincidence,
-    # unless the results follow it or its source line is the same.
+    # unless the arguments or the results are next to it or its source line is the same.
     return [
         (i, j)
         for i, j in pairs

@@ -149,21 +149,31 @@ def _causes_within_a_step(
     """Returns the differences of values that made a fault, and that noise did not move.
 
     A value may differ by one step of its type. In a narrow type such a step is large,
-    and a value computed from it in a wider type is then beyond noise.
+    and a value computed from it in a wider type is then beyond noise. A difference of
+    two nearby numbers is exact, and the step of one of them is large in it.
     """
+
+    def absolute(found: Found) -> float:
+        value, entry = values[found.pair[1]], found.entry
+        when = np.argmax((value.steps == np.array(entry.step)).all(1))
+        return entry.difference * float(value.norms[when])
+
     unmoved = {
         f.pair[1]: f for f in differing if not (f.entry.expected or f.entry.note)
     }
     causes: list[Found] = []
-    todo = [(fault.pair[1], fault.entry.difference) for fault in faults]
+    todo = [(x.pair[1], x.entry.difference, absolute(x)) for x in faults]
     while todo:
-        j, difference = todo.pop()
+        j, difference, size = todo.pop()
         for i in unmoved.keys() & set(values[j].operands):
             # A much smaller difference did not make this one.
-            if unmoved[i].entry.difference >= difference / 2:
+            enough = unmoved[i].entry.difference >= difference / 2
+            if values[j].primitive in ("add", "sub"):
+                enough |= absolute(unmoved[i]) >= size / 2
+            if enough:
                 cause = unmoved.pop(i)
                 causes.append(cause._replace(entry=cause.entry._replace(note=_STEP)))
-                todo.append((i, difference))
+                todo.append((i, difference, size))
     return causes
 
 

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 import time
+from collections import OrderedDict
 
 import jax
 import jax.numpy as jnp
@@ -955,6 +956,46 @@ def test_an_argument_an_ulp_off_is_not_the_cause_of_a_factor():
     report = noise.first_difference(lambda x: x * 2.0, known)(KEY, moved)
     assert [one.primitive for one in report] == ["mul", "result"]
     assert [one.primitive for one in report.differing] == ["argument"]
+
+
+@pytest.mark.parametrize("changed", [None, "w", "b", "z"])
+def test_arguments_and_results_in_another_order_are_compared_by_their_names(changed):
+    """A leaf of a dictionary with other order of keys was blamed on what reads it."""
+
+    def block(p):
+        out = jnp.tanh(p["z"]) @ p["w"] + p["b"]
+        return type(p)([("out", out), ("b", jnp.sin(p["b"]))])
+
+    params = OrderedDict(z=X[:3], w=W, b=X[3])
+    recording = noise.record(block)(params)
+    here = {**params, changed: params[changed] * 1.1} if changed else dict(params)
+    report = compare(block, recording, here)
+    assert report.parted == ()
+    assert [one.path for one in report if one.primitive == "argument"] == (
+        [f"argument[0][0]['{changed}']"] if changed else []
+    )
+    assert bool(report) == bool(changed)
+    assert not report or report[0].primitive == "argument"
+
+
+def test_an_argument_of_another_name_or_type_is_compared():
+    recording = noise.record(lambda x, w: x @ w)(X, w=W)
+    (first, *_) = compare(lambda x, w: x @ w, recording, X, W * 1.1)
+    assert first.path == "argument[0][1]"
+    narrow = W.astype(jnp.bfloat16)
+    report = compare(lambda x, w: x @ w.astype(jnp.float32), recording, X, narrow)
+    assert report[0].note == "bfloat16[16,16] here, float32[16,16] in the recording"
+
+
+def test_an_argument_an_ulp_off_is_the_cause_of_what_a_subtraction_leaves():
+    """The subtraction of nearby numbers is exact, and its result was blamed."""
+    x = np.full((3, 4), 1 + 4 * 2.0**-23, np.float32)
+    other = x.copy()
+    other[1, 2] += np.float32(2.0**-23)
+    recording = noise.record(lambda x: jnp.sin((x - 1) * 3e6))(x)
+    report = noise.first_difference(lambda x: jnp.sin((x - 1) * 3e6), recording)
+    first, second, *_ = report(KEY, other)
+    assert (first.primitive, second.primitive) == ("argument", "sub")
 
 
 def test_loops_share_the_executions_that_are_kept():
