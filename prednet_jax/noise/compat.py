@@ -76,10 +76,15 @@ def sub_jaxprs(params: Params) -> list[Jaxpr]:
     ]
 
 
+def needed(jaxpr: Jaxpr) -> Jaxpr:
+    """Returns a jaxpr, open, with what its results and effects depend on alone."""
+    opened, _ = open_jaxpr(jaxpr)
+    return partial_eval.dce_jaxpr(opened, [True] * len(opened.outvars))[0]
+
+
 def unread(jaxpr: Jaxpr) -> frozenset[int]:
     """Returns the ids of the variables that no result and no effect depends on."""
-    opened, _ = open_jaxpr(jaxpr)
-    kept, _ = partial_eval.dce_jaxpr(opened, [True] * len(opened.outvars))
+    opened, kept = open_jaxpr(jaxpr)[0], needed(jaxpr)
     made, made_of_kept = (
         {id(x) for p in _programs(whole) for e in p.eqns for x in e.outvars}
         for whole in (opened, kept)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.experimental import checkify
 
 from prednet_jax import noise
 from prednet_jax.noise.questions import bands, sampling
@@ -331,6 +332,20 @@ def test_batches_may_be_a_function_and_the_state_an_nnx_object():
     assert band.losses.shape == (4, 5)
     assert band.losses[0, -1] != band.losses[0, 0]
     np.testing.assert_array_equal(model.kernel[...], before)
+
+
+def test_a_step_may_have_checks_whose_error_is_dropped():
+    """Their numbers differ in each trace, but no result depends on them."""
+
+    def checked(state, batch):
+        _, after = checkify.checkify(step, errors=checkify.float_checks)(state, batch)
+        return after
+
+    curves = [
+        noise.training(each, state(), batch, updates=2, draws=4)(KEY).losses
+        for each in (checked, step)
+    ]
+    np.testing.assert_allclose(*curves, rtol=1e-5)
 
 
 COUNTER = iter(range(1000))
