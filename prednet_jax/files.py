@@ -263,7 +263,8 @@ def check_writable(path: str | os.PathLike) -> None:
 
     Raises:
         FileError: no part of the path is a directory in which this process can write,
-            or a name is longer than the file system allows.
+            or a name is longer than the file system allows; or the path is an address
+            such as gs://bucket/run, which would be a directory `gs:` here.
     """
     if "\0" in os.fspath(path):
         raise FileError(f"{os.fspath(path)!r}: a NUL byte is not allowed in a path")
@@ -271,6 +272,11 @@ def check_writable(path: str | os.PathLike) -> None:
     # A link that leads nowhere does not exist, and cannot be made either.
     nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     missing = folder.relative_to(nearest).parts
+    if missing and re.match("[a-z][a-z0-9+]+:/", os.fspath(path)):
+        raise FileError(
+            f"{path}: an address; expected a path of this machine, such as one below "
+            "a mounted directory"
+        )
     if ".." in missing:  # The path would lead nowhere once empty directories are gone.
         raise FileError(f"{path}: {missing[0]}, before .., does not exist; expected it")
     try:

@@ -101,10 +101,13 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path):
         (tmp_path / "y" / ("é" * 128), "has 256 bytes; expected at most 255"),
         (f"{tmp_path}/a\0b", "a NUL byte is not allowed"),
         ("/dev/null/x", "/dev/null is no directory"),
+        ("gs://bucket/run", "an address; expected a path of this machine"),
+        ("file:///tmp/run", "an address"),
     ):
         with pytest.raises(files.FileError, match=message):
             files.check_writable(path)
     files.check_writable(tmp_path / ("é" * 127) / "z")
+    files.check_writable(tmp_path / "gs:" / "run")
     assert not list(tmp_path.iterdir())
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(files.FileError, match="pipe: is no regular file"):

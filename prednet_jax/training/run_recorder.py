@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -226,7 +227,8 @@ class RunRecorder:
         after = f"its weights are {path}"
         if self._recipe.task.windowed:
             script = "python experiments/predict.py"
-            after = f"{script} --weights={self.folder} shows what it predicts"
+            weights = shlex.quote(f"--weights={self.folder}")
+            after = f"{script} {weights} shows what it predicts"
         print(
             f"{self.folder}: {self._recipe.updates} updates (this call took "
             f"{measured['wall_seconds']:.1f} s){reached(self.folder, self._validated)};"
