@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from prednet_jax.noise import leaves
@@ -98,11 +97,14 @@ def assert_close(actual: PyTree, expected: PyTree, tolerances: PyTree) -> None:
             units of the expected noise and of the tolerance, and the element.
         NoiseError: structures or shapes differ.
     """
-    allowed = jax.tree.leaves(tolerances)
+    named = leaves.named_leaves(tolerances)
     described = leaves.check_same_structure("actual", actual, "expected", expected)
-    fits = [type(one) for one in allowed] == [Tolerance] * len(described)
-    wanted = f"one Tolerance for each of {len(described)} leaves"
+    fits = [(name, type(one)) for name, one in named] == [
+        (leaf.path, Tolerance) for leaf in described
+    ]
+    wanted = f"one Tolerance for each of {len(described)} leaves, of the same names"
     expect(fits, "tolerances", tolerances, wanted)
+    allowed = [one for _, one in named]
     values = map(wide_leaves, (actual, expected))
     lines = list(filter(None, map(_outside, described, allowed, *values)))
     if lines:

@@ -2,6 +2,7 @@ import json
 import math
 import re
 import tracemalloc
+from collections import OrderedDict
 
 import jax
 import jax.numpy as jnp
@@ -291,6 +292,16 @@ def test_a_comparison_of_unlike_trees_is_refused():
     ):
         with pytest.raises(noise.NoiseError, match=message):
             noise.assert_close(actual, [2.0], tolerances)
+
+
+def test_tolerances_of_other_names_are_refused():
+    """They were used in their order: an error passed with another leaf's tolerance."""
+    wide, narrow = (noise.Tolerance(0.0, atol, 0.0, False) for atol in (1.0, 1e-6))
+    expected = OrderedDict(z=np.ones(3), a=np.ones(3))
+    actual = OrderedDict(z=np.full(3, 1.01), a=np.ones(3))
+    noise.assert_close(dict(expected), dict(expected), {"a": wide, "z": narrow})
+    with pytest.raises(noise.NoiseError, match="2 leaves, of the same names"):
+        noise.assert_close(actual, expected, {"a": wide, "z": narrow})
 
 
 def test_signs_of_factors_are_free():
