@@ -311,7 +311,7 @@ def _systematic(
         spread = np.fmax(moments.deviations[i], leaf.epsilon / 2 * np.abs(own))
         known = np.isfinite(spread) & (spread > 0)
         usual = np.median(far[known] / spread[known]) if known.any() else 0
-        if usual > USUAL or noise.outside(far, SYSTEMATIC, decides)[0]:
+        if usual > USUAL or noise.outside(far, SYSTEMATIC, decides).number:
             found = (far > 0) if usual > USUAL else noise.ratios(far, SYSTEMATIC) > 1
             errors[i] = np.where(found, far, 0)
             notes.append(

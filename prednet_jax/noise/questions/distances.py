@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from prednet_jax.noise.questions.elements import ElementNoise
+from prednet_jax.noise.questions.elements import ElementNoise, unresolved
 from prednet_jax.noise.questions.recording import WHOLE, Recorded
 
 # An H200's values without a fault differed by at most 1.4 times the RMS over 8 draws
@@ -153,10 +153,14 @@ class NoiseEffect:
         note, agrees = "", (relative <= largest[0]) | unseen
         if not self._elements or flipped:
             return Judged(over[0], agrees, note)
-        parts = zip(self._elements, self._apart(away), strict=True)
-        ratios = np.concatenate([_ratios(noise, x) for noise, x in parts], axis=1)
+        parts = list(zip(self._elements, self._apart(away), strict=True))
+        raw = [noise.ratios(x, ELEMENT_LIMIT) for noise, x in parts]
+        pairs = zip(raw, parts, strict=True)
+        ratios = np.concatenate([_resolved(r, *part) for r, part in pairs], axis=1)
         ratios = np.where(unseen[:, None], 0, ratios)
         count = np.count_nonzero(ratios > 1)
+        if not count:
+            note = unresolved(np.where(unseen[:, None], 0, raw[-1]), parts[-1][1])
         if not (over[0] > 1).any():
             for kind, x in zip(("factor", "shift"), over[1:], strict=False):
                 note = f"all elements by a common {kind}" if (x > 1).any() else note
@@ -182,11 +186,10 @@ class NoiseEffect:
         return np.split(away, self._ends, axis=1)
 
 
-def _ratios(noise: ElementNoise, away: np.ndarray) -> np.ndarray:
-    """Returns differences over the largest within noise, also where it is not known."""
+def _resolved(ratios: np.ndarray, noise: ElementNoise, away: np.ndarray) -> np.ndarray:
+    """Returns ratios, also where the noise is not known (NaN in `ratios`)."""
     # An element without noise of its own may differ like the noisiest of the value.
     widest = max(np.max(noise.limits(), initial=0), np.finfo(float).tiny)
-    ratios = noise.ratios(away, ELEMENT_LIMIT)
     with np.errstate(over="ignore"):
         unknown = np.abs(away) / widest / ELEMENT_LIMIT
     return np.where(np.isnan(ratios), unknown, ratios)

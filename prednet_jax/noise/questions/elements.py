@@ -8,12 +8,14 @@ with the noise of each element itself (`own_ratios`).
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from prednet_jax.noise import compat
 from prednet_jax.noise.plan import Step, has_floats
 from prednet_jax.noise.questions.sampling import BoundCall
+from prednet_jax.noise.tables import joined
 from prednet_jax.noise.types import Atom
 
 # Elements that noise never moved may differ by so many units in the last place.
@@ -28,12 +30,14 @@ _COUNTS = frozenset({"convert_element_type", "add", "sub"})
 _SHARE = 0.05
 # The smallest normal float32 and bfloat16: a GPU may have zeros for smaller numbers.
 _NORMAL = 2.0**-126
-# The least number of elements that `own_ratios` judges; how many of them have to be
-# outside; and the largest quotient within noise. The values of an H200 without a fault
-# have 2.7 at most. A convolution has 8.0 in six of 1024 elements, since its short sums
-# have fewer orders in the noise than on the card
+# The least number of elements that `own_ratios` judges; how many of them are several;
+# and the largest quotient within noise, of several elements and of fewer. The values of
+# an H200 without a fault have 2.7 at most. A convolution has 8.0 in six of 1024
+# elements, since its short sums have fewer orders in the noise than on the card
 # (python -m tests.accuracy.small_parts h200).
-_SEVERAL, _FEW, _OWN_LIMIT = 8, 3, 5.0
+_LEAST, _SEVERAL, _OWN_LIMIT, _FEWER_LIMIT = 8, 3, 5.0, 15.0
+# Differences of so much of the largest within noise are mentioned: H200s have .54.
+_NEAR = 0.6
 
 
 def decides(step: Step) -> bool:
@@ -68,6 +72,32 @@ def _finds_infinity(step: Step) -> bool:
     inputs = step.equation.invars
     same = len(inputs) == 2 and inputs[0] is inputs[1]
     return same or any(compat.is_literal(x) and np.isinf(x.val).all() for x in inputs)
+
+
+class Outside(NamedTuple):
+    """How many elements of a leaf differ by more than noise, and what is not resolved.
+
+    `unresolved` is a remark about the other elements (`unresolved`).
+    """
+
+    number: int
+    unresolved: str
+
+
+def unresolved(ratios: np.ndarray, difference: np.ndarray) -> str:
+    """Returns a remark about elements of which noise does not tell if they are right.
+
+    `ratios` are those of `ElementNoise.ratios`. The remark is "" if there are none.
+    Where others are beyond noise, those near the limit are not mentioned.
+    """
+    zeros = np.count_nonzero(np.isnan(ratios) & (difference != 0))
+    near = np.count_nonzero(ratios > _NEAR) * (not np.any(ratios > 1))
+    return joined(
+        f"elements that are zero in all runs, not resolved: {zeros}" if zeros else "",
+        f"elements close to the limit, not resolved: {near} of {ratios.size}"
+        if near
+        else "",
+    )
 
 
 class ElementNoise:
@@ -146,20 +176,14 @@ class ElementNoise:
         pooled[some] = np.maximum(pooled, near)[some]
         return pooled
 
-    def outside(
-        self, difference: np.ndarray, margin: float, flips: bool
-    ) -> tuple[int, int]:
-        """Returns how many elements differ by more than noise, and are not resolved.
+    def outside(self, difference: np.ndarray, margin: float, flips: bool) -> Outside:
+        """Returns how many elements differ by more than noise, or are not resolved.
 
         Args:
             difference: finite, of the shape of the leaf.
             margin: how many times the limit of an element it may reach.
             flips: whether the function takes decisions. Then elements of a decade
                 count only if more than a few of them are outside.
-
-        Returns:
-            The number of elements outside, and the number of elements that are zero
-            without noise and in every run: their own noise is not known.
         """
         ratios = self.ratios(difference, margin)
         unknown = np.isnan(ratios)
@@ -171,7 +195,7 @@ class ElementNoise:
             # One of several is a few, also in a decade of few elements.
             few = np.maximum(_SHARE * known, min(1, int(_SHARE * known.sum())))
             counts[counts <= few[: counts.size]] = 0
-        return int(counts.sum()), int(np.count_nonzero(unknown & (difference != 0)))
+        return Outside(int(counts.sum()), unresolved(ratios, difference))
 
     def own(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns each element's own noise, and how far its farthest run was.
@@ -205,7 +229,7 @@ class ElementNoise:
         # A smaller number may be the rounding error of a difference that is zero here.
         least = max(_NORMAL, np.max(self._grid, initial=0))
         jumps = np.isnan(ratios) & (size > least)
-        if np.count_nonzero(jumps) >= max(_FEW, _SHARE * size.size):
+        if np.count_nonzero(jumps) >= max(_SEVERAL, _SHARE * size.size):
             ratios[jumps] = np.inf
         return np.maximum(ratios, own_ratios(size, *self.own(), self._size))
 
@@ -213,7 +237,7 @@ class ElementNoise:
 def own_ratios(
     difference: np.ndarray, noise: np.ndarray, farthest: np.ndarray, size: np.ndarray
 ) -> np.ndarray:
-    """Returns how far elements differ by their own noise, if many of them do.
+    """Returns how far elements differ by their own noise; single ones count for less.
 
     A few runs tell the noise of one element badly, so that a difference may be many
     times larger. But then some run is also far from the others, in this element or in
@@ -236,24 +260,23 @@ def own_ratios(
     ratios, others = difference[known] / noise[known], farthest[known]
     # The ratios of runs are at least 1, so that no other quotient is beyond noise.
     large = ratios > _OWN_LIMIT
-    if np.count_nonzero(large) < _FEW:
+    if not large.any():
         return result
     decades = _bins(size[known], 10)
     quotients = np.zeros(ratios.shape)
-    for group in [decades >= 0, *(decades == i for i in np.unique(decades))]:
-        count = np.count_nonzero(group)
-        # The largest ones are a part of what more elements have.
-        least = max(_FEW, math.ceil(_SHARE * count))
-        if count < _SEVERAL or np.count_nonzero(large & group) < least:
+    for group in [decades >= 0, *(decades == i for i in np.unique(decades[large]))]:
+        far, count = np.flatnonzero(large & group), np.count_nonzero(group)
+        if count < _LEAST:
             continue
-        order = np.argsort(ratios[group])
-        ordered = ratios[group][order] / np.sort(others[group])
+        far = far[np.argsort(ratios[far])]
+        least = count - far.size
+        ordered = ratios[far] / np.sort(np.partition(others[group], least)[least:])
         # Two infinite ratios say nothing.
         ordered[np.isnan(ordered)] = 0
-        ordered[count - least + 1 :] = 0
-        together = np.empty(count)
-        together[order] = np.maximum.accumulate(ordered)
-        quotients[group] = np.maximum(quotients[group], together)
+        several = max(_SEVERAL, math.ceil(_SHARE * count))
+        ordered[max(far.size - several + 1, 0) :] *= _OWN_LIMIT / _FEWER_LIMIT
+        together = np.maximum.accumulate(ordered)
+        quotients[far] = np.maximum(quotients[far], together)
     result[known] = quotients / _OWN_LIMIT
     return result
 

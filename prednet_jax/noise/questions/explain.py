@@ -29,7 +29,7 @@ from prednet_jax.noise.leaves import (
     subtract,
     wide_leaves,
 )
-from prednet_jax.noise.questions.elements import ElementNoise
+from prednet_jax.noise.questions.elements import ElementNoise, Outside
 from prednet_jax.noise.questions.observed import CHANCE, ObservedLeaf
 from prednet_jax.noise.questions.precision import CASTS
 from prednet_jax.noise.questions.reference import (
@@ -327,12 +327,10 @@ def _causes(observed: ObservedLeaf) -> tuple[list[str], str]:
     reference, i = observed.reference, observed.i
     now, sized = sample(observed.difference), observed.sized
 
-    def outside(noise: ElementNoise) -> tuple[int, int]:
+    def outside(noise: ElementNoise) -> Outside:
         return noise.outside(observed.difference, RATIO_LIMIT, reference.flips)
 
-    count, unknown = outside(observed.noise)
-    zeros = f"{unknown} elements that are zero in all runs: not resolved"
-    note = zeros if unknown else ""
+    count, note = outside(observed.noise)
     near = [c for c in reference.noises[i] if c.holds(now)]
     overlap: list[str] = []
     if near and not count:
@@ -349,7 +347,7 @@ def _causes(observed: ObservedLeaf) -> tuple[list[str], str]:
     if near and not count:
         return [_nearest(now, near, observed.is_plain()), *overlap], note
     for name, samples, elements in reference.wider(i):
-        if samples.holds(now) and not outside(elements)[0]:
+        if samples.holds(now) and not outside(elements).number:
             return [samples.rung], joined(note, name)
     shares = {n: observed.share(n) for n in sized if observed.is_within(n)}
     best = max(shares.values(), default=0.0)

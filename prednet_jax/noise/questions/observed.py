@@ -189,7 +189,7 @@ class ObservedLeaf:
             return False
         rest = np.zeros_like(self.difference)
         rest[differs] = far - value * np.vdot(value, far) / np.vdot(value, value)
-        is_exact = differs.sum() > 1 and not self.noise.outside(rest, 1, False)[0]
+        is_exact = differs.sum() > 1 and not self.noise.outside(rest, 1, False).number
         return bool(is_exact) or _cosine(effect[differs], value) < FACTOR
 
     def repeats(self, name: str) -> bool:

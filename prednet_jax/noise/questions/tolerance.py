@@ -194,7 +194,7 @@ def _check_compilation(
         for i, noise in enumerate(noises):
             far = subtract(eager[i], compiled[i])
             far = np.where(np.isfinite(far), np.abs(far), 0)
-            if not far.any() or not noise.outside(far, COMPILED_FACTOR, decides)[0]:
+            if not far.any() or not noise.outside(far, COMPILED_FACTOR, decides).number:
                 continue
             if casts is None or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
                 yield i, far

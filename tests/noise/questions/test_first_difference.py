@@ -891,6 +891,29 @@ def test_a_column_of_a_bfloat16_array_is_judged_by_its_own_noise(wrong):
     assert not noise.first_difference(fn, noise.record(fn)(x))(KEY, x)
 
 
+def test_a_single_small_element_of_a_bfloat16_array_is_found_or_said():
+    """Three times smaller than the others, it was within noise, silently."""
+    keys = jax.random.split(KEY)
+    x, w = (jax.random.normal(k, (16, 16), "bfloat16") / 4 for k in keys)
+    at = (jnp.arange(16) == 5) & (jnp.arange(16)[:, None] == 3)
+    scale = jnp.where(at, 0.3, 1).astype("bfloat16")
+    fn = lambda x: (jnp.sin(x @ w) @ w) * scale  # noqa: E731
+    recording, reference = noise.record(fn)(x), noise.noise_reference(fn, x)
+    said = "elements close to the limit, not resolved: 1 of 256"
+    for wrong, is_found in ((-1, True), (0.45, False)):
+        factor = jnp.where(at, wrong, 1).astype("bfloat16")
+        cause = noise.explain(fn, fn(x), fn(x) * factor)(KEY, x)
+        assert (cause.rung == "beyond") == is_found, cause
+        assert (said in str(cause)) != is_found
+    for wrong, is_found in ((-1, True), (0.5, False)):
+        other = lambda x, f=wrong: fn(x) * jnp.where(at, f, 1).astype("bfloat16")  # noqa: E731
+        changed = noise.first_difference(other, recording)(KEY, x)
+        assert bool(changed) == is_found, changed
+        assert (said in str(changed)) != is_found
+    with pytest.raises(AssertionError, match="1 of 256 elements outside"):
+        reference.assert_close(fn(x) * jnp.where(at, -1, 1).astype("bfloat16"))
+
+
 def test_noise_whose_square_is_no_number_is_no_division_by_zero():
     """The RMS over the runs was 0 where the largest deviation was not."""
     effect = ElementNoise(np.zeros(16), 2.0**-52)
