@@ -4,10 +4,10 @@ An equation *makes* a number that is not finite if the numbers that it was made 
 finite, and a NaN if they hold none. The compiled program notices this itself, at every
 step of its loops, and shows it to the host.
 
-A NaN or infinity may be intended, such as an infinite mask. So the others are replaced
-by 1 where they are made, one after another in the order of execution: the first whose
-result is still not finite is the cause (A. Zeller's delta debugging narrows down one at
-a time too, IEEE TSE 28, 2002).
+A NaN or infinity may be intended, such as an infinite mask. So all that are made after
+some execution of an equation are replaced by 1: the first execution with which the
+result is still not finite is the cause. It is found by bisection (as in A. Zeller's
+delta debugging, IEEE TSE 28, 2002).
 """
 
 import bisect
@@ -151,22 +151,22 @@ class Search(Watched):
             return any((np.isfinite(y) & ~np.isfinite(x)).any() for x, y in pairs)
 
         if is_worse(result):
-            for path in makers:
-                others = [other for other in makers if other != path]
-                if not others or is_worse(self.run(key, others)[1]):
-                    break
-            else:
-                return firsts[makers[0]]
             executions = {m.order: m.entry for m in [*also, *made] if m.of_finite}
-            orders = sorted(o for o, x in executions.items() if x.path == path)
+            orders = sorted(executions)
 
             def reaches(order: tuple[int, ...]) -> bool:
-                return is_worse(self.run(key, makers, {path: order})[1])
+                left = dict.fromkeys(makers, order)
+                return is_worse(self.run(key, makers, left)[1])
 
-            # The NaN of earlier steps may be masked. If not, one run shows it.
+            # Earlier ones may be masked. If none is, one run shows it.
             last = orders[:-1] and not reaches(orders[0])
             first = bisect.bisect(orders[:-1], False, 1, key=reaches) if last else 0
-            return executions[orders[first]]
+            entry = executions[orders[first]]
+            others = [path for path in makers if path != entry.path]
+            if others and not is_worse(self.run(key, others)[1]):
+                # It follows from others, such as a NaN that keeps a loop from running.
+                return executions[orders[0]]
+            return entry
         of_infinities = [m.entry for m in made if m.entry.kind == "NaN"]
         if of_infinities:
             return of_infinities[0]

@@ -157,14 +157,30 @@ def masked_first(x):
     return padded[1]
 
 
+def masked_longer(x):
+    """A root in front of a logarithm, whose NaN is read two steps before."""
+
+    def body(c, t):
+        root = jnp.where(t < 4, 0.0, jnp.sqrt(c))
+        return c, root + jnp.where(t < 2, 0.0, jnp.log(c))
+
+    return jnp.sqrt(x) * jnp.zeros(0), lax.scan(body, x, jnp.arange(7))[1]
+
+
 @pytest.mark.parametrize(
-    ("program", "step"),
-    [(masked, (3,)), (masked_first, (4, 2))],
-    ids=["loop", "loops"],
+    ("program", "primitive", "step"),
+    [
+        (masked, "sqrt", (3,)),
+        (masked_first, "sqrt", (4, 2)),
+        (masked_longer, "log", (2,)),
+    ],
+    ids=["loop", "loops", "equations"],
 )
-def test_the_step_is_the_first_whose_nan_reaches_the_result(program, step):
+def test_the_first_execution_is_named_whose_nan_reaches_the_result(
+    program, primitive, step
+):
     found = noise.first_nan(program)(jnp.float32(-1))
-    assert (found.primitive, found.step, found.in_result) == ("sqrt", step, True)
+    assert (found.primitive, found.step, found.in_result) == (primitive, step, True)
 
 
 def test_the_step_under_noise_is_the_first_that_reaches_the_result():
