@@ -105,7 +105,11 @@ def align_recording(
     edges = [(-1, -1), *pairs, (len(there), len(here))]
     for start, end in itertools.pairwise(edges):
         gaps = [
-            [values[i] for i in range(x + 1, y) if i in free]
+            [
+                v
+                for i, v in enumerate(values[x + 1 : y], x + 1)
+                if i in free and not v.unread
+            ]
             for values, x, y, free in zip(sides, start, end, alone, strict=True)
         ]
         # Pairs of the same names are in no order.

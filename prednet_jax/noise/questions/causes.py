@@ -82,4 +82,5 @@ def _last_unused_unmatched(values: Values, matched: set[int], stop: int) -> list
     """Returns the last equation before `stop` with neither counterpart nor reader."""
     read = {i for one in values for i in one.operands}
     free = [i for i in range(stop) if i not in matched and i not in read]
+    free = [i for i in free if not values[i].unread]
     return [i for i in free[-1:] if values[i].primitive not in INPUT_PRIMITIVES]

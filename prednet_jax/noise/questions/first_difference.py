@@ -128,7 +128,8 @@ def against(
     """
     # Before the noisy runs, since it may refuse.
     pairs, unmatched = alignment.align_recording(recording, values, name)
-    compared = Comparison(recording.equations, values, pairs)
+    read = [(i, j) for i, j in pairs if not values[j].unread]
+    compared = Comparison(recording.equations, values, read)
     compared.see(noisy)
     compared.judge()
     if compared.is_unsettled(programs_differ=bool(unmatched)):

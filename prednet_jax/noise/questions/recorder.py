@@ -91,7 +91,7 @@ class Watch(Watched):
         super().__init__(EXECUTIONS)
         self.name = getattr(call.fn, "__name__", type(call.fn).__name__)
         arguments, program = call.arguments(), call.program
-        self.unread = call.unread
+        self._unread = call.unread
         self._arrays = call.pure()[1]
         # By the path of an equation, for each of its results, the sources in its
         # bodies.
@@ -127,8 +127,6 @@ class Watch(Watched):
             # anew for each of them. Compiling a chain of hundreds takes minutes.
             results = [materialised(x) if _is_array(x) else x for x in results]
         for i, x in enumerate(results):
-            if id(step.equation.outvars[i]) in self.unread:
-                continue
             sources = read
             if step.bodies:
                 sources = inside[i] if i < len(inside) else ()
@@ -138,7 +136,8 @@ class Watch(Watched):
                 continue
             several = loop or len(results) > 1
             path = f"{step.path}[{i}]" if several else step.path
-            self._note(path, step.name, x, step, words, sources)
+            unread = id(step.equation.outvars[i]) in self._unread
+            self._note(path, step.name, x, step, words, sources, unread=unread)
         return results
 
     def body(
@@ -167,6 +166,8 @@ class Watch(Watched):
         step: Step | None = None,
         words: Words | None = None,
         sources: tuple[int, ...] = (),
+        *,
+        unread: bool = False,
     ) -> None:
         """Sends a value, if it is an array of numbers."""
         if not _is_array(value):
@@ -186,6 +187,7 @@ class Watch(Watched):
                 "starts": tuple(place.starts),
                 "sampled": min(SAMPLE, max(1, SAMPLES // place.most)),
                 "text": _hash(step.source_text) if step else "",
+                "unread": unread,
             }
         if primitive != "result":
             self.mark(value, (self.labels[path]["number"],))

@@ -49,6 +49,7 @@ class Recorded:
         sample: [n, k], elements of a value that `values` has the sketch of; k is 0 for
             other values, and in recordings of version 4.
         text: hash of the source line's text, which tells an unchanged line; or empty.
+        unread: whether no result depends on it. It is paired, but never a difference.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Recorded:
     values: np.ndarray
     sample: np.ndarray
     text: str = ""
+    unread: bool = False
 
     @property
     def size(self) -> int:

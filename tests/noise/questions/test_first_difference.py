@@ -914,6 +914,25 @@ def test_a_single_small_element_of_a_bfloat16_array_is_found_or_said():
         reference.assert_close(fn(x) * jnp.where(at, -1, 1).astype("bfloat16"))
 
 
+def test_a_dropped_term_is_named_and_not_what_it_was_made_of():
+    """Values that only the dropped term read had no counterpart, and came first."""
+
+    def model(p, x, dropped):
+        gate = jax.nn.sigmoid(x @ p[0])
+        v = p[1].T
+        two = jnp.tanh(x @ v)
+        return gate + (0.0 if dropped else (1 - gate) * two)  # the fault
+
+    args = jax.random.normal(KEY, (2, 8, 8)), jax.random.normal(KEY, (4, 8))
+    recording = noise.record(functools.partial(model, dropped=False))(*args)
+    report = noise.first_difference(functools.partial(model, dropped=True), recording)(
+        KEY, *args
+    )
+    lines, first = inspect.getsourcelines(model)
+    at = first + next(i for i, line in enumerate(lines) if "the fault" in line)
+    assert f":{at} " in report[0].source, report
+
+
 def test_noise_whose_square_is_no_number_is_no_division_by_zero():
     """The RMS over the runs was 0 where the largest deviation was not."""
     effect = ElementNoise(np.zeros(16), 2.0**-52)
