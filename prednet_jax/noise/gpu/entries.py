@@ -94,6 +94,7 @@ def entries_of(
     for kernel, text in unseen.items():
         if atomics := _ATOMIC.findall(text):
             add([_atomic(atomics, None)], ("", ""), kernel)
+    entries += _ties(steps)
     if not any(e.varies == "device" for e in entries):
         entries += _denormals(program, compiled, steps)
     order = {x: i for i, x in enumerate((*VARIES, *KINDS))}
@@ -393,6 +394,22 @@ def _arithmetic(
         )
     if detail and _FLOAT.search(each.type):
         yield "arithmetic", "device", f"{name}: {detail}"
+
+
+def _ties(steps: Sequence[Step]) -> Iterator[AuditEntry]:
+    """Yields the sorts that leave the order of equal keys open.
+
+    The compiled program does not tell: XLA makes any sort of a GPU stable by a second
+    key, or not, and drops the attribute.
+    """
+    for step in steps:
+        params, operands = step.equation.params, step.equation.invars
+        if step.name != "sort" or params["is_stable"]:
+            continue
+        if params["num_keys"] < len(operands):
+            detail = "sort: equal keys may come in any order (is_stable=False)"
+            place = step.name, step.source
+            yield AuditEntry("arithmetic", *place, "device", detail, "")
 
 
 def _denormals(

@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import re
@@ -172,6 +173,20 @@ def test_under_the_flag_none_is_left(compiler):
     report = noise.audit(everything, gpu="a100", deterministic=True)(*SHAPES)
     assert report.varies == "device"
     assert line(segments, 2) in {e.source for e in report.entries}
+
+
+def test_equal_keys_of_a_sort_that_is_not_stable_have_no_order(compiler):
+    """Its report was "the same bits everywhere"."""
+
+    def places(x, stable):
+        return jnp.argsort(x, stable=stable)
+
+    for stable, varies in ((True, "no"), (False, "device")):
+        fn = functools.partial(places, stable=stable)
+        report = noise.audit(fn, advise=False)(S(64))
+        assert report.varies == varies
+        sources = [(e.primitive, e.source) for e in report.entries]
+        assert sources == [("sort", line(places, 1))] * (not stable)
 
 
 def test_a_librarys_inside_names_the_line_that_calls_it(report):
