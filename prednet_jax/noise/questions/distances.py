@@ -159,8 +159,9 @@ class NoiseEffect:
         ratios = np.concatenate([_resolved(r, *part) for r, part in pairs], axis=1)
         ratios = np.where(unseen[:, None], 0, ratios)
         count = np.count_nonzero(ratios > 1)
-        if not count:
-            note = unresolved(np.where(unseen[:, None], 0, raw[-1]), parts[-1][1])
+        if not count:  # What noise did not move has the steps of its type as limits.
+            moved = np.where((self.expected > 0)[:, None], raw[-1], 0)
+            note = unresolved(moved, parts[-1][1])
         if not (over[0] > 1).any():
             for kind, x in zip(("factor", "shift"), over[1:], strict=False):
                 note = f"all elements by a common {kind}" if (x > 1).any() else note
