@@ -167,7 +167,10 @@ class Search(Watched):
                 # It follows from others, such as a NaN that keeps a loop from running.
                 return executions[orders[0]]
             return entry
-        of_infinities = [m.entry for m in made if m.entry.kind == "NaN"]
+        # The result does not depend on those that finite numbers made.
+        of_infinities = [
+            m.entry for m in made if m.entry.kind == "NaN" and not m.of_finite
+        ]
         if of_infinities:
             return of_infinities[0]
         has_nan = any(np.isnan(x).any() for x in result)

@@ -204,6 +204,14 @@ def test_what_the_result_does_not_read_is_told_as_such():
     assert "the result of the function is finite" in str(found)
 
 
+def test_an_argument_that_holds_one_is_named_and_no_masked_root():
+    def masked_root(x):
+        return x + jnp.where(x > 9, jnp.sqrt(x), 0.0)
+
+    found = noise.first_nan(masked_root)(jnp.float32([-1, np.nan]))
+    assert (found.primitive, found.in_result) == ("argument", True)
+
+
 def test_an_argument_that_holds_one_is_named():
     def scaled(params, x):
         return params["w"] * x
