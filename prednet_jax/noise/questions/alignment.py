@@ -169,7 +169,8 @@ def _kind(value: Recorded) -> tuple:
 def _pair_named(a: Values, b: Values, primitive: str) -> Pairs:
     """Returns pairs of arguments or results of the same names.
 
-    The others are paired in order, if as many are left, of the same shapes.
+    If as many others are left, of the same shapes, those of nearby values are paired,
+    and the rest in order.
     """
     sides = [
         {one.path: i for i, one in enumerate(v) if one.primitive == primitive}
@@ -180,9 +181,16 @@ def _pair_named(a: Values, b: Values, primitive: str) -> Pairs:
         for name in [*sides[1]]
         if name in sides[0]
     ]
-    rest = [list(names.values()) for names in sides]
-    if [a[i].shape for i in rest[0]] == [b[j].shape for j in rest[1]]:
-        pairs += zip(*rest, strict=True)
+    left, right = (list(names.values()) for names in sides)
+    if sorted(a[i].shape for i in left) != sorted(b[j].shape for j in right):
+        return pairs
+    for fits in (near, lambda x, y: True):
+        for j in list(right):
+            alike = (i for i in left if a[i].shape == b[j].shape and fits(a[i], b[j]))
+            if (i := next(alike, None)) is not None:
+                pairs.append((i, j))
+                left.remove(i)
+                right.remove(j)
     return pairs
 
 

@@ -1024,6 +1024,15 @@ def test_an_argument_of_another_name_or_type_is_compared():
     recording = noise.record(lambda x, w: x @ w)(X, w=W)
     (first, *_) = compare(lambda x, w: x @ w, recording, X, W * 1.1)
     assert first.path == "argument[0][1]"
+    # A port has other names, which are in another order.
+    recording = noise.record(lambda p: p["left"] - p["right"])(
+        {"left": W, "right": W.T}
+    )
+    ported = lambda p: p["b"] - p["a"]  # noqa: E731
+    assert not compare(ported, recording, {"a": W.T, "b": W})
+    (first, *_) = compare(ported, recording, {"a": W.T, "b": W * 1.1})
+    assert first.path == "argument[0][0]['b']"
+    recording = noise.record(lambda x, w: x @ w)(X, w=W)
     narrow = W.astype(jnp.bfloat16)
     report = compare(lambda x, w: x @ w.astype(jnp.float32), recording, X, narrow)
     assert report[0].note == "bfloat16[16,16] here, float32[16,16] in the recording"
