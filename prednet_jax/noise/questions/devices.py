@@ -293,11 +293,14 @@ def _traced(
                     f"mesh={dict(sizes)} and a shard_map inside with a mesh of its "
                     "own: expected shard_map without mesh="
                 ) from error
+            in_body = None
             try:
                 program = trace(True)
-            except Exception as in_body:
-                with jax.sharding.use_abstract_mesh(_mesh(sizes, AxisType.Auto)):
-                    raise _refusal(fn, whole, specs, error, in_body) from error
+            except Exception as other:
+                in_body = other
+            with jax.sharding.use_abstract_mesh(_mesh(sizes, AxisType.Auto)):
+                if refusal := _refusal(fn, whole, specs, error, in_body):
+                    raise refusal from error
     jaxpr = logical_mesh.on_one_device(program.jaxpr, sizes)
     if placed is None and not logical_mesh.spread_over(jaxpr):
         raise NoiseError(
@@ -308,11 +311,16 @@ def _traced(
 
 
 def _refusal(
-    fn: Callable, arrays: list, specs: Placed, error: Exception, in_body: Exception
-) -> Exception:
+    fn: Callable,
+    arrays: list,
+    specs: Placed,
+    error: Exception,
+    in_body: Exception | None,
+) -> Exception | None:
     """Returns the error of a function that cannot be traced over a mesh.
 
     `error` is what JAX says over explicit axes, `in_body` of the body of a shard_map.
+    The result is None if the function is such a body.
     """
 
     def unchecked(*parts: Array) -> tuple:
@@ -327,6 +335,8 @@ def _refusal(
             "there, or the body of a shard_map that averages its results (lax.pmean)"
         )
     except Exception as alone:
+        if in_body is None:
+            return None
         if "unbound axis name" not in str(alone):
             return alone
         if isinstance(in_body, NoiseError | NotImplementedError):

@@ -277,6 +277,10 @@ def test_an_error_of_the_function_itself_is_raised_as_it_is():
         assert not isinstance(raised.value, noise.NoiseError)
 
 
+def rows_of_sums(p, x):
+    return jnp.float32(jax.ops.segment_sum(x.T, jnp.arange(12), 3).shape[1])
+
+
 def kept(p, x):
     reference = jax.new_ref(x)
     reference[:, 0] = jnp.zeros(len(x))
@@ -323,6 +327,8 @@ def test_errors():
         ({"fn": grouped, "mesh": {"data": 1}}, "mapped over devices: ragged_dot vmap"),
         ({"fn": kernel}, "check_vma=True.*expected jax.shard_map with check_vma=False"),
         ({"fn": lambda p, x: copied(x)}, "Manual, got .*: expected jax.reshard"),
+        # As a body it would have eight rows, and a result that does not vary.
+        ({"fn": rows_of_sums}, "expected jax.reshard"),
         ({"fn": kept}, r"sharded ref .*: expected jax\.reshard"),
         (
             {"fn": averaged_reference},
