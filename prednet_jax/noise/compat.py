@@ -99,6 +99,15 @@ def unread(jaxpr: Jaxpr) -> frozenset[int]:
     return frozenset() if (made_of_kept & read) - made else frozenset(made - read)
 
 
+def constants(jaxpr: Jaxpr) -> Iterator[Array]:
+    """Yields the constants of a jaxpr, and of those inside."""
+    opened, consts = open_jaxpr(jaxpr)
+    yield from consts
+    for equation in opened.eqns:
+        for inside in sub_jaxprs(equation.params):
+            yield from constants(inside)
+
+
 def _programs(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
     """Yields a jaxpr, and those inside."""
     opened, _ = open_jaxpr(jaxpr)

@@ -271,7 +271,7 @@ def _check_pure(advance: Callable, arrays: list[Array], batch: PyTree) -> None:
         jaxpr = jax.make_jaxpr(lambda xs, ys: advance(xs, static.filled(ys)[0][0]))(
             arrays, given
         )
-        constants = [hash(as_array(x).tobytes()) for x in jaxpr.consts]
+        constants = [hash(as_array(x).tobytes()) for x in compat.constants(jaxpr)]
         # Checks of checkify are numbered; nothing depends on an error that is dropped.
         return re.sub(r"0x[0-9a-f]+", "", f"{compat.needed(jaxpr)} {constants}")
 

@@ -355,6 +355,13 @@ def impure(state, batch):
     return step(state, batch, 0.1 + next(COUNTER))
 
 
+def impure_inside(state, batch):
+    factors = np.full(8, 1 + next(COUNTER), np.float32)
+    after, told = step(state, batch)
+    b = jax.jit(lambda b: b * factors)(after["w"]["b"])
+    return after | {"w": after["w"] | {"b": b}}, told
+
+
 def reads_numbers(state, batch):
     return state, jnp.float32(float(batch[0][0, 0]))
 
@@ -370,6 +377,7 @@ def closes_over_an_object(state, batch):
 STEPS = {
     "free of objects": (closes_over_an_object, "expected a pure function"),
     "pure": (impure, "two traces give two programs; .* whose counters"),
+    "pure inside": (impure_inside, "two traces give two programs"),
     "traceable": (reads_numbers, "JAX cannot trace it .* expected a pure function"),
     "with a loss": (lambda state, batch: state, r"expected \(state, loss\)"),
     "of one loss": (lambda s, b: (s, b[0]), r"the loss is float32\[16, 6\]"),
