@@ -272,7 +272,7 @@ def check_writable(path: str | os.PathLike) -> None:
     # A link that leads nowhere does not exist, and cannot be made either.
     nearest = next(p for p in (folder, *folder.parents) if os.path.lexists(p))
     missing = folder.relative_to(nearest).parts
-    if missing and re.match("[a-z][a-z0-9+]+:/", os.fspath(path)):
+    if missing and re.match("[A-Za-z][A-Za-z0-9+]+:/", os.fspath(path)):
         raise FileError(
             f"{path}: an address; expected a path of this machine, such as one below "
             "a mounted directory"

@@ -102,7 +102,7 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path):
         (f"{tmp_path}/a\0b", "a NUL byte is not allowed"),
         ("/dev/null/x", "/dev/null is no directory"),
         ("gs://bucket/run", "an address; expected a path of this machine"),
-        ("file:///tmp/run", "an address"),
+        ("FILE:///tmp/run", "an address"),
     ):
         with pytest.raises(files.FileError, match=message):
             files.check_writable(path)
