@@ -45,15 +45,16 @@ _HEIGHT, _WIDTH = 128, 160
 def prepare(name: str, source: Path, folder: Path, progress: Progress = iter) -> Path:
     """Prepares a data set of `BRING` from the files in `source`; returns its path.
 
-    `progress` is given the sequences or pictures to make, and yields them.
+    `progress` is given the sequences or pictures to make, and yields them. A UserError
+    is raised if files are missing or damaged, or `folder` cannot be written.
     """
+    files.check_writable(folder)
     try:
         if name == "mnist":
             return _mnist(source, folder, progress)
         prepared = folder / name
         if prepared.exists():
             raise UserError(f"{prepared}: is there already; expected another data_dir")
-        folder.mkdir(parents=True, exist_ok=True)
         temporary = files.aside(prepared)
         try:
             kitti(source, temporary, progress)

@@ -1,4 +1,5 @@
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,4 +101,6 @@ def test_what_was_not_brought_is_named_with_where_it_is(tmp_path):
             builders.prepare(name, tmp_path / "in", tmp_path / "out")
         for part in (str(tmp_path / "in"), wanted, "http", "Nothing is downloaded"):
             assert part in str(caught.value)
-        assert not list((tmp_path / "out").glob("*"))
+        assert not (tmp_path / "out").exists()
+        with pytest.raises(UserError, match="an address; expected a path"):
+            builders.prepare(name, tmp_path / "in", Path("gs://bucket/out"))

@@ -75,9 +75,11 @@ def _finds_infinity(step: Step) -> bool:
 
 
 class Outside(NamedTuple):
-    """How many elements of a leaf differ by more than noise, and what is not resolved.
+    """Elements of a leaf that differ by more than noise, or are not resolved.
 
-    `unresolved` is a remark about the other elements (`unresolved`).
+    Attributes:
+        number: how many differ by more than noise.
+        unresolved: the remark that the function `unresolved` makes about the others.
     """
 
     number: int
