@@ -3,6 +3,7 @@
 Pages of the noise tools have tests of their own in tests/noise.
 """
 
+import ast
 import doctest
 import importlib
 import json
@@ -174,6 +175,45 @@ def test_commands_of_the_documents_name_scripts_that_are_there():
         called = re.findall(r"-m study\s+(\w+)", text)
         missing |= set(called) - set(study.COMMANDS)
         assert not missing, page
+
+
+def _flags(*files):
+    """The texts and annotated fields of files, by which they may define flags."""
+    found = set()
+    for node in (n for file in files for n in ast.walk(ast.parse(file.read_text()))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value.removeprefix("--").split("=")[0])
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return found
+
+
+def test_flags_of_the_documents_commands_are_there():
+    package = _flags(*ROOT.glob("experiments/_*.py"), *ROOT.glob("prednet_jax/**/*.py"))
+    pages = [*written(ROOT / "docs", ".md"), *(ROOT / "study").rglob("*.md")]
+    pages += [ROOT / n for n in ("README.md", "CONTRIBUTING.md", "BUILD_NOTES.md")]
+    of_scripts, tried, missing = {}, 0, []
+    for page in pages:
+        # A table says by which command its record was made then.
+        text = re.sub(r"<!-- table.*?<!-- end", "", page.read_text(), flags=re.DOTALL)
+        commands = re.findall(
+            r"python (?:-m )?([\w./]+)([^`\n#]*--[^`\n#]*)", text.replace("\\\n", " ")
+        )
+        for name, flags in commands:
+            path = ROOT / name.removesuffix(".py").replace(".", "/")
+            file = path.with_suffix(".py")
+            file = file if file.exists() else path / "__main__.py"
+            if not file.exists():
+                continue
+            if file not in of_scripts:
+                shared = set() if "accuracy" in file.parts else package
+                of_scripts[file] = _flags(file) | shared
+            for flag in re.findall(r"--(\w+)", flags):
+                tried += 1
+                if not {flag, flag.removeprefix("no")} & of_scripts[file]:
+                    missing.append(f"{page.name}: {name} --{flag}")
+    assert tried > 200
+    assert not missing
 
 
 def test_pages_read_as_well_on_github_as_on_the_site():

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -250,10 +251,29 @@ OTHER = noise.compose(
 RUNS, FAULTY_RUNS = 20, 5
 
 
-def first_lines() -> dict[str, Score]:
+def recording_path(folder: Path, program: Callable, seed: int, how: str) -> Path:
+    """Returns the file of one recording; `how` is "plain" or "noisy"."""
+    return folder / f"{program.__name__}_{seed}_{how}.npz"
+
+
+def record(folder: Path) -> None:
+    """Records the programs without a fault, for `first_lines` elsewhere."""
+    for program in planted.FAULTY:
+        call = BoundCall(partial(program, fault=""), planted.arguments(0), {})
+        for how, watch, seeds in (
+            ("plain", Watch(call), FAULTY_RUNS),
+            ("noisy", Watch(call, OTHER), RUNS),
+        ):
+            for seed in range(seeds):
+                run = watch.run(jax.random.key(seed), planted.arguments(seed))
+                recording = Recording(program.__name__, jax.__version__, run)
+                recording.save(recording_path(folder, program, seed, how))
+
+
+def first_lines(recordings: Path | None = None) -> dict[str, Score]:
     """Runs without a fault that are no alarm, and faults whose line comes first.
 
-    The other run is in another order.
+    The other run is in another order. It is read from `recordings` if this is given.
     """
     scores = {kind: Score() for kind in ("clean", "faulty")}
     judged_by = with_routines(None)
@@ -268,8 +288,13 @@ def first_lines() -> dict[str, Score]:
             score = scores["faulty" if fault else "clean"]
             for seed in range(FAULTY_RUNS if fault else RUNS):
                 args, key = planted.arguments(seed), jax.random.key(seed)
-                there = (good if fault else other).run(key, args)
-                recording = Recording(program.__name__, "", there)
+                if recordings is None:
+                    there = (good if fault else other).run(key, args)
+                    recording = Recording(program.__name__, "", there)
+                else:
+                    how = "plain" if fault else "noisy"
+                    path = recording_path(recordings, program, seed, how)
+                    recording = noise.load_recording(path)
                 drawn = (judge.run(k, args) for k in jax.random.split(key, 8))
                 beyond = against(recording, here.run(key, args), drawn)
                 first = beyond[0].source if beyond else ""
@@ -362,8 +387,26 @@ def main() -> None:
     """Measures what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[*MEASURES, []])
-    for name in parser.parse_args().names or MEASURES:
-        print(json.dumps({name: MEASURES[name]()}), flush=True)
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="only write the recordings of first_difference, for another environment",
+    )
+    parser.add_argument(
+        "--recordings",
+        type=Path,
+        metavar="DIR",
+        help="let first_difference compare with those that --record wrote",
+    )
+    asked = parser.parse_args()
+    if asked.record:
+        asked.record.mkdir(parents=True, exist_ok=True)
+        record(asked.record)
+        return
+    measures = MEASURES | {"first_difference": partial(first_lines, asked.recordings)}
+    for name in asked.names or measures:
+        print(json.dumps({name: measures[name]()}), flush=True)
 
 
 if __name__ == "__main__":
