@@ -22,15 +22,13 @@ BASES = {
 }
 
 
-def in_another_basis(
-    name: str, results: Sequence[Array], which: Array | int
-) -> list[Array]:
+def in_another_basis(name: str, results: Sequence[Array], which: Array) -> list[Array]:
     """Returns what a routine of `BASES` returns, in an equally right basis or order.
 
     Args:
         name: the name of the primitive.
         results: its results, of which those that were not asked for are missing.
-        which: integer that differs between calls of routines.
+        which: number that differs between the matrices of calls, uint32 [].
     """
     if name == "eig":
         return [
@@ -65,14 +63,15 @@ def in_another_basis(
     return [_rotated(q, -1, tied), rows, *order]
 
 
-def _rolled(x: Array, batch: int, which: Array | int) -> Array:
+def _rolled(x: Array, batch: int, which: Array) -> Array:
     """Returns an array whose last axis begins with another element, in each of a batch.
 
     `batch` is the last axis that numbers the results of one matrix.
     """
     size, lead = x.shape[-1], x.shape[: x.ndim + batch]
     number = np.arange(math.prod(lead)).reshape(*lead, *[1] * -batch)
-    index = (np.arange(size) + 1 + number + which) % max(size, 1)
+    first = 1 + (number + (which % 1024).astype(int)) % max(size - 1, 1)
+    index = (np.arange(size) + first) % max(size, 1)
     return jnp.take_along_axis(x, jnp.broadcast_to(index, x.shape), -1)
 
 

@@ -18,7 +18,12 @@ from jax import numpy as jnp
 from prednet_jax.noise import loops
 from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws, check_int, expect
-from prednet_jax.noise.leaves import as_array, check_some, named_leaves
+from prednet_jax.noise.leaves import (
+    as_array,
+    check_same_structure,
+    check_some,
+    named_leaves,
+)
 from prednet_jax.noise.questions.batched_calls import (
     BatchedCall,
     batched_call,
@@ -113,6 +118,7 @@ def invariance(
 
         def variant(name: str, called: Callable[[], Iterable]) -> Variant:
             values = _called(name, called)
+            check_same_structure(f"the result {name}", values, "compiled", expected)
             pairs = list(zip(values, expected, strict=True))
             if all(x.tobytes() == y.tobytes() for x, y in pairs):
                 return Variant(name, True, 0.0, "identical", (), "")

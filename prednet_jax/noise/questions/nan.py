@@ -124,7 +124,7 @@ def nan_rate(
     noise = sampling.with_routines(rounding() if spec is None else spec)
 
     def measure(call: sampling.BoundCall, key: Array) -> NanRate:
-        plain = wide_leaves(jax.device_get(call.result()))
+        plain = wide_leaves(jax.device_get(call.eager()))
         clean = None
         if any(_is_worse(x, np.zeros_like(x)) for x in plain):
             clean = first_nan(fn)(*call.args, **call.kwargs)

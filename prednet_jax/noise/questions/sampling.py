@@ -34,6 +34,7 @@ from prednet_jax.noise.errors import NoiseError, check_function
 from prednet_jax.noise.leaves import (
     Leaf,
     Result,
+    check_same_structure,
     describe_leaves,
     named_leaves,
     own_leaves,
@@ -140,6 +141,17 @@ class BoundCall:
         args, kwargs = self.arguments()
         with without_checks():
             return self.fn(*first, *args, **kwargs)
+
+    def eager(self) -> PyTree:
+        """Returns `result()`, refusing arrays of other shapes than the trace has."""
+        result = self.result()
+        mine, traced = (
+            jax.tree.map(lambda x: np.broadcast_to(np.float32(0), np.shape(x)), tree)
+            for tree in (result, self.program.shapes.result())
+        )
+        names = "the result of a call", "that of the traced function"
+        check_same_structure(names[0], mine, names[1], traced)
+        return result
 
     def draw(self, spec: NoiseSpec, key: Array, draws: int) -> Iterator[PyTree]:
         """Yields results under noise, each a pytree of NumPy arrays.

@@ -58,35 +58,41 @@ class _Turned(Evaluation):
 
     def __init__(self, first: PyTree, sign: PyTree, other: PyTree) -> None:
         super().__init__()
-        self.count = 0
         self.first, self.sign, self.other = first, sign, other
 
     def first_order(self, call: Call, words: Words, operands: list) -> list:
         """Turns what Q is multiplied by, where the product has the columns of Q."""
         if call.step.name == "ormqr" and not _turns_result(call.step):
             reflectors, taus, x = operands
-            turned = self._turned(x, _axes_of_product(call.step), words)
+            turned = self._turned(x, _axes_of_product(call.step), _hash(taus))
             operands = [reflectors, taus, turned]
         return super().first_order(call, words, operands)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Turns the vectors that a routine returns."""
-        results = list(results)
+        axes_of_results = FREE_SIGNS.get(step.name, {})
+        if step.name == "ormqr" and _turns_result(step):
+            axes_of_results = {0: _axes_of_product(step)}
+        if not axes_of_results:
+            return results
+        # The factors of one matrix have the same signs, whichever calls return them.
+        # Reflectors and their factors, the taus, stand for the matrix.
+        results, matrix = list(results), operands[0]
+        if step.name in ("householder_product", "ormqr"):
+            matrix = operands[1]
+        elif step.name in _STORES_REFLECTORS:
+            matrix = results[-1]
+        which = _hash(matrix)
         if step.name in BASES:
-            which = self.count + sum(words.steps or ())
             others = in_another_basis(step.name, results, which)
             results = [
                 jnp.where(self.other, x, y)
                 for x, y in zip(others, results, strict=True)
             ]
-        # The factors of one matrix have the same signs.
-        self.count += step.name in FREE_SIGNS.keys() - {"householder_product"}
-        if step.name == "ormqr" and _turns_result(step):
-            results = [self._turned(results[0], _axes_of_product(step), words)]
-        for i, axes in FREE_SIGNS.get(step.name, {}).items():
+        for i, axes in axes_of_results.items():
             # Vectors that were not asked for are no results.
             for x in results[i : i + 1]:
-                turned = self._turned(x, axes, words)
+                turned = self._turned(x, axes, which)
                 if step.name in _STORES_REFLECTORS:
                     below = _STORES_REFLECTORS[step.name] - 1
                     stored = jnp.tril(jnp.ones(x.shape, bool), below)
@@ -94,24 +100,34 @@ class _Turned(Evaluation):
                 results[i] = turned
         return results
 
-    def _turned(self, x: Array, axes: Sequence[int], words: Words) -> Array:
+    def _turned(self, x: Array, axes: Sequence[int], which: Array) -> Array:
         """Returns an array with a random half of the slices of its axes turned.
 
-        They differ between factorizations, steps of loops and matrices of a batch.
+        They differ between matrices, which have the numbers `which`, uint32 [].
         """
-        salt = [np.uint32(word) for word in random_bits.salt_words(self.count)]
         for axis in axes:
             axes_of_index = [i % x.ndim for i in (*range(x.ndim - 2), axis)]
-            index = [lax.broadcasted_iota(int, x.shape, i) for i in axes_of_index]
-            bits = jnp.zeros((), jnp.uint32)
-            for part in (*(words.steps or ()), *index):
-                number = jnp.asarray(part).astype(jnp.uint32)
-                bits = random_bits.hash_counter(bits ^ number, *salt)
+            bits = which
+            for i in axes_of_index:
+                index = lax.broadcasted_iota(np.uint32, x.shape, i)
+                bits = random_bits.mix(bits ^ index)
             # The first bit and its opposite, so that each slice turns; then the second.
             first = jnp.asarray(self.first, jnp.uint32)
             turns = (bits >> (first // 2)) % 2 == first % 2
             x = jnp.where(turns, x * self.sign, x).astype(x.dtype)
         return x
+
+
+def _hash(x: Array) -> Array:
+    """Returns a number made of the bits of an array, uint32 []."""
+    total = jnp.zeros((), jnp.uint32)
+    for part in [x.real, x.imag] if jnp.iscomplexobj(x) else [x]:
+        bits = lax.bitcast_convert_type(part, jnp.uint32)
+        for axis in range(bits.ndim):
+            index = lax.broadcasted_iota(np.uint32, bits.shape, axis)
+            bits = random_bits.mix(bits ^ index)
+        total = random_bits.mix(total ^ jnp.sum(bits, dtype=jnp.uint32))
+    return total
 
 
 def _turns_result(step: Step) -> bool:

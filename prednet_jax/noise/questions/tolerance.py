@@ -147,7 +147,7 @@ def tolerance(
         compiled = own.call.plain
         leaves.check_some(compiled)
         there = wide_leaves(compiled)
-        references = [wide_leaves(call.result()), there]
+        references = [wide_leaves(call.eager()), there]
         widened = [name for name in own.effects if name != CASTS]
         for name in widened:
             references.append(list(map(np.add, there, own.effects[name])))

@@ -444,6 +444,30 @@ def test_a_function_that_computes_otherwise_when_compiled_has_no_tolerance():
         noise.tolerance(lambda x: x * 1000)(KEY, wide)
 
 
+def one_row_less(x, traced):
+    return x[1:] if traced else x
+
+
+def one_result_more(x, traced):
+    return (x, x) if traced else (x,)
+
+
+@pytest.mark.parametrize("other", [one_row_less, one_result_more])
+def test_a_function_of_other_shapes_when_compiled_is_refused(other):
+    """It ended in an error of NumPy, or of zip."""
+
+    def fn(x):
+        return other(x * np.float32(1.1), isinstance(x, jax.core.Tracer))
+
+    x = noise_programs.normal(0, 4, 3)
+    expected = "the result of a call .* and that of the traced function"
+    for tool in (noise.tolerance, noise.nan_rate):
+        with pytest.raises(noise.NoiseError, match=expected):
+            tool(fn)(KEY, x)
+    with pytest.raises(noise.NoiseError, match="expected the"):
+        noise.invariance(fn)(x)
+
+
 def test_a_function_of_the_host_that_changes_has_no_tolerance():
     """The change was taken for noise: rtol was 39."""
     calls = []

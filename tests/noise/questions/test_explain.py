@@ -295,6 +295,20 @@ def test_each_factorization_has_signs_of_its_own(fn, vectors, components):
         assert noise.explain(fn, here * signs, here, draws=2)(KEY, m).rung == rung
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda m: jnp.linalg.svd(m)[0] @ jnp.linalg.svd(m)[2],
+        lambda m: jnp.linalg.solve(jnp.linalg.qr(m)[1], jnp.linalg.qr(m)[0].T),
+    ],
+)
+def test_two_calls_with_one_matrix_have_the_same_signs(fn):
+    """A result with a wrong sign was identical: each call had signs of its own."""
+    m = noise_programs.normal(8, 5, 5)
+    wrong = fn(m) * np.float32([1, -1, 1, -1, 1])
+    assert noise.explain(fn, wrong, fn(m), draws=2)(KEY, m).rung == "beyond"
+
+
 def test_a_gradient_with_a_free_sign_has_one():
     """One row of the gradient of an eigenvector, negated, was identical."""
 
