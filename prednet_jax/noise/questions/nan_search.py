@@ -150,23 +150,21 @@ class Search(Watched):
             pairs = zip(result, mended, strict=True)
             return any((np.isfinite(y) & ~np.isfinite(x)).any() for x, y in pairs)
 
-        if is_worse(result):
-            executions = {m.order: m.entry for m in [*also, *made] if m.of_finite}
-            orders = sorted(executions)
+        def reaches(order: tuple[int, ...]) -> bool:
+            left = dict.fromkeys(makers, order)
+            return is_worse(self.run(key, makers, left)[1])
 
-            def reaches(order: tuple[int, ...]) -> bool:
-                left = dict.fromkeys(makers, order)
-                return is_worse(self.run(key, makers, left)[1])
-
+        executions = {m.order: m.entry for m in [*also, *made] if m.of_finite}
+        while is_worse(result):
+            orders = sorted(n for n, m in executions.items() if m.path in makers)
             # Earlier ones may be masked. If none is, one run shows it.
             last = orders[:-1] and not reaches(orders[0])
             first = bisect.bisect(orders[:-1], False, 1, key=reaches) if last else 0
             entry = executions[orders[first]]
-            others = [path for path in makers if path != entry.path]
-            if others and not is_worse(self.run(key, others)[1]):
-                # It follows from others, such as a NaN that keeps a loop from running.
-                return executions[orders[0]]
-            return entry
+            makers = [path for path in makers if path != entry.path]
+            # It may follow from others, such as a NaN that keeps a loop from running.
+            if not makers or is_worse(self.run(key, makers)[1]):
+                return entry
         # The result does not depend on those that finite numbers made.
         of_infinities = [
             m.entry for m in made if m.entry.kind == "NaN" and not m.of_finite

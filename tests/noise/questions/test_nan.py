@@ -167,14 +167,25 @@ def masked_longer(x):
     return jnp.sqrt(x) * jnp.zeros(0), lax.scan(body, x, jnp.arange(7))[1]
 
 
+def masked_cause(x):
+    """A NaN at every step; of that of step 2 alone the logarithm follows."""
+
+    def body(c, t):
+        failed = (t == 2) & jnp.isnan(jnp.sqrt(x - t))
+        return jnp.where(failed, jnp.log(c - 2), c), None
+
+    return lax.scan(body, jnp.float32(1), jnp.arange(7.0))[0]
+
+
 @pytest.mark.parametrize(
     ("program", "primitive", "step"),
     [
         (masked, "sqrt", (3,)),
         (masked_first, "sqrt", (4, 2)),
         (masked_longer, "log", (2,)),
+        (masked_cause, "sqrt", (2,)),
     ],
-    ids=["loop", "loops", "equations"],
+    ids=["loop", "loops", "equations", "cause"],
 )
 def test_the_first_execution_is_named_whose_nan_reaches_the_result(
     program, primitive, step
