@@ -356,15 +356,18 @@ def _result(context: CommandContext, flag: str, file: str) -> PyTree:
     """Returns a result of the function: leaves by position, or nested by name."""
     shapes = context.call.program.shapes.result()
     positional, named = read_arguments(flag, file)
-    given: Any = jax.tree.structure(named)
-    if not positional and given == jax.tree.structure(shapes):
-        return named
+    leaves, names = (
+        {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in paths}
+        for paths, _ in map(jax.tree_util.tree_flatten_with_path, (named, shapes))
+    )
+    if not positional and leaves.keys() == names.keys():
+        return rebuilt(shapes, [leaves[name] for name in names])
     count = len(jax.tree.leaves(shapes))
     if named or len(positional) != count:
         raise NoiseError(
             f"--{flag}={file}: {len(positional) + len(named)} arrays: expected one for "
             f"each of the {count} arrays of the result: arr_0, arr_1, ... in order, or "
-            "the names of its dictionary"
+            "their names, such as encoder/w"
         )
     return rebuilt(shapes, positional)
 

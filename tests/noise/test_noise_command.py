@@ -40,6 +40,18 @@ def model(params, x):
     return {"out": {"y": x @ params["Dense_0"]["kernel"]}}
 
 
+from collections import OrderedDict
+from typing import NamedTuple
+
+
+class Outputs(NamedTuple):
+    out: OrderedDict
+
+
+def ordered(params, x):
+    return Outputs(OrderedDict(y=x @ params["Dense_0"]["kernel"]))
+
+
 def task(x):
     def step(w, batch):
         return w - 0.1 * w * jnp.sum(batch), jnp.sum((w * batch) ** 2)
@@ -209,6 +221,10 @@ ANSWERS = [
     (
         "explain {}:model --args=model.npz --a=out.npz --b=out.npz",
         "['out']['y']  identical",
+    ),
+    (
+        "explain {}:ordered --args=model.npz --a=out.npz --b=out.npz",
+        ".out['y']  identical",
     ),
 ]
 
