@@ -95,8 +95,9 @@ def unread(jaxpr: Jaxpr) -> frozenset[int]:
         for atoms in (p.outvars, *(e.invars for e in p.eqns))
         for x in atoms
     }
-    # None is known if JAX has traced a program anew, with other variables.
-    return frozenset() if (made_of_kept & read) - made else frozenset(made - read)
+    if (made_of_kept & read) - made:  # JAX has traced a program anew.
+        return frozenset()
+    return frozenset({*made, *map(id, opened.invars)} - read)
 
 
 def constants(jaxpr: Jaxpr) -> Iterator[Array]:

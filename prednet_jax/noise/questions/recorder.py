@@ -102,8 +102,10 @@ class Watch(Watched):
             self._marks.clear()
             self._left.clear()
             plain, inside = array_paths(arguments)
-            for path, x in zip([*plain, *inside], arrays, strict=True):
-                self._note(f"argument{path}", "argument", x)
+            variables = program.jaxpr.jaxpr.invars
+            names = [f"argument{path}" for path in (*plain, *inside)]
+            for name, x, var in zip(names, arrays, variables, strict=True):
+                self._note(name, "argument", x, unread=id(var) in self._unread)
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
                 self._note(f"constant {i}", "constant", jnp.asarray(x))
             outcome = evaluate(spec or Identity(), key, program, arrays, hooks=self)

@@ -1188,6 +1188,16 @@ def test_values_that_nothing_reads_are_not_listed(in_loop):
     assert not {entry.primitive for entry in report} & {"select_n", "or", "not"}
 
 
+def test_an_argument_that_nothing_reads_is_not_listed():
+    """It came before the fault, and alone where nothing was wrong."""
+    x = jax.random.normal(KEY, (4, 4))
+    known = noise.record(lambda x, mask: x @ x)(x, x > 0)
+    compare = noise.first_difference(lambda x, mask: x @ x, known)
+    assert not compare(KEY, x, x < 0)
+    compare = noise.first_difference(lambda x, mask: 1.03 * (x @ x), known)
+    assert compare(KEY, x, x < 0)[0].primitive == "mul"
+
+
 def test_tools_do_not_look_at_what_nothing_reads():
     """A logarithm, a rounding and a difference that no result needs were listed."""
 
