@@ -2,14 +2,17 @@
 
 Two arrays are paired if they hold the same numbers, whatever their names and axes; of
 several such pairs, the names decide. Weights that one framework keeps in one array and
-another in several (gates, the projections of attention) are paired block by block. The
+another in several (gates, the projections of attention) are paired block by block, and
+two that one framework adds (the biases of a recurrent cell) with their sum. The
 remaining weights are paired by shape, nearness and name, and differ.
 """
 
 import functools
 import hashlib
+import itertools
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -27,6 +30,9 @@ from prednet_jax.noise.types import PyTree
 
 # The largest distance of sorted numbers of equal weights: bfloat16 keeps 8 bits.
 CONTENT = 2.0**-7
+# Arrays of other numbers are paired by the distance of so many of them, since every
+# array is compared with all of its size.
+SAMPLE = 4096
 _EXTREMES = (np.fmax, np.fmin)
 # A weight differs no more than by rounding: in units of the last place of float32.
 ULPS = 4.0 * 2.0**-23
@@ -102,7 +108,7 @@ class Trees(NamedTuple):
         return "\n".join(text)
 
 
-@np.errstate(over="ignore")
+@np.errstate(over="ignore", invalid="ignore")
 def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     """Compares the weights of a port with the weights of its original.
 
@@ -125,7 +131,8 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     place = {name: i for i, name in enumerate(here)}
     rest = (dict(here), dict(there))
     pairs = _pairs(*rest, content=True)
-    pairs += _blocks(*rest) + [(n, t, v, r) for t, n, r, v in _blocks(*rest[::-1])]
+    for some in (_blocks, _sums):
+        pairs += some(*rest) + [(n, t, v, r) for t, n, r, v in some(*rest[::-1])]
     pairs += _pairs(*rest, content=False)
     # Only those that no weight was paired with.
     counters = tuple(n for side in rest for n, x in side.items() if _is_counter(x))
@@ -208,14 +215,29 @@ def _joined(name: str) -> str:
     return "".join(names.canonical(name))
 
 
-def _nearness(v: np.ndarray, r: np.ndarray) -> float:
-    return min(_distances(v, r).values())
+def _nearness(v: np.ndarray, r: np.ndarray, most: float = math.inf) -> float:
+    return min(_distances(v, r, most).values())
 
 
-def _distances(v: np.ndarray, r: np.ndarray) -> dict[layouts.Layout, float]:
-    """Returns the distance in each order of axes that gives `r` the shape of `v`."""
-    fits = layouts.fitting(r, v.shape)
-    return {fit: layouts.distance(fit.arrange(r, v.shape), v) for fit in fits}
+def _distances(
+    v: np.ndarray, r: np.ndarray, most: float = math.inf
+) -> dict[layouts.Layout, float]:
+    """Returns the distance in each order of axes that gives `r` the shape of `v`.
+
+    About `most` numbers are compared.
+    """
+    some, fits = _spaced(v.shape, most), layouts.fitting(r, v.shape)
+    return {
+        fit: layouts.distance(fit.arrange(r, v.shape)[some], v[some]) for fit in fits
+    }
+
+
+def _spaced(shape: Sequence[int], most: float) -> tuple[slice, ...]:
+    """Returns slices of about `most` numbers, evenly spaced along each axis."""
+    steps = [1] * len(shape)
+    while math.prod(n // step for n, step in zip(shape, steps, strict=True)) > most:
+        steps[max(range(len(shape)), key=lambda i: shape[i] / steps[i])] *= 2
+    return tuple(slice(None, None, step) for step in steps)
 
 
 def _pairs(here: Weights, there: Weights, *, content: bool) -> list[_Found]:
@@ -234,7 +256,7 @@ def _pairs(here: Weights, there: Weights, *, content: bool) -> list[_Found]:
     def distance(n: str, t: str) -> float | None:
         v, r = here[n], there[t]
         if not content:
-            return _nearness(v, r)
+            return _nearness(v, r, SAMPLE)
         return _millionths(v, r) if _same_content(v, r) else None
 
     costs = [
@@ -313,6 +335,32 @@ def _extremes(x: np.ndarray, axis: int | None = None) -> np.ndarray:
     real = np.abs(wide) if np.iscomplexobj(wide) else wide
     others = tuple(i for i in range(x.ndim) if i != axis)
     return np.stack([f.reduce(real, others) for f in _EXTREMES])
+
+
+def _sums(whole: Weights, parts: Weights) -> list[_Found]:
+    """Takes the weights that are the sum of two vectors, or a block of such a sum.
+
+    The names of the two, such as `bias_ih_l0` and `bias_hh_l0`, differ in one word.
+    """
+    alike: dict[tuple, list[str]] = {}
+    for t, r in parts.items():
+        words = re.split(r"[^a-zA-Z\d]+", t) if r.ndim == 1 else []
+        for i, word in enumerate(words):
+            if not re.search(r"\d", word) and r.dtype.kind not in "biu":
+                others = *words[:i], i, *words[i + 1 :]
+                alike.setdefault((r.size, *others), []).append(t)
+    added = {
+        f"({a} + {b})": (a, b)
+        for several in alike.values()
+        for a, b in itertools.combinations(several, 2)
+    }
+    sums = {name: parts[a] + parts[b] for name, (a, b) in added.items()}
+    found = _pairs(whole, sums, content=True) + _blocks(whole, sums)
+    for name in added.keys() - sums.keys():
+        for part in added[name]:
+            parts.pop(part, None)
+    parts |= {name: x for name, x in sums.items() if name not in added}
+    return found
 
 
 class _Cut(NamedTuple):
@@ -442,7 +490,13 @@ def _judged(
         atol = 1e-6 * float(np.max(size, initial=0))
 
         def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
-            return bool(np.allclose(x[part], other[part], 1e-5, atol, True))
+            mine, yours = x[part], other[part]
+            # Most changes are refused by some of the numbers.
+            some = _spaced(mine.shape, SAMPLE)
+            return all(
+                np.allclose(a, b, 1e-5, atol, True)
+                for a, b in ((mine[some], yours[some]), (mine, yours))
+            )
 
         hint = array_hint(wide, other, explains) or fitted_hint(wide, other, explains)
     layout = "the same" if order.is_plain else str(order)

@@ -425,3 +425,74 @@ def test_only_weights_of_nearly_equal_extremes_are_sorted(monkeypatch):
     there |= {f"layers.{i}.bias": np.zeros(4) for i in range(50)}
     assert noise.compare_trees(here, there).equal
     assert len(sorted_pairs) < 3 * 50
+
+
+def cell(kinds, *layers):
+    """PyTorch's weights of a recurrent network with 3 gates of 4 units."""
+    rng = np.random.default_rng(3)
+    shapes = {"weight_ih": (12, 5), "weight_hh": (12, 4), "bias_ih": 12, "bias_hh": 12}
+    return {
+        f"rnn.{kind}_{layer}": rng.normal(size=shapes[kind])
+        for layer in layers
+        for kind in kinds
+    }
+
+
+def test_biases_that_a_port_has_added_are_paired_with_their_sum():
+    """PyTorch's recurrent cells have two biases, which others keep as their sum.
+
+    The third gate of a GRU has both.
+    """
+    there = cell(["weight_ih", "weight_hh", "bias_ih", "bias_hh"], "l0")
+    ih, hh = (np.split(there[f"rnn.bias_{kind}_l0"], 3) for kind in ("ih", "hh"))
+    here = {
+        "wi": there["rnn.weight_ih_l0"].T,
+        "wh": there["rnn.weight_hh_l0"].T,
+        **{"ir": ih[0] + hh[0], "iz": ih[1] + hh[1], "in": ih[2], "hn": hh[2]},
+    }
+    report = noise.compare_trees(here, there)
+    assert report.equal
+    sums = {p.name: p.reference for p in report.pairs}
+    assert sums["ir"] == "(rnn.bias_hh_l0[block 0 of 3] + rnn.bias_ih_l0[block 0 of 3])"
+    assert noise.compare_trees(there, here).equal
+    whole = {"wi": here["wi"], "bias": np.concatenate(ih) + np.concatenate(hh)}
+    halves = {k: x for k, x in there.items() if k != "rnn.weight_hh_l0"}
+    assert noise.compare_trees(whole, halves).equal
+    here["ir"] = here["ir"] * 1.02
+    report = noise.compare_trees(here, there)
+    assert report.first.name == "ir"
+    assert not report.equal
+
+
+def test_biases_of_two_layers_are_no_sum():
+    there = cell(["bias_ih", "bias_hh"], "l0", "l0_reverse", "l1", "l1_reverse")
+
+    def added(one, other):
+        return there[f"rnn.bias_ih_{one}"] + there[f"rnn.bias_hh_{other}"]
+
+    layers = ("l0", "l0_reverse", "l1", "l1_reverse")
+    right = {f"bias_{layer}": added(layer, layer) for layer in layers}
+    assert noise.compare_trees(right, there).equal
+    for one, other in (("l0", "l1"), ("l0", "l0_reverse")):
+        crossed = {f"bias_{one}": added(one, other), f"bias_{other}": added(other, one)}
+        report = noise.compare_trees(right | crossed, there)
+        wrong = {p.name for p in report.pairs if p.rung == "beyond"}
+        assert wrong == set(crossed)
+
+
+def test_large_weights_of_other_numbers_are_paired_by_some_of_them(monkeypatch):
+    """Every weight was compared in whole with every other: a large model took hours."""
+    sizes = []
+    distance = trees.layouts.distance
+    monkeypatch.setattr(
+        trees.layouts, "distance", lambda x, y: sizes.append(x.size) or distance(x, y)
+    )
+    here, there = (
+        {f"h{i}": x for i, x in enumerate(np.random.default_rng(k).normal(size=s))}
+        for k, s in enumerate(((6, 200, 100), (6, 100, 200)))
+    )
+    report = noise.compare_trees(here, there)
+    assert [(p.name, p.reference, p.rung) for p in report.pairs] == [
+        (name, name, "beyond") for name in here
+    ]
+    assert sum(size > trees.SAMPLE for size in sizes) == len(here)
