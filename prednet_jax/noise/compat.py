@@ -275,6 +275,15 @@ def automatic(function: Callable, equation: Equation) -> Callable:
     return wrapped
 
 
+def in_one_row(x: Array) -> Array:
+    """Returns the elements of an array, which may be sharded over an explicit mesh."""
+    sharding = jax.typeof(x).sharding
+    if any(sharding.spec):
+        whole = jax.sharding.PartitionSpec()
+        x = jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, whole))
+    return jax.numpy.ravel(x)
+
+
 def weakly_typed(x: Array) -> Array:
     """Returns `x` with a weak type, as Python's numbers have."""
     return _convert_element_type(x, x.dtype, weak_type=True)

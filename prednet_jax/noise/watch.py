@@ -215,7 +215,7 @@ class Watched(Evaluation):
             return row
 
         def whole() -> None:
-            flat = list(map(jnp.ravel, values.values()))
+            flat = list(map(compat.in_one_row, values.values()))
             if max(sizes.values()) <= _PART:
                 jax.debug.callback(note, flat, jnp.int32(0), *place.steps)
                 return

@@ -29,6 +29,7 @@ from prednet_jax.noise.arguments import Outcome
 from prednet_jax.noise.errors import NoiseError, check_draws
 from prednet_jax.noise.leaves import (
     check_no_texts,
+    check_some,
     is_float,
     rms,
     subtract,
@@ -132,6 +133,7 @@ def cancellations(
         first = jax.random.key(0) if key is None else key
         keys = random_bits.split(first, draws)
         call = BoundCall(fn, args, kwargs)
+        check_some(call.program.shapes.result())
         check_no_texts(call.program.shapes.result())
         pair = _Pair(call, noise)
         found = pair.cancelling(keys[0])[:SHOWN]

@@ -413,4 +413,5 @@ def _permutation(params: Params, operands: Values, floats: Sequence[bool]) -> Ar
     if not any(floats[:keys]):
         keys = len(operands)
     positions = lax.broadcasted_iota(jnp.int32, operands[0].shape, axis)
+    positions += jnp.zeros_like(operands[0], jnp.int32)  # Sharded like the operands.
     return lax.sort((*operands, positions), axis, True, keys)[-1]

@@ -25,6 +25,7 @@ from jax import Array
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import coverage
 from prednet_jax.noise.errors import NoiseError, check_draws, number, texts
+from prednet_jax.noise.leaves import check_some
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
@@ -126,6 +127,7 @@ def localize(
     acting = computation_part(spec)
 
     def search(call: BoundCall, key: Array) -> Findings:
+        check_some(call.program.shapes.result())
         entries = coverage(fn, acting)(*call.args, **call.kwargs).perturbed
         *_, other = keys = random_bits.split(key, samples + 1)
         paths = [entry.path for entry in entries]

@@ -10,7 +10,7 @@ from jax import Array
 
 from prednet_jax.noise import quantiles
 from prednet_jax.noise.errors import check_draws
-from prednet_jax.noise.leaves import named_leaves, wide_leaves
+from prednet_jax.noise.leaves import check_some, named_leaves, wide_leaves
 from prednet_jax.noise.loops import LoopError
 from prednet_jax.noise.questions import sampling
 from prednet_jax.noise.questions.nan_search import NotFinite, Search
@@ -124,7 +124,9 @@ def nan_rate(
     noise = sampling.with_routines(rounding() if spec is None else spec)
 
     def measure(call: sampling.BoundCall, key: Array) -> NanRate:
-        plain = wide_leaves(jax.device_get(call.eager()))
+        result = jax.device_get(call.eager())
+        check_some(result)
+        plain = wide_leaves(result)
         clean = None
         if any(_is_worse(x, np.zeros_like(x)) for x in plain):
             clean = first_nan(fn)(*call.args, **call.kwargs)

@@ -289,7 +289,11 @@ class Search(Watched):
             ]
             about = len(self.labels), step, tuple(place.starts), kinds
             self.labels[step.path] = about
-        which = lax.argmax(jnp.ravel(made), 0, np.int32)
+        # No element is cut out of an array, which may be sharded over an explicit mesh.
+        number = jnp.zeros_like(x, np.int32)
+        for axis, size in enumerate(x.shape):
+            number = number * size + lax.broadcasted_iota(np.int32, x.shape, axis)
+        which = jnp.min(jnp.where(made, number, np.iinfo(np.int32).max))
 
         def numbers() -> Array:
             of_finite = jnp.any(made & ~had_any)
@@ -297,8 +301,11 @@ class Search(Watched):
             told += [which // _HALF, which % _HALF]
             for o in floats:
                 same = o.shape == x.shape
-                told.append(jnp.ravel(o)[which] if same else jnp.zeros((), o.dtype))
-                told += [jnp.min(o), jnp.max(o)]
+                here = jnp.zeros(1)
+                if same:
+                    like = o + jnp.zeros_like(x, o.dtype)
+                    here = jnp.where(number == which, like, 0)
+                told += [jnp.sum(here), jnp.min(o), jnp.max(o)]
             return jnp.stack([t.astype(jnp.float32) for t in told])
 
         lax.cond(

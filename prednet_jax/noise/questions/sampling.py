@@ -35,6 +35,7 @@ from prednet_jax.noise.leaves import (
     Leaf,
     Result,
     check_same_structure,
+    check_some,
     describe_leaves,
     named_leaves,
     own_leaves,
@@ -176,10 +177,13 @@ class BoundCall:
     def program(self) -> Traced:
         """The program, traced once, with its jaxpr and the shapes of its outcome.
 
-        It raises a NoiseError if the function changes a mutable array of its caller:
-        each run would start from what the last one left.
+        It raises a NoiseError if the function returns and does nothing, or if it
+        changes a mutable array of its caller: each run would start from what the last
+        one left.
         """
         program = traced(*self.pure())
+        if not program.jaxpr.jaxpr.outvars and not program.jaxpr.effects:
+            check_some(program.shapes.result())
         if any(compat.is_ref(var.aval) for var in program.jaxpr.jaxpr.constvars):
             raise NoiseError(
                 "the function is given a mutable array (jax.Ref), which each run would "

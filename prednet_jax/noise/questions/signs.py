@@ -106,9 +106,9 @@ class _Turned(Evaluation):
         They differ between matrices, which have the numbers `which`, uint32 [].
         """
         for axis in axes:
-            axes_of_index = [i % x.ndim for i in (*range(x.ndim - 2), axis)]
-            bits = which
-            for i in axes_of_index:
+            # Like x, which may be sharded over an explicit mesh.
+            bits = which ^ jnp.zeros_like(x, np.uint32)
+            for i in (*range(x.ndim - 2), axis % x.ndim):
                 index = lax.broadcasted_iota(np.uint32, x.shape, i)
                 bits = random_bits.mix(bits ^ index)
             # The first bit and its opposite, so that each slice turns; then the second.

@@ -409,3 +409,65 @@ def test_what_a_user_applies_is_covered_and_a_loop_is_no_path():
     loop = lambda x: lax.fori_loop(0, 9, lambda i, x: x * x, x)  # noqa: E731
     with pytest.raises(noise.NoiseError, match="0:scan"):
         noise.inject(loop, noise.UlpPerturbation(), only=("0:scan",))(KEY, HALF)
+
+
+def test_arrays_sharded_over_an_explicit_mesh_are_watched_and_turned():
+    """Each ended in an error of JAX: a row, an element or a sign had no sharding."""
+    explicit = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    values = RNG.standard_normal((3, 6, 6)).astype(np.float32)
+    spec = jax.sharding.PartitionSpec("i")
+    rows, columns = spec, jax.sharding.PartitionSpec(None, "i")
+    with jax.set_mesh(explicit):
+        x, y = (
+            jax.device_put(values, jax.sharding.NamedSharding(explicit, s))
+            for s in (rows, columns)
+        )
+        assert noise.first_nan(jnp.log)(x).primitive == "log"
+        recording = noise.record(jnp.tanh)(y)
+        (first, *_) = noise.first_difference(lambda y: jnp.tanh(y * 2), recording)(
+            KEY, y
+        )
+        assert first.primitive == "mul"
+        report = noise.decisions(lambda y: (jnp.round(y), jnp.sort(y, 2)))(KEY, y)
+        assert {entry.primitive for entry in report} == {"round", "sort"}
+
+        def vectors(x):
+            return jnp.linalg.eigh(x)[1]
+
+        here = vectors(x)
+        turned = noise.explain(vectors, here, here * np.float32([1, -1] * 3), draws=2)
+        assert turned(KEY, x).rung == "identical"
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [noise.digits, noise.tolerance, noise.decisions, noise.nan_rate, noise.localize],
+)
+def test_a_function_that_returns_and_changes_nothing_is_refused(tool):
+    """It had no NaN and no decision: it forgot to return its result."""
+    options = (ORDER,) if tool is noise.localize else ()
+
+    def forgets(x):
+        jnp.log(x)
+
+    with pytest.raises(noise.NoiseError, match="the result is None"):
+        tool(forgets, *options)(KEY, jnp.zeros(3))
+    with pytest.raises(noise.NoiseError, match="the result is None"):
+        noise.first_nan(forgets)(jnp.zeros(3))
+
+
+def test_what_measures_results_refuses_a_step_that_changes_a_module_alone():
+    """A step that made every weight NaN had none in 16 runs, and no noise."""
+
+    def step(model):
+        model.kernel[...] = jnp.sqrt(model.kernel[...] - 100)
+
+    model, refused = nnx.Linear(2, 3, rngs=nnx.Rngs(0)), "the result is None"
+    assert noise.first_nan(step)(model).primitive == "sqrt"
+    for measure in (
+        noise.nan_rate(step),
+        noise.localize(step, ORDER),
+        lambda key, model: noise.cancellations(step, key=key)(model),
+    ):
+        with pytest.raises(noise.NoiseError, match=refused):
+            measure(KEY, model)
