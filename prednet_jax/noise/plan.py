@@ -12,10 +12,11 @@ need the size of the axis.
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat, fusion, specs
@@ -79,6 +80,8 @@ class Step:
     Attributes:
         equation: the equation of the jaxpr; the last one in a chain of cotangent sums.
         atoms: the inputs of the equation, or all terms of the chain.
+        salt: the path of the first equation that computes the same of the same values,
+            of which its noise is a hash: XLA computes the two once.
         scope: the named scopes around it, outermost first.
         action: the noise that acts on it; empty for a higher-order equation.
         factors: positions of factors that were converted from integers or booleans.
@@ -96,6 +99,7 @@ class Step:
     within: "tuple[compat.Jaxpr, Step | None]"
     factors: tuple[int, ...] = ()
     counts: bool = False
+    salt: str = ""
     held: tuple[bool, ...] = ()
     bodies: "dict[str, Plan]" = field(default_factory=dict)
 
@@ -148,8 +152,9 @@ class Step:
 class Plan:
     """The noise of one program, an open jaxpr with the values of its constants.
 
-    `path` is the prefix of its equations' paths. `to_draw` are the sums, in this
-    program and in bodies inlined in it, whose orders are drawn together.
+    `path` is the prefix of its equations' paths, and `salt` of those that noise is a
+    hash of. `to_draw` are the sums, in this program and in bodies inlined in it, whose
+    orders are drawn together. `values` name what its results are, as in `_Equal`.
     """
 
     jaxpr: compat.Jaxpr
@@ -158,6 +163,8 @@ class Plan:
     noise: Noise
     steps: Sequence[Step]
     to_draw: Sequence[Step]
+    salt: str
+    values: Sequence[Hashable]
 
     @functools.cached_property
     def elements(self) -> int:
@@ -210,6 +217,22 @@ def plan(
     return _plan(noise, jaxpr)
 
 
+class _Equal(NamedTuple):
+    """Finds equations that compute the same of the same values.
+
+    A value is named by the equation that computes it first, and its position there.
+
+    Attributes:
+        first: by what an equation computes, the path of the first such equation.
+        prefix: the prefix of these paths in one program.
+        given: the names of the program's arguments. Defaults to their variables.
+    """
+
+    first: dict[Hashable, str]
+    prefix: str = ""
+    given: Sequence[Hashable] = ()
+
+
 def _plan(
     noise: Noise,
     jaxpr: compat.Jaxpr,
@@ -217,18 +240,34 @@ def _plan(
     around: Step | None = None,
     readers: Sequence[int] | None = None,
     fractions: Collection[int] = (),
+    equal: _Equal | None = None,
 ) -> Plan:
     """Plans one program, inside the step `around`.
 
     `readers` count for each result, and `fractions` are ids as for `_fractions`.
     """
     opened, consts = compat.open_jaxpr(jaxpr)
+    first, prefix, given = equal or _Equal({})
+    values: dict[Atom, Hashable] = dict(zip(opened.invars, given, strict=False))
+    values.update(zip(opened.constvars, map(id, consts), strict=False))
+
+    def named(atoms: Sequence[Atom]) -> tuple[Hashable, ...]:
+        return tuple(
+            (atom.aval, np.asarray(atom.val).tobytes())
+            if compat.is_literal(atom)
+            else values.get(atom, atom)
+            for atom in atoms
+        )
+
     fractions = _fractions(opened, fractions)
     steps, drawn = _steps(noise, opened, path, around, fractions)
     reads = fusion.readers(opened, readers)
     held = fusion.held([(s.equation, s.atoms, s.action.any) for s in steps], reads)
     for step, hold in zip(steps, held, strict=True):
         equation, step.held = step.equation, hold
+        own, operands = prefix + step.path.removeprefix(path), named(step.atoms)
+        step.salt = first.setdefault(_computed(equation, operands) or own, own)
+        values.update((var, (step.salt, i)) for i, var in enumerate(equation.outvars))
         if step.grid is not None and step.name != "add_any":  # Chains are there.
             drawn.append(step)
         rule = _higher_order_rule(step)
@@ -237,12 +276,29 @@ def _plan(
         counts = [reads[var] for var in equation.outvars] if rule.inlined else None
         with compat.axes_in_scope(rule.axes(equation.params)):
             for label, body in rule.programs(equation).items():
-                inside = f"{step.path}{label}/"
-                given = _handed(equation, body, fractions) if rule.joins else ()
-                step.bodies[label] = _plan(noise, body, inside, step, counts, given)
+                inside, of = f"{step.path}{label}/", _Equal({}, f"{step.salt}{label}/")
+                some: Collection[int] = ()
+                if rule.joins:
+                    some = _handed(equation, body, fractions)
+                    of = of._replace(first=first, given=operands)
+                plan = _plan(noise, body, inside, step, counts, some, of)
+                step.bodies[label] = plan
+                if rule.joins:
+                    values.update(zip(equation.outvars, plan.values, strict=True))
         if rule.inlined:
             drawn += [inner for body in step.bodies.values() for inner in body.to_draw]
-    return Plan(opened, consts, path, noise, steps, drawn)
+    results = named(opened.outvars)
+    return Plan(opened, consts, path, noise, steps, drawn, prefix, results)
+
+
+def _computed(equation: compat.Equation, operands: Hashable) -> Hashable:
+    """Returns what an equation computes of named values, None if it is unknown."""
+    computed = equation.primitive, tuple(equation.params.items()), operands
+    try:
+        hash(computed)
+    except TypeError:
+        return None
+    return None if equation.effects else computed
 
 
 def _steps(

@@ -71,7 +71,7 @@ class Evaluation:
     def first_order(self, call: "Call", words: Words, operands: list) -> list:
         """Returns the results of an equation without programs inside."""
         step, switch = call.step, self.switch(call.step.path)
-        orders = call.drawn.get(step.path)
+        orders = call.drawn.get(step.salt)
         if switch is None or not step.action.any:
             return perturbed(step, words, operands, orders)
         if step.name == "addupdate":
@@ -252,22 +252,22 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
     if order is None or order.granularity == "element" or not plan.to_draw:
         return _NOTHING
     source = words.of(order.schedule)
-    salt = path_salt(plan.path)
-    alike: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
+    salt = path_salt(plan.salt)
+    alike: dict[int, dict[str, tuple[int, ...]]] = {}
     for step in plan.to_draw:
         assert step.action.cut is not None
         assert step.grid is not None
         pieces = step.action.cut.pieces
-        alike.setdefault(pieces, []).append((step.path, step.grid))
+        alike.setdefault(pieces, {})[step.salt] = step.grid
 
     drawn = {}
     for n, grids in sorted(alike.items()):
-        total = sum(math.prod(grid) for _, grid in grids)
+        total = sum(math.prod(grid) for grid in grids.values())
         orders = permutations.draw_orders(source, (total,), n, (*salt, n))
         # Otherwise XLA would repeat the draw in the kernel of each sum.
         flat = materialised(lax.optimization_barrier(orders))
         start = 0
-        for path, grid in grids:
+        for path, grid in grids.items():
             here = random_bits.unfolded(start)
             start += (size := math.prod(grid))
             part = lax.dynamic_slice_in_dim(flat, here[0], size, 1)
@@ -287,7 +287,7 @@ def perturbed(
         return _accumulated(step, words, operands)
     summed_over = equation.params["axes"] if step.name.startswith("psum") else ()
     here = on_device(words, [atom.aval for atom in step.atoms], summed_over)
-    salt, noise = path_salt(step.path)[0], action.results
+    salt, noise = path_salt(step.salt)[0], action.results
     if action.operands is not None:
         operands = [elementwise.round_operand(action.operands, x) for x in operands]
     if noise is not None:
@@ -347,7 +347,7 @@ def _accumulated(
     spec, (ref, addend, *indices) = step.action.results, operands
     assert spec is not None
     pool = on_device(words, [step.atoms[1].aval]).pool(step.elements)
-    salt = path_salt(step.path)[:1]
+    salt = path_salt(step.salt)[:1]
 
     def chosen(noisy: Array, clean: Array) -> Array:
         return noisy if switch is None else jnp.where(switch, noisy, clean)
@@ -366,7 +366,7 @@ def _ordered(step: Step, words: Words, operands: Values, drawn: Array | None) ->
     spec, cut = step.action.order, step.action.cut
     assert spec is not None
     assert cut is not None
-    dtype, salt = step.equation.outvars[0].aval.dtype, path_salt(step.path)
+    dtype, salt = step.equation.outvars[0].aval.dtype, path_salt(step.salt)
     # Indices of a scatter are integers, and do not count.
     narrow = permutations.narrow_type(spec.accumulate, [x.dtype for x in operands])
 

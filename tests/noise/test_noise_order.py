@@ -69,6 +69,40 @@ def test_distribution_agrees_with_brute_force(granularity):
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_what_is_computed_twice_has_the_same_noise(granularity):
+    """XLA computes equal equations once, and routines are functions of their operands.
+
+    Of a sum minus itself noise made a number that is not zero.
+    """
+
+    def polar(x):
+        u, _, vt = jnp.linalg.svd(x[:20])
+        return u[:, :2] @ vt
+
+    def body(carry, _):
+        return carry / 2 + jnp.sum(carry * x, 0), carry
+
+    every = noise.compose(spec(granularity), noise.UlpPerturbation(routines=True))
+    x = jax.random.normal(KEYS[0], (200, 2))
+    sums = lambda x: jnp.sum(x * 1.1, axis=0)  # noqa: E731
+    loop = lambda x: lax.scan(body, x[0], None, length=3)  # noqa: E731
+    for fn in (sums, jax.jit(sums), polar, loop, jax.nn.logsumexp):
+
+        def twice(x, fn=fn):
+            return jax.tree.leaves(fn(x)), jax.tree.leaves(fn(x)), jnp.sum(x * 1.2, 0)
+
+        one, other, _ = noise.inject(twice, every)(KEYS[0], x)
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+    def differently(x):
+        return jnp.sum(x, 0), jnp.sum(x + 0, 0), lax.sub(x, 0 * x), lax.sub(0 * x, x)
+
+    one, other, left, right = noise.inject(differently, every)(KEYS[0], x)
+    assert np.any(one != other)
+    assert np.any(left != -right)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_each_step_of_a_loop_draws_anew_or_not(granularity):
     """`call`: as atomics do. `run`: fixed by the key, at each step and each call."""
 

@@ -417,6 +417,19 @@ def test_what_depends_on_a_basis_has_its_digits_and_a_note():
     assert "no singular values: compare what does not depend" in table.notes[-1]
 
 
+def test_factors_of_one_matrix_have_the_same_signs_in_two_calls():
+    """A polar factor had a note on signs, and its gradient a digit less than it has."""
+    x = jax.random.normal(jax.random.key(1), (6, 4))
+
+    def polar(x):
+        u, vt = (jnp.linalg.svd(x, full_matrices=False)[i] for i in (0, 2))
+        return jnp.sum(jnp.sin(u @ vt))
+
+    table = noise.digits_table(jax.grad(polar))(KEY, x)
+    assert table.rows[0].whole > 5.8
+    assert not any("signs" in note for note in table.notes)
+
+
 def test_random_numbers_are_the_same_in_float64():
     """Gamma numbers had 0.3 digits, since wider types draw other numbers."""
     x = jnp.linspace(0.1, 1.0, 8)
