@@ -346,6 +346,13 @@ def test_errors():
         assert "\n" not in str(raised.value)
 
 
+def test_a_mistake_of_the_function_is_told_of_its_whole_arrays():
+    """As a body of a shard_map it would have parts of them."""
+    run = noise.devices(lambda p, x: x + jnp.ones(7), mesh={"data": 8}, in_specs=SPECS)
+    with pytest.raises(ValueError, match=r"\(64, 12\)"):
+        run(KEY, PARAMS, X)
+
+
 def test_an_argument_without_arrays():
     run = noise.devices(lambda x, y: 2 * x, mesh={"data": 8}, in_specs=SPECS[::-1])
     np.testing.assert_array_equal(run(KEY, X, None), 2 * X)
