@@ -16,7 +16,7 @@ from prednet_jax.noise._inject import evaluate
 from prednet_jax.noise.arguments import array_paths
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
-from prednet_jax.noise.leaves import check_no_texts
+from prednet_jax.noise.leaves import as_array, check_no_texts
 from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.recording import (
     FACTS,
@@ -109,9 +109,17 @@ class Watch(Watched):
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
                 self._note(f"constant {i}", "constant", jnp.asarray(x))
             outcome = evaluate(spec or Identity(), key, program, arrays, hooks=self)
-            out = jax.tree.leaves(outcome)
+            arrays_out = iter(jax.tree.leaves(outcome))
             of_result = program.shapes.result()
             check_no_texts(of_result)
+            # A Python number of the result is in no equation.
+            out = [
+                jnp.asarray(as_array(x))
+                if isinstance(x, _NUMBERS)
+                else next(arrays_out)
+                for x in filter(_is_array, jax.tree.leaves(of_result))
+            ]
+            out += arrays_out
             states = [f"result, the state of argument{path}" for path in inside]
             names = _names("result", of_result, len(out) - len(states)) + states
             for name, x in zip(names, out, strict=True):
@@ -210,6 +218,9 @@ class Watch(Watched):
         return tuple(_recorded(f, parts.get(f["path"], {0: {}})) for f in facts)
 
 
+_NUMBERS = (bool, int, float, complex)
+
+
 def _names(kind: str, tree: PyTree, count: int) -> list[str]:
     """Returns the names of arrays: pytree paths, or numbers if these are unclear."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
@@ -219,7 +230,7 @@ def _names(kind: str, tree: PyTree, count: int) -> list[str]:
 
 def _is_array(x: object) -> bool:
     """Returns whether a value is an array of numbers, not mutable and not a token."""
-    if isinstance(x, bool | int | float | complex | np.ndarray | np.generic):
+    if isinstance(x, (*_NUMBERS, np.ndarray, np.generic)):
         return not isinstance(x, np.ndarray) or x.dtype.kind in "biufcV"
     aval = x if isinstance(x, jax.ShapeDtypeStruct) else getattr(x, "aval", None)
     kind = getattr(aval, "dtype", None)

@@ -336,7 +336,7 @@ def test_what_is_no_recording_is_named(recording, tmp_path):
     with pytest.raises(noise.NoiseError, match=shapes):
         compare(layer, recording, X[:3], W)
     with pytest.raises(noise.NoiseError, match="nothing to record"):
-        noise.record(lambda: 3)()
+        noise.record(lambda: jnp.sin)()
     with pytest.raises(noise.NoiseError, match=r"no/run\.npz.*No such file"):
         recording.save(tmp_path / "no" / "run.npz")
     with pytest.raises(noise.NoiseError, match=r"expected what noise\.record"):
@@ -1209,3 +1209,20 @@ def test_tools_do_not_look_at_what_nothing_reads():
     assert noise.first_nan(fn)(x) is None
     assert not noise.cancellations(fn)(x)
     assert "decisions: 0" in str(noise.decisions(fn, draws=2)(KEY, x))
+
+
+def test_python_numbers_among_results_are_compared_by_name():
+    """A number that differed gave an empty report, and took the names of the others."""
+
+    def results(number, **others):
+        return lambda x: {"number": number, "y": x * np.float32(1.1)} | others
+
+    x = jnp.arange(3.0)
+    recording = noise.record(results(1.5))(x)
+    for fn, paths in (
+        (results(1.5), []),
+        (results(1.7), ["result['number']"]),
+        (results(1.5, count=True), ["result['count']"]),
+    ):
+        report = noise.first_difference(fn, recording)(KEY, x)
+        assert [entry.path for entry in report] == paths
