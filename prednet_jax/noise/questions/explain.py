@@ -266,7 +266,11 @@ def _of_one_program(
     """
     beyond = [i for i, one in enumerate(leaves) if one.rung == "beyond"]
     for name in FORMAT_RUNGS:
-        alike = [i for i, one in enumerate(leaves) if name in one.plausible]
+        alike = [
+            i
+            for i, one in enumerate(leaves)
+            if name in one.plausible and name != observed[i].stored
+        ]
         others = [i for i in beyond if alike and observed[i].excludes(name)]
         if len(others) < max(len(alike), 1):
             continue
@@ -346,6 +350,8 @@ def _causes(observed: ObservedLeaf) -> tuple[list[str], str]:
         return [CASTS, *overlap], note
     if near and not count:
         return [_nearest(now, near, observed.is_plain()), *overlap], note
+    if observed.stored:
+        return [observed.stored], joined(note, f"the result is in {observed.stored}")
     for name, samples, elements in reference.wider(i):
         if samples.holds(now) and not outside(elements).number:
             return [samples.rung], joined(note, name)

@@ -194,8 +194,14 @@ def _cause(
         (x,) = jax.tree.leaves(call.fn(*args, **kwargs))
         return centred(x)
 
-    explained = explain(logits, *map(centred, pair), draws=draws)
-    return explained(key, *call.args, **call.kwargs).leaves[0].rung
+    rungs = []
+    # Where the rows are centred, a rounded result is no longer one.
+    for fn, change in ((logits, centred), (call.fn, lambda x: x)):
+        explained = explain(fn, *map(change, pair), draws=draws)
+        rungs.append(explained(key, *call.args, **call.kwargs).leaves[0].rung)
+        if rungs[-1] != "beyond":
+            break
+    return rungs[-1]
 
 
 def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:

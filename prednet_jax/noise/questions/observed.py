@@ -4,12 +4,15 @@ A format's effect on a leaf is the difference that it makes there. It explains a
 of the observed difference d: 1 - |d - effect|^2 / |d|^2, for either sign of the effect.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Iterator
 
 import numpy as np
+from jax import numpy as jnp
 
-from prednet_jax.noise.leaves import Leaf, equal_elements, rms, subtract
+from prednet_jax.noise.leaves import Leaf, equal_elements, fits_in, rms, subtract
 from prednet_jax.noise.questions.precision import CASTS
 from prednet_jax.noise.questions.reference import (
     FORMAT_RUNGS,
@@ -32,6 +35,15 @@ REPEATED = 0.25
 EXACT = 0.01
 # The largest probability that some sum of effects explains a random difference.
 LUCK = 1e-3
+# So many different numbers tell in which format they are: some like .5 are in all.
+DISTINCT = 16
+# The types in which a result may have been stored, by the names of their rungs.
+STORED = (
+    ("fp16", jnp.float16),
+    ("bf16", jnp.bfloat16),
+    ("fp8", jnp.float8_e4m3fn),
+    ("fp8", jnp.float8_e5m2),
+)
 # A difference whose |cosine| with the value is larger is a factor of the value.
 FACTOR = 0.99
 
@@ -86,6 +98,35 @@ class ObservedLeaf:
         """Returns whether one of the two values is a value without noise."""
         plain = self.without_noise()
         return any(equal_elements(x, p).all() for p in plain for x in self.pair)
+
+    @functools.cached_property
+    def stored(self) -> str:
+        """The format to which one of the two results was rounded, or both, or "".
+
+        Rounding keeps the order of numbers. So each number of a rounded result lies
+        between the rounded ends of the interval that noise gives it here. The other
+        result differs by noise.
+        """
+        plain, flips = self.reference.plain[0][self.i], self.reference.flips
+        if np.iscomplexobj(plain):
+            return ""
+        far = [subtract(x, plain) for x in self.pair]
+        near = [self.noise.outside(x, RATIO_LIMIT, flips).number == 0 for x in far]
+        limit = RATIO_LIMIT * self.noise.limits()
+        for name, kind in STORED:
+            if fits_in(plain, kind):
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                low, high = ((plain + s * limit).astype(kind) * 1.0 for s in (-1, 1))
+            is_rounded = [
+                fits_in(x, kind)
+                and _is_varied(x)
+                and bool(((low <= x) & (x <= high) | self.broken).all())
+                for x in self.pair
+            ]
+            if any(is_rounded) and all(map(operator.or_, is_rounded, near)):
+                return name
+        return ""
 
     def share(self, name: str) -> float:
         """Returns the share of the squared difference that a format explains.
@@ -202,6 +243,12 @@ class ObservedLeaf:
         """Returns whether each element differs by no more than a format's effect."""
         effect = self.effects[name]
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
+
+
+def _is_varied(x: np.ndarray) -> bool:
+    """Returns whether an array has many numbers, or few that mostly differ."""
+    some = np.abs(x[np.isfinite(x) & (x != 0)])
+    return 0 < min(DISTINCT, (some.size + 1) // 2) <= np.unique(some).size
 
 
 def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:

@@ -1020,3 +1020,43 @@ def test_a_small_part_in_bfloat16_is_judged_by_its_own_noise():
     assert noise.explain(fn, right, wrong)(KEY, *args).rung == "beyond"
     reordered = fn(args[0], args[1][:, ::-1], args[2][::-1])
     assert noise.explain(fn, right, reordered)(KEY, *args).rung != "beyond"
+
+
+@pytest.mark.parametrize(
+    ("rung", "dtype"),
+    [("fp16", "float16"), ("bf16", "bfloat16"), ("fp8", "float8_e4m3fn")],
+)
+def test_a_result_that_was_stored_in_a_format_is_named(rung, dtype):
+    """A trainer may write in bfloat16 what a sampler writes in float32."""
+    args = noise_programs.normal(1, 64, 50), noise_programs.normal(2, 6, 64)
+
+    def product(w, x):
+        return {"product": x @ w, "sums": jnp.sum(jnp.sin(x @ w), 1)}
+
+    def stored(result):
+        return jax.tree.map(lambda v: v.astype(dtype).astype(v.dtype), result)
+
+    def rungs(a, b):
+        return noise.explain(product, a, b)(KEY, *args).rung
+
+    y = product(*args)
+    other = noise.inject(product, noise.parse("reduction_order+ulp"))(KEY, *args)
+    for a, b in ((stored(y), y), (y, stored(other)), (stored(y), other)):
+        assert {*rungs(a, b).values()} == {rung}
+    some = {"identical", "order", "rounding", rung}
+    assert {*rungs(stored(other), stored(y)).values()} <= some
+    narrow = jax.tree.map(lambda v: v.astype(dtype), y)
+    assert {*rungs(narrow, y).values()} == {rung}
+    # Most numbers keep their place in the format, and some of many do not.
+    for factor in (1.003, 0.997):
+        changed = jax.tree.map(lambda v, by=factor: v * by, y)
+        assert rungs(stored(changed), y)["product"] == "beyond"
+        assert rungs(stored(y), changed)["product"] == "beyond"
+
+
+def test_zeros_and_ones_are_no_rounded_result():
+    """They are numbers of every format: a hard choice is no rounded softmax."""
+    x = 20 * noise_programs.normal(1, 32, 10)
+    y = jax.nn.softmax(x)
+    for wrong in (jnp.zeros_like(y), jax.nn.one_hot(x.argmax(1), 10)):
+        assert noise.explain(jax.nn.softmax, wrong, y)(KEY, x).rung == "beyond"

@@ -36,6 +36,16 @@ def test_what_noise_makes_is_noise():
     assert report.rung in ("order", "rounding")
 
 
+def test_logits_that_were_stored_in_bfloat16_are_named():
+    stored = PLAIN.astype(jnp.bfloat16)
+    for pair in ((stored, PLAIN), (PLAIN, stored.astype(np.float32))):
+        report = noise.compare_logits(logits, *pair)(KEY, W, X)
+        assert report.ratio.beyond
+        assert report.rung == "bf16"
+    hotter = (1.01 * PLAIN).astype(jnp.bfloat16)
+    assert noise.compare_logits(logits, hotter, PLAIN)(KEY, W, X).rung == "beyond"
+
+
 def test_bfloat16_is_beyond_and_named():
     report = noise.compare_logits(logits, BF16(KEY, W, X), PLAIN)(KEY, W, X)
     assert report.ratio.beyond
