@@ -9,6 +9,7 @@ process_kitti.py of coxlab/prednet writes `X_train.hkl`, uint8 `[T, H, W, C]`, a
 (`SequenceGenerator` of data_utils.py).
 """
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -36,24 +37,42 @@ def load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
 
 
 def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
-    array = _root(path)
-    if not hasattr(array, "dtype") or array.ndim < 3 or array.dtype.kind not in "uif":
-        raise UserError(
-            f"data={path}: an .hkl that holds no frames; expected one array, such as "
-            "the X_train.hkl of process_kitti.py"
-        )
-    part = math.prod(array.chunks or (1,)) * array.dtype.itemsize
-    more = array.nbytes > _RATIO * max(1, array.id.get_storage_size())
-    if array.is_virtual or array.external or part > _PART or more:
-        raise UserError(
-            f"data={path}: its array lies in another file, or is not stored as a whole;"
-            " expected an array as hickle writes it"
-        )
+    import h5py
+
+    with contextlib.ExitStack() as opened:
+        array = _root(opened.enter_context(h5py.File(path, "r")))
+        if (
+            not hasattr(array, "dtype")
+            or array.ndim < 3
+            or array.dtype.kind not in "uif"
+        ):
+            raise UserError(
+                f"data={path}: an .hkl that holds no frames; expected one array, such "
+                "as the X_train.hkl of process_kitti.py"
+            )
+        part = math.prod(array.chunks or (1,)) * array.dtype.itemsize
+        more = array.nbytes > _RATIO * max(1, array.id.get_storage_size())
+        if array.is_virtual or array.external or part > _PART or more:
+            raise UserError(
+                f"data={path}: its array lies in another file, or is not stored as a "
+                "whole; expected an array as hickle writes it"
+            )
+        starts = _starts(path, array)
+        # The array is read later. Only a refused file is closed here.
+        opened.pop_all()
+    return array, starts
+
+
+def _starts(path: Path, array: Any) -> tuple[int, ...] | None:
+    """Returns the first frames of the sequences that a file next to an array names."""
+    import h5py
+
     sources = path.with_name(f"sources_{path.stem.removeprefix('X_')}{path.suffix}")
     if not sources.is_file():
-        return array, None
+        return None
     try:
-        names = np.array(_strings(_root(sources)))
+        with h5py.File(sources, "r") as file:
+            names = np.array(_strings(_root(file)))
     except (UserError, *files.BROKEN) as error:
         raise UserError(
             f"data={path}: {sources.name} next to it is no list of sources "
@@ -68,14 +87,11 @@ def _load(path: Path) -> tuple[Any, tuple[int, ...] | None]:
     errors.log_once(
         f"data={path}: {len(changes) + 1} sequences, as {sources.name} next to it tells"
     )
-    return array, (0, *changes.tolist())
+    return (0, *changes.tolist())
 
 
-def _root(path: Path) -> Any:
-    """Returns the value that an .hkl holds, and leaves the file open."""
-    import h5py
-
-    file = h5py.File(path, "r")
+def _root(file: Any) -> Any:
+    """Returns the value that an open .hkl holds."""
     return _value(file, "data_0" if "data_0" in file else "data")
 
 

@@ -76,9 +76,12 @@ def test_hkl_that_hickle_itself_wrote(version):
 
 def test_no_hkl_is_refused(tmp_path):
     def refused(message):
-        with pytest.raises(UserError, match=message):
+        # While the error is kept, so are the variables of what raised it.
+        with pytest.raises(UserError, match=message) as error:
             open_source(str(tmp_path / "X_a.hkl"), **SIZE)
+        kept.append(error)
 
+    kept = []
     (tmp_path / "X_a.hkl").write_text("none")
     refused(
         r"X_a\.hkl: not a readable \.hkl .*; expected HDF5 of hickle with one array"

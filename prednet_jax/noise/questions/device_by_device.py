@@ -3,8 +3,9 @@
 It is a `vmap` over each axis of the mesh, under the axis's name, so that JAX's own
 rules for mapped axes replace the communication. The work of a device between two
 collectives runs in a loop over the devices (`DeviceByDevice`), with the shapes on a
-real device: hence the same kernels and bits, and the memory of one device at a time.
-Equations keep their places and so their paths; noise is drawn as on real devices.
+real device: hence the same kernels, and the memory of one device at a time. (LLVM may
+vectorise a tanh in another way in a loop, which changes its last bits.) Equations keep
+their places and so their paths; noise is drawn as on real devices.
 """
 
 import math

