@@ -665,8 +665,8 @@ def test_an_argument_with_other_bits_is_listed_however_little_it_differs():
 def test_a_result_a_little_further_than_all_runs_gets_more_runs(monkeypatch):
     """Rows in another order: 13 values on the way were listed, though no result was."""
     draw = np.random.RandomState
-    x, y = draw(15).randn(30, 4), draw(105).randn(30)
-    args = [jnp.asarray(a, jnp.float32) for a in (x, draw(65).randn(4), y)]
+    x, y = draw(25).randn(30, 4), draw(115).randn(30)
+    args = [jnp.asarray(a, jnp.float32) for a in (x, draw(75).randn(4), y)]
 
     def gradient(step):
         def of(x, w, y):
