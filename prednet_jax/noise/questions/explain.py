@@ -387,10 +387,7 @@ def _cause_of_broken(observed: ObservedLeaf) -> str:
     broken, seen = observed.broken, observed.noise.broken
     if float(np.mean(broken)) <= RATIO_LIMIT * float(np.mean(seen)):
         return "rounding"
-    for name, effect in observed.effects.items():
-        if not np.any(broken & np.isfinite(effect)):
-            return name
-    return "beyond"
+    return next(filter(observed.breaks, observed.effects), "beyond")
 
 
 def _between(ratios: Mapping[str, float | None]) -> str:

@@ -60,7 +60,8 @@ class ObservedLeaf:
         difference: the first value minus the second one; 0 where it is broken.
         value: the second value; 0 where it is not finite.
         noise: the noise of the leaf's elements.
-        effects: the differences that formats and casts make in the leaf.
+        effects: the differences that formats and casts make in the leaf; 0 where the
+            leaf is broken.
         ratios: the difference in units of the typical difference (RMS) of each cause;
             None for a cause that does not change the leaf.
         sized: the ratios of the formats and casts whose effect is about as large.
@@ -76,7 +77,7 @@ class ObservedLeaf:
         self.difference = np.where(self.broken, 0, difference)
         self.value = np.where(np.isfinite(y), y, 0)
         self.noise = reference.elements[i]
-        self.effects = {n: effect[i] for n, effect in reference.effects.items()}
+        self.effects = {n: self._known(e[i]) for n, e in reference.effects.items()}
         typical = {n: float(np.median(v)) for n, v in reference.sizes(i).items() if v}
         typical |= {name: rms(effect) for name, effect in self.effects.items()}
         far = rms(self.difference)
@@ -88,6 +89,36 @@ class ObservedLeaf:
         self.sized = {name: r for name, r in ratios.items() if low <= r <= high}
         # Elements, or weights behind them if there are fewer.
         self.weights = min(difference.size, reference.weights)
+
+    def _known(self, effect: np.ndarray) -> np.ndarray:
+        """Returns an effect without the elements that have no finite difference."""
+        return np.where(self.broken, 0, effect)
+
+    def breaks(self, name: str) -> bool:
+        """Returns whether a format or casts make what has no finite difference.
+
+        The value that is finite then differs by noise from the value here, or is about
+        the value without casts if that here is not finite.
+        """
+        reference, noise = self.reference, self.noise
+        plain, effect = reference.plain[0][self.i], reference.effects[name][self.i]
+        if np.any(self.broken & np.isfinite(effect)):
+            return False
+        is_lost = ~np.isfinite(plain)
+        for x in self.pair:
+            known = self.broken & np.isfinite(x)
+            far = np.where(known & ~is_lost, subtract(x, plain), 0)
+            if noise.outside(far, RATIO_LIMIT, reference.flips).number:
+                return False
+            if not np.any(known & is_lost):
+                continue
+            if name != CASTS:
+                return False
+            wide = reference.uncast[self.i][known & is_lost]
+            far = np.abs(subtract(x[known & is_lost], wide))
+            if not np.all(far <= REPEATED * np.abs(wide)):
+                return False
+        return True
 
     def without_noise(self) -> Iterator[np.ndarray]:
         """Yields values without noise; the function is called only if asked for."""
@@ -158,11 +189,12 @@ class ObservedLeaf:
             whole = 0.0
         if whole >= alike:
             return whole, seen
-        parts, compared = self.reference.parts(name, self.i), self._compared()
+        parts = list(map(self._known, self.reference.parts(name, self.i)))
+        compared = self._compared()
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
             return whole, seen
-        together = self.reference.together(name, some, self.i)
+        together = self._known(self.reference.together(name, some, self.i))
         part, least, chance = self._fit(together)
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).

@@ -152,6 +152,12 @@ class NoiseReference:
         """The result of the function itself, not compiled, as arrays."""
         return self._values(self._call.result())
 
+    @functools.cached_property
+    def uncast(self) -> Result:
+        """The result without the casts of the function, which has some."""
+        assert self._own.uncast is not None
+        return self.signs.settled(self._own.uncast(self._key))
+
     def _values(self, result: PyTree) -> Result:
         return self.signs.settled(wide_leaves(result))
 

@@ -1060,3 +1060,33 @@ def test_zeros_and_ones_are_no_rounded_result():
     y = jax.nn.softmax(x)
     for wrong in (jnp.zeros_like(y), jax.nn.one_hot(x.argmax(1), 10)):
         assert noise.explain(jax.nn.softmax, wrong, y)(KEY, x).rung == "beyond"
+
+
+def test_an_overflow_of_a_format_explains_its_infinities_and_no_other_value():
+    x, w = noise_programs.normal(1, 8, 64), noise_programs.normal(2, 64, 10)
+    w = w.at[:, 3].multiply(1e6)
+
+    def product(x, w):
+        return x @ w
+
+    y = product(x, w)
+    there = noise.inject(product, noise.ReducedPrecision("fp16"))(KEY, x, w)
+    assert not np.isfinite(there[:, 3]).any()
+    assert noise.explain(product, there, y)(KEY, x, w).rung == "fp16"
+    for wrong in (y.at[:, 3].set(1.0), y.at[:, 3].multiply(1.5)):
+        assert noise.explain(product, there, wrong)(KEY, x, w).rung == "beyond"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
+def test_casts_that_overflow_hide_no_other_value(dtype):
+    """What the function loses is compared with its value without casts."""
+    x = noise_programs.normal(3, 6, 40)
+
+    def squares(x):
+        return ((1e5 * x).astype(dtype).astype("float32") * x).sum(1)
+
+    lost, wide = squares(x), (1e5 * x * x).sum(1)
+    assert not np.isfinite(lost).any()
+    assert noise.explain(squares, lost, wide)(KEY, x).rung == "casts"
+    for wrong in (wide / 2, jnp.ones_like(wide)):
+        assert noise.explain(squares, lost, wrong)(KEY, x).rung == "beyond"
