@@ -263,10 +263,14 @@ def _plan(
     steps, drawn = _steps(noise, opened, path, around, fractions)
     reads = fusion.readers(opened, readers)
     held = fusion.held([(s.equation, s.atoms, s.action.any) for s in steps], reads)
+    # Orders are drawn for all chains, also for those that `only` leaves alone.
+    chains = {id(step.equation): step for step in drawn}
     for step, hold in zip(steps, held, strict=True):
         equation, step.held = step.equation, hold
-        own, operands = prefix + step.path.removeprefix(path), named(step.atoms)
-        step.salt = first.setdefault(_computed(equation, operands) or own, own)
+        chain = chains.get(id(equation), step)
+        own, operands = prefix + step.path.removeprefix(path), named(chain.atoms)
+        computed = _computed(equation, operands) or own
+        step.salt = chain.salt = first.setdefault(computed, own)
         values.update((var, (step.salt, i)) for i, var in enumerate(equation.outvars))
         if step.grid is not None and step.name != "add_any":  # Chains are there.
             drawn.append(step)

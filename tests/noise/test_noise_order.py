@@ -102,6 +102,27 @@ def test_what_is_computed_twice_has_the_same_noise(granularity):
     assert np.any(left != -right)
 
 
+def test_sums_of_cotangents_alone_have_the_noise_that_they_have_among_all():
+    """Sums that `only` leaves alone shifted the orders of the others."""
+
+    def loss(ws):
+        return sum(jnp.sum(jnp.sin(w) * jnp.tanh(w) * jnp.exp(w) * w) for w in ws)
+
+    ws = list(jax.random.normal(KEYS[0], (3, 50)))
+    gradient, order = jax.grad(loss), spec("tile")
+    entries = noise.coverage(gradient, order)(ws).perturbed
+    paths = [entry.path for entry in entries if entry.primitive == "add_any"]
+    assert len(paths) == 3
+    noisy = noise.inject(gradient, order)(KEYS[0], ws)
+    quiet = noise.inject(gradient, order, only=())(KEYS[0], ws)
+    for path in paths:
+        alone = noise.inject(gradient, order, only=(path,))(KEYS[0], ws)
+        changed = [bool(np.any(x != y)) for x, y in zip(alone, quiet, strict=True)]
+        assert sum(changed) == 1
+        i = changed.index(True)
+        np.testing.assert_array_equal(alone[i], noisy[i])
+
+
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_each_step_of_a_loop_draws_anew_or_not(granularity):
     """`call`: as atomics do. `run`: fixed by the key, at each step and each call."""

@@ -35,7 +35,7 @@ REPEATED = 0.25
 EXACT = 0.01
 # The largest probability that some sum of effects explains a random difference.
 LUCK = 1e-3
-# So many different numbers tell in which format they are: some like .5 are in all.
+# So many different numbers, or digits of some, tell in which format they are.
 DISTINCT = 16
 # The types in which a result may have been stored, by the names of their rungs.
 STORED = (
@@ -151,7 +151,7 @@ class ObservedLeaf:
                 low, high = ((plain + s * limit).astype(kind) * 1.0 for s in (-1, 1))
             is_rounded = [
                 fits_in(x, kind)
-                and _is_varied(x)
+                and _has_digits(x)
                 and bool(((low <= x) & (x <= high) | self.broken).all())
                 for x in self.pair
             ]
@@ -277,10 +277,16 @@ class ObservedLeaf:
         return self.noise.within_effect(self.difference, effect, ELEMENT_RATIO)
 
 
-def _is_varied(x: np.ndarray) -> bool:
-    """Returns whether an array has many numbers, or few that mostly differ."""
-    some = np.abs(x[np.isfinite(x) & (x != 0)])
-    return 0 < min(DISTINCT, (some.size + 1) // 2) <= np.unique(some).size
+def _has_digits(x: np.ndarray) -> bool:
+    """Returns whether the different numbers of an array tell in which format they are.
+
+    Numbers such as 3 and 0.25 are in all formats. The binary digits of the others are
+    counted, from the third digit of each.
+    """
+    some = np.unique(np.abs(x[np.isfinite(x) & (x != 0)]).astype(float))
+    whole = np.ldexp(np.frexp(some)[0], 24).astype(int)
+    digits = 24 - np.log2(whole & -whole)
+    return np.maximum(digits - 2, 0).sum() >= DISTINCT
 
 
 def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:

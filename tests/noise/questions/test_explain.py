@@ -1031,7 +1031,7 @@ def test_a_result_that_was_stored_in_a_format_is_named(rung, dtype):
     args = noise_programs.normal(1, 64, 50), noise_programs.normal(2, 6, 64)
 
     def product(w, x):
-        return {"product": x @ w, "sums": jnp.sum(jnp.sin(x @ w), 1)}
+        return {"product": x @ w, "sums": jnp.sum(jnp.sin(x @ w), 0)}
 
     def stored(result):
         return jax.tree.map(lambda v: v.astype(dtype).astype(v.dtype), result)
@@ -1090,3 +1090,18 @@ def test_casts_that_overflow_hide_no_other_value(dtype):
     assert noise.explain(squares, lost, wide)(KEY, x).rung == "casts"
     for wrong in (wide / 2, jnp.ones_like(wide)):
         assert noise.explain(squares, lost, wrong)(KEY, x).rung == "beyond"
+
+
+@pytest.mark.parametrize("values", [[1], [1, 2, 3, 4], np.arange(1, 17), [1, 0, 0, 1]])
+def test_few_round_numbers_are_no_rounded_result(values):
+    """They are in every format: a wrong factor of 1.03 was said to be fp8."""
+    right = jnp.asarray(values, jnp.float32)
+    fn = lambda x: x * np.float32(1.03)  # noqa: E731
+    assert noise.explain(fn, right, fn(right))(KEY, right).rung == "beyond"
+
+
+def test_ten_logits_that_were_stored_in_bfloat16_are_named():
+    y = noise_programs.normal(1, 10)
+    fn = lambda x: x * np.float32(1.03)  # noqa: E731
+    stored = fn(y).astype(jnp.bfloat16)
+    assert noise.explain(fn, stored, fn(y))(KEY, y).rung == "bf16"
