@@ -14,6 +14,7 @@ from jax import lax
 from prednet_jax import noise
 from prednet_jax.noise import random_bits
 from prednet_jax.noise.order import permutations
+from prednet_jax.noise.plan import plan
 
 GRANULARITIES = ("shared", "tile", "element")
 KEYS = jax.random.split(jax.random.key(7), 12)
@@ -100,6 +101,35 @@ def test_what_is_computed_twice_has_the_same_noise(granularity):
     one, other, left, right = noise.inject(differently, every)(KEYS[0], x)
     assert np.any(one != other)
     assert np.any(left != -right)
+
+
+def test_only_what_computes_the_same_has_one_salt():
+    """Parameters, literals, constants and what a mutable array holds are a part of it.
+
+    A call is what its body computes.
+    """
+    x, one, two = jnp.arange(3.0), np.ones(3, np.float32), np.ones(3, np.float32)
+
+    def reads(x):
+        ref = jax.new_ref(x)
+        first = ref[...]
+        ref[...] = x + 1
+        return first, ref[...]
+
+    def calls(x):
+        return jnp.sin(jax.jit(lambda x: x * 2)(x)), jnp.sin(x * 2)
+
+    for name, count, fn in (
+        ("cumsum", 2, lambda x: (lax.cumsum(x), lax.cumsum(x, reverse=True))),
+        ("mul", 2, lambda x: (x * 1.1, x * 1.2)),
+        ("mul", 2, lambda x: (x * one, x * two)),
+        ("get", 2, reads),
+        ("sin", 1, calls),
+    ):
+        planned = plan(jax.make_jaxpr(fn)(x), noise.UlpPerturbation())
+        salts = [step.salt for step in planned.walk() if step.name == name]
+        assert len(salts) == 2
+        assert len(set(salts)) == count
 
 
 def test_sums_of_cotangents_alone_have_the_noise_that_they_have_among_all():

@@ -64,7 +64,7 @@ class _Turned(Evaluation):
         """Turns what Q is multiplied by, where the product has the columns of Q."""
         if call.step.name == "ormqr" and not _turns_result(call.step):
             reflectors, taus, x = operands
-            turned = self._turned(x, _axes_of_product(call.step), _hash(taus))
+            turned = self._turned(x, _axes_of_product(call.step), _hash(taus, 1))
             operands = [reflectors, taus, turned]
         return super().first_order(call, words, operands)
 
@@ -77,14 +77,15 @@ class _Turned(Evaluation):
             return results
         # The factors of one matrix have the same signs, whichever calls return them.
         # Reflectors and their factors, the taus, stand for the matrix.
-        results, matrix = list(results), operands[0]
+        results, matrix, rank = list(results), operands[0], 2
         if step.name in ("householder_product", "ormqr"):
-            matrix = operands[1]
+            matrix, rank = operands[1], 1
         elif step.name in _STORES_REFLECTORS:
-            matrix = results[-1]
-        which = _hash(matrix)
+            matrix, rank = results[-1], 1
+        which = _hash(matrix, rank)
         if step.name in BASES:
-            others = in_another_basis(step.name, results, which)
+            first = jnp.sum(which, dtype=np.uint32)
+            others = in_another_basis(step.name, results, first)
             results = [
                 jnp.where(self.other, x, y)
                 for x, y in zip(others, results, strict=True)
@@ -103,14 +104,13 @@ class _Turned(Evaluation):
     def _turned(self, x: Array, axes: Sequence[int], which: Array) -> Array:
         """Returns an array with a random half of the slices of its axes turned.
 
-        They differ between matrices, which have the numbers `which`, uint32 [].
+        They differ between matrices, which have the numbers `which`, uint32 [...].
         """
         for axis in axes:
             # Like x, which may be sharded over an explicit mesh.
-            bits = which ^ jnp.zeros_like(x, np.uint32)
-            for i in (*range(x.ndim - 2), axis % x.ndim):
-                index = lax.broadcasted_iota(np.uint32, x.shape, i)
-                bits = random_bits.mix(bits ^ index)
+            bits = which[..., None, None] ^ jnp.zeros_like(x, np.uint32)
+            index = lax.broadcasted_iota(np.uint32, x.shape, axis % x.ndim)
+            bits = random_bits.mix(bits ^ index)
             # The first bit and its opposite, so that each slice turns; then the second.
             first = jnp.asarray(self.first, jnp.uint32)
             turns = (bits >> (first // 2)) % 2 == first % 2
@@ -118,15 +118,16 @@ class _Turned(Evaluation):
         return x
 
 
-def _hash(x: Array) -> Array:
-    """Returns a number made of the bits of an array, uint32 []."""
-    total = jnp.zeros((), jnp.uint32)
+def _hash(x: Array, axes: int) -> Array:
+    """Returns numbers made of the bits of the last axes of an array, uint32 [...]."""
+    total, lead = jnp.zeros((), jnp.uint32), x.ndim - axes
     for part in [x.real, x.imag] if jnp.iscomplexobj(x) else [x]:
         bits = lax.bitcast_convert_type(part, jnp.uint32)
-        for axis in range(bits.ndim):
+        for axis in range(lead, bits.ndim):
             index = lax.broadcasted_iota(np.uint32, bits.shape, axis)
             bits = random_bits.mix(bits ^ index)
-        total = random_bits.mix(total ^ jnp.sum(bits, dtype=jnp.uint32))
+        inner = tuple(range(lead, bits.ndim))
+        total = random_bits.mix(total ^ jnp.sum(bits, inner, dtype=jnp.uint32))
     return total
 
 

@@ -300,6 +300,7 @@ def test_each_factorization_has_signs_of_its_own(fn, vectors, components):
     [
         lambda m: jnp.linalg.svd(m)[0] @ jnp.linalg.svd(m)[2],
         lambda m: jnp.linalg.solve(jnp.linalg.qr(m)[1], jnp.linalg.qr(m)[0].T),
+        lambda m: jnp.linalg.svd(jnp.stack([m + 1, m]))[0][1] @ jnp.linalg.svd(m)[2],
     ],
 )
 def test_two_calls_with_one_matrix_have_the_same_signs(fn):
