@@ -100,7 +100,9 @@ def repeat_lost_interrupts() -> None:
         # A while later, when the callback has returned.
         again = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
         again.daemon = True
-        again.start()
+        # Another one may come while this waits for the thread: one is repeated.
+        with contextlib.suppress(KeyboardInterrupt):
+            again.start()
 
     sys.unraisablehook = repeat
 

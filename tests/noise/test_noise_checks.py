@@ -37,8 +37,9 @@ def checked(kind):
     """A function whose check fails under noise only."""
 
     def fn(x):
-        gain = (x * 3.0) / (x * 3.0)
-        return CHECKS[kind](jnp.sin(x) * gain, jnp.any(gain != 1.0))
+        # Noise moves the two products apart, and the quotient from 2.
+        gain = (x * 3.0) / (x * 1.5)
+        return CHECKS[kind](jnp.sin(x) * gain, jnp.any(gain != 2.0))
 
     return fn
 
