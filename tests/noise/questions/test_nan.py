@@ -397,3 +397,8 @@ def test_a_nan_that_a_reference_holds_has_the_line_that_made_it():
         return jax.new_ref(x)[...] * 2
 
     assert noise.first_nan(held)(np.float32([np.nan, 1])).primitive == "argument"
+
+
+def test_the_first_of_several_elements_is_shown_at_its_place():
+    x = jnp.arange(12.0).reshape(3, 4).at[1, 2].set(-7).at[2, 1].set(-9)
+    assert "2 elements of -7 at [1, 2]" in str(noise.first_nan(jnp.sqrt)(x))
