@@ -5,9 +5,10 @@
 to compute once. `run` evaluates a plan; `coverage` prints one.
 
 A path names an equation, such as `3:scan/0:dot_general`: the positions and primitives
-of the equations around it, then its own. Noise is a hash of the path, so paths must
-never change. A plan is made while the program is traced, because sums over a mesh axis
-need the size of the axis.
+of the equations around it, then its own. Noise is a hash of the path of the first
+equation that computes the same (`Step.salt`), so paths must never change. A plan is
+made while the program is traced, because sums over a mesh axis need the size of the
+axis.
 """
 
 import functools
