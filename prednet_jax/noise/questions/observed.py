@@ -35,15 +35,14 @@ REPEATED = 0.25
 EXACT = 0.01
 # The largest probability that some sum of effects explains a random difference.
 LUCK = 1e-3
-# So many different numbers, or digits of some, tell in which format they are.
-DISTINCT = 16
-# The types in which a result may have been stored, by the names of their rungs.
-STORED = (
-    ("fp16", jnp.float16),
-    ("bf16", jnp.bfloat16),
-    ("fp8", jnp.float8_e4m3fn),
-    ("fp8", jnp.float8_e5m2),
-)
+# So many binary digits, after the second of each number, tell in which format it is.
+DIGITS = 16
+# Formats narrower than float32, the finest first, by the names of their rungs.
+NARROW = {
+    np.dtype(np.float16): "fp16",
+    np.dtype(jnp.bfloat16): "bf16",
+    **{np.dtype(getattr(jnp, n)): "fp8" for n in ("float8_e4m3fn", "float8_e5m2")},
+}
 # A difference whose |cosine| with the value is larger is a factor of the value.
 FACTOR = 0.99
 
@@ -144,7 +143,7 @@ class ObservedLeaf:
         far = [subtract(x, plain) for x in self.pair]
         near = [self.noise.outside(x, RATIO_LIMIT, flips).number == 0 for x in far]
         limit = RATIO_LIMIT * self.noise.limits()
-        for name, kind in STORED:
+        for kind, name in NARROW.items():
             if fits_in(plain, kind):
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
@@ -286,7 +285,7 @@ def _has_digits(x: np.ndarray) -> bool:
     some = np.unique(np.abs(x[np.isfinite(x) & (x != 0)]).astype(float))
     whole = np.ldexp(np.frexp(some)[0], 24).astype(int)
     digits = 24 - np.log2(whole & -whole)
-    return np.maximum(digits - 2, 0).sum() >= DISTINCT
+    return np.maximum(digits - 2, 0).sum() >= DIGITS
 
 
 def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:

@@ -344,7 +344,8 @@ def _sums(whole: Weights, parts: Weights) -> list[_Found]:
     """
     alike: dict[tuple, list[str]] = {}
     for t, r in parts.items():
-        words = re.split(r"[^a-zA-Z\d]+", t) if r.ndim == 1 else []
+        is_vector = r.ndim == 1 and r.size > 1
+        words = re.split(r"[^a-zA-Z\d]+", t) if is_vector else []
         for i, word in enumerate(words):
             if not re.search(r"\d", word) and r.dtype.kind not in "biu":
                 others = *words[:i], i, *words[i + 1 :]

@@ -28,22 +28,18 @@ from prednet_jax.noise.leaves import (
 from prednet_jax.noise.questions import hints
 from prednet_jax.noise.questions.distances import NoiseEffect
 from prednet_jax.noise.questions.explain import explain
-from prednet_jax.noise.questions.observed import DISTINCT
+from prednet_jax.noise.questions.observed import NARROW
 from prednet_jax.noise.questions.sampling import BoundCall, draw_keys, with_routines
 from prednet_jax.noise.questions.segments import Program
 from prednet_jax.noise.questions.widening import widened_program
 from prednet_jax.noise.specs import NoiseSpec
 
-# Formats narrower than float32, the finest first, by the names of their rungs.
-NARROW = {
-    np.dtype(np.float16): "fp16",
-    np.dtype(jnp.bfloat16): "bf16",
-    **{np.dtype(getattr(jnp, n)): "fp8" for n in ("float8_e4m3fn", "float8_e5m2")},
-}
 # A value is too narrow if it is so many times nearer to the reference in float32.
 NARROWER = 8.0
-# In which a reference may be recorded, the one of the fewest digits first.
+# In which a reference may be recorded, the one of the fewest digits first, and how many
+# numbers tell it: some like .5 are in every format.
 _FORMATS = {kind: NARROW[kind] for kind in map(np.dtype, (jnp.bfloat16, np.float16))}
+_DISTINCT = 16
 # For each value the differences that noise makes in it, in float64.
 Drawn = Mapping[int, list[np.ndarray]]
 _NOTHING: Mapping[int, Callable] = MappingProxyType({})
@@ -147,7 +143,7 @@ class SubstitutedValues:
                 for i in exact.keys() & set(beyond)
                 if not fits_in(self.plain[i], kind)
             ]
-            if shown and np.unique(np.concatenate(shown)).size >= DISTINCT:
+            if shown and np.unique(np.concatenate(shown)).size >= _DISTINCT:
                 found = dict.fromkeys(exact, kind) | found
         return found | {i: x.dtype for i, x in floats.items() if x.dtype in _FORMATS}
 

@@ -478,6 +478,17 @@ def test_biases_of_two_layers_are_no_sum():
         report = noise.compare_trees(right | crossed, there)
         wrong = {p.name for p in report.pairs if p.rung == "beyond"}
         assert wrong == set(crossed)
+    both = {"bias": there["rnn.bias_ih_l0"] + there["rnn.bias_ih_l1"]}
+    two = {name: there[name] for name in ("rnn.bias_ih_l0", "rnn.bias_ih_l1")}
+    assert not noise.compare_trees(both, two).equal
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_numbers_that_are_no_bias_have_no_sum(kind):
+    """1 + 2 is 3 by chance."""
+    size = 1 if kind == np.float32 else 3
+    there = {"a.x": np.full(size, 1, kind), "a.y": np.full(size, 2, kind)}
+    assert not noise.compare_trees({"z": np.full(size, 3, kind)}, there).equal
 
 
 def test_large_weights_of_other_numbers_are_paired_by_some_of_them(monkeypatch):
