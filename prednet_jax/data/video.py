@@ -51,14 +51,15 @@ _RUNNING: weakref.WeakValueDictionary[int, "Video"] = weakref.WeakValueDictionar
 
 
 def open_video(path: Path, fit: Fit) -> FrameSource:
-    """Opens the first track of a video; a rotation in its header is not applied."""
+    """Opens the first track of a video, turned as its header says."""
     name = str(path)
     video = Video(path, fit)
     video.read(0, 1)  # Refuses at once a frame size that does not fit.
     if video.bits > 8:
         errors.log_line(f"data={name}: {video.bits} bits a channel are reduced to 8")
+    identity = {"file": video.file.content} | ({"turned": True} if video.turned else {})
     source = video.fit.source(
-        name, video.length, (0,), video.read, reader="video", file=video.file.content
+        name, video.length, (0,), video.read, reader="video", **identity
     )
     if not video.rate or video.rate < _FAST:
         return source
@@ -74,7 +75,7 @@ class Video:
     def __init__(self, path: Path, fit: Fit):
         import av
 
-        self._path, self.bits = path, 0
+        self._path, self.bits, self.turned = path, 0, False
         self.file = files.Unchanged(path, functools.partial(files.digest, path))
         self._errors: Any = (av.FFmpegError, OSError, IndexError)
         try:
@@ -121,7 +122,12 @@ class Video:
                 f"data={self._path}: frame {number} has transparent pixels; accepted "
                 "are opaque videos, so put it onto a background first"
             )
-        return frame.to_ndarray(format="rgb24")
+        picture = frame.to_ndarray(format="rgb24")
+        if (matrix := frame.side_data.get("DISPLAYMATRIX")) is None:
+            return picture
+        turned = _turned(picture, np.frombuffer(matrix, np.int32))
+        self.turned |= turned is not picture
+        return turned
 
     def _decode(self, wanted: int) -> Any:
         try:
@@ -145,6 +151,22 @@ class Video:
             f"decoded ({reason}); accepted is a whole file: encode it again, or cut it "
             "before that frame"
         )
+
+
+def _turned(picture: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Returns `[h, w, 3]` as a display matrix of nine numbers places it.
+
+    The pixel (x, y) belongs at (a x + c y, b x + d y), with y downwards (ISO/IEC
+    14496-12, 8.3.2). Angles that are no multiple of 90 degrees are not applied.
+    """
+    a, b, _, c, d = matrix[:5]
+    if a == d == 0 and b and c:
+        picture, a, d = picture.transpose(1, 0, 2), c, b
+    elif b or c:
+        return picture
+    if a < 0:
+        picture = picture[:, ::-1]
+    return picture[::-1] if d < 0 else picture
 
 
 def _index(path: Path) -> tuple[int, list[int], float | None]:

@@ -40,7 +40,7 @@ def numbers(frames):
     return (bars @ (1 << np.arange(6))).tolist()
 
 
-def write_video(path, codec, options, count=COUNT, pix_fmt="yuv420p"):
+def write_video(path, codec, options, count=COUNT, pix_fmt="yuv420p", draw=picture):
     with av.open(str(path), "w") as container:
         try:
             stream = container.add_stream(codec, rate=25)
@@ -50,7 +50,7 @@ def write_video(path, codec, options, count=COUNT, pix_fmt="yuv420p"):
         stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else pix_fmt
         stream.options = options
         for i in range(count):
-            frame = av.VideoFrame.from_ndarray(picture(i), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(draw(i), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
@@ -192,3 +192,37 @@ def test_a_fast_film_is_said(videos):
     assert smaller.done.endswith("; 25 frames a second (--every=N reads every Nth)")
     slower = open_source(str(videos["mpeg4.avi"]), height=HEIGHT, width=WIDTH, every=3)
     assert numbers(slower.read(0, 4)) == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("quarters", range(4))
+def test_videos_are_turned_as_their_header_says(tmp_path, quarters, mirrored):
+    """Telephones mark upright videos as turned; players turn them, clockwise."""
+
+    def dark_at_the_top(i):
+        rows = np.linspace(0.3, 1, HEIGHT)[:, None, None]
+        return (picture(i) * rows).astype(np.uint8)
+
+    plain = tmp_path / "plain.mp4"
+    write_video(plain, "mpeg4", {}, count=9, draw=dark_at_the_top)
+    # The matrix [a b u; c d v; x y w] takes (x, y) to (a x + c y, b x + d y).
+    turn = np.linalg.matrix_power([[0, 1], [-1, 0]], quarters)
+    if mirrored:
+        turn = np.array([[-1, 0], [0, 1]]) @ turn
+    content = bytearray(plain.read_bytes())
+    start = content.index(b"tkhd") + 44
+    matrix = np.frombuffer(content, ">i4", 9, start).copy()
+    assert matrix.reshape(3, 3)[:2, :2].tolist() == [[65536, 0], [0, 65536]]
+    matrix.reshape(3, 3)[:2, :2] = 65536 * turn
+    content[start : start + 36] = matrix.tobytes()
+    turned = tmp_path / "turned.mp4"
+    turned.write_bytes(content)
+
+    sizes = (WIDTH, HEIGHT) if quarters % 2 else (HEIGHT, WIDTH)
+    expected = open_source(str(plain), **SIZE).read(0, 9)
+    if mirrored:
+        expected = expected[:, :, ::-1]
+    expected = np.rot90(expected, -quarters, (1, 2))
+    source = open_source(str(turned), height=sizes[0], width=sizes[1])
+    np.testing.assert_array_equal(source.read(0, 9), expected)
+    np.testing.assert_array_equal(source.read(3, 4), expected[3:4])
