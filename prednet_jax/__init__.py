@@ -71,9 +71,9 @@ def __getattr__(name: str) -> Any:
         if (said := errors.missing_extra(error)) is None:
             raise
         raise ModuleNotFoundError(said, name=error.name) from error
-    found = getattr(module, name) if name in _DEFINED_IN else module
-    globals()[name] = found
-    return found
+    value = getattr(module, name) if name in _DEFINED_IN else module
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

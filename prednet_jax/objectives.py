@@ -107,8 +107,8 @@ def error_loss(
     chosen = _layer_weights(config, layer_weights)
     prednet.check_time(frames, 2)
     prednet.check_frames(params, config, frames, None)
-    found, _ = prednet.outputs(params, config, frames, ("error",))
-    errors = found["error"]  # [T, B, L]
+    outputs, _ = prednet.outputs(params, config, frames, ("error",))
+    errors = outputs["error"]  # [T, B, L]
     weights = jnp.asarray(chosen, errors.dtype)
     return (errors[1:] @ weights).mean(axis=1).sum() / (len(errors) - 1)
 

@@ -117,17 +117,17 @@ def launched() -> Launched | None:
     for name, mark, count, number in _LAUNCHERS:
         if mark in os.environ and number in os.environ:
             total = int(os.environ[count]) if count else None
-            here = Launched(name, total, int(os.environ[number]))
-            return None if total == 1 else here
+            launch = Launched(name, total, int(os.environ[number]))
+            return None if total == 1 else launch
     return None
 
 
-def join_launched(found: Launched) -> None:
+def join_launched(launch: Launched) -> None:
     """Joins the processes that a launcher started, which `jax.distributed` detects.
 
     Call it before any array is made. Waits until all have joined.
     """
-    _join(f"processes of {found.launcher}", cluster_detection_method=found.launcher)
+    _join(f"processes of {launch.launcher}", cluster_detection_method=launch.launcher)
 
 
 def join_processes(coordinator: str, count: int, number: int) -> None:
@@ -217,8 +217,8 @@ def set_xla_flags() -> None:
     flags = os.environ.get("XLA_FLAGS", "").strip()
     if flags and not flags.startswith("-"):
         return
-    known = _XLA_FLAGS | (_GPU_FLAGS if gpu_found() else {})
-    for name, (value, without) in known.items():
+    defaults = _XLA_FLAGS | (_GPU_FLAGS if gpu_found() else {})
+    for name, (value, without) in defaults.items():
         if name not in flags and jax.__version_info__ < without:
             flags = f"{flags} {name}={value}".strip()
     os.environ["XLA_FLAGS"] = flags

@@ -117,7 +117,7 @@ class _Film:
             digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
-    def _read(self, place: Any) -> np.ndarray:
+    def _read(self, index: Any) -> np.ndarray:
         """Reads a part of the array."""
         problem = f"data={self._path}: a part of its array is broken"
         mapped = getattr(self._array, "base", None)
@@ -125,19 +125,19 @@ class _Film:
         if isinstance(mapped, mmap.mmap) and mapped.size() < len(mapped):
             raise UserError(f"{problem} (the file was cut); expected a whole file")
         with files.broken_as(problem, "; expected a whole file"):
-            return self._array[place]
+            return self._array[index]
 
     def _frame(self, index: int) -> np.ndarray:
         """Returns a frame uint8 `[H, W, C]`."""
-        place = dict(zip("NT", divmod(index, self._steps), strict=True))
-        chosen = tuple(place.get(axis, slice(None)) for axis in self._layout)
+        indices = dict(zip("NT", divmod(index, self._steps), strict=True))
+        chosen = tuple(indices.get(axis, slice(None)) for axis in self._layout)
         if type(self._array) is np.ndarray:
             picture = self._read(chosen)
         else:  # It is read from the file here, and has to be what was checked.
             self._file.check()
             picture = np.array(self._read(chosen))
             self._file.check()
-        axes = [axis for axis in self._layout if axis not in place]
+        axes = [axis for axis in self._layout if axis not in indices]
         if "C" not in axes:
             picture, axes = picture[..., None], [*axes, "C"]
         picture = picture.transpose([axes.index(axis) for axis in "HWC"])

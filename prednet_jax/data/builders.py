@@ -72,7 +72,7 @@ def prepare(name: str, source: Path, folder: Path, progress: Progress = iter) ->
         raise UserError(f"{source}: {files.reason(error)}") from error
 
 
-def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
+def kitti(source: Path, folder: Path, progress: Progress = iter) -> None:
     """Cuts camera image_03 of each recording, as process_im in process_kitti.py does.
 
     Pictures are scaled to the height with Pillow's bilinear filter, and the middle
@@ -87,7 +87,7 @@ def kitti(source: Path, made: Path, progress: Progress = iter) -> None:
         raise FileNotFoundError("image_03/data/*.png")
     pictures = [(drive, name) for drive, names in recordings.items() for name in names]
     for drive, name in progress(pictures):
-        target = made / KITTI_HELD_OUT.get(drive, "train") / drive
+        target = folder / KITTI_HELD_OUT.get(drive, "train") / drive
         target.mkdir(parents=True, exist_ok=True)
         with Image.open(name) as image:
             across = round(_HEIGHT / image.height * image.width)

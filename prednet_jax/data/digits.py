@@ -71,8 +71,8 @@ def open_stills(
     def frames(start: int, stop: int) -> np.ndarray:
         out = np.empty((stop - start, height, width, channels), np.uint8)
         for i, frame in zip(range(start, stop), out, strict=True):
-            lap, place = divmod(i, stills.total)
-            picture = scaled(stills.picture(int(order(lap)[place])), height, width)
+            lap, rank = divmod(i, stills.total)
+            picture = scaled(stills.picture(int(order(lap)[rank])), height, width)
             frame[:] = to_channels(picture[..., None], channels)
         return out
 

@@ -161,8 +161,8 @@ def thinned(source: FrameSource, every: int) -> FrameSource:
     def frames(start: int, stop: int) -> np.ndarray:
         index = np.arange(start, stop)
         sequence = np.searchsorted(ends, index, "right")
-        places = begins[sequence] + (index - (ends - lengths)[sequence]) * every
-        parts = [source.read(place, place + 1) for place in places.tolist()]
+        indices = begins[sequence] + (index - (ends - lengths)[sequence]) * every
+        parts = [source.read(i, i + 1) for i in indices.tolist()]
         return np.concatenate(parts) if parts else source.read(0, 0)
 
     return dataclasses.replace(
@@ -266,8 +266,8 @@ class Fit:
         own, size = self.original, (self.height, self.width)
         if own is None or (own == size and not self.mixed):
             return ""
-        others = "; others differ" if self.mixed else ""
-        pictures = f"pictures of {own[1]}x{own[0]} (width x height{others})"
+        exceptions = "; others differ" if self.mixed else ""
+        pictures = f"pictures of {own[1]}x{own[0]} (width x height{exceptions})"
         shown = f"{self.width}x{self.height}"
         if self.crop in SCALES:
             before, after = own[1] / own[0], self.width / self.height
@@ -277,10 +277,10 @@ class Fit:
                 f"{pictures}, scaled to {shown}: width over height changes from "
                 f"{before:.3g} to {after:.3g}"
             )
-        left = 100 * self.height * self.width / (own[0] * own[1])
-        whole = "the first" if self.mixed else "a picture"
+        share = 100 * self.height * self.width / (own[0] * own[1])
+        picture = "the first" if self.mixed else "a picture"
         return (
-            f"{pictures}, of which {shown} is cut out, {left:.3g} % of {whole}; "
+            f"{pictures}, of which {shown} is cut out, {share:.3g} % of {picture}; "
             "--crop=antialias scales the whole"
         )
 

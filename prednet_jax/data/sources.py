@@ -184,12 +184,12 @@ def open_split(
             raise UserError(f"data={data}: expected split train, validation or test")
         if parts := split_parts(data):
             if split not in parts:
-                word, others = _SPLIT_NAMES[split][0], "another split"
+                word, advice = _SPLIT_NAMES[split][0], "another split"
                 if split == "validation":
-                    others = "--validation_data=PATH or --validate_every=0 of train.py"
+                    advice = "--validation_data=PATH or --validate_every=0 of train.py"
                 raise UserError(
                     f"data={data}: has the parts {', '.join(parts)} and no {split}; "
-                    f"expected a folder {word} next to them, or {others}"
+                    f"expected a folder {word} next to them, or {advice}"
                 )
             source = open_source(parts[split], **options)
             source = splits.first(source, source.sequences, split, sequences)
@@ -219,26 +219,26 @@ def split_parts(data: str) -> dict[str, str]:
     path = os.path.expanduser(data)
     if data in NAMES or not os.path.isdir(path):
         return {}
-    places = _visible(path)
-    while len(places) == 1 and places[0].is_dir():
-        places = _visible(places[0])
-    found: dict[str, list[Path]] = {}
-    for place in places:
-        if place.is_dir() or place.suffix.lower() in (*_films(), *images.LIST_SUFFIXES):
-            name = place.name if place.is_dir() else place.stem
+    entries = _visible(path)
+    while len(entries) == 1 and entries[0].is_dir():
+        entries = _visible(entries[0])
+    parts: dict[str, list[Path]] = {}
+    for entry in entries:
+        if entry.is_dir() or entry.suffix.lower() in (*_films(), *images.LIST_SUFFIXES):
+            name = entry.name if entry.is_dir() else entry.stem
             word = _ADDED.sub("", name.lower())
             for split, words in _SPLIT_NAMES.items():
                 if word in words:
-                    found.setdefault(split, []).append(place)
-    if len(found) < 2:
+                    parts.setdefault(split, []).append(entry)
+    if len(parts) < 2:
         return {}
-    for split, same in found.items():
+    for split, same in parts.items():
         if len(same) > 1:
             raise UserError(
                 f"data={data}: has {len(same)} parts {split}, "
-                f"{' and '.join(place.name for place in same)}; expected one"
+                f"{' and '.join(entry.name for entry in same)}; expected one"
             )
-    return {split: str(found[split][0]) for split in _SPLIT_NAMES if split in found}
+    return {split: str(parts[split][0]) for split in _SPLIT_NAMES if split in parts}
 
 
 def _visible(folder: str | Path) -> list[Path]:
@@ -299,11 +299,11 @@ class _Reader:
         suffixes = images.IMAGE_SUFFIXES
         pictures = images.sequences_below(path, suffixes, deeper=False)
         if pictures:
-            others = _count(images.sequences_below(path)) - _count(pictures)
-            if others:
+            ignored = _count(images.sequences_below(path)) - _count(pictures)
+            if ignored:
                 errors.log_once(
                     f"data={path}: other folders and files of other kinds are left out,"
-                    f" {others} files"
+                    f" {ignored} files"
                 )
             return self._images(path, pictures)
         pictures = images.sequences_below(path, suffixes)

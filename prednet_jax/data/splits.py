@@ -37,12 +37,12 @@ def walks(
     """Opens walks, with other seeds in each split; only `train` has varied walks."""
     count = count or WALKS
     held_out = HELD_OUT_PHOTOGRAPHS
-    others = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
+    trained = tuple(name for name in walk.PHOTOGRAPHS if name not in held_out)
     return walk.open_walks(
         **size,
         seeds=range(FIRST_SEED[split], FIRST_SEED[split] + count),
         frames=WALK_FRAMES,
-        photographs=held_out if split == "unseen" else others,
+        photographs=held_out if split == "unseen" else trained,
         varied=varied and split == "train",
     )
 

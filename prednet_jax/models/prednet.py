@@ -124,10 +124,10 @@ def predict(
     if layout is None and state is None:
         check_time(frames)
     check_frames(params, config, frames, extrapolate_from, state)
-    given = (params, frames, state, extrapolate_from)
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(given))
+    arguments = (params, frames, state, extrapolate_from)
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments))
     run = _predict if traced else _compiled
-    predictions, state = run(config, *given)
+    predictions, state = run(config, *arguments)
     return in_layout(predictions, layout), state
 
 
@@ -237,10 +237,10 @@ def _predict(
     state: PredNetState | None,
     extrapolate_from: int | jax.Array | None,
 ) -> tuple[jax.Array, PredNetState]:
-    found, state = outputs(
+    maps, state = outputs(
         params, config, frames, state=state, extrapolate_from=extrapolate_from
     )
-    return found["prediction"], state
+    return maps["prediction"], state
 
 
 _compiled = jax.jit(_predict, static_argnums=0)
@@ -272,21 +272,23 @@ def outputs(
     places = {n: place_of_map(config, n) for n in names if n not in whole_layers}
 
     def pick(out: StepOutputs) -> dict[str, jax.Array]:
-        found = {name: getattr(out, kind)[i] for name, (kind, i) in places.items()}
+        values = {name: getattr(out, kind)[i] for name, (kind, i) in places.items()}
         if "prediction" in names:
-            found["prediction"] = out.prediction[0]
+            values["prediction"] = out.prediction[0]
         if "error" in names:
             means = [e.mean(axis=(1, 2, 3)) for e in out.error]
-            found["error"] = jnp.stack(means, axis=-1)
-        return found
+            values["error"] = jnp.stack(means, axis=-1)
+        return values
 
-    state, found = scan_frames(
+    state, values = scan_frames(
         params, config, state, frames, pick, extrapolate_from=extrapolate_from
     )
     if "prediction" in names and config.pass_order == "watanabe":
         # The step at frame t predicts frame t + 1, so predictions shift by one.
-        found["prediction"] = jnp.concatenate([before[None], found["prediction"][:-1]])
-    return found, state
+        values["prediction"] = jnp.concatenate(
+            [before[None], values["prediction"][:-1]]
+        )
+    return values, state
 
 
 def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
@@ -294,9 +296,9 @@ def place_of_map(config: PredNetConfig, name: str) -> tuple[str, int]:
     fields = {"R": "hidden", "A": "target", "Ahat": "prediction", "E": "error"}
     kind = name.rstrip("0123456789")
     layer = name[len(kind) :]
-    known = kind in fields and layer != "" and int(layer) < config.layers
+    accepted = kind in fields and layer != "" and int(layer) < config.layers
     numbers = f"a number from 0 to {config.layers - 1}"
-    expect(known, "layer", name, f"R, A, Ahat or E and {numbers}, such as R0")
+    expect(accepted, "layer", name, f"R, A, Ahat or E and {numbers}, such as R0")
     return fields[kind], int(layer)
 
 

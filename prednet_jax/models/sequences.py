@@ -79,10 +79,10 @@ def units(
         prednet.check_time(shown)
     offsets = unit_times(config, layers)
     late = align == "seen" and any(offsets.values())
-    found = _joined(params, config, shown, layers, extrapolate_from, after=int(late))
+    maps = _joined(params, config, shown, layers, extrapolate_from, after=int(late))
     return {
         name: prednet.in_layout(
-            found[name][-offsets[name] * late :][: len(shown)], layout
+            maps[name][-offsets[name] * late :][: len(shown)], layout
         )
         for name in layers
     }
@@ -123,10 +123,10 @@ def predict_sequence(
     single = shown.ndim == 4
     if single:
         shown = shown[:, None]
-    found = _joined(params, config, shown, maps, extrapolate_from)
+    activations = _joined(params, config, shown, maps, extrapolate_from)
     if single:
-        found = {name: value[:, 0] for name, value in found.items()}
-    return found.pop("prediction"), found
+        activations = {name: value[:, 0] for name, value in activations.items()}
+    return activations.pop("prediction"), activations
 
 
 def pieces(
@@ -170,10 +170,10 @@ def _chunks(
     dtype = jax.dtypes.canonicalize_dtype(jax.tree.leaves(params)[0].dtype)
     state = prednet.initial_state(config, frames.shape[1], dtype)
     for begin in range(0, total, CHUNK):
-        places = np.minimum(np.arange(begin, begin + CHUNK), len(frames) - 1)
-        state, found = run(params, state, frames[places], np.int32(unseen_from - begin))
+        shown = np.minimum(np.arange(begin, begin + CHUNK), len(frames) - 1)
+        state, values = run(params, state, frames[shown], np.int32(unseen_from - begin))
         count = total - begin
-        yield jax.tree.map(lambda part, count=count: np.asarray(part)[:count], found)
+        yield jax.tree.map(lambda part, count=count: np.asarray(part)[:count], values)
 
 
 def rollouts(
@@ -213,10 +213,10 @@ def _rollout_program(config: PredNetConfig, horizons: tuple[int, ...]) -> Callab
 
         def ahead(state: Any, frame: jax.Array) -> tuple[Any, jax.Array]:
             _, state = prednet.outputs(params, config, frame[None], (), state)
-            found, _ = prednet.outputs(
+            values, _ = prednet.outputs(
                 params, config, unseen, state=state, extrapolate_from=0
             )
-            return state, found["prediction"][wanted]
+            return state, values["prediction"][wanted]
 
         return jax.lax.scan(ahead, state, frames)
 
@@ -243,9 +243,9 @@ def _program(config: PredNetConfig, maps: tuple[str, ...]) -> Callable:
 
     @jax.jit
     def run(params: Any, state: Any, frames: jax.Array, unseen_from: jax.Array):
-        found, state = prednet.outputs(
+        values, state = prednet.outputs(
             params, config, frames, names, state, extrapolate_from=unseen_from
         )
-        return state, found
+        return state, values
 
     return run

@@ -282,20 +282,20 @@ def max_pool(x: Float[Array, "B H W C"]) -> Float[Array, "B H/2 W/2 C"]:
 
 def _max_pool_fwd(x):
     views = [x[:, i::2, j::2] for i in (0, 1) for j in (0, 1)]
-    largest, place = views[0], jnp.zeros(views[0].shape, jnp.uint8)
+    largest, argmax = views[0], jnp.zeros(views[0].shape, jnp.uint8)
     for i, view in enumerate(views[1:], 1):
         # Not `view > largest`: a NaN has to replace a number, never the reverse.
         greater = ~(largest >= view) & (largest == largest)
         largest = jnp.where(greater, view, largest)
-        place = jnp.where(greater, jnp.uint8(i), place)
-    return largest, place
+        argmax = jnp.where(greater, jnp.uint8(i), argmax)
+    return largest, argmax
 
 
-def _max_pool_bwd(place, dy):
+def _max_pool_bwd(argmax, dy):
     b, h, w, c = dy.shape
-    here = jnp.arange(4, dtype=jnp.uint8).reshape(2, 1, 2, 1)
-    place, dy = (a[:, :, None, :, None] for a in (place, dy))
-    dx = jnp.where(place == here, dy, jnp.zeros((), dy.dtype))
+    position = jnp.arange(4, dtype=jnp.uint8).reshape(2, 1, 2, 1)
+    argmax, dy = (a[:, :, None, :, None] for a in (argmax, dy))
+    dx = jnp.where(argmax == position, dy, jnp.zeros((), dy.dtype))
     return (dx.reshape(b, 2 * h, 2 * w, c),)
 
 
