@@ -248,13 +248,13 @@ class Manifest:
         names = {f.name for f in fields(cls)} - {"other"}
         broken = f"{name}: not the manifest of a run", "; expected what train.py wrote"
         with files.broken_as(*broken, ManifestError, also=(AttributeError,)):
-            known = {k: v for k, v in values.items() if k in names and v is not None}
-            known["updates"] = int(known.get("updates", 0))
-            known["resumed"] = tuple(known.get("resumed", ()))
-            known["flags"] = dict(known.get("flags", {}))
+            kwargs = {k: v for k, v in values.items() if k in names and v is not None}
+            kwargs["updates"] = int(kwargs.get("updates", 0))
+            kwargs["resumed"] = tuple(kwargs.get("resumed", ()))
+            kwargs["flags"] = dict(kwargs.get("flags", {}))
             other = {k: v for k, v in values.items() if k not in names}
             defaults = {"model": "", "network": {}, "seed": 0}
-            return cls(**defaults | known, other=other)
+            return cls(**defaults | kwargs, other=other)
 
 
 def read_manifest(directory: str | os.PathLike) -> Manifest:
@@ -303,8 +303,8 @@ def metrics_lines(path: Path) -> list[str]:
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
     """Yields the lines of a file of JSON and their values, None for torn lines."""
     # Reading a pipe would wait for a writer.
-    whole = files.read_bytes(path) if path.exists() else b""
-    for line in whole.splitlines(keepends=True):
+    content = files.read_bytes(path) if path.exists() else b""
+    for line in content.splitlines(keepends=True):
         try:
             row = json.loads(line) if line.endswith(b"\n") else None
         except (ValueError, RecursionError):
@@ -398,13 +398,13 @@ def git_commit(directory: str | os.PathLike) -> str | None:
 
 def versions() -> dict[str, str]:
     """Returns versions of Python and of the packages that determine the numbers."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            numbers[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            numbers[package] = "not installed"
+    return numbers
 
 
 def environment() -> dict[str, str]:

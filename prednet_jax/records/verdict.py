@@ -282,12 +282,12 @@ class Contrast:
         return {k: v for k, v in fields.items() if v is not None or k not in last}
 
     @classmethod
-    def from_json(cls, row: Any, place: str = "contrast") -> "Contrast":
+    def from_json(cls, row: Any, path: str = "contrast") -> "Contrast":
         """Reads a contrast of verdict.json; a UserError names an invalid field."""
         for name in ("model", "treatment", "control", "verdict"):
-            found = row.get(name) if isinstance(row, Mapping) else ""
-            _check(f"{place}.{name}", found, str, "text")
-        return _from_json(cls, row, place)
+            value = row.get(name) if isinstance(row, Mapping) else ""
+            _check(f"{path}.{name}", value, str, "text")
+        return _from_json(cls, row, path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -357,9 +357,9 @@ class Verdict:
         _check("the file", content, dict, "an object")
         _check("verdict", content.get("verdict"), dict, "an object")
         _check("contrasts", content.get("contrasts"), list, "a list")
-        found = content.get("manipulation") or {}
-        _check("manipulation", found, dict, "an object")
-        checks = {model: check for model, check in found.items() if check}
+        manipulation = content.get("manipulation") or {}
+        _check("manipulation", manipulation, dict, "an object")
+        checks = {model: check for model, check in manipulation.items() if check}
         for model, check in checks.items():
             _check(f"manipulation.{model}", check, dict, "an object")
         lists = {n: content.get(n) or [] for n in ("claims", "together", "excluded")}
@@ -394,10 +394,10 @@ class Verdict:
 
 
 def _claim(
-    row: Any, place: str, checks: Record, together: Mapping[tuple, Record]
+    row: Any, path: str, checks: Record, together: Mapping[tuple, Record]
 ) -> Claim:
     """Reads a claim of a verdict, with the evidence that other sections have on it."""
-    _check(place, row, Mapping, "an object")
+    _check(path, row, Mapping, "an object")
     name, model = str(row.get("claim")), str(row.get("model"))
     kind, _, remark = name.partition(" (")
     check = checks.get(model) or {} if kind == Kind.NOISE else {}
@@ -408,51 +408,51 @@ def _claim(
         "together": together.get((name, model)),
         "distance": row.get("distance", check.get("distance_over_travelled")),
     }
-    return _from_json(Claim, row | more, place)
+    return _from_json(Claim, row | more, path)
 
 
-def _from_json(kind: Any, value: Any, place: str) -> Any:
+def _from_json(kind: Any, value: Any, path: str) -> Any:
     """Returns a value of a type from JSON; null is the default of a field.
 
     Objects become dataclasses and named tuples, lists tuples, and texts enums. What is
-    of its type already stays. A UserError names the place of an invalid value.
+    of its type already stays. A UserError names the path of an invalid value.
     """
     origin, kinds = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType and len(kinds) == 2:  # Something, or None.
-        return None if value is None else _from_json(kinds[0], value, place)
+        return None if value is None else _from_json(kinds[0], value, path)
     if origin is tuple:
-        _check(place, value, list | tuple, "a list")
+        _check(path, value, list | tuple, "a list")
         pair = kinds[-1] is not Ellipsis
         if pair and len(value) != len(kinds):
-            raise UserError(f"{place} is {value!r}; expected {len(kinds)} values")
+            raise UserError(f"{path} is {value!r}; expected {len(kinds)} values")
         rows = enumerate(value)
-        return tuple(_from_json(kinds[0], row, f"{place}[{i}]") for i, row in rows)
+        return tuple(_from_json(kinds[0], row, f"{path}[{i}]") for i, row in rows)
     if origin is Mapping:
-        _check(place, value, Mapping, "an object")
-        return {k: _from_json(kinds[1], v, f"{place}.{k}") for k, v in value.items()}
+        _check(path, value, Mapping, "an object")
+        return {k: _from_json(kinds[1], v, f"{path}.{k}") for k, v in value.items()}
     if kind in (int, float):
-        _check(place, value, int | float, "a number")
+        _check(path, value, int | float, "a number")
         if abs(value) >= 2**63 and isinstance(value, int):  # No float may hold it.
-            raise UserError(f"{place} is {value!r:.20}...; expected a smaller number")
+            raise UserError(f"{path} is {value!r:.20}...; expected a smaller number")
     if kind is str:
-        _check(place, value, str, "a text")
+        _check(path, value, str, "a text")
     if kind is Any or not isinstance(kind, type) or isinstance(value, kind):
         return value
     if issubclass(kind, StrEnum):
-        errors.one_of(place, value, tuple(map(str, kind)))
+        errors.one_of(path, value, tuple(map(str, kind)))
         return kind(value)
     if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
         return value
-    _check(place, value, Mapping, "an object")
+    _check(path, value, Mapping, "an object")
     fields = {
-        name: _from_json(hint, value[name], f"{place}.{name}".lstrip("."))
+        name: _from_json(hint, value[name], f"{path}.{name}".lstrip("."))
         for name, hint in typing.get_type_hints(kind).items()
         if value.get(name) is not None
     }
     try:
         return kind(**fields)
     except TypeError as error:  # A field is missing.
-        raise UserError(f"{place}: {error}; expected all of verdict.json") from None
+        raise UserError(f"{path}: {error}; expected all of verdict.json") from None
 
 
 def _check(name: str, value: Any, kind: Any, words: str) -> None:

@@ -61,9 +61,9 @@ def load(directory: str | Path) -> Results:
     Runs of which the verdict has no loss, such as interrupted ones, are left out.
     """
     directory = Path(directory)
-    found = Results(directory, read_verdict(directory / VERDICT))
+    results = Results(directory, read_verdict(directory / VERDICT))
     draws: dict[tuple[str, str, int], list[NDArray]] = {}
-    judged = found.verdict.losses
+    judged = results.verdict.losses
     for folder in sorted((directory / "runs").glob("*/*/**/seed_*")):
         model, arm = folder.relative_to(directory / "runs").parts[:2]
         name = folder.name.removeprefix("seed_")
@@ -77,15 +77,15 @@ def load(directory: str | Path) -> Results:
             draws.setdefault((model, arm, seed), []).append(run.metrics["loss"])
         copy = run.metrics.get("copy_last_frame_loss")
         if copy is not None and np.isfinite(copy).all():
-            found.copied.setdefault(model, {})[seed] = copy
+            results.copied.setdefault(model, {})[seed] = copy
         path = folder / "examples.npz"
-        if path.exists() and arm not in found.examples.setdefault(model, {}):
-            found.examples[model][arm] = _read_examples(path)
+        if path.exists() and arm not in results.examples.setdefault(model, {}):
+            results.examples[model][arm] = _read_examples(path)
     for (model, arm, seed), curves in draws.items():
         shortest = min(map(len, curves))
         mean = np.mean([curve[:shortest] for curve in curves], axis=0)
-        found.losses.setdefault(model, {}).setdefault(arm, {})[seed] = mean
-    return found
+        results.losses.setdefault(model, {}).setdefault(arm, {})[seed] = mean
+    return results
 
 
 def read_verdict(path: Path) -> Verdict:
@@ -101,16 +101,18 @@ def _read_examples(path: Path) -> Examples:
             name: array / 255.0 if array.dtype == np.uint8 else array.astype(float)
             for name, array in files.read_npz(path).items()
         }
-        found = Examples(arrays["frames"], arrays["predictions"], arrays.get("before"))
+        examples = Examples(
+            arrays["frames"], arrays["predictions"], arrays.get("before")
+        )
     except (KeyError, ValueError) as error:
         raise FileError(
             f"{path}: {error}; expected an npz file with frames and predictions"
         ) from None
-    shape, other = found.frames.shape, found.predictions.shape
+    shape, other = examples.frames.shape, examples.predictions.shape
     if len(shape) != 4 or shape != other or not shape[0]:
         raise FileError(
             f"{path}: frames {shape} and predictions {other}; expected one shape "
             "[N, H, W, C]"
         )
-    matches = found.before is not None and found.before.shape == shape
-    return found if matches else found._replace(before=None)
+    matches = examples.before is not None and examples.before.shape == shape
+    return examples if matches else examples._replace(before=None)

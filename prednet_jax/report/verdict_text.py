@@ -123,8 +123,8 @@ def unpublished(verdict: Verdict) -> list[str]:
             continue
         name = display_name(claim.model)
         why = "the study published no numbers that this comparison repeats"
-        if others := differs.get(claim.model):
-            why = f"this comparison has {', '.join(others)}"
+        if differences := differs.get(claim.model):
+            why = f"this comparison has {', '.join(differences)}"
         reasons.append(f"Nothing is published or predicted for {name}: {why}.")
     return list(dict.fromkeys(reasons))
 
@@ -203,12 +203,12 @@ def signed_percent(fraction: float) -> str:
     return f"{value:+.{places}f}" if round(value, places) else "0.0"
 
 
-def _three(found: Estimate) -> str:
+def _three(estimate: Estimate) -> str:
     """Returns an estimate with its interval, in percent."""
-    said = f"{signed_percent(found.estimate)} %"
-    if found.low is None or found.high is None:
+    said = f"{signed_percent(estimate.estimate)} %"
+    if estimate.low is None or estimate.high is None:
         return said
-    low, high = signed_percent(found.low), signed_percent(found.high)
+    low, high = signed_percent(estimate.low), signed_percent(estimate.high)
     return f"{said} [{low}, {high}]"
 
 

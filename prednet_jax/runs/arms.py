@@ -204,8 +204,8 @@ def arm(name: str) -> Arm:
     if name in _BY_NAME:
         return _BY_NAME[name]
     for prefix, _, make in _FAMILIES:
-        if name.startswith(prefix) and (found := make(name.removeprefix(prefix))):
-            return found
+        if name.startswith(prefix) and (match := make(name.removeprefix(prefix))):
+            return match
     raise UserError(f"arm={name!r}: expected one of {', '.join(NAMES)}")
 
 

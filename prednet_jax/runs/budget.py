@@ -131,7 +131,7 @@ class Size:
 
     def processes(self, speed: Speed) -> list[float]:
         """Returns the seconds of each process, in the order in which they start."""
-        made = self.seeds * self.updates
+        total = self.seeds * self.updates
 
         def process(name: str, updates: float, *, compiled: bool = False) -> float:
             compiling, update = COSTS[name]
@@ -139,19 +139,19 @@ class Size:
             starting = STARTING * speed.updates
             return starting + compiling + updates * update * speed.updates
 
-        found = [process("float32", made, compiled=True)]
+        seconds = [process("float32", total, compiled=True)]
         # The measurement has compiled these two.
-        found += [process("reduction_order", made, compiled=True)] * _DRAWS
-        found.append(process("stale_targets", made))
+        seconds += [process("reduction_order", total, compiled=True)] * _DRAWS
+        seconds.append(process("stale_targets", total))
         if "convolution_im2col" not in self.without:
-            found.append(process("convolution_im2col", made))
-        found += [
+            seconds.append(process("convolution_im2col", total))
+        seconds += [
             process(f"saddle {arm}", self.saddle_updates) for arm in self.saddle_arms
         ]
         if "autoencoder" not in self.without:
             each = process("autoencoder", self.seeds * _IMAGE_UPDATES)
-            found += [each] * (1 + _DRAWS)
-        return found
+            seconds += [each] * (1 + _DRAWS)
+        return seconds
 
     def seconds(self, speed: Speed, processes: int) -> float:
         """Returns the wall seconds of the comparison on `processes` processors."""

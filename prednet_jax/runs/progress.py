@@ -48,22 +48,22 @@ Work = Callable[[], State]
 def training_state(job: Job) -> State:
     """Returns the progress of a job, with the mean loss of the last updates."""
     seeds, updates = job.seeds, job.updates
-    made = update = 0
+    done = update = 0
     for seed in seeds:
         rows = last_rows(job.run_folder(seed))
         update = int(rows[-1]["update"]) if rows else 0
-        made += update
+        done += update
         if update < updates:
             break
-    if not made and not (job.folder / LOG).exists():
+    if not done and not (job.folder / LOG).exists():
         return State(0.0)
     number = f", seed {seeds.index(seed) + 1} of {len(seeds)}" * (len(seeds) > 1)
-    doing = "starting" if made else "compiling"
+    doing = "starting" if done else "compiling"
     if update:
         losses = [row["last_frame_loss"] for row in rows[-_RECENT:]]
         mean = math.nan if None in losses else statistics.fmean(losses)
         doing = f"update {update} of {updates}, loss {mean:.4f}"
-    share = made / (updates * len(seeds))
+    share = done / (updates * len(seeds))
     return State(share, f"{job.name}{number}: {doing}" if share < 1 else "")
 
 
@@ -77,8 +77,8 @@ def last_rows(folder: Path) -> list[dict[str, float]]:
     except OSError:
         return []
     # The first line of a tail and the last one may be torn.
-    whole = lines[1 if size > _TAIL else 0 : -1]
-    return [json.loads(line) for line in whole]
+    complete = lines[1 if size > _TAIL else 0 : -1]
+    return [json.loads(line) for line in complete]
 
 
 def early_loss(job: Job) -> float | None:

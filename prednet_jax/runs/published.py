@@ -110,7 +110,7 @@ class Published:
         `rows` are runs of one length from a symmetric start, of float32 and of other
         arms of `SADDLE_ARMS`.
         """
-        left = all(
+        escaped = all(
             row.equal if row.arm == "float32" else row.separated_at <= row.updates
             for row in rows
         )
@@ -122,7 +122,7 @@ class Published:
         return statistics.saddle_claim(
             "prednet",
             statistics.effect(_between_twins(mine, arms), margin),
-            left,
+            escaped,
             _between_twins(study, arms) if study else None,
             self.orders_away,
         )

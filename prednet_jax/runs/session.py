@@ -121,8 +121,8 @@ NEEDED = ("float32", "reduction_order", "stale_targets")
 def _priority(job: Job) -> tuple[bool, int, bool, int]:
     """Returns the place of a job in the queue: needed ones first, then long ones."""
     name = job.arm.name
-    place = NEEDED.index(name) if name in NEEDED else len(NEEDED)
-    return not job.task.windowed, place, job.arm.noise == "none", job.draw
+    rank = NEEDED.index(name) if name in NEEDED else len(NEEDED)
+    return not job.task.windowed, rank, job.arm.noise == "none", job.draw
 
 
 def _cost(job: Job) -> float:

@@ -28,7 +28,7 @@ def largest_size(needed: Sequence[Job], lengths: Sequence[int]) -> budget.Size |
 
     `lengths` are the numbers of updates that a size may have.
     """
-    found = []
+    sizes = []
     for updates in lengths:
         seeds = 0
         for seed in needed[0].seeds:
@@ -36,8 +36,8 @@ def largest_size(needed: Sequence[Job], lengths: Sequence[int]) -> budget.Size |
                 break
             seeds += 1
         if seeds:
-            found.append(budget.Size(seeds=seeds, updates=updates))
-    return max(found, key=lambda size: (size.chance, size.updates), default=None)
+            sizes.append(budget.Size(seeds=seeds, updates=updates))
+    return max(sizes, key=lambda size: (size.chance, size.updates), default=None)
 
 
 def shorten(job: Job, seed: int, updates: int) -> None:
@@ -46,8 +46,8 @@ def shorten(job: Job, seed: int, updates: int) -> None:
     Raises a FileError if the run has no checkpoint of that update.
     """
     folder = job.run_folder(seed)
-    whole = store.state(folder, facts(job, seed), FILES).kept
-    if whole and job.updates == updates:
+    kept = store.state(folder, facts(job, seed), FILES).kept
+    if kept and job.updates == updates:
         return
     lines = records.metrics_lines(folder / records.METRICS)
     if len(lines) < updates:

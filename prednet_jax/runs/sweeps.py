@@ -225,15 +225,15 @@ def launch(job: Job) -> ProcessCommand:
 
     The script is named relative to its checkout.
     """
-    here = executor.launch(job, _RUN)
-    environment = dict(here.environment)
+    command = executor.launch(job, _RUN)
+    environment = dict(command.environment)
     if job.model not in tasks.NAMED:
         # The child has another working directory; the task's module lies in ours, or on
         # our path.
         path = filter(None, (os.getcwd(), os.environ.get("PYTHONPATH")))
         environment["PYTHONPATH"] = os.pathsep.join(path)
     script = Path(job.script).resolve().relative_to(PACKAGE.parent)
-    return dataclasses.replace(here, script=str(script), environment=environment)
+    return dataclasses.replace(command, script=str(script), environment=environment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,10 +258,10 @@ def run_here(start: ProcessCommand, expected: str) -> RemoteOutcome:
     """
     host = socket.gethostname()
     script = str(PACKAGE.parent / start.script)
-    here = jobs.source(script)
-    if here != expected:
+    source = jobs.source(script)
+    if source != expected:
         return RemoteOutcome(
-            refused=f"{host}: source {here[:12]} in {PACKAGE.parent}; expected "
+            refused=f"{host}: source {source[:12]} in {PACKAGE.parent}; expected "
             f"{expected[:12]}, the same commit on every machine"
         )
     # The device that Ray has reserved for this task.
@@ -274,8 +274,8 @@ def run_here(start: ProcessCommand, expected: str) -> RemoteOutcome:
             status = child.wait()
         if executor.killed(status):
             raise KilledError(f"status {status} on {host}")
-        found = (root / LOG, *(root / _RUN).rglob("*"))
-        files = (file for file in found if file.is_file())
+        paths = (root / LOG, *(root / _RUN).rglob("*"))
+        files = (file for file in paths if file.is_file())
         content = {str(f.relative_to(root)): f.read_bytes() for f in files}
         return RemoteOutcome(status=status, files=content)
 

@@ -148,18 +148,18 @@ def project(
     return displacement, float(along), float(gain)
 
 
-def _summary(found: curvature.Certificate) -> dict[str, Any]:
+def _summary(certificate: curvature.Certificate) -> dict[str, Any]:
     """Returns a certificate as a JSON object; pairs are (low, high)."""
-    low, high = (float(residual) for residual in found.pairs.residuals)
+    low, high = (float(residual) for residual in certificate.pairs.residuals)
     return {
-        "lowest": found.lowest,
-        "highest": found.highest,
+        "lowest": certificate.lowest,
+        "highest": certificate.highest,
         "residual_lowest": low,
         "residual_highest": high,
-        "rounding": found.rounding,
-        "steps": found.steps,
-        "converged": list(found.converged),
-        "negative_curvature_proved": found.negative_curvature_proved,
+        "rounding": certificate.rounding,
+        "steps": certificate.steps,
+        "converged": list(certificate.converged),
+        "negative_curvature_proved": certificate.negative_curvature_proved,
     }
 
 

@@ -52,12 +52,12 @@ def measure(
     """
     gradient = noisy_gradient(saddles.rotated_gradient(function), spec)
     rate = 1 / (2 * function.smoothness)
-    known = {
+    rules_by_name = {
         "gradient_descent": saddles.gradient_descent(rate),
         "heavy_ball": saddles.heavy_ball(rate),
         "adam": saddles.adam(ADAM_RATE),
     }
-    rules = [known[name] for name in optimizers]
+    rules = [rules_by_name[name] for name in optimizers]
     with jax.enable_x64(precision == "float64"):
         runs = saddles.escape_runs(
             gradient,
@@ -144,8 +144,8 @@ def logrank_p(group: Group, control: Group, event: str) -> float:
         return 1.0
 
     def sample(of: Group) -> stats.CensoredData:
-        times, known = np.asarray(of[steps], float), np.asarray(of[happened], bool)
-        return stats.CensoredData(uncensored=times[known], right=times[~known])
+        times, observed = np.asarray(of[steps], float), np.asarray(of[happened], bool)
+        return stats.CensoredData(uncensored=times[observed], right=times[~observed])
 
     return float(stats.logrank(sample(group), sample(control)).pvalue)
 
@@ -157,9 +157,11 @@ def text_table(groups: list[Group]) -> str:
     """
     rows = [(*CASE, "noise", "left after", "p", "passed all", "p")]
     for group in groups:
-        left, passed = (probability(group[f"{event}_p_holm"]) for event in EVENTS)
+        escape_p, arrival_p = (
+            probability(group[f"{event}_p_holm"]) for event in EVENTS
+        )
         median = group["escape_median"]
         time = "never" if math.isinf(median) else f"{median:.0f}"
         done = f"{sum(group['arrived'])} of {len(group['arrived'])}"
-        rows.append((*_case(group), group["noise"], time, left, done, passed))
+        rows.append((*_case(group), group["noise"], time, escape_p, done, arrival_p))
     return columns(rows)

@@ -59,17 +59,17 @@ class Answered:
 
         Its means are geometric means of the loss.
         """
-        found = self.effect.contrast
+        log_contrast = self.effect.contrast
         return dataclasses.replace(
-            found,
-            treatment_mean=math.exp(found.treatment_mean),
-            control_mean=math.exp(found.control_mean),
+            log_contrast,
+            treatment_mean=math.exp(log_contrast.treatment_mean),
+            control_mean=math.exp(log_contrast.control_mean),
             model=self.model,
             treatment=self.treatment,
             control=self.control.name,
             metric=metric,
             scale="log",
-            p_holm=found.p_value,
+            p_holm=log_contrast.p_value,
         )
 
 
@@ -132,18 +132,18 @@ def stale_claim(
 
 
 def saddle_claim(
-    model: str, effect: Effect, left: bool, study: Redraws | None, away: float
+    model: str, effect: Effect, escaped: bool, study: Redraws | None, away: float
 ) -> Claim:
     """Returns the claim about an exact saddle, which float32 alone cannot leave.
 
-    `effect` compares orders that differ between twins with float32; `left` is whether
-    all runs with such an order left the saddle and float32 did not; `study` are the
-    same runs of the published study, or None if their length differs, and `away` is the
+    `effect` compares orders that differ between twins with float32. `escaped` is
+    whether all runs with such an order left the saddle and float32 did not. `study` are
+    the same runs of the published study, or None if their length differs. `away` is the
     orders of magnitude between ordinary weights and such a saddle.
     """
     remark = f"ordinary weights are {away:.0f} orders of magnitude away from one"
     answer = Answer.CANNOT_TELL if study is None else Answer.NO
-    if left and effect.estimate < -effect.margin:
+    if escaped and effect.estimate < -effect.margin:
         answer = Answer.YES
     claim, _ = _claim(Kind.SADDLE, model, effect, study)
     return dataclasses.replace(claim, answer=answer, remark=remark)
@@ -156,11 +156,11 @@ def _claim(
 
     If there is a study, that is the effect over the seeds of both.
     """
-    found = Claim(
+    unpublished = Claim(
         kind=kind, model=model, answer=Answer.CANNOT_TELL, found=effect.measured
     )
     if study is None:
-        return found, effect
+        return unpublished, effect
     mine = effect.runs
     sizes = {"treatment": len(mine.treatment[0]), "control": len(mine.control[0])}
     low, high = scatter.predicted(study, seeds=len(mine.seeds), **sizes)
@@ -176,7 +176,7 @@ def _claim(
         effect.margin,
     )
     claim = dataclasses.replace(
-        found,
+        unpublished,
         published=redraws.effect(study, effect.margin).measured,
         predicted=(low, high),
         holds=low <= effect.estimate <= high,

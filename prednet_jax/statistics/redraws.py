@@ -95,8 +95,8 @@ def collect_redraws(arms: Arms, treatment: str, control: str | Group) -> Redraws
 
     def runs(group: Sequence[str], seed: str) -> Floats:
         # None becomes NaN.
-        found = [value for name in group for value in arms[name].get(seed, ())]
-        return np.asarray(found, np.float64)
+        losses = [value for name in group for value in arms[name].get(seed, ())]
+        return np.asarray(losses, np.float64)
 
     kept, excluded = {}, []
     for seed in sorted(arms[treatment], key=seed_order):
@@ -152,8 +152,8 @@ class Effect:
     @property
     def measured(self) -> Estimate:
         """The estimate with its interval, None with too few seeds, and the seeds."""
-        known = math.isfinite(self.high)
-        low, high = (self.low, self.high) if known else (None, None)
+        bounded = math.isfinite(self.high)
+        low, high = (self.low, self.high) if bounded else (None, None)
         return Estimate(self.estimate, low, high, self.contrast.n)
 
 
@@ -169,21 +169,21 @@ def effect(runs: Redraws, margin: float = MARGIN_FRACTION) -> Effect:
     return Effect(runs=runs, contrast=contrast, margin=margin)
 
 
-def answer(found: Effect, separation: float | None) -> Answer:
+def answer(effect: Effect, separation: float | None) -> Answer:
     """Returns the answer about a noise, as study/pages/rule.md defines it.
 
     `separation` is the distance between runs of the two groups divided by the distance
     travelled, median over the seeds, or None if it was not measured.
     """
-    lost, kept = len(found.runs.excluded), len(found.runs.seeds)
+    lost, kept = len(effect.runs.excluded), len(effect.runs.seeds)
     separated = (separation or 0) >= SEPARATED
-    if not separated or found.runs.scatter == 0 or lost > (kept + lost) / 20:
+    if not separated or effect.runs.scatter == 0 or lost > (kept + lost) / 20:
         return CANNOT_TELL
-    if found.high < -found.margin:
+    if effect.high < -effect.margin:
         return LOWERS
-    if found.low > found.margin:
+    if effect.low > effect.margin:
         return RAISES
-    return NO_EFFECT if found.contrast.tost_p < found.contrast.alpha else CANNOT_TELL
+    return NO_EFFECT if effect.contrast.tost_p < effect.contrast.alpha else CANNOT_TELL
 
 
 def word(of: str) -> str:

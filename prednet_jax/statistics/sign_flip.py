@@ -67,8 +67,8 @@ def upper_tail(d: Floats, mu: float) -> float:
     # and of the subtraction.
     tie = _EPS * x.size * (float(np.abs(x).sum()) + abs(mu))
     first_half, second_half = (_sorted_subset_sums(half) for half in (x[::2], x[1::2]))
-    found = np.searchsorted(second_half, tie - first_half[::-1], side="right").sum()
-    return int(found) / 2**x.size
+    count = np.searchsorted(second_half, tie - first_half[::-1], side="right").sum()
+    return int(count) / 2**x.size
 
 
 def _sorted_subset_sums(x: Floats) -> Floats:
