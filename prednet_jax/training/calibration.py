@@ -114,9 +114,9 @@ def measure(
     }
 
 
-def variation(found: Sequence[Any]) -> dict[str, Any]:
+def variation(arrays: Sequence[Any]) -> dict[str, Any]:
     """Returns how much outputs differ from the first, by `noise.variability`."""
-    first, *others = found
+    first, *others = arrays
     return {
         "outputs": len(others),
         "v_c": float(np.mean([variability.v_c(first, x) for x in others])),
@@ -137,7 +137,7 @@ def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
     Call it before this process starts its backend, which may use the whole device.
     """
     spawn = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
+    earlier = set(multiprocessing.active_children())
     with ProcessPoolExecutor(
         1, spawn, initializer=end_with_the_parent, max_tasks_per_child=1
     ) as pool:
@@ -145,7 +145,7 @@ def in_other_processes(count: int, small: bool) -> list[list[np.ndarray]]:
             return list(pool.map(_all_outputs, [small] * count))
         except BaseException:
             # An interrupt would wait here until the process has compiled everything.
-            for child in set(multiprocessing.active_children()) - others:
+            for child in set(multiprocessing.active_children()) - earlier:
                 child.kill()
             raise
 

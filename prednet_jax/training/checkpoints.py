@@ -104,10 +104,10 @@ def write_arrays(path: Path, tree: Any) -> None:
             checkpointer.wait_until_finished()
         except Exception as error:
             # Not an OSError where the file is written by tensorstore.
-            found = re.search(r"os_error_code='(\d+)'", str(error))
-            if isinstance(error, OSError) or found is None:
+            code = re.search(r"os_error_code='(\d+)'", str(error))
+            if isinstance(error, OSError) or code is None:
                 raise
-            number = int(found[1])
+            number = int(code[1])
             raise OSError(number, os.strerror(number), str(path)) from error
         finally:
             logger.disabled = False
@@ -163,11 +163,11 @@ def restore(directory: str | os.PathLike, update: int, like: Any) -> Any:
     with files.broken_as(problem, accepted, FileError):
         tree = read_arrays(path)
     leaves = [np.asarray(tree[name]) for name in sorted(tree)]
-    expected, whole = jax.tree.leaves(like), isinstance(like, TrainState)
-    if not whole:  # The parameters are the first field of a state.
+    expected, full = jax.tree.leaves(like), isinstance(like, TrainState)
+    if not full:  # The parameters are the first field of a state.
         leaves = leaves[: len(expected)]
     described = (
-        [(leaf.shape, str(leaf.dtype) if whole else "") for leaf in each]
+        [(leaf.shape, str(leaf.dtype) if full else "") for leaf in each]
         for each in (leaves, expected)
     )
     for stored, wanted in itertools.zip_longest(*described):
@@ -219,8 +219,8 @@ def prune(directory: str | os.PathLike, update: int, keep: int, best: int = 0) -
     folder = Path(directory) / FOLDER
 
     def loss(path: Path) -> float:
-        found = _digest(path).get("loss")
-        return found if isinstance(found, float) else float("inf")
+        value = _digest(path).get("loss")
+        return value if isinstance(value, float) else float("inf")
 
     saved = [folder / str(u) for u in updates(directory) if u <= update]
     passed = [path for path in saved[:-1] if _digest(path).get("passing")]
@@ -256,16 +256,16 @@ def _checkpointer() -> ocp.StandardCheckpointer:
 
 def _names(folder: Path) -> list[str]:
     """Returns the paths, within a directory, of all files but the digest, in order."""
-    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != DIGEST)
-    return [str(path.relative_to(folder)) for path in found]
+    paths = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != DIGEST)
+    return [str(path.relative_to(folder)) for path in paths]
 
 
 def _files_digest(folder: Path, names: Sequence[str]) -> str:
     """Returns the SHA-256 of the names and contents of files of a directory."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in names:
-        whole.update(f"{name} {files.digest(folder / name)}\n".encode())
-    return whole.hexdigest()
+        digest.update(f"{name} {files.digest(folder / name)}\n".encode())
+    return digest.hexdigest()
 
 
 def write_digest(folder: Path, **more: object) -> None:
@@ -291,7 +291,7 @@ def is_whole(folder: Path) -> bool:
 def _digest(path: Path) -> dict[str, object]:
     """Returns the content of `digest.json`; {} if it is missing or damaged."""
     try:
-        found = records.read_json(path / DIGEST)
+        content = records.read_json(path / DIGEST)
     except FileError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -185,15 +185,15 @@ def evaluate(
                 scored = (score(truth[h:], g, data_range=data_range) for g in guesses)
                 ahead[h].append(list(scored))
     pixels = math.prod(task.frame)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "sequences": len(begins),
         "frames": steps,
         "pieces": int((source.lengths // steps).sum()),
         "left_out": int((source.lengths % steps).sum()),
     }
-    found |= {group: _pooled(rows, pixels) for group, rows in by_group.items()}
+    result |= {group: _pooled(rows, pixels) for group, rows in by_group.items()}
     by_horizon = {str(h): _of_horizon(scores, pixels) for h, scores in ahead.items()}
-    return found | ({"horizons": by_horizon} if horizons else {})
+    return result | ({"horizons": by_horizon} if horizons else {})
 
 
 def _check_horizons(task: Task, horizons: Sequence[int], steps: int) -> None:
@@ -292,13 +292,13 @@ def pieces(
     errors.check_int("skip", skip, 0)
     begins = np.asarray(source.boundaries)
     whole_pieces = source.lengths // frames
-    left = int(whole_pieces.sum()) - skip
-    if left < 1 or (count is not None and not 1 <= count <= left):
+    most = int(whole_pieces.sum()) - skip
+    if most < 1 or (count is not None and not 1 <= count <= most):
         after = f" after the first {skip}" if skip else ""
         asked = "" if count is None else f"sequences={count}, "
-        advice = f"sequences from 1 to {left}" if left > 0 else "smaller values"
+        advice = f"sequences from 1 to {most}" if most > 0 else "smaller values"
         raise errors.UserError(
-            f"{asked}frames={frames}: there are {max(left, 0)} pieces "
+            f"{asked}frames={frames}: there are {max(most, 0)} pieces "
             f"of {frames} frames{after} in {source.name}; expected {advice}"
         )
     # The first piece of every sequence, then the second, ...; few of an endless source.
@@ -309,7 +309,7 @@ def pieces(
         for begin in begins[k < whole_pieces]
     )
     skip -= all_have * len(begins)
-    return list(itertools.islice(begun, skip, skip + (count or left)))
+    return list(itertools.islice(begun, skip, skip + (count or most)))
 
 
 def _mean(rows: list[Row], copy: str) -> dict[str, float]:

@@ -211,11 +211,11 @@ def stream(
     readers = [
         read_chunks(
             run.source,
-            left._replace(start=left.start[:, list(streams)]),
+            remaining._replace(start=remaining.start[:, list(streams)]),
             max(1, CHUNK_BYTES // together),
         )
         for run in runs
-        for left in [run.schedule.after(done)]
+        for remaining in [run.schedule.after(done)]
     ]
     for chunks in prefetch(zip(*readers, strict=True)):
         each = (
@@ -245,9 +245,9 @@ def copy_last_frame_loss(
 def frames_seen(schedule: data.Schedule, updates: int) -> int:
     """Returns the number of transitions that the first updates score."""
     # A first window of T transitions scores T - 1 of them.
-    made, batch = schedule.start[:updates].shape
+    counted, batch = schedule.start[:updates].shape
     opened = schedule.first[:updates].sum() if schedule.window else 0
-    return batch * int(made * max(schedule.window, 1) - opened)
+    return batch * int(counted * max(schedule.window, 1) - opened)
 
 
 def batches(

@@ -149,10 +149,10 @@ def prepare(recipe: Recipe, seed: int) -> PreparedRun:
         weights = loop.initial_params(recipe.task, seed)
     schedule = recipe.frame_schedule(source, seed)
     drawn, batch = recipe.data.sampling == "windows", recipe.data.batch
-    left = data.never_seen(source, schedule.window, batch=batch, drawn=drawn)
-    if left:
+    unused = data.never_seen(source, schedule.window, batch=batch, drawn=drawn)
+    if unused:
         log_once(
-            f"data={source.name}: {left} of {source.length} frames are never trained "
+            f"data={source.name}: {unused} of {source.length} frames are never trained "
             f"on, since they fill no window of {schedule.window} frames"
         )
     return PreparedRun(source, schedule, weights)
@@ -181,8 +181,8 @@ def _check_memory(recipe: Recipe, seeds: int, together: bool) -> None:
     # Weights, gradient and Adam's two moments. Examples: as bytes, as pixels, and
     # predicted.
     # `truncated.by_sequence` computes the sequences of a batch one after the other.
-    again, whole = kept(segment_length(window)) // batch, kept(steps)
-    update = 4 * weights + frames + (again if rematerialize else whole)
+    segmented, unsegmented = kept(segment_length(window)) // batch, kept(steps)
+    update = 4 * weights + frames + (segmented if rematerialize else unsegmented)
     needs = {
         f"updates={updates}: the plan of the updates": updates * seeds * _PLAN_BYTES,
         f"height={height}, width={width}, window={window}, batch={batch}: one update "
@@ -192,7 +192,7 @@ def _check_memory(recipe: Recipe, seeds: int, together: bool) -> None:
     }
     memory = process.memory_bytes()
     for what, needed in needs.items():
-        less = needed - whole + again
+        less = needed - unsegmented + segmented
         helps = needed == update and not rematerialize and less <= (memory or 0)
         advice = f", or --rematerialize, {less / 1e9:,.1f} GB" if helps else ""
         if memory is not None and needed > memory:

@@ -152,8 +152,8 @@ def check_same(
     """
     if old.manifest is None:
         return
-    made = old.manifest.updates
-    first = recipe.frame_schedule(source, new.seed, made)
+    planned = old.manifest.updates
+    first = recipe.frame_schedule(source, new.seed, planned)
     order = data.order_fingerprint(source, first)
     wanted = dataclasses.replace(new, data_order_sha256=order).to_json()
     before, now = old.manifest.to_json(), json.loads(json.dumps(wanted))
@@ -173,17 +173,17 @@ def check_same(
                 f"--resume: {field} {now.get(field)}; expected the {before.get(field)} "
                 f"of {folder}"
             )
-    longer = f"--resume: updates={recipe.updates}: expected the {made} of {folder}"
+    longer = f"--resume: updates={recipe.updates}: expected the {planned} of {folder}"
     entire = recipe.frame_schedule(source, new.seed)
     anew = "so train them anew in another directory"
-    if not np.array_equal(first.start, entire.start[:made]):
+    if not np.array_equal(first.start, entire.start[:planned]):
         raise UserError(
             f"{longer}; more updates see other frames from the start, {anew}"
         )
-    rates = (recipe.rate(total) for total in (made, recipe.updates))
-    steps = np.arange(made)
+    rates = (recipe.rate(total) for total in (planned, recipe.updates))
+    steps = np.arange(planned)
     earlier, later = (rate(steps) if callable(rate) else rate for rate in rates)
-    if made != recipe.updates and not np.array_equal(earlier, later):
+    if planned != recipe.updates and not np.array_equal(earlier, later):
         cause = "schedule" if recipe.training.learning_rate else recipe.task.name
         raise UserError(
             f"{longer}; the learning rate of {cause} depends on the number of updates, "

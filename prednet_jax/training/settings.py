@@ -53,15 +53,15 @@ def _converted(name: str, hint: str, value: Any) -> Any:
         entries = value if isinstance(value, list | tuple) else [value]
         kind: type = float if "float" in hint else int
         try:
-            found = tuple(kind(entry) for entry in entries)
+            converted = tuple(kind(entry) for entry in entries)
         except (TypeError, ValueError, OverflowError):
             text = ",".join(map(str, entries))
             numbers = "numbers" if kind is float else "whole numbers, as 3,48,96"
             raise UserError(f"--{name}={text}: expected {numbers}") from None
         # One filter size means all layers; no layer weights mean the default ones.
-        if "None" in hint and "filters" not in name and not found:
+        if "None" in hint and "filters" not in name and not converted:
             return None
-        return found[0] if "filters" in name and len(found) == 1 else found
+        return converted[0] if "filters" in name and len(converted) == 1 else converted
     for kind in (bool, int, float, str):
         if kind.__name__ in hint:
             accepted = (int, float) if kind is float else kind
@@ -420,10 +420,8 @@ class ComputationSettings:
     def directories(self, workdir: Path) -> dict[int, Path]:
         """Returns the directory of each seed; a single run has the directory itself."""
         seeds = self.seeds or range(self.seed, self.seed + max(1, self.replicas))
-        several = self.seeds or self.replicas
-        return {
-            seed: workdir / f"seed_{seed}" if several else workdir for seed in seeds
-        }
+        nested = self.seeds or self.replicas
+        return {seed: workdir / f"seed_{seed}" if nested else workdir for seed in seeds}
 
 
 class Settings(NamedTuple):
@@ -444,15 +442,15 @@ class Settings(NamedTuple):
 
     def values(self) -> Values:
         """Returns every field by name as JSON holds it, as in a manifest."""
-        found: dict[str, Any] = {}
+        by_name: dict[str, Any] = {}
         for part in self:
             for field in dataclasses.fields(part):
                 value = getattr(part, field.name)
                 if field.name.endswith("_filters") and isinstance(value, int):
                     value = (value,)
                 listed = isinstance(value, tuple)
-                found[field.name] = list(map(str, value)) if listed else value
-        return found
+                by_name[field.name] = list(map(str, value)) if listed else value
+        return by_name
 
     def flags(self, *always: str) -> dict[str, str]:
         """Returns the flags of `train.py` for these settings, by name.

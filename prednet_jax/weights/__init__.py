@@ -159,11 +159,11 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
         return load_run(path.parent)
     else:
         try:
-            found = _format(path)
-            if found is None:
+            file_format = _format(path)
+            if file_format is None:
                 raise files.FileError(f"{path}: of another kind")
-            told = {k: v for k, v in asked.items() if k in found.asks}
-            config, params = found.load(path, **told)
+            told = {k: v for k, v in asked.items() if k in file_format.asks}
+            config, params = file_format.load(path, **told)
         except files.FileError as error:
             foreign.refuse(path)
             names = " or ".join(pretrained_names())
@@ -174,13 +174,13 @@ def load_task(path: str | os.PathLike, **asked: Any) -> tuple[Task, dict]:
 
 
 def _format(path: str | os.PathLike) -> Format | None:
-    return next((known for known in FORMATS if known.holds(path)), None)
+    return next((kind for kind in FORMATS if kind.holds(path)), None)
 
 
 def scales_pixels(path: str | os.PathLike) -> bool:
     """Returns whether `load` scales weights by `pixel_max`: of PyTorch and Keras."""
-    found = _format(path) if os.path.isfile(path) else None
-    return found is not None and "pixel_max" in found.asks
+    file_format = _format(path) if os.path.isfile(path) else None
+    return file_format is not None and "pixel_max" in file_format.asks
 
 
 def writer(path: str | os.PathLike) -> Writer:

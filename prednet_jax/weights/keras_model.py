@@ -103,28 +103,28 @@ def find(path: str | os.PathLike) -> Path | None:
 
 def read(path: str | os.PathLike, stored: str | None) -> Model:
     """Reads the description of a file of weights: `stored` in it, or `find`'s."""
-    place = Path(path)
+    file = Path(path)
     if stored is None:
-        found = find(path)
-        if found is None:
+        description = find(path)
+        if description is None:
             return Model()
-        place, stored = found, files.read_text(found)
+        file, stored = description, files.read_text(description)
     try:
         shape, option_sets = _layers(json.loads(stored))
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         option_sets, shape = [], None
     if len(option_sets) != 1:
         errors.log_once(
-            f"{place}: describes {len(option_sets)} PredNet layers, expected one; it is"
+            f"{file}: describes {len(option_sets)} PredNet layers, expected one; it is"
             " not used"
         )
         return Model()
-    return _read_options(str(place), option_sets[0], shape)
+    return _read_options(str(file), option_sets[0], shape)
 
 
 def _layers(model: Any) -> tuple[Any, list[Mapping]]:
     """Returns the shape of the input, and the options of each layer PredNet."""
-    inner, shape, found = model["config"], None, []
+    inner, shape, options = model["config"], None, []
     # Before Keras 2.2.3 the configuration of a Sequential model is the list itself.
     for layer in inner if isinstance(inner, list) else inner["layers"]:
         own = layer["config"]
@@ -133,22 +133,22 @@ def _layers(model: Any) -> tuple[Any, list[Mapping]]:
         if "layers" in own:  # A model within the model.
             inner_shape, inner_options = _layers(layer)
             shape = inner_shape or told or shape
-            found += inner_options
+            options += inner_options
         elif layer["class_name"] == "InputLayer":
             shape = told
         elif str(layer["class_name"]).endswith("PredNet"):
             shape = told or shape
-            found.append(own)
-    return shape, found
+            options.append(own)
+    return shape, options
 
 
 def _read_options(source: str, options: Mapping, shape: Any) -> Model:
-    known = {*OPTIONS, *SIZES, *_READ}
+    names = {*OPTIONS, *SIZES, *_READ}
     for name, value in options.items():
-        if name not in known | HARMLESS:
+        if name not in names | HARMLESS:
             raise UserError(
                 f"{source}: unknown option {name}={value!r} of PredNet; expected those "
-                f"of coxlab/prednet: {', '.join(sorted(known))}"
+                f"of coxlab/prednet: {', '.join(sorted(names))}"
             )
         accepted = OPTIONS.get(name)
         if accepted is not None and _word(value) not in accepted:

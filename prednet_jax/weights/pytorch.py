@@ -176,8 +176,8 @@ def read_pth(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
 def _pickle_of(names: list[str]) -> str | None:
     """Returns the member of a zip in which `torch.save` puts its pickle, or None."""
-    found = [name for name in names if re.fullmatch(r"[^/]+/data\.pkl", name)]
-    return found[0] if len(found) == 1 else None
+    pickles = [name for name in names if re.fullmatch(r"[^/]+/data\.pkl", name)]
+    return pickles[0] if len(pickles) == 1 else None
 
 
 def _read_zip(stream: io.BytesIO) -> Any:
@@ -252,9 +252,9 @@ class _Unpickler(pickle._Unpickler):
 
     def persistent_load(self, identity: Any) -> _Storage:
         """Returns a storage by `("storage", type, key, device, count, ...)`."""
-        word, dtype, key, _, count, *rest = identity
-        known = isinstance(dtype, np.dtype) and type(count) is int and count >= 0
-        if word != "storage" or not known or any(rest):
+        word, dtype, key, _, count, *extra = identity
+        valid = isinstance(dtype, np.dtype) and type(count) is int and count >= 0
+        if word != "storage" or not valid or any(extra):
             raise pickle.UnpicklingError(f"an object {identity!r} outside the pickle")
         return _Storage(self._read_storage(dtype, str(key), count))
 

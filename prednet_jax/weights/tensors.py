@@ -124,7 +124,7 @@ def _checked(
 ) -> tuple[PredNetConfig, dict]:
     leaves = jax.tree_util.tree_leaves_with_path(params)
     name = functools.partial(jax.tree_util.keystr, simple=True, separator="/")
-    check_arrays(path, {name(place): np.asarray(leaf) for place, leaf in leaves})
+    check_arrays(path, {name(key_path): np.asarray(leaf) for key_path, leaf in leaves})
     try:
         config = PredNetConfig(**json.loads(text))
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
