@@ -39,8 +39,9 @@ def inject(
         fn: a function that JAX can trace. Arrays among its arguments are traced;
             anything else, Python numbers included, must be hashable.
         spec: the noise; `noise.at(spec, "computation")` picks the parts that act here.
-        only: paths of the equations that are perturbed, as `coverage` lists them.
-            Defaults to all. An equation's noise does not depend on this choice.
+        only: paths of the equations that are perturbed, as `coverage` lists them,
+            together with all that compute the same. Defaults to all. An equation's
+            noise does not depend on this choice.
         run_key: a training's key, from which orders of `schedule="run"` are drawn.
             Defaults to the key of each call.
 

@@ -46,7 +46,7 @@ class Noise(NamedTuple):
     fixed: specs.FixedOrder | None = None
     operands: specs.ReducedPrecision | None = None
     results: tuple[specs.Elementwise, ...] = ()
-    only: frozenset[str] | None = None
+    only: Collection[str] | None = None
 
 
 class Action(NamedTuple):
@@ -198,7 +198,8 @@ def plan(
     """Returns the noise of `spec` in a program, closed or open without constants.
 
     `only` are the paths of the equations to perturb, as for `inject`, by default all.
-    It raises UnsupportedPrimitiveError if a higher-order primitive has no rule.
+    Equations that compute the same as one of these are perturbed, too. It raises
+    UnsupportedPrimitiveError if a higher-order primitive has no rule.
     """
     acting = specs.at(spec, "computation")
     parts = () if acting is None else specs.parts(acting)
@@ -211,11 +212,15 @@ def plan(
         fixed=first(specs.FixedOrder),
         operands=first(specs.ReducedPrecision),
         results=tuple(p for p in parts if isinstance(p, specs.Elementwise)),
-        only=None if only is None else frozenset(only),
     )
     if noise.fixed is not None:
         noise.fixed.prepare(jaxpr)
-    return _plan(noise, jaxpr)
+    planned = _plan(noise, jaxpr)
+    if only is None:
+        return planned
+    salts = {step.salt for step in planned.walk() if step.path in only}
+    equal = {step.path for step in planned.walk() if step.salt in salts}
+    return _plan(noise._replace(only=equal.union(only)), jaxpr)
 
 
 class _Equal(NamedTuple):

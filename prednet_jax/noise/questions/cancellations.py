@@ -154,15 +154,17 @@ class _Pair(Watched):
     """A run without noise and a run with noise, as two rows of a batch.
 
     Attributes:
-        number: position of each sum, by path. `run` may choose one sum, whose value
-            under noise is replaced by the value without noise.
+        number: position of each sum, by `Step.salt`. `run` may choose one sum, whose
+            value under noise is replaced by the value without noise.
         steps: the sums by path.
     """
 
     def __init__(self, call: BoundCall, spec: NoiseSpec) -> None:
         super().__init__(EXECUTIONS)
         self.steps = {step.path: step for step in call.equations(spec) if _is_sum(step)}
-        self.number = {path: i for i, path in enumerate(self.steps)}
+        # XLA computes equal equations once, so they lose their noise together.
+        salts = dict.fromkeys(step.salt for step in self.steps.values())
+        self.number = {salt: i for i, salt in enumerate(salts)}
         self.chosen = jnp.zeros(0, bool)
 
         def hooks(noisy: Array, chosen: Array) -> Watched:
@@ -176,7 +178,7 @@ class _Pair(Watched):
         """Returns the outcome of both rows; the sum at `path` has no noise."""
         chosen = np.zeros(max(1, len(self.number)), bool)
         if path:
-            chosen[self.number[path]] = True
+            chosen[self.number[self.steps[path].salt]] = True
         try:
             return self.compiled(key, np.array([False, True]), chosen)
         except NoiseError:
@@ -201,15 +203,16 @@ class _Pair(Watched):
         worst: dict[str, Cancellation] = {}
         for (path, *at), numbers in self.seen(lambda: self.run(key))[0].items():
             digits, most = map(float, numbers)
-            if digits >= max(LEAST, worst[path].digits_lost if path in worst else 0):
-                step = self.steps[path]
+            step = self.steps[path]
+            known = worst.get(step.salt)
+            if digits >= LEAST and (known is None or digits > known.digits_lost):
                 about = path, step.name, step.source, digits, most
-                worst[path] = Cancellation(*about, tuple(map(int, at)))
+                worst[step.salt] = Cancellation(*about, tuple(map(int, at)))
         return sorted(worst.values(), key=lambda c: -c.digits_lost)
 
     def after(self, step: Step, words: Words, operands: list, results: list) -> list:
         """Measures the digits that a sum loses, and removes a chosen sum's noise."""
-        if step.path not in self.number:
+        if step.path not in self.steps:
             return results
         self.labels[step.path] = step
         (x,) = results
@@ -218,7 +221,7 @@ class _Pair(Watched):
         size, _ = _rows(terms)
         digits = _digits_lost(clean, noisy, size)
         self.send({step.path: digits}, self.place(words))
-        return [jnp.where(self.chosen[self.number[step.path]], clean, x)]
+        return [jnp.where(self.chosen[self.number[step.salt]], clean, x)]
 
 
 @jax.custom_batching.custom_vmap

@@ -23,9 +23,10 @@ import numpy as np
 from jax import Array
 
 from prednet_jax.noise import random_bits
-from prednet_jax.noise._coverage import coverage
+from prednet_jax.noise._coverage import CoverageEntry, report_of
 from prednet_jax.noise.errors import NoiseError, check_draws, number, texts
 from prednet_jax.noise.leaves import check_some
+from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
 from prednet_jax.noise.run import Evaluation
 from prednet_jax.noise.specs import NoiseSpec
@@ -64,7 +65,8 @@ class Findings(NamedTuple):
             parts were given, they are the only set.
         effect: the effect of all equations together.
         rest: the effect of all equations that are in none of the sets.
-        equations: the number of equations on which noise acts.
+        equations: the number of equations on which noise acts. Equations that compute
+            the same of the same values count as one, the first.
         settled: whether the sets also explain the change, and have a larger effect than
             the rest, on fresh keys. If not, use more samples.
     """
@@ -128,10 +130,16 @@ def localize(
 
     def search(call: BoundCall, key: Array) -> Findings:
         check_some(call.program.shapes.result())
-        entries = coverage(fn, acting)(*call.args, **call.kwargs).perturbed
+        planned = plan(call.program.jaxpr, acting)
+        steps = {step.path: step for step in planned.walk()}
+        # XLA computes equal equations once, so they have one noise, or none.
+        equal: dict[str, list[CoverageEntry]] = {}
+        for entry in report_of(planned).perturbed:
+            equal.setdefault(steps[entry.path].salt, []).append(entry)
+        together = [[steps[entry.path] for entry in each] for each in equal.values()]
+        entries = [each[0] for each in equal.values()]
         *_, other = keys = random_bits.split(key, samples + 1)
-        paths = [entry.path for entry in entries]
-        measure = effect_of(call, acting, paths)
+        measure = effect_of(call, acting, together)
         effect = functools.cache(functools.partial(measure, keys[:-1]))
         every = frozenset(range(len(entries)))
 
@@ -140,7 +148,7 @@ def localize(
             return Culprit(entry.path, entry.primitive, own, entry.source)
 
         if parts is not None:
-            members = _members(parts, call, acting, paths)
+            members = _members(parts, together)
             chosen = list(members.values())
             sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
         else:
@@ -178,18 +186,19 @@ def _minimal_sets(
 
 
 def effect_of(
-    call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
+    call: BoundCall, spec: NoiseSpec, together: Sequence[Sequence[Step]]
 ) -> Callable[[Array, Collection[int]], float]:
-    """Returns `effect(keys, members)` of positions in `paths`, compiled once.
+    """Returns `effect(keys, members)` of positions in `together`, compiled once.
 
-    `paths` are the paths of the equations on which `spec` acts.
+    `together` are the equations on which `spec` acts, in sets that compute the same.
     """
 
     def switched(active: Array) -> Evaluation:
-        return Evaluation(dict(zip(paths, active, strict=True)).get)
+        pairs = zip(together, active, strict=True)
+        return Evaluation({x.path: on for steps, on in pairs for x in steps}.get)
 
     run = call.hooked(spec, switched)
-    nothing = np.zeros(len(paths), bool)
+    nothing = np.zeros(len(together), bool)
     clean = jax.device_get(run(jax.random.key(0), nothing)).result()
 
     def effect(keys: Array, members: Collection[int]) -> float:
@@ -225,13 +234,12 @@ def minimise(items: Sequence[int], explains: Callable[[list[int]], bool]) -> lis
 
 
 def _members(
-    parts: Sequence[str], call: BoundCall, spec: NoiseSpec, paths: Sequence[str]
+    parts: Sequence[str], together: Sequence[Sequence[Step]]
 ) -> dict[str, frozenset[int]]:
-    """Returns, for each part, the positions in `paths` of the part's equations."""
-    scopes = {step.path: step.scope for step in call.equations(spec)}
+    """Returns, for each part, the positions in `together` of the part's equations."""
     members = {}
     for part in parts:
-        here = [_belongs(path, scopes[path], part) for path in paths]
+        here = [any(_belongs(x.path, x.scope, part) for x in s) for s in together]
         if not any(here):
             raise NoiseError(
                 f"parts: noise acts on nothing in {part!r}: expected the beginning of "

@@ -28,6 +28,18 @@ def test_a_subtraction_of_large_numbers_is_the_worst_and_carries_the_error():
     assert "of the error" in str(report)
 
 
+def test_equal_equations_are_one_and_lose_their_noise_together():
+    """Each of two equal differences had 74 % of the error that both carry."""
+
+    def squared(x):
+        a, b = ((x + np.float32(1024.0)) - np.float32(1024.0) for _ in range(2))
+        return jnp.sum((a + 2 * x) * (b + 3 * x))
+
+    (found,) = noise.cancellations(squared)(jnp.linspace(0.1, 1.0, 50))
+    assert found.path == "1:sub"
+    assert found.share > 0.9
+
+
 def test_zero_has_lost_all_digits_only_where_noise_moves_it():
     def difference(x):
         return 1 - jnp.cos(x)

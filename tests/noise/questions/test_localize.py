@@ -198,3 +198,41 @@ def test_distances_by_hand():
     for other in ({"x": ONE["x"]}, {**ONE, "x": jnp.ones(3)}, {}):
         with pytest.raises(ValueError, match="expected the same"):
             variability.v_c(ONE, other)
+
+
+def twice(x):
+    """Two differences of which XLA computes one: what they add cancels."""
+    a, b = ((x + np.float32(1024.0)) - np.float32(1024.0) for _ in range(2))
+    return jnp.sum((a + 2 * x) * (b + 3 * x))
+
+
+def test_equal_equations_are_one():
+    """Each of two equal sums was named, with an effect that no run of theirs had."""
+
+    def cancelled(x):
+        a, b, c = (jnp.sum(x * np.float32(y), 0) for y in (1.1, 1.1, 1.2))
+        return a - b + np.float32(1e-3) * c
+
+    x = jax.random.normal(KEY, (2000, 4))
+    report = localize(cancelled, ReductionOrder())(KEY, x)
+    assert [c.path for c in report.culprits] == ["5:reduce_sum"]
+    assert report.equations == 2
+
+    def second(x):
+        with jax.named_scope("first"):
+            a = jnp.sum(x * np.float32(1.1), 0)
+        with jax.named_scope("second"):
+            return jnp.sum(x * np.float32(1.1), 0) - a
+
+    effects = localize(second, ReductionOrder(), parts=["first", "second"])(KEY, x)
+    assert [c.effect for c in effects.culprits] == [0, 0]
+
+
+def test_only_perturbs_equations_that_compute_the_same():
+    x = jnp.linspace(0.1, 1.0, 50)
+    one, other, both = (
+        noise.inject(twice, UlpPerturbation(), only=paths)(KEY, x)
+        for paths in (["0:add"], ["2:add"], ["0:add", "2:add"])
+    )
+    assert one == other == both
+    assert one != noise.inject(twice, UlpPerturbation(), only=[])(KEY, x)
