@@ -99,6 +99,10 @@ def test_no_hkl_is_refused(tmp_path):
     refused("sources_a.hkl next to it names 2 sources; expected one source a frame")
     hickle(tmp_path / "sources_a.hkl", FLAT[0, 0], 4)
     refused("sources_a.hkl next to it names 24 sources")
+    for _ in range(2):  # HDF5 writes no file again that is still open.
+        with h5py.File(tmp_path / "sources_a.hkl", "w") as file:
+            file["other"] = 1
+        refused("sources_a.hkl next to it is no list of sources")
     (tmp_path / "sources_a.hkl").write_text("none")
     refused("sources_a.hkl next to it is no list of sources")
 

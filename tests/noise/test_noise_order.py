@@ -119,12 +119,16 @@ def test_only_what_computes_the_same_has_one_salt():
     def calls(x):
         return jnp.sin(jax.jit(lambda x: x * 2)(x)), jnp.sin(x * 2)
 
+    def calls_with_constants(x):
+        return jax.jit(lambda x: x * one)(x), jax.jit(lambda x: x * one)(x)
+
     for name, count, fn in (
         ("cumsum", 2, lambda x: (lax.cumsum(x), lax.cumsum(x, reverse=True))),
         ("mul", 2, lambda x: (x * 1.1, x * 1.2)),
         ("mul", 2, lambda x: (x * one, x * two)),
         ("get", 2, reads),
         ("sin", 1, calls),
+        ("mul", 1, calls_with_constants),
     ):
         planned = plan(jax.make_jaxpr(fn)(x), noise.UlpPerturbation())
         salts = [step.salt for step in planned.walk() if step.name == name]

@@ -310,6 +310,18 @@ def test_two_calls_with_one_matrix_have_the_same_signs(fn):
     assert noise.explain(fn, wrong, fn(m), draws=2)(KEY, m).rung == "beyond"
 
 
+def test_a_matrix_and_its_rows_in_another_order_have_signs_of_their_own():
+    def squares(x):
+        u, v = jnp.linalg.eigh(x)[1], jnp.linalg.eigh(x[::-1, ::-1])[1]
+        return u * v[::-1]
+
+    x = noise_programs.normal(1, 5, 5)
+    x = x + x.T
+    y = squares(x)
+    turned = y * np.float32([1, -1, 1, 1, -1])
+    assert noise.explain(squares, turned, y, draws=2)(KEY, x).rung != "beyond"
+
+
 def test_a_gradient_with_a_free_sign_has_one():
     """One row of the gradient of an eigenvector, negated, was identical."""
 
@@ -1053,6 +1065,24 @@ def test_a_result_that_was_stored_in_a_format_is_named(rung, dtype):
         changed = jax.tree.map(lambda v, by=factor: v * by, y)
         assert rungs(stored(changed), y)["product"] == "beyond"
         assert rungs(stored(y), changed)["product"] == "beyond"
+
+
+def test_a_result_of_rounded_noise_was_stored():
+    """Noise moves some numbers over the middle of two numbers of the format."""
+    x = noise_programs.normal(1, 64, 64)
+
+    def shifted(x):
+        return (x * np.float32(1.1) + np.float32(999)) - np.float32(999)
+
+    noisy = noise.inject(shifted, noise.UlpPerturbation())(KEY, x)
+    rounded = noisy.astype(jnp.bfloat16).astype(x.dtype)
+    assert noise.explain(shifted, rounded, shifted(x))(KEY, x).rung == "bf16"
+
+
+def test_numbers_of_a_format_that_the_function_returns_were_not_stored():
+    x = noise_programs.normal(1, 64).astype(jnp.bfloat16).astype(np.float32)
+    wrong = -x * np.float32(1 + 2**-23)
+    assert noise.explain(jnp.negative, wrong, -x)(KEY, x).rung == "beyond"
 
 
 def test_zeros_and_ones_are_no_rounded_result():

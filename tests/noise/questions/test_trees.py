@@ -79,6 +79,17 @@ def test_a_wrong_weight_is_named_with_a_hint(weights, hint):
     assert report.first.name.startswith(path[0])
 
 
+def test_a_hint_holds_for_every_number():
+    """Some numbers of a large array are tried first."""
+    w = np.random.default_rng(0).standard_normal((128, 128)).astype(np.float32)
+    turned = w[::-1].copy()
+    (pair,) = noise.compare_trees({"w": turned}, {"w": w}).pairs
+    assert "reversed along axis 0" in pair.hint
+    turned[1, 1] += 1
+    (pair,) = noise.compare_trees({"w": turned}, {"w": w}).pairs
+    assert not pair.hint
+
+
 def test_rounded_weights_have_their_format(weights):
     tree = ported(weights)
     tree["head"]["kernel"] = jnp.asarray(tree["head"]["kernel"], jnp.bfloat16)
