@@ -147,11 +147,11 @@ def _correctable(error: Exception, target: str) -> str | None:
     if line := no_backend(error):
         return line
     name = target.partition(":")[0]
-    place = getattr(sys.modules.get(name), "__file__", None) or "<built in>"
+    file = getattr(sys.modules.get(name), "__file__", None) or "<built in>"
     calls = _outside(traceback.TracebackException.from_exception(error))
     is_standard = name.partition(".")[0] in sys.stdlib_module_names
-    own = not is_standard and any(f.filename == place for f in calls)
-    foreign = name in sys.modules and place.startswith(_LIBRARIES)
+    own = not is_standard and any(f.filename == file for f in calls)
+    foreign = name in sys.modules and file.startswith(_LIBRARIES)
     inside = all(f.filename.startswith(_LIBRARIES) for f in calls)
     if not (isinstance(error, TypeError) and inside and foreign) or own:
         return None

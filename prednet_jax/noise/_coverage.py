@@ -125,16 +125,16 @@ def reach(planned: Plan) -> list[Reach]:
 
     def own(step: Step) -> Reach:
         inside = [own(s) for body in step.bodies.values() for s in body.steps]
-        here = acting.get(step.path, none)
-        routines = here if step.action.routine else none
-        alone = Reach(bool(here), missed.get(step.path, none), routines)
+        noises = acting.get(step.path, none)
+        routines = noises if step.action.routine else none
+        alone = Reach(bool(noises), missed.get(step.path, none), routines)
         return joined([alone, *inside])
 
     def through(program: Plan, operands: Sequence[Reach]) -> list[Reach]:
-        known = dict(zip(program.jaxpr.invars, operands, strict=True))
+        by_atom = dict(zip(program.jaxpr.invars, operands, strict=True))
 
         def of(atom: Atom) -> Reach:
-            return Reach() if compat.is_literal(atom) else known.get(atom, Reach())
+            return Reach() if compat.is_literal(atom) else by_atom.get(atom, Reach())
 
         for step in program.steps:
             before = [of(atom) for atom in step.atoms]
@@ -144,7 +144,7 @@ def reach(planned: Plan) -> list[Reach]:
                 after = through(body, before)
             else:
                 after = [joined([own(step), *before])] * len(step.equation.outvars)
-            known.update(zip(step.equation.outvars, after, strict=True))
+            by_atom.update(zip(step.equation.outvars, after, strict=True))
         return [of(atom) for atom in program.jaxpr.outvars]
 
     return through(planned, [Reach()] * len(planned.jaxpr.invars))
@@ -161,8 +161,8 @@ def report_of(planned: Plan) -> CoverageReport:
                 continue
             if step.action.any:
                 perturbed.append(_perturbed(step))
-            elif left := _left_alone(step, bool(planned.noise.results)):
-                untouched.append(_entry(step, left.reason, not left.harmless))
+            elif exempt := _left_alone(step, bool(planned.noise.results)):
+                untouched.append(_entry(step, exempt.reason, not exempt.harmless))
             elif reason := _rounding(step, bool(planned.noise.results)):
                 (untouched if planned.noise.results else single).append(
                     _entry(step, reason, has_order=False)

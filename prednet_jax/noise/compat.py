@@ -85,9 +85,9 @@ def needed(jaxpr: Jaxpr) -> Jaxpr:
 def unread(jaxpr: Jaxpr) -> frozenset[int]:
     """Returns the ids of the variables that no result and no effect depends on."""
     opened, kept = open_jaxpr(jaxpr)[0], needed(jaxpr)
-    made, made_of_kept = (
-        {id(x) for p in _programs(whole) for e in p.eqns for x in e.outvars}
-        for whole in (opened, kept)
+    outvars, kept_outvars = (
+        {id(x) for p in _programs(program) for e in p.eqns for x in e.outvars}
+        for program in (opened, kept)
     )
     read = {
         id(x)
@@ -95,9 +95,9 @@ def unread(jaxpr: Jaxpr) -> frozenset[int]:
         for atoms in (p.outvars, *(e.invars for e in p.eqns))
         for x in atoms
     }
-    if (made_of_kept & read) - made:  # JAX has traced a program anew.
+    if (kept_outvars & read) - outvars:  # JAX has traced a program anew.
         return frozenset()
-    return frozenset({*made, *map(id, opened.invars)} - read)
+    return frozenset({*outvars, *map(id, opened.invars)} - read)
 
 
 def constants(jaxpr: Jaxpr) -> Iterator[Array]:
@@ -191,12 +191,12 @@ def with_highest_precision(jaxpr: Jaxpr) -> Jaxpr:
 def donated(jaxpr: Jaxpr) -> tuple[int, ...]:
     """Returns the positions of the arguments that a program's compiled call donates."""
     opened, _ = open_jaxpr(jaxpr)
-    given: set[Atom] = set()
+    atoms: set[Atom] = set()
     for equation in opened.eqns:
         donates = equation.params.get("donated_invars", ())
         pairs = zip(equation.invars, donates, strict=False)
-        given |= {atom for atom, gives in pairs if gives and not is_literal(atom)}
-    return tuple(i for i, var in enumerate(opened.invars) if var in given)
+        atoms |= {atom for atom, gives in pairs if gives and not is_literal(atom)}
+    return tuple(i for i, var in enumerate(opened.invars) if var in atoms)
 
 
 def primitive_names() -> frozenset[str]:
@@ -279,8 +279,8 @@ def in_one_row(x: Array) -> Array:
     """Returns the elements of an array, which may be sharded over an explicit mesh."""
     sharding = jax.typeof(x).sharding
     if any(sharding.spec):
-        whole = jax.sharding.PartitionSpec()
-        x = jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, whole))
+        spec = jax.sharding.PartitionSpec()
+        x = jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, spec))
     return jax.numpy.ravel(x)
 
 

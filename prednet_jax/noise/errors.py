@@ -53,8 +53,8 @@ def no_backend(error: BaseException) -> str | None:
         return f"{first}; expected a value that JAX takes"
     if not (isinstance(error, RuntimeError) and "initialize backend" in first):
         return None
-    given = os.environ.get("JAX_PLATFORMS")
-    setting = f"JAX_PLATFORMS={given}: " if given else ""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    setting = f"JAX_PLATFORMS={platforms}: " if platforms else ""
     return f"{setting}{first}; expected a platform of this machine"
 
 
@@ -72,21 +72,21 @@ def shown(value: object) -> str:
     """Returns a value as a message shows it: on one line, cut short."""
     try:
         # An array's text has several lines.
-        given = " ".join(map(str.strip, repr(value).splitlines()))
+        text = " ".join(map(str.strip, repr(value).splitlines()))
     except Exception:  # An object's own, or Python's of a long number.
         long = isinstance(value, int)
-        given = (
+        text = (
             "a number of thousands of digits" if long else f"a {type(value).__name__}"
         )
-    return given if len(given) <= 300 else f"{given[:300]}..."
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def one_of(name: str, value: object, accepted: Sequence[object]) -> None:
     """Refuses a value that is not among `accepted`."""
     listed = ", ".join(map(str, accepted))
     # An array would be compared element by element.
-    known = isinstance(value, Hashable) and value in accepted
-    expect(known, name, value, f"one of {listed}")
+    is_accepted = isinstance(value, Hashable) and value in accepted
+    expect(is_accepted, name, value, f"one of {listed}")
 
 
 def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
@@ -163,13 +163,13 @@ def text(name: str, value: object, wanted: str) -> None:
 
 def texts(name: str, value: object, wanted: str) -> tuple[str, ...] | None:
     """Returns None or several strings as a tuple, and refuses any other value."""
-    found: tuple | None = None
+    entries: tuple | None = None
     if isinstance(value, Iterable) and not isinstance(value, str):
         with contextlib.suppress(TypeError):  # An array of no axes.
-            found = tuple(value)
-    strings = found is not None and all(isinstance(x, str) for x in found)
+            entries = tuple(value)
+    strings = entries is not None and all(isinstance(x, str) for x in entries)
     expect(value is None or strings, name, value, wanted)
-    return found
+    return entries
 
 
 def names(name: str, value: object) -> None:

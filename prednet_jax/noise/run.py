@@ -115,11 +115,11 @@ class Evaluation:
             own = drawn if rule is None or rule.inlined else _NOTHING
             with compat.context(step.equation):
                 results = evaluate(Call(step, own, self), words, operands)
-                made = step.equation.outvars
-                if not made or any(id(var) not in self.unread for var in made):
+                outvars = step.equation.outvars
+                if not outvars or any(id(var) not in self.unread for var in outvars):
                     results = self.after(step, words, operands, results)
-            given = zip(made, results, step.held, strict=True)
-            for var, x, hold in given:
+            rows = zip(outvars, results, step.held, strict=True)
+            for var, x, hold in rows:
                 values[var] = materialised(x) if hold else x
 
 
@@ -268,9 +268,9 @@ def _draw_ahead(plan: Plan, words: Words) -> Drawn:
         flat = materialised(lax.optimization_barrier(orders))
         start = 0
         for path, grid in grids.items():
-            here = random_bits.unfolded(start)
+            offset = random_bits.unfolded(start)
             start += (size := math.prod(grid))
-            part = lax.dynamic_slice_in_dim(flat, here[0], size, 1)
+            part = lax.dynamic_slice_in_dim(flat, offset[0], size, 1)
             drawn[path] = lax.reshape(part, (len(flat), *grid))
     return drawn
 
@@ -286,17 +286,17 @@ def perturbed(
     if step.name == "addupdate":
         return _accumulated(step, words, operands)
     summed_over = equation.params["axes"] if step.name.startswith("psum") else ()
-    here = on_device(words, [atom.aval for atom in step.atoms], summed_over)
+    local = on_device(words, [atom.aval for atom in step.atoms], summed_over)
     salt, noise = path_salt(step.salt)[0], action.results
     if action.operands is not None:
         operands = [elementwise.round_operand(action.operands, x) for x in operands]
     if noise is not None:
-        pool = here.pool(step.elements)
+        pool = local.pool(step.elements)
         operands = elementwise.perturb_operands(
             noise, step.name, operands, pool, (salt,), routine=action.routine
         )
     if action.order is not None:
-        results = [_ordered(step, here, operands, drawn if here is words else None)]
+        results = [_ordered(step, local, operands, drawn if local is words else None)]
     elif action.replay is not None:
         replay = action.replay.evaluate
         results = [_replaced(step, lambda _, *xs: replay(*xs), (), operands)]
@@ -316,9 +316,9 @@ def perturbed(
         ones = jnp.ones_like(x), indices, jnp.full_like(updates, 2)
         noisy = [jnp.where(compat.bind(equation, *ones)[0] != 1, noisy[0], x)]
     if step.counts and elementwise.keeps_exact(noise):
-        known = whole.is_exact(step.name, equation.params, results[0], exact)
-        if known is not None:
-            noisy = [jnp.where(known, results[0], noisy[0])]
+        unrounded = whole.is_exact(step.name, equation.params, results[0], exact)
+        if unrounded is not None:
+            noisy = [jnp.where(unrounded, results[0], noisy[0])]
     for i in step.factors:
         # A product with 1, -1 or 0 is exact: a direction, a mask.
         noisy = [jnp.where(jnp.abs(exact[i]) <= 1, results[0], noisy[0])]

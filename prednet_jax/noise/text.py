@@ -128,17 +128,17 @@ def _value(name: str, kind: str, text: str) -> Any:
         raise NoiseError(f"{name}={text!r}: expected {expected}") from None
 
 
-def _primitives(name: str, given: tuple[str, ...]) -> tuple[str, ...]:
+def _primitives(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns names of primitives, or raises an error if one of them does not exist."""
-    known = primitives.known()
-    for primitive in given:
-        if primitive not in known:
-            close = difflib.get_close_matches(primitive, sorted(known), 3)
-            some = ", ".join(close or ("add", "mul", "dot_general"))
+    accepted = primitives.known()
+    for primitive in names:
+        if primitive not in accepted:
+            close = difflib.get_close_matches(primitive, sorted(accepted), 3)
+            examples = ", ".join(close or ("add", "mul", "dot_general"))
             raise NoiseError(
-                f"{name}: no primitive {primitive!r}: expected names such as {some}"
+                f"{name}: no primitive {primitive!r}: expected names such as {examples}"
             )
-    return given
+    return names
 
 
 def _text(spec: NoiseSpec, defaults: bool) -> str:

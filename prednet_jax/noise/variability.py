@@ -28,10 +28,10 @@ def v_ermv(a: PyTree, b: PyTree) -> float:
     An element that is NaN in only one of the two gives NaN.
     """
     x, y = _pooled(a, b)
-    far = np.abs(subtract(x, y))
+    gap = np.abs(subtract(x, y))
     scale = np.where(x == 0, np.abs(y), np.abs(x))
     # Where both are zero, or the same infinity, there is no difference to divide.
-    return float(np.divide(far, scale, out=np.zeros_like(far), where=far != 0).mean())
+    return float(np.divide(gap, scale, out=np.zeros_like(gap), where=gap != 0).mean())
 
 
 def v_c(a: PyTree, b: PyTree) -> float:

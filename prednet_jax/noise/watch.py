@@ -69,12 +69,12 @@ def _steps_kept(limit: int | None, lengths: Sequence[int]) -> list[int]:
     to the others.
     """
     kept = list(lengths)
-    left = limit
+    remaining = limit
     for n, i in enumerate(sorted(range(len(kept)), key=lengths.__getitem__)):
-        if left is not None:
-            share = int(left ** (1 / (len(kept) - n)) + 1e-9)
+        if remaining is not None:
+            share = int(remaining ** (1 / (len(kept) - n)) + 1e-9)
             kept[i] = max(1, min(kept[i], share))
-            left //= kept[i]
+            remaining //= kept[i]
     return kept
 
 
@@ -134,16 +134,16 @@ class Watched(Evaluation):
         They correspond if there are as many.
         """
         around = self._operands.get(call.step.path, [])
-        given = body_operands(call.step.name, call.params, around, label)
-        for inner, outer in zip(operands, given, strict=False):
-            mark = self.marked(outer) if len(given) == len(operands) else None
+        matching = body_operands(call.step.name, call.params, around, label)
+        for inner, outer in zip(operands, matching, strict=False):
+            mark = self.marked(outer) if len(matching) == len(operands) else None
             if mark is not None and self.marked(inner) is None:
                 self.mark(inner, mark)
         return super().body(call, words, operands, label)
 
     def place(self, words: Words | None = None) -> Place:
         """Returns the current place; without words, it is outside of all loops."""
-        place = Place([], [], 1, [])
+        site = Place([], [], 1, [])
         steps = (words.steps if words else None) or ()
         after = [*(counters for _, counters, _ in self._around[1:]), len(steps)]
         around = []
@@ -157,18 +157,18 @@ class Watched(Evaluation):
             params = step.equation.params
             if step.name == "shard_map":
                 axes = tuple(compat.manual_axis_sizes(params))
-                place.steps.append(lax.axis_index(axes))
-                place.starts.append(~labels)
+                site.steps.append(lax.axis_index(axes))
+                site.starts.append(~labels)
             for counter in own:
                 rows = next(kept)
                 if params.get("reverse"):
                     counter = np.uint32(length - 1) - counter
                 if rows < length:
-                    place.kept.append(counter < np.uint32(rows))
-                place = place._replace(most=place.most * rows)
-                place.steps.append(counter)
-                place.starts.append(labels)
-        return place
+                    site.kept.append(counter < np.uint32(rows))
+                site = site._replace(most=site.most * rows)
+                site.steps.append(counter)
+                site.starts.append(labels)
+        return site
 
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
         """Evaluates all steps of a program, and sends what waits at its end."""
@@ -196,7 +196,7 @@ class Watched(Evaluation):
             self.send(self._waiting, self.place(words))
             self._waiting.clear()
 
-    def send(self, values: Mapping[Hashable, Array], place: Place) -> None:
+    def send(self, values: Mapping[Hashable, Array], site: Place) -> None:
         """Sends one array of any size, or several of at most `_PART` elements each.
 
         A larger array reaches the host in parts of `_PART` elements.
@@ -211,21 +211,21 @@ class Watched(Evaluation):
 
         def emit(row_and_part: tuple[Array, Array]) -> Array:
             row, part = row_and_part
-            jax.debug.callback(note, [part], row, *place.steps)
+            jax.debug.callback(note, [part], row, *site.steps)
             return row
 
         def whole() -> None:
             flat = list(map(compat.in_one_row, values.values()))
             if max(sizes.values()) <= _PART:
-                jax.debug.callback(note, flat, jnp.int32(0), *place.steps)
+                jax.debug.callback(note, flat, jnp.int32(0), *site.steps)
                 return
             ((size, x),) = zip(sizes.values(), flat, strict=True)
             rows = -(-size // _PART)
             parts = jnp.pad(x, (0, rows * _PART - size)).reshape(rows, _PART)
             lax.map(emit, (lax.iota(jnp.int32, rows), parts))
 
-        if place.kept:
-            lax.cond(functools.reduce(jnp.logical_and, place.kept), whole, lambda: None)
+        if site.kept:
+            lax.cond(functools.reduce(jnp.logical_and, site.kept), whole, lambda: None)
         else:
             whole()
 

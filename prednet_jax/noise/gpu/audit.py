@@ -107,10 +107,10 @@ class AuditReport(NamedTuple):
             lines += [f"  {each}" for each in unknown.values() if each]
         if self.advice:
             lines += ["", "What to do:"]
-            for change, left in self.advice:
-                where = ", ".join(sorted({e.source or e.kernel for e in left or ()}))
+            for change, after in self.advice:
+                where = ", ".join(sorted({e.source or e.kernel for e in after or ()}))
                 outcome = f"; compiled again: {where or 'none'} left"
-                lines.append(f"  {change}{outcome if left is not None else ''}")
+                lines.append(f"  {change}{outcome if after is not None else ''}")
         return "\n".join(lines)
 
 
@@ -209,15 +209,15 @@ def _advice(
     """Returns the changes that help, each tried by compiling again."""
     advice = []
     if not deterministic and any(e.varies == "call" for e in entries):
-        left = [e for e in build(True)[1] if e.varies == "call"]
-        advice.append(Advice(_FLAG, tuple(left)))
+        after = [e for e in build(True)[1] if e.varies == "call"]
+        advice.append(Advice(_FLAG, tuple(after)))
         names = dict.fromkeys(e.primitive for e in entries if e.kind == "atomic")
         advice += [Advice(_OTHERS[x], None) for x in names if x in _OTHERS]
     if any(e.kind == "reduced_precision" for e in entries):
         with jax.default_matmul_precision("highest"):
             again = build(deterministic)[1]
-        left = [e for e in again if e.kind == "reduced_precision"]
-        advice.append(Advice(_HIGHEST, tuple(left)))
+        after = [e for e in again if e.kind == "reduced_precision"]
+        advice.append(Advice(_HIGHEST, tuple(after)))
     return tuple(advice)
 
 
@@ -242,8 +242,8 @@ def _refusing(steps: Sequence[Step]) -> Iterator[None]:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         for step in steps:
             # Some equations call Python, or have kernels from other sources.
-            others = step.name in ("debug_print", "pallas_call", "ffi_call")
-            if others or "callback" in step.name or f"'{step.name}'" in said:
+            foreign = step.name in ("debug_print", "pallas_call", "ffi_call")
+            if foreign or "callback" in step.name or f"'{step.name}'" in said:
                 said = f"{said}; {step.path} [{step.source}] is not XLA's own"
                 break
         raise NoiseError(

@@ -60,9 +60,9 @@ def entries_of(
             launched.setdefault(x.name, KernelLaunch("", x.name, "", (), ()))
     entries: list[AuditEntry] = []
 
-    def add(found: Iterable[Finding], place: Place, kernel: str) -> None:
-        for kind, varies, detail in found:
-            entries.append(AuditEntry(kind, *place, varies, detail, kernel))
+    def add(findings: Iterable[Finding], site: Place, kernel: str) -> None:
+        for kind, varies, detail in findings:
+            entries.append(AuditEntry(kind, *site, varies, detail, kernel))
 
     unseen = dict(compiled.ptx)
     for name, launch in launched.items():
@@ -76,21 +76,21 @@ def entries_of(
         atomics = _ATOMIC.findall(text)
         explained = False
         for each in inside:
-            place = _where(program, each, instruction, steps)
-            add(_arithmetic(each, opcodes, text), place, kernel)
+            site = _where(program, each, instruction, steps)
+            add(_arithmetic(each, opcodes, text), site, kernel)
             if each.opcode == "scatter" and atomics:
                 explained = True
-                add([_atomic(atomics, _combines(program, each))], place, kernel)
-            add(_reduction(program, each, text, deterministic, tuned), place, kernel)
-            add(_called(each, deterministic), place, kernel or name)
-            add(_reduced(program, each, text, ampere), place, kernel or name)
+                add([_atomic(atomics, _combines(program, each))], site, kernel)
+            add(_reduction(program, each, text, deterministic, tuned), site, kernel)
+            add(_called(each, deterministic), site, kernel or name)
+            add(_reduced(program, each, text, ampere), site, kernel or name)
             if _opcode(each) in _COLLECTIVES:
-                places = [] if place[1] else _joined(program, each, steps)
-                for at in places or [place]:
+                sites = [] if site[1] else _joined(program, each, steps)
+                for at in sites or [site]:
                     add([_collective(program, each, at[0])], at, each.name)
         if atomics and not explained:
-            place = _where(program, instruction, instruction, steps)
-            add([_atomic(atomics, None)], place, kernel)
+            site = _where(program, instruction, instruction, steps)
+            add([_atomic(atomics, None)], site, kernel)
     for kernel, text in unseen.items():
         if atomics := _ATOMIC.findall(text):
             add([_atomic(atomics, None)], ("", ""), kernel)
@@ -141,14 +141,14 @@ def _where(
     rewritten = {(x.name, x.source) for x in steps if x.name.startswith(anew)}
     if each.opcode == "reduce-window" and len(rewritten) == 1:
         return rewritten.pop()
-    known = {step.name for step in steps}
-    return next((x.operation for x in (each, around) if x.operation in known), ""), ""
+    names = {step.name for step in steps}
+    return next((x.operation for x in (each, around) if x.operation in names), ""), ""
 
 
 def _fitting(name: str, source: str, expected: str, steps: Sequence[Step]) -> str:
     """Returns the name, or another of this line if XLA moved a neighbour's here."""
-    here = [name, *(step.name for step in steps if step.source == source)]
-    return next((x for x in here if re.search(expected, x)), name)
+    candidates = [name, *(step.name for step in steps if step.source == source)]
+    return next((x for x in candidates if re.search(expected, x)), name)
 
 
 def _joined(program: Program, each: Instruction, steps: Sequence[Step]) -> list[Place]:
@@ -408,8 +408,8 @@ def _ties(steps: Sequence[Step]) -> Iterator[AuditEntry]:
             continue
         if params["num_keys"] < len(operands):
             detail = "sort: equal keys may come in any order (is_stable=False)"
-            place = step.name, step.source
-            yield AuditEntry("arithmetic", *place, "device", detail, "")
+            site = step.name, step.source
+            yield AuditEntry("arithmetic", *site, "device", detail, "")
 
 
 def _denormals(
@@ -422,12 +422,12 @@ def _denormals(
             continue
         for each in program.inside(around):
             if each.opcode in _ROUNDING and _FLOAT.search(each.type):
-                place = _where(program, each, around, steps)
+                site = _where(program, each, around, steps)
                 detail = (
                     "numbers below the smallest normal one (1.2e-38 in float32) are "
                     "kept on a GPU; XLA on a CPU makes them 0"
                 )
-                yield AuditEntry("arithmetic", *place, "device", detail, launch.kernel)
+                yield AuditEntry("arithmetic", *site, "device", detail, launch.kernel)
                 return
 
 
@@ -436,8 +436,8 @@ def _reduced(
 ) -> Iterator[Finding]:
     """Finds products of float32 whose operands are rounded."""
     target = each.attribute("custom_call_target")
-    known = program.instructions
-    operands = [known[name].type for name in each.operands if name in known]
+    by_name = program.instructions
+    operands = [by_name[name].type for name in each.operands if name in by_name]
     if not any(kind.startswith("f32[") for kind in operands):
         return
     if each.opcode in ("dot", "convolution"):

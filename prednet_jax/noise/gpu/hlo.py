@@ -52,8 +52,8 @@ class Instruction(NamedTuple):
         return self._attribute(rf"\b{name}=%?([^,\s]+)").strip('"')
 
     def _attribute(self, pattern: str) -> str:
-        found = re.search(pattern, self.attributes)
-        return found[1] if found else ""
+        match = re.search(pattern, self.attributes)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True)

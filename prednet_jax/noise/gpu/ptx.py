@@ -60,16 +60,16 @@ def parse(text: str) -> dict[str, Kernel]:
     """Parses the kernels of a PTX module by name; raises a PtxError for others."""
     kernels: dict[str, Kernel] = {}
 
-    def read(found: re.Match[str]) -> str:
-        name, parameters, body = found.groups()
+    def read(match: re.Match[str]) -> str:
+        name, parameters, body = match.groups()
         names = tuple(part.split()[-1] for part in parameters.split(",") if part)
         kernels[name] = _kernel(names, body)
         return ""
 
     text = re.sub(r"//[^\n]*|\.(pragma|version|target|address_size)[^\n]*", "", text)
-    rest = _ENTRY.sub(read, text).strip()
-    if rest:
-        raise PtxError(f"ptx={rest[:80]!r}: expected kernels (.visible .entry) alone")
+    tail = _ENTRY.sub(read, text).strip()
+    if tail:
+        raise PtxError(f"ptx={tail[:80]!r}: expected kernels (.visible .entry) alone")
     return kernels
 
 
@@ -84,23 +84,23 @@ def _kernel(parameters: tuple[str, ...], body: str) -> Kernel:
     shared = 0
     body = re.sub(r"^(\$\w+):", r"label \1;", body, flags=re.MULTILINE)
     for statement in filter(None, (part.strip() for part in body.split(";"))):
-        if found := re.fullmatch(r"\.reg \.(\w+)\s+(%\w+)<\d+>", statement):
-            registers[found[2]] = found[1]
-        elif found := re.fullmatch(
+        if match := re.fullmatch(r"\.reg \.(\w+)\s+(%\w+)<\d+>", statement):
+            registers[match[2]] = match[1]
+        elif match := re.fullmatch(
             r"\.shared \.align (\d+) \.b8 (\w+)\[(\d+)\]", statement
         ):
-            shared = math.ceil(shared / int(found[1])) * int(found[1])
-            symbols[found[2]] = shared
-            shared += int(found[3])
-        elif found := re.fullmatch(r"label (\$\w+)", statement):
-            labels[found[1]] = len(code)
-        elif found := re.fullmatch(
+            shared = math.ceil(shared / int(match[1])) * int(match[1])
+            symbols[match[2]] = shared
+            shared += int(match[3])
+        elif match := re.fullmatch(r"label (\$\w+)", statement):
+            labels[match[1]] = len(code)
+        elif match := re.fullmatch(
             r"(?:@(!?%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", statement, re.DOTALL
         ):
             # At commas that are not inside of brackets.
-            parts = re.split(r",(?![^{\[]*[}\]])", found[3])
+            parts = re.split(r",(?![^{\[]*[}\]])", match[3])
             operands = tuple(_operand(x.strip()) for x in parts if x.strip())
-            code.append(Instruction(found[2], operands, found[1] or "", statement))
+            code.append(Instruction(match[2], operands, match[1] or "", statement))
         else:
             raise PtxError(f"ptx={statement!r}: not understood")
     return Kernel(parameters, registers, shared, symbols, tuple(code), labels)
@@ -113,8 +113,8 @@ def _operand(text: str) -> Any:
     if text.startswith("["):
         base, _, offset = text[1:-1].partition("+")
         return [base.strip(), int(offset or 0)]
-    if found := re.fullmatch(r"0[fd]([0-9a-fA-F]+)", text):
-        return int(found[1], 16)  # the bits of a float
+    if match := re.fullmatch(r"0[fd]([0-9a-fA-F]+)", text):
+        return int(match[1], 16)  # the bits of a float
     if re.fullmatch(r"-?(0x[0-9a-fA-F]+|\d+)", text):
         return int(text, 0)
     return text
@@ -244,30 +244,30 @@ class _Threads:
         while ready or waiting:
             if not ready:
                 ready, waiting = waiting, {}
-            here = min(ready)
-            mask = ready.pop(here)
+            current = min(ready)
+            mask = ready.pop(current)
             if not mask.any():
                 continue
-            instruction = self.kernel.code[here]
+            instruction = self.kernel.code[current]
             acting = mask
             if instruction.guard:
                 guard = self.registers[instruction.guard.lstrip("!")].bits
                 acting = mask & (guard ^ instruction.guard.startswith("!"))
-            goes = [(here + 1, mask & ~acting)]
+            goes = [(current + 1, mask & ~acting)]
             name = instruction.opcode.partition(".")[0]
             if name == "bra":
                 goes.append((self.kernel.labels[instruction.operands[0]], acting))
             elif name == "bar":
                 if instruction.opcode != "bar.sync" or instruction.operands != (0,):
                     raise unknown(instruction)
-                waiting[here + 1] = acting
+                waiting[current + 1] = acting
             elif name != "ret":
-                goes = [(here + 1, mask)]
+                goes = [(current + 1, mask)]
                 # Kernels run one after another here, so they never wait for each other.
                 if acting.any() and name != "griddepcontrol":
                     special.get(name, self._calculate)(instruction, acting)
-            for position, some in goes:
-                ready[position] = ready.get(position, False) | some
+            for position, threads in goes:
+                ready[position] = ready.get(position, False) | threads
 
     def read(self, operand: Any, kind: str) -> Register:
         dtype = TYPES[kind]
@@ -284,8 +284,8 @@ class _Threads:
         if bits.dtype != bool:
             dtype = TYPES[self.kernel.registers[name.rstrip("0123456789")]]
             bits = bits.view(f"u{bits.itemsize}").astype(dtype)
-        known: Register = self.registers.get(name, Register(bits, _UNTAGGED))
-        before, old = known
+        current: Register = self.registers.get(name, Register(bits, _UNTAGGED))
+        before, old = current
         if tags is not old:
             tags = np.where(mask, tags, old)
         self.registers[name] = Register(np.where(mask, bits, before), tags)
@@ -321,20 +321,20 @@ class _Threads:
         if not isinstance(target, tuple):
             self.write(target, self.read(source, kind), mask)
             return
-        whole, width = self.read(source, kind), int(kind[1:]) // len(target)
+        value, width = self.read(source, kind), int(kind[1:]) // len(target)
         for i, name in enumerate(target):
-            bits = whole.bits >> np.asarray(i * width, whole.bits.dtype)
-            self.write(name, Register(bits.astype(f"u{width // 8}"), whole.tags), mask)
+            bits = value.bits >> np.asarray(i * width, value.bits.dtype)
+            self.write(name, Register(bits.astype(f"u{width // 8}"), value.tags), mask)
 
     def _move(self, instruction: Instruction, mask: Array) -> None:
         """Executes loads and stores (ld, st), of one number or a vector."""
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"(ld|st)\.(param|global|shared)(?:::entry)?(\.nc)?(?:\.v([24]))?\.([bus]\d+|f\d+)",
             instruction.opcode,
         )
-        if found is None:
+        if match is None:
             raise unknown(instruction)
-        name, space, _, count, kind = found.groups()
+        name, space, _, count, kind = match.groups()
         kind = f"u{kind[1:]}"
         (base, offset), other = instruction.operands[:: 1 if name == "st" else -1]
         registers = other if isinstance(other, tuple) else (other,)
@@ -362,8 +362,8 @@ class _Threads:
 
     def _shuffle(self, instruction: Instruction, mask: Array) -> None:
         """Executes shfl.sync.down, which reads a later lane's register."""
-        target, source, *rest = instruction.operands
-        if instruction.opcode != "shfl.sync.down.b32" or rest[1:] != [31, -1]:
+        target, source, *options = instruction.operands
+        if instruction.opcode != "shfl.sync.down.b32" or options[1:] != [31, -1]:
             raise unknown(instruction)
         warp = self.block * -(-self.per_block // 32) + self.thread // 32
         # The last warp of a block may have fewer lanes.
@@ -371,7 +371,7 @@ class _Threads:
         if np.any((acting > 0) & (acting < lanes)):
             raise PtxError(f"ptx={instruction.text!r}: lanes of a warp are missing")
         lane = self.thread % 32
-        there = np.where(lane + rest[0] < lanes[warp], lane + rest[0], lane)
+        there = np.where(lane + options[0] < lanes[warp], lane + options[0], lane)
         # Lanes that do not act are in warps that do not.
         origin = np.where(mask, np.arange(mask.size) - lane + there, 0)
         value = self.read(source, "u32")

@@ -205,11 +205,11 @@ class _Sums:
         batches: list[Array] = []
         for first, a, b in reversed(self.additions):
             summed[first : first + a.size] = True
-            here = first + np.flatnonzero(needed[first : first + a.size])
-            left[here], right[here] = a[here - first], b[here - first]
-            needed[left[here]] = needed[right[here]] = True
-            if here.size:
-                batches.insert(0, here)
+            batch = first + np.flatnonzero(needed[first : first + a.size])
+            left[batch], right[batch] = a[batch - first], b[batch - first]
+            needed[left[batch]] = needed[right[batch]] = True
+            if batch.size:
+                batches.insert(0, batch)
         summed[self.zero] = True
         terms = kept = np.flatnonzero(needed & ~summed)
         # With one term there is nothing to add.
@@ -231,7 +231,7 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     """
     size = math.prod(shape)
     # For each element, its output and its index among that output's terms.
-    owner, place = (
+    owner, position = (
         np.broadcast_to(np.arange(math.prod(sizes)).reshape(sizes), shape).reshape(-1)
         for sizes in (
             [1 if d in axes else n for d, n in enumerate(shape)],
@@ -249,14 +249,14 @@ def read(program: Program, shape: Sequence[int], axes: Sequence[int]) -> Schedul
     result = program.run(memory, tagged.combine)
     roots = memory.tags_of(*program.result)
     terms, (first, *rest) = tagged.rounds(int(roots[0]))
-    places = place[terms - 1]
-    if not np.array_equal(np.sort(places), np.arange(place.max() + 1)):
+    positions = position[terms - 1]
+    if not np.array_equal(np.sort(positions), np.arange(position.max() + 1)):
         raise PtxError("sum: an output that lacks some of its terms")
-    schedule = Schedule((np.where(first < 0, first, places[first]), *rest))
-    ordered = tagged.values[1 + np.lexsort((owner, place))]
+    schedule = Schedule((np.where(first < 0, first, positions[first]), *rest))
+    ordered = tagged.values[1 + np.lexsort((owner, position))]
     # A number, also where a function is being traced around.
     with jax.ensure_compile_time_eval():
-        sums = schedule.sum(jnp.asarray(ordered.reshape(places.size, -1)))
+        sums = schedule.sum(jnp.asarray(ordered.reshape(positions.size, -1)))
         recomputed = np.asarray(sums.astype(result.dtype))
     if recomputed.tobytes() != result.tobytes():
         raise PtxError("sum: the schedule does not give the kernel's bits")
@@ -280,15 +280,15 @@ def _chains(
     for batch in batches:
         a, b = left[batch], right[batch]
         other_way = is_chain[b] & (column[a] != _NONE)
-        here = other_way | ((column[b] != _NONE) & (is_chain[a] | (column[a] != _NONE)))
+        grow = other_way | ((column[b] != _NONE) & (is_chain[a] | (column[a] != _NONE)))
         before[batch] = np.where(other_way, b, a)
         link[batch] = np.where(other_way, a, b)
-        is_chain[batch[here]] = True
-    rest = [some for batch in batches if (some := batch[~is_chain[batch]]).size]
+        is_chain[batch[grow]] = True
+    later = [free for batch in batches if (free := batch[~is_chain[batch]]).size]
     chains = np.flatnonzero(is_chain)
     inside = np.zeros_like(is_chain)
     inside[before[chains]] = True
-    operands = [side[batch] for batch in rest for side in (left, right)]
+    operands = [side[batch] for batch in later for side in (left, right)]
     kept = np.unique(np.concatenate([np.zeros(0, np.int64), *operands]))
     heads = np.concatenate([chains[~inside[chains]], kept[column[kept] >= 0]])
     steps, current = [], heads
@@ -301,7 +301,7 @@ def _chains(
     table = np.full((len(steps), heads.size), MINUS_ZERO)
     length = np.zeros(heads.size, np.int64)
     for row in reversed(steps):
-        here = np.flatnonzero(row != _NONE)
-        table[length[here], here] = row[here]
-        length[here] += 1
-    return heads, table, rest
+        active = np.flatnonzero(row != _NONE)
+        table[length[active], active] = row[active]
+        length[active] += 1
+    return heads, table, later

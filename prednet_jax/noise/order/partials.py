@@ -300,8 +300,8 @@ def cut_select_and_scatter_add(
     def split(source: Array, operand: Array) -> Sums:
         label = jnp.zeros(source.shape, jnp.int32)
         for d, size in enumerate(overlap):
-            place = lax.broadcasted_iota(jnp.int32, source.shape, d)
-            label = label * np.int32(size) + place % np.int32(size)
+            index = lax.broadcasted_iota(jnp.int32, source.shape, d)
+            label = label * np.int32(size) + index % np.int32(size)
         label = label % np.int32(n)
         zero = jnp.zeros(source.shape, source.dtype)
         parts = [

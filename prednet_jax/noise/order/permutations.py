@@ -115,10 +115,10 @@ def permute(
     if len(x) in (3, 4):
         number, last = orders[0], []
         if len(x) == 4:
-            place, number = number // np.uint32(6), number % np.uint32(6)
+            position, number = number // np.uint32(6), number % np.uint32(6)
             for i in range(3):
-                here = place == np.uint32(i)
-                x[i], x[3] = lax.select(here, x[3], x[i]), lax.select(here, x[i], x[3])
+                swap = position == np.uint32(i)
+                x[i], x[3] = lax.select(swap, x[3], x[i]), lax.select(swap, x[i], x[3])
             last = x[3:]
         return [*_permute_three(number, *x[:3], commuting=commuting), *last]
     if x[0].size > FEW_OUTPUTS:
@@ -128,9 +128,9 @@ def permute(
             x[i], x[j] = lax.select(swap, x[j], x[i]), lax.select(swap, x[i], x[j])
         return x
     stacked = jnp.stack(x)
-    places = lax.iota(jnp.uint32, len(x)).reshape(len(x), *[1] * stacked.ndim)
+    positions = lax.iota(jnp.uint32, len(x)).reshape(len(x), *[1] * stacked.ndim)
     # All terms of a sum but one are zero, which changes only the sign of a zero.
-    terms = jnp.where(orders == places, stacked, jnp.zeros_like(stacked))
+    terms = jnp.where(orders == positions, stacked, jnp.zeros_like(stacked))
     return list(jnp.sum(terms, 1, stacked.dtype))
 
 

@@ -210,7 +210,7 @@ def _sampled_windows(
     edges = [(0, 0, 0)] * 2 + [(low, high, step - 1) for (low, high), step in around]
     x = lax.pad(lax.transpose(a, numbers.lhs_spec), np.zeros((), a.dtype), edges)
     kernels = lax.transpose(b, numbers.rhs_spec)
-    image, feature, *places = (at[d] for d in numbers.out_spec)
+    image, feature, *cells = (at[d] for d in numbers.out_spec)
     # Groups of features or of images belong to consecutive outputs.
     groups = params["feature_group_count"], params["batch_group_count"]
     of_features, of_images = (feature * n // len(kernels) for n in groups)
@@ -223,10 +223,10 @@ def _sampled_windows(
 
     features = kernels.shape[1]
     channels = of_features[:, None] * features + np.arange(features)
-    steps = zip(places, params["window_strides"], params["rhs_dilation"], strict=True)
+    steps = zip(cells, params["window_strides"], params["rhs_dilation"], strict=True)
     taps = [
-        place[:, None] * stride + np.arange(size) * step
-        for (place, stride, step), size in zip(steps, kernels.shape[2:], strict=True)
+        cell[:, None] * stride + np.arange(size) * step
+        for (cell, stride, step), size in zip(steps, kernels.shape[2:], strict=True)
     ]
     every = [axis(index, k) for k, index in enumerate([channels, *taps])]
     return x[(axis(image[:, None], 0), *every)], kernels[feature]

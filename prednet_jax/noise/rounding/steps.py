@@ -75,10 +75,10 @@ def is_exact(
     # small for a normal number, so that it counts as zero.
     info = jnp.finfo(wide.dtype)
     least = np.asarray(8 * info.tiny / info.eps**2, wide.dtype)
-    known = abs(wide) > least
+    large = abs(wide) > least
     if primitive in ("div", "sqrt"):
-        known &= abs(lax.convert_element_type(operands[0], wide.dtype)) > least
-    return known & (error == jnp.zeros_like(error))
+        large &= abs(lax.convert_element_type(operands[0], wide.dtype)) > least
+    return large & (error == jnp.zeros_like(error))
 
 
 def _step(x: Array, count: Array, most: int) -> Array:
@@ -176,11 +176,11 @@ def _narrow(wide: Array, value: Array, random: Array) -> Array:
         out = _cut(wide, 16, lambda _: random)
     else:
         # The last place of binary16: 2^-10 of the number, and 2^-24 at least.
-        place = lax.max(power_below(wide) * np.float32(2.0**-10), np.float32(2.0**-24))
-        scaled = abs(wide) / place
+        unit = lax.max(power_below(wide) * np.float32(2.0**-10), np.float32(2.0**-24))
+        scaled = abs(wide) / unit
         below = lax.floor(scaled)
         up = random_bits.unit(random) < scaled - below
-        size = (below + lax.convert_element_type(up, jnp.float32)) * place
+        size = (below + lax.convert_element_type(up, jnp.float32)) * unit
         size = lax.min(size, np.float32(65504.0))
         out = jnp.copysign(size, wide)
     out = lax.convert_element_type(out, value.dtype)

@@ -85,9 +85,9 @@ def _while(call: Call, words: Words, operands: list) -> list:
     limit, plain, most = loops.current().factor, None, None
     if guarded:
         counting = call.evaluation.is_plain
-        known = call.evaluation.counted.get(call.step.path)
-        if known is not None and not counting:
-            plain = loops.PlainSteps(jnp.uint32(known), jnp.bool_(False))
+        counted = call.evaluation.counted.get(call.step.path)
+        if counted is not None and not counting:
+            plain = loops.PlainSteps(jnp.uint32(counted), jnp.bool_(False))
         else:
             plain, end = loops.plain_steps(
                 params,
@@ -200,9 +200,9 @@ def _jvp(function: Callable, args: Values, dots: Values) -> tuple:
     # A custom_vjp function refuses derivatives by what it closes over, zeros too.
     moving = [i for i, dot in enumerate(dots) if not isinstance(dot, SymbolicZero)]
 
-    def of_moving(*some: Array) -> list:
-        given = dict(zip(moving, some, strict=True))
-        return function(*(given.get(i, x) for i, x in enumerate(args)))
+    def of_moving(*primals: Array) -> list:
+        by_index = dict(zip(moving, primals, strict=True))
+        return function(*(by_index.get(i, x) for i, x in enumerate(args)))
 
     return jax.jvp(of_moving, [args[i] for i in moving], [dots[i] for i in moving])[1]
 
