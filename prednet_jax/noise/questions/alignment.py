@@ -70,18 +70,18 @@ def align_recording(
             common.
     """
     there = recording.equations
-    shapes = {one.path: one.shape for one in there if one.primitive == "argument"}
-    for one in here:
-        known = shapes.get(one.path, one.shape)
-        if one.primitive == "argument" and known != one.shape:
+    shapes = {x.path: x.shape for x in there if x.primitive == "argument"}
+    for value in here:
+        expected = shapes.get(value.path, value.shape)
+        if value.primitive == "argument" and expected != value.shape:
             raise NoiseError(
-                f"{one.path} has the shape {one.shape}, and {known} in the "
+                f"{value.path} has the shape {value.shape}, and {expected} in the "
                 "recording: expected the arguments that were recorded"
             )
     pairs = align(there, here)
-    others = (*INPUT_PRIMITIVES, "result")
+    uncomputed = (*INPUT_PRIMITIVES, "result")
     computed, recorded = (
-        {i for i, one in enumerate(values) if one.primitive not in others}
+        {i for i, x in enumerate(values) if x.primitive not in uncomputed}
         for values in (here, there)
     )
     matched = computed.intersection(j for _, j in pairs)
@@ -127,9 +127,7 @@ def align(a: Values, b: Values) -> Pairs:
     kinds_a, kinds_b = list(map(_kind, a)), list(map(_kind, b))
     if kinds_a == kinds_b:
         return [(i, i) for i in range(len(a))]
-    inner = [
-        [i for i, one in enumerate(v) if one.primitive not in _NAMED] for v in (a, b)
-    ]
+    inner = [[i for i, x in enumerate(v) if x.primitive not in _NAMED] for v in (a, b)]
     pairs = _align_equations([a[i] for i in inner[0]], [b[j] for j in inner[1]])
     equations = [(inner[0][i], inner[1][j]) for i, j in pairs]
     arguments, results = (_pair_named(a, b, primitive) for primitive in _NAMED)
@@ -138,14 +136,14 @@ def align(a: Values, b: Values) -> Pairs:
 
 def near(a: Recorded, b: Recorded) -> bool:
     """Returns whether two values of a kind may be the same, by first executions."""
-    x, y = (one.values[:1] for one in (a, b))
-    far = np.linalg.norm(x - y)
-    return bool(far <= SAME_VALUE_DISTANCE * max(np.linalg.norm(x), np.linalg.norm(y)))
+    x, y = (v.values[:1] for v in (a, b))
+    gap = np.linalg.norm(x - y)
+    return bool(gap <= SAME_VALUE_DISTANCE * max(np.linalg.norm(x), np.linalg.norm(y)))
 
 
 def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
     """Returns whether a factor makes two arrays near, and much nearer than they are."""
-    x, y = (one.values[:1].ravel() for one in (a, b))
+    x, y = (v.values[:1].ravel() for v in (a, b))
     if min(a.size, b.size) < 2 or x.shape != y.shape:
         return False
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
@@ -173,8 +171,7 @@ def _pair_named(a: Values, b: Values, primitive: str) -> Pairs:
     and the rest in order.
     """
     sides = [
-        {one.path: i for i, one in enumerate(v) if one.primitive == primitive}
-        for v in (a, b)
+        {x.path: i for i, x in enumerate(v) if x.primitive == primitive} for v in (a, b)
     ]
     pairs = [
         (sides[0].pop(name), sides[1].pop(name))
@@ -205,8 +202,8 @@ def _align_equations(a: Values, b: Values) -> Pairs:
 
     def is_certain(i: int, j: int) -> bool:
         # Nearby values of lines with other texts may be those of other equations.
-        known = bool(a[i].text and b[j].text)
-        return score(i, j) >= NEAR + known
+        have_texts = bool(a[i].text and b[j].text)
+        return score(i, j) >= NEAR + have_texts
 
     shorter = min(len(a), len(b))
     start = next((i for i in range(shorter) if not is_certain(i, i)), shorter)
@@ -224,13 +221,13 @@ def _align_equations(a: Values, b: Values) -> Pairs:
     pairs = [(i, i) for i in range(start)]
     pairs += [(start + i, start + j) for i, j in _best_pairs(scores)]
     pairs += [(n + k, m + k) for k in range(end)]
-    known = {(-1, -1), *pairs, (len(a), len(b))}
+    neighbours = {(-1, -1), *pairs, (len(a), len(b))}
     # A single distant pair among equations without counterparts is a coincidence,
     # unless the arguments or the results are next to it or its source line is the same.
     return [
         (i, j)
         for i, j in pairs
-        if {(i - 1, j - 1), (i + 1, j + 1)} & known
+        if {(i - 1, j - 1), (i + 1, j + 1)} & neighbours
         or near(a[i], b[j])
         or _same_line(a[i], b[j])
     ]

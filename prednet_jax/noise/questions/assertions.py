@@ -74,13 +74,13 @@ class Tolerance:
 def tolerance_table(tolerances: PyTree) -> str:
     """Returns a line of text for each leaf, and one for the noise."""
     named = leaves.named_leaves(tolerances)
-    for name, one in named:
-        if not isinstance(one, Tolerance):
-            kind = type(one).__name__
+    for name, tolerance in named:
+        if not isinstance(tolerance, Tolerance):
+            kind = type(tolerance).__name__
             raise NoiseError(f"{name} is {kind}: expected what noise.tolerance gives")
     width = max((len(name) for name, _ in named), default=0)
-    lines = [f"{name:{width}}  {one}" for name, one in named]
-    texts = dict.fromkeys(one.spec for _, one in named if one.spec)
+    lines = [f"{name:{width}}  {tolerance}" for name, tolerance in named]
+    texts = dict.fromkeys(tolerance.spec for _, tolerance in named if tolerance.spec)
     return "\n".join([*lines, *(f"under {text}" for text in texts)])
 
 
@@ -99,12 +99,12 @@ def assert_close(actual: PyTree, expected: PyTree, tolerances: PyTree) -> None:
     """
     named = leaves.named_leaves(tolerances)
     described = leaves.check_same_structure("actual", actual, "expected", expected)
-    fits = [(name, type(one)) for name, one in named] == [
+    fits = [(name, type(tolerance)) for name, tolerance in named] == [
         (leaf.path, Tolerance) for leaf in described
     ]
     wanted = f"one Tolerance for each of {len(described)} leaves, of the same names"
     expect(fits, "tolerances", tolerances, wanted)
-    allowed = [one for _, one in named]
+    allowed = [tolerance for _, tolerance in named]
     values = map(wide_leaves, (actual, expected))
     lines = list(filter(None, map(_outside, described, allowed, *values)))
     if lines:
@@ -123,19 +123,19 @@ class Reference(NamedTuple):
         assert_close(actual, self.expected, self.tolerances)
 
 
-def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
+def _outside(leaf: Leaf, tol: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
     """Returns a line about elements outside their tolerance, or ""."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        far = np.abs(subtract(x, y))
-        far = np.where(np.isnan(far), np.inf, far)
-        allowed = np.where(np.isfinite(y), one.atol + one.rtol * np.abs(y), 0.0)
-        times = np.divide(far, allowed, where=far > allowed, out=np.zeros(far.shape))
-        if one.noises is not None and one.noises[0].shape == y.shape:
+        gap = np.abs(subtract(x, y))
+        gap = np.where(np.isnan(gap), np.inf, gap)
+        allowed = np.where(np.isfinite(y), tol.atol + tol.rtol * np.abs(y), 0.0)
+        times = np.divide(gap, allowed, where=gap > allowed, out=np.zeros(gap.shape))
+        if tol.noises is not None and tol.noises[0].shape == y.shape:
             # Elements of much smaller noise than the leaf have limits of their own.
-            limits, own, farthest = one.noises
+            limits, own, farthest = tol.noises
             size = np.where(np.isfinite(y), np.abs(y), 0)
-            ratios = np.divide(far, limits, where=limits > 0, out=np.zeros(far.shape))
-            own_times = own_ratios(far, own, farthest, size)
+            ratios = np.divide(gap, limits, where=limits > 0, out=np.zeros(gap.shape))
+            own_times = own_ratios(gap, own, farthest, size)
             ratios = np.maximum(ratios / ELEMENT_FACTOR, own_times)
             times = np.fmax(times, np.where(np.isfinite(y), ratios, 0))
     count = int(np.count_nonzero(times > 1))
@@ -144,11 +144,11 @@ def _outside(leaf: Leaf, one: Tolerance, x: np.ndarray, y: np.ndarray) -> str:
     worst = np.unravel_index(int(np.argmax(times)), times.shape)
     ratio = float(times[worst])
     noise = "no noise was seen here"
-    if one.noise:
-        noise = f"{ratio / one.noise:.3g} times the expected noise"
+    if tol.noise:
+        noise = f"{ratio / tol.noise:.3g} times the expected noise"
     element = ", ".join(map(str, worst))
     return (
-        f"{leaf.path}: {noise}, {ratio:.3g} times the tolerance ({one}); worst element "
+        f"{leaf.path}: {noise}, {ratio:.3g} times the tolerance ({tol}); worst element "
         f"[{element}]: {x[worst]:.9g}, expected {y[worst]:.9g}; {count} of {x.size} "
         "elements outside"
     )

@@ -85,11 +85,11 @@ class Comparison(NamedTuple):
         where = "stays within the band"
         if self.first is not None:
             where = f"leaves the band at update {self.first}"
-        far = f"{self.ratio:.2g} half widths from its middle ({self.relative:.2g} "
+        gap = f"{self.ratio:.2g} half widths from its middle ({self.relative:.2g} "
         # A curve that is NaN or infinite has no distance.
-        far = f", {far}relative)" if math.isfinite(self.ratio) else ""
+        gap = f", {gap}relative)" if math.isfinite(self.ratio) else ""
         text = (
-            f"{self.answer}: {self.quantity} {where}{far}; {self.draws} draws, at most "
+            f"{self.answer}: {self.quantity} {where}{gap}; {self.draws} draws, at most "
             f"{RATE:.0%} of equal trainings leave it"
         )
         return joined(text, self.note)
@@ -130,13 +130,13 @@ class Band:
         Raises:
             NoiseError: a curve has another length, or there is no metric of its name.
         """
-        given = {"loss": losses, **metrics}
+        inputs = {"loss": losses, **metrics}
         for name in metrics:
-            known = ", ".join(map(str, self.metrics))
-            known = known or "none: the step returns no more"
-            expect(name in self.metrics, "metric", name, f"one of the band's, {known}")
+            names = ", ".join(map(str, self.metrics))
+            names = names or "none: the step returns no more"
+            expect(name in self.metrics, "metric", name, f"one of the band's, {names}")
         length = self.losses.shape[1]
-        arrays = {name: _curve(name, x, length) for name, x in given.items()}
+        arrays = {name: _curve(name, x, length) for name, x in inputs.items()}
         curves = {name: x.astype(float) for name, x in arrays.items()}
         precisions = {name: _precision(x) for name, x in arrays.items()}
         begun, before = time.perf_counter(), len(self._all)
@@ -160,7 +160,7 @@ class Band:
         comparisons = [comparison for comparison, _ in judged]
         outside = [c for c in comparisons if c.first is not None]
         first = min(outside, key=lambda c: c.first or 0, default=None)
-        found = first or max(comparisons, key=lambda c: c.ratio)
+        worst = first or max(comparisons, key=lambda c: c.ratio)
         more = sum(len(x["loss"]) for x in self._all[before:])
         seconds = time.perf_counter() - begun
         cost = f"{more} more draws took {seconds:.2g} s" if more else ""
@@ -169,7 +169,7 @@ class Band:
                 "the training in float64 leaves the band too: a rounding that is the "
                 "same in every draw explains the difference"
             )
-        return found._replace(draws=draws, note=joined(found.note, note, cost))
+        return worst._replace(draws=draws, note=joined(worst.note, note, cost))
 
     def _values(self, name: str, draws: int) -> Curves:
         """Returns the curves of some draws, and runs the draws that are missing."""
@@ -282,8 +282,8 @@ def _bounds(
     y = values[:, :end]
     if is_log:
         # The logarithm of a rounded number is furthest from its own below it.
-        given = curve[:end]
-        share = np.divide(own, given, out=np.zeros(end), where=np.isfinite(given))
+        start = curve[:end]
+        share = np.divide(own, start, out=np.zeros(end), where=np.isfinite(start))
         y, floor, own = np.log(y), floor / size, -np.log1p(-np.minimum(share, 0.5))
     floor = np.maximum(floor, own)
     center, unit = _moments(y, floor)
@@ -304,8 +304,8 @@ def _precision(curve: np.ndarray) -> Curve:
     if not x.any():
         return x
     size = np.abs(x)
-    given = [curve.dtype] if jnp.issubdtype(curve.dtype, jnp.floating) else []
-    kinds = [k for k in (jnp.bfloat16, jnp.float16, *given) if fits_in(x, k)]
+    own_types = [curve.dtype] if jnp.issubdtype(curve.dtype, jnp.floating) else []
+    kinds = [k for k in (jnp.bfloat16, jnp.float16, *own_types) if fits_in(x, k)]
     error = np.zeros(len(x))
     if kinds:
         info = jnp.finfo(kinds[0])

@@ -76,9 +76,9 @@ def batched_call(call: BoundCall, batch: Sequence[int]) -> BatchedCall:
             "positional arguments, from 0"
         )
     is_batch: list[bool] = []
-    for i, one in enumerate(call.args):
+    for i, argument in enumerate(call.args):
         # Arrays of mutable objects come after all others.
-        _, inside, objects = split(((one,), {}))
+        _, inside, objects = split(((argument,), {}))
         is_batch += [i in batch] * (len(inside) - len(split_objects(objects)[1]))
     args, kwargs = call.arguments()
     pure, arrays = BoundCall(call.fn, args, kwargs).pure()

@@ -136,10 +136,10 @@ def cancellations(
         check_some(call.program.shapes.result())
         check_no_texts(call.program.shapes.result())
         pair = _Pair(call, noise)
-        found = pair.cancelling(keys[0])[:SHOWN]
+        worst = pair.cancelling(keys[0])[:SHOWN]
         total = pair.error(keys)
         entries = []
-        for entry in found:
+        for entry in worst:
             without = pair.error(keys, entry.path)
             share = 1 - (without / total) ** 2 if 0 < total < math.inf else None
             entries.append(entry._replace(share=share and min(max(share, 0.0), 1.0)))
@@ -260,12 +260,12 @@ def _digits_lost(clean: Array, noisy: Array, size: Array) -> Array:
     """Returns the digits lost by an array of sums and by its worst element [2]."""
     most = np.float32(-math.log10(float(jnp.finfo(clean.dtype).eps)))
     clean, noisy, size = (x.astype(jnp.float32) for x in (clean, noisy, size))
-    known = (size > 0) & jnp.isfinite(clean) & ((clean != 0) | (noisy != 0))
+    valid = (size > 0) & jnp.isfinite(clean) & ((clean != 0) | (noisy != 0))
     value = jnp.where(clean == 0, 0, jnp.abs(clean))
-    ratio = jnp.where(known, size, 1) / jnp.where(known, value, 1)
+    ratio = jnp.where(valid, size, 1) / jnp.where(valid, value, 1)
     each = jnp.minimum(jnp.log10(ratio), most)
-    count = jnp.maximum(jnp.sum(known, dtype=np.float32), 1)
-    mean = jnp.sum(jnp.where(known, 10 ** (each / 2), 0)) / count
+    count = jnp.maximum(jnp.sum(valid, dtype=np.float32), 1)
+    mean = jnp.sum(jnp.where(valid, 10 ** (each / 2), 0)) / count
     return jnp.stack(
-        [2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=known)]
+        [2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=valid)]
     )

@@ -16,9 +16,9 @@ def with_causes(
 
     def roots(find: Callable, pair: tuple[int, int]) -> list[tuple[int, int]]:
         return [
-            (side, one)
+            (side, index)
             for side in (1, 0)
-            for one in find(sides[side], matched[side], pair[side])
+            for index in find(sides[side], matched[side], pair[side])
         ]
 
     # For values here. The results of a loop differ later than their sources.
@@ -35,11 +35,11 @@ def with_causes(
         if not causes and not entries:
             # What a loop reads from outside is not known: it may have been these.
             causes = roots(_last_unused_unmatched, pair)
-        for side, one in causes:
-            value = sides[side][one]
-            if (side, one) in listed or not value.source:
+        for side, index in causes:
+            value = sides[side][index]
+            if (side, index) in listed or not value.source:
                 continue
-            listed.add((side, one))
+            listed.add((side, index))
             where = "here" if side else "in the recorded program"
             note = f"only {where}; it has the difference of {entry.path}"
             numbers = entry.difference, entry.expected, entry.step
@@ -69,18 +69,18 @@ def _first_unmatched_in_loops(
 ) -> list[int]:
     """Returns the first such equation that a loop around a value passes on."""
     path = values[start].path
-    found = [
+    ancestors = [
         _first_unmatched_ancestor(values, matched, i)
-        for i, one in enumerate(values)
-        if one.primitive in ("scan", "while")
-        and path.startswith((f"{(loop := one.path.rpartition('[')[0])}/", f"{loop}["))
+        for i, value in enumerate(values)
+        if value.primitive in ("scan", "while")
+        and path.startswith((f"{(loop := value.path.rpartition('[')[0])}/", f"{loop}["))
     ]
-    return sorted(itertools.chain.from_iterable(found))[:1]
+    return sorted(itertools.chain.from_iterable(ancestors))[:1]
 
 
 def _last_unused_unmatched(values: Values, matched: set[int], stop: int) -> list[int]:
     """Returns the last equation before `stop` with neither counterpart nor reader."""
-    read = {i for one in values for i in one.operands}
+    read = {i for value in values for i in value.operands}
     free = [i for i in range(stop) if i not in matched and i not in read]
     free = [i for i in free if not values[i].unread]
     return [i for i in free[-1:] if values[i].primitive not in INPUT_PRIMITIVES]

@@ -93,10 +93,10 @@ def first_changed_line(batched: BatchedCall, name: str, keys: Sequence[Array]) -
 
     expected = list(map(np.asarray, jax.jit(values)(*batched.arrays)))
     try:
-        found = list(map(np.asarray, ways_to_call(batched, values)[name]()))
+        results = list(map(np.asarray, ways_to_call(batched, values)[name]()))
     except _ProgramDependsOnBatchError:
         return ""
-    pairs = zip(found, expected, followed, strict=True)
+    pairs = zip(results, expected, followed, strict=True)
     changed = [j for j, pair in enumerate(pairs) if _is_changed(*pair)]
     noisy = jax.jit(values)
     runs = [noisy(*batched.arrays, key) for key in keys if changed]
@@ -104,7 +104,7 @@ def first_changed_line(batched: BatchedCall, name: str, keys: Sequence[Array]) -
     def is_beyond(j: int) -> bool:
         own = wide_leaves([expected[j]])[0]
         drawn = [subtract(wide_leaves([x[j]])[0], own) for x in runs]
-        return judge(expected[j], found[j], drawn).over > 1
+        return judge(expected[j], results[j], drawn).over > 1
 
     # If none is beyond noise, many small differences make the one of the result.
     first = itertools.chain((j for j in changed if runs and is_beyond(j)), changed)

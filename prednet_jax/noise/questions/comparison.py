@@ -79,8 +79,8 @@ class Comparison:
 
     def __init__(self, there: Values, values: Values, pairs: Pairs) -> None:
         self.there, self.values, self.pairs = there, values, pairs
-        self._index = {one.path: i for i, one in enumerate(values)}
-        self._effects = [effect_of_noise(one) for one in values]
+        self._index = {value.path: i for i, value in enumerate(values)}
+        self._effects = [effect_of_noise(value) for value in values]
         self.distances = {j: distance(there[i], values[j]) for i, j in pairs}
         self.judged: dict[int, Judged] = {}
         self.flipped: set[int] = set()
@@ -90,21 +90,21 @@ class Comparison:
         for value in itertools.chain.from_iterable(noisy):
             i = self._index.get(value.path)
             if i is not None:
-                far, compared, away = distance(value, self.values[i])
-                self._effects[i].see(far, away, compared)
+                relative, compared, away = distance(value, self.values[i])
+                self._effects[i].see(relative, away, compared)
 
     def judge(self) -> None:
         """Compares all distances with those of the runs so far."""
         self.flipped = _flipped(self.values, self.distances, self._effects)
-        for j, (far, _, away) in self.distances.items():
-            self.judged[j] = self._effects[j].judge(far, away, j in self.flipped)
+        for j, (relative, _, away) in self.distances.items():
+            self.judged[j] = self._effects[j].judge(relative, away, j in self.flipped)
 
     def is_unsettled(self, *, programs_differ: bool) -> bool:
         """Returns whether more runs are needed.
 
         A decision that noise takes in few runs looks like a fault.
         """
-        beyond = (j for j, one in self.judged.items() if (one.over > 1).any())
+        beyond = (j for j, x in self.judged.items() if (x.over > 1).any())
         after_a_decision = next(beyond, None) in self.flipped
         is_open = programs_differ and _is_open(self.values, self.judged)
         return after_a_decision or is_open
@@ -118,24 +118,24 @@ class Comparison:
         faults: list[Found] = []
         differing: list[Found] = []
         for i, j in self.pairs:
-            far, both, _ = self.distances[j]
-            one, here = self.judged[j], self.values[j]
-            over = both if changes[j] else one.over > 1
-            if not far.any() and not over.any():
+            dist, both, _ = self.distances[j]
+            own, value = self.judged[j], self.values[j]
+            over = both if changes[j] else own.over > 1
+            if not dist.any() and not over.any():
                 continue
-            note = "not finite in the same way" if far.max() == math.inf else one.note
+            note = "not finite in the same way" if dist.max() == math.inf else own.note
             note, chosen = changes[j] or note, faults if over.any() else differing
             if over.any() and j not in alive:
                 # A value with another factor is the same value, and perhaps wrong.
-                alike = same_up_to_a_factor(self.there[i], here)
+                alike = same_up_to_a_factor(self.there[i], value)
                 other = programs_differ and not alike
-                harmless = other or j in self.flipped or is_discrete(here)
+                harmless = other or j in self.flipped or is_discrete(value)
                 if programs_differ or harmless:
                     note = "what is computed of it agrees"
                 chosen = differing if harmless else faults
-            when = over if over.any() else far > 0
-            numbers = far, self._effects[j].expected, when
-            chosen.append(_first_execution(here, (i, j), *numbers, note))
+            when = over if over.any() else dist > 0
+            numbers = dist, self._effects[j].expected, when
+            chosen.append(_first_execution(value, (i, j), *numbers, note))
         faults += _causes_within_a_step(self.values, faults, differing)
         beyond = {fault.pair for fault in faults}
         differing = [f for f in differing if f.pair not in beyond]
@@ -153,8 +153,8 @@ def _causes_within_a_step(
     two nearby numbers is exact, and the step of one of them is large in it.
     """
 
-    def absolute(found: Found) -> float:
-        value, entry = values[found.pair[1]], found.entry
+    def absolute(finding: Found) -> float:
+        value, entry = values[finding.pair[1]], finding.entry
         when = np.argmax((value.steps == np.array(entry.step)).all(1))
         return entry.difference * float(value.norms[when])
 
@@ -179,9 +179,9 @@ def _causes_within_a_step(
 
 def _is_open(values: Values, judged: Mapping[int, Judged]) -> bool:
     """Returns whether results differ by more than in the runs, but within noise."""
-    results = [one for j, one in judged.items() if values[j].primitive == "result"]
-    within = all((one.over <= 1).all() for one in results)
-    return within and not all(one.agrees.all() for one in results)
+    results = [x for j, x in judged.items() if values[j].primitive == "result"]
+    within = all((x.over <= 1).all() for x in results)
+    return within and not all(x.agrees.all() for x in results)
 
 
 def _flipped(
@@ -191,28 +191,28 @@ def _flipped(
 
     Of a decision without a counterpart, it counts whether noise flips it.
     """
-    found: set[int] = set()
-    for j, one in enumerate(values):
-        floats = [i for i in one.operands if not is_discrete(values[i])]
-        step = one.primitive in STEPS or is_discrete(one)
+    flipped: set[int] = set()
+    for j, value in enumerate(values):
+        floats = [i for i in value.operands if not is_discrete(values[i])]
+        step = value.primitive in STEPS or is_discrete(value)
         differs = distances[j].relative if j in distances else effects[j].expected
         if floats and step and differs.any():
-            found.add(j)
+            flipped.add(j)
     # What a loop's earlier steps pass on is not among the operands.
-    loops = {values[j].starts[0] for j in found if values[j].starts}
-    for j, one in enumerate(values):
-        inside = bool(one.starts) and one.starts[0] in loops
-        if inside or found.intersection(one.operands):
-            found.add(j)
-            loops.update(one.starts[:1])
-    return found
+    loops = {values[j].starts[0] for j in flipped if values[j].starts}
+    for j, value in enumerate(values):
+        inside = bool(value.starts) and value.starts[0] in loops
+        if inside or flipped.intersection(value.operands):
+            flipped.add(j)
+            loops.update(value.starts[:1])
+    return flipped
 
 
 def _changed(there: Recorded, here: Recorded) -> str:
     """Returns how a result has another shape or type than the recorded one."""
     kinds = [
-        f"{one.dtype}[{','.join(map(str, one.shape))}] {where}"
-        for one, where in ((here, "here"), (there, "in the recording"))
+        f"{value.dtype}[{','.join(map(str, value.shape))}] {where}"
+        for value, where in ((here, "here"), (there, "in the recording"))
     ]
     same = (there.shape, there.dtype) == (here.shape, here.dtype)
     return "" if same else ", ".join(kinds)
@@ -224,10 +224,10 @@ def _reaching_results(values: Values, agreeing: Collection[int]) -> set[int]:
     `agreeing` are the positions of the values that are the same in both programs.
     """
     readers: dict[int, list[int]] = {}
-    for j, one in enumerate(values):
-        for i in one.operands:
+    for j, value in enumerate(values):
+        for i in value.operands:
             readers.setdefault(i, []).append(j)
-    results = {j for j, one in enumerate(values) if one.primitive == "result"}
+    results = {j for j, value in enumerate(values) if value.primitive == "result"}
     # Nothing depends on a value without readers, or it is not known what does.
     ends = results if results and results <= set(agreeing) else set(range(len(values)))
     alive: set[int] = set()
@@ -242,7 +242,7 @@ def _reaching_results(values: Values, agreeing: Collection[int]) -> set[int]:
 def _first_execution(
     value: Recorded,
     pair: tuple[int, int],
-    far: np.ndarray,
+    relative: np.ndarray,
     expected: np.ndarray,
     over: np.ndarray,
     note: str,
@@ -253,6 +253,6 @@ def _first_execution(
     ]
     when = min(np.flatnonzero(over), key=orders.__getitem__)
     step = tuple(value.steps[when].tolist())
-    numbers = float(far[when]), float(expected[when])
+    numbers = float(relative[when]), float(expected[when])
     entry = Difference(value.path, value.primitive, value.source, *numbers, step, note)
     return Found(orders[when], entry, pair)

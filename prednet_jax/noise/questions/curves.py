@@ -215,19 +215,19 @@ def _largest(
         values: the curves or their differences [n, T].
         scale: the root mean square of the permuted values [T].
     """
-    known = scale > 1e-12  # Means of equal numbers are equal up to rounding.
-    scaled = values[:, known] / scale[known]
-    found, count = [], 0
+    varying = scale > 1e-12  # Means of equal numbers are equal up to rounding.
+    scaled = values[:, varying] / scale[varying]
+    statistics, count = [], 0
     for weights in relabellings:
         largest = np.zeros(len(weights))
         # A few updates at once, since there may be many relabellings and updates.
         for start in range(0, scaled.shape[1], _UPDATES):
             means = weights @ scaled[:, start : start + _UPDATES]
             np.maximum(largest, np.max(np.abs(means), 1), out=largest)
-        found.append(largest)
+        statistics.append(largest)
         count += len(weights)
         say(f"{count} of {EXACT} relabellings")
-    return np.concatenate(found)
+    return np.concatenate(statistics)
 
 
 def _drawn(

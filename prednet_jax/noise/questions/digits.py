@@ -106,9 +106,9 @@ class DigitsTable(NamedTuple):
         head = ("significant digits", "worst", "median", "whole", "assured", "of")
         rows = []
         for r in self.rows:
-            known = [f"{number:.1f}" if r.reached else "-" for number in r[3:7]]
+            numbers = [f"{number:.1f}" if r.reached else "-" for number in r[3:7]]
             leaf = f"{r.path} {r.dtype}{list(r.shape)}"
-            rows.append((leaf, *known, f"{r.precision:.1f}"))
+            rows.append((leaf, *numbers, f"{r.precision:.1f}"))
         last = (
             f"{self.draws} runs under {self.noise}",
             f"assured: of the whole array, in {ASSURED:.0%} of runs, with "
@@ -208,12 +208,12 @@ def digits_table(
         effects = own.total() or [np.zeros(x.shape) for x in means]
         uncast, clean = own.uncast, own.call.plain
         plain = free.settled(wide_leaves(clean) if uncast is None else uncast(key))
-        found = moments, plain, described
-        several: list[tuple[Result, Sequence[str]]] = [_broken(*found)]
+        sampled = moments, plain, described
+        error_parts: list[tuple[Result, Sequence[str]]] = [_broken(*sampled)]
         if spec_is_default:
             say("computing the function in float64")
-            several.append(_systematic(own.call, *found, free.settled))
-        for errors, _ in several:
+            error_parts.append(_systematic(own.call, *sampled, free.settled))
+        for errors, _ in error_parts:
             effects = list(map(np.hypot, map(np.abs, effects), errors))
         every, rows = [], []
         columns = zip(described, means, spreads, effects, blind, strict=True)
@@ -223,7 +223,7 @@ def digits_table(
             rows += [row] * bool(elements.size)
         notes = (
             *own.notes,
-            *(line for _, lines in several for line in lines),
+            *(line for _, lines in error_parts for line in lines),
             *moments.notes(described),
             *reach_notes(reaches),
         )
@@ -305,17 +305,17 @@ def _systematic(
     for i, (leaf, own) in enumerate(zip(described, plain, strict=True)):
         noise = ElementNoise(own, leaf.epsilon)
         noise.see_sums(moments.runs, moments.squares[i], moments.largest[i])
-        far = np.abs(subtract(own, truth[i]))
-        far = np.where(np.isfinite(far), far, 0)
+        bias = np.abs(subtract(own, truth[i]))
+        bias = np.where(np.isfinite(bias), bias, 0)
         # No element may stand out where all of them err, as in a special function.
         spread = np.fmax(moments.deviations[i], leaf.epsilon / 2 * np.abs(own))
-        known = np.isfinite(spread) & (spread > 0)
-        usual = np.median(far[known] / spread[known]) if known.any() else 0
-        if usual > USUAL or noise.outside(far, SYSTEMATIC, decides).number:
-            found = (far > 0) if usual > USUAL else noise.ratios(far, SYSTEMATIC) > 1
-            errors[i] = np.where(found, far, 0)
+        varies = np.isfinite(spread) & (spread > 0)
+        usual = np.median(bias[varies] / spread[varies]) if varies.any() else 0
+        if usual > USUAL or noise.outside(bias, SYSTEMATIC, decides).number:
+            large = (bias > 0) if usual > USUAL else noise.ratios(bias, SYSTEMATIC) > 1
+            errors[i] = np.where(large, bias, 0)
             notes.append(
-                f"{leaf.path}: {np.count_nonzero(found)} of {found.size} elements have "
+                f"{leaf.path}: {np.count_nonzero(large)} of {large.size} elements have "
                 "the same error in every run, as a run in float64 shows"
             )
     return errors, tuple(notes)

@@ -144,10 +144,10 @@ class NoiseEffect:
         quartile = np.take_along_axis(ordered, lower[None], 0)[0]
         largest = np.nanmax(levels, 0)
         bounds = np.maximum(RATIO_LIMIT * quartile, WORST_DRAW_FACTOR * largest)
-        far = np.stack([relative, *self._common(relative, away)])
-        far[np.isinf(bounds)] = 0  # Noise alone makes an infinity, or a NaN.
+        distances = np.stack([relative, *self._common(relative, away)])
+        distances[np.isinf(bounds)] = 0  # Noise alone makes an infinity, or a NaN.
         over = np.divide(
-            far, bounds, out=np.where(far > 0, np.inf, 0), where=bounds > 0
+            distances, bounds, out=np.where(distances > 0, np.inf, 0), where=bounds > 0
         )
         over[:, unseen] = 0
         note, agrees = "", (relative <= largest[0]) | unseen
@@ -175,8 +175,8 @@ class NoiseEffect:
         away = self._apart(away)[0]
         lengths = np.linalg.norm(away, axis=1)
         # The whole may be divided by the other value's norm, and so are its parts.
-        known = (lengths > 0) & np.isfinite(relative)
-        scale = np.divide(relative, lengths, out=np.zeros_like(lengths), where=known)
+        valid = (lengths > 0) & np.isfinite(relative)
+        scale = np.divide(relative, lengths, out=np.zeros_like(lengths), where=valid)
         parts = [np.sum(away * self._values, 1) / self._norms]
         if not self._sketched:
             parts.append(away.sum(1) / math.sqrt(max(1, away.shape[1])))
@@ -220,8 +220,8 @@ def effect_of_noise(value: Recorded) -> NoiseEffect:
 
 def distance(a: Recorded, b: Recorded) -> Distance:
     """Returns the distance of `a` from `b`, in each execution of `b`."""
-    known = {tuple(step): i for i, step in enumerate(a.steps.tolist())}
-    theirs = np.array([known.get(tuple(step), -1) for step in b.steps.tolist()], int)
+    index = {tuple(step): i for i, step in enumerate(a.steps.tolist())}
+    theirs = np.array([index.get(tuple(step), -1) for step in b.steps.tolist()], int)
     rows = np.flatnonzero(theirs >= 0)
     mine = theirs[rows]
     distances, compared = np.zeros(len(b.steps)), np.zeros(len(b.steps), bool)
@@ -235,26 +235,26 @@ def distance(a: Recorded, b: Recorded) -> Distance:
     discrete = is_discrete(a) and is_discrete(b)
     with np.errstate(all="ignore"):
         if discrete:
-            far = np.sum(x != y, 1)
+            ratio = np.sum(x != y, 1)
             if b.size > x.shape[1]:
                 # A sketch holds sums. Where few differ, their number counts; else their
                 # sum of squares, since whole numbers differ by 1 or more.
                 many = np.minimum(np.sum(np.square(x - y), 1), b.size)
-                far = np.where(far > x.shape[1] // 32, many, far)
-            far = far / max(1, b.size)
+                ratio = np.where(ratio > x.shape[1] // 32, many, ratio)
+            ratio = ratio / max(1, b.size)
         else:
             scale = np.maximum(b.norms[rows], a.norms[mine])
-            far = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
-    far = np.where(a.unbounded[mine] == b.unbounded[rows], far, math.inf)
+            ratio = np.sqrt(np.sum(np.square(x - y), 1)) / np.where(scale > 0, scale, 1)
+    ratio = np.where(a.unbounded[mine] == b.unbounded[rows], ratio, math.inf)
     # Numbers that a sketch does not hold differ where their bits do. -0 is 0, and the
     # sign of NaN means nothing. A large argument may differ in one element by little.
     kinds, sketched = b.unbounded[rows], b.size > b.values.shape[1]
     argument = sketched and b.primitive == "argument"
     hidden = (x != y).any(1) | (kinds & 1023 > 0) | (kinds >> 20 > 0)
     hidden |= discrete | (argument & (b.norms[rows] > 0))
-    far = np.where(hidden, np.maximum(far, np.finfo(float).tiny), far)
+    ratio = np.where(hidden, np.maximum(ratio, np.finfo(float).tiny), ratio)
     differs = a.hashes[mine] != b.hashes[rows]
-    distances[rows] = np.where(differs, far, 0.0)
+    distances[rows] = np.where(differs, ratio, 0.0)
     away[rows, :sums] = np.where(differs[:, None], y - x, 0)
     if a.sample.shape[1] == b.sample.shape[1]:
         sampled = a.sample[mine] - b.sample[rows]

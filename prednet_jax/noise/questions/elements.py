@@ -43,9 +43,9 @@ _NEAR = 0.6
 def decides(step: Step) -> bool:
     """Returns whether a step takes a discrete decision about floating-point numbers."""
     atoms = step.equation.invars, step.equation.outvars
-    given, made = ([has_floats([a.aval]) for a in some] for some in atoms)
-    discrete = not all(made) and step.name != "is_finite" and not step.bodies
-    return any(given) and (discrete or step.name in STEPS or step.name == "sort")
+    floats_in, floats_out = ([has_floats([a.aval]) for a in group] for group in atoms)
+    discrete = not all(floats_out) and step.name != "is_finite" and not step.bodies
+    return any(floats_in) and (discrete or step.name in STEPS or step.name == "sort")
 
 
 def takes_decisions(call: BoundCall) -> bool:
@@ -174,8 +174,8 @@ class ElementNoise:
         largest = _largest(size, np.where(moved, values, 0))
         near = np.maximum(largest, _shifted(largest, -1))
         near = np.maximum(near, _shifted(largest, 1))[size]
-        some = ~moved & (self._size > 0)
-        pooled[some] = np.maximum(pooled, near)[some]
+        unmoved = ~moved & (self._size > 0)
+        pooled[unmoved] = np.maximum(pooled, near)[unmoved]
         return pooled
 
     def outside(self, difference: np.ndarray, margin: float, flips: bool) -> Outside:
@@ -190,12 +190,12 @@ class ElementNoise:
         ratios = self.ratios(difference, margin)
         unknown = np.isnan(ratios)
         decades = np.where(self._squares > 0, 1 + _bins(np.sqrt(self._squares), 10), 0)
-        counts, known = (
+        counts, resolved = (
             np.bincount(decades[x].ravel()) for x in (ratios > 1, ~unknown)
         )
         if flips:
             # One of several is a few, also in a decade of few elements.
-            few = np.maximum(_SHARE * known, min(1, int(_SHARE * known.sum())))
+            few = np.maximum(_SHARE * resolved, min(1, int(_SHARE * resolved.sum())))
             counts[counts <= few[: counts.size]] = 0
         return Outside(int(counts.sum()), unresolved(ratios, difference))
 
@@ -207,14 +207,14 @@ class ElementNoise:
         the noise of the other runs, at least 1.
         """
         moved = self._squares > 0
-        others = self._squares - np.square(self._largest)
-        rest = np.sqrt(np.maximum(others, 0) / max(self.runs - 1, 1))
-        far = np.full(moved.shape, np.inf)
-        rest = np.maximum(rest, self._grid)
-        np.divide(self._largest, rest, where=moved & (rest > 0), out=far)
+        squares = self._squares - np.square(self._largest)
+        of_others = np.sqrt(np.maximum(squares, 0) / max(self.runs - 1, 1))
+        farthest = np.full(moved.shape, np.inf)
+        of_others = np.maximum(of_others, self._grid)
+        np.divide(self._largest, of_others, where=moved & (of_others > 0), out=farthest)
         level = np.sqrt(self._squares / max(self.runs, 1))
         noise = np.where(moved, np.maximum(level, self._grid), np.inf)
-        return noise, np.maximum(far, 1)
+        return noise, np.maximum(farthest, 1)
 
     def ratios(self, difference: np.ndarray, margin: float) -> np.ndarray:
         """Returns for each element its difference over the largest one within noise.
@@ -258,28 +258,28 @@ def own_ratios(
         where it is less than 1.
     """
     result = np.zeros(noise.shape)
-    known = np.isfinite(noise)
-    ratios, others = difference[known] / noise[known], farthest[known]
+    finite = np.isfinite(noise)
+    ratios, runs = difference[finite] / noise[finite], farthest[finite]
     # The ratios of runs are at least 1, so that no other quotient is beyond noise.
     large = ratios > _OWN_LIMIT
     if not large.any():
         return result
-    decades = _bins(size[known], 10)
+    decades = _bins(size[finite], 10)
     quotients = np.zeros(ratios.shape)
     for group in [decades >= 0, *(decades == i for i in np.unique(decades[large]))]:
-        far, count = np.flatnonzero(large & group), np.count_nonzero(group)
+        index, count = np.flatnonzero(large & group), np.count_nonzero(group)
         if count < _LEAST:
             continue
-        far = far[np.argsort(ratios[far])]
-        least = count - far.size
-        ordered = ratios[far] / np.sort(np.partition(others[group], least)[least:])
+        index = index[np.argsort(ratios[index])]
+        least = count - index.size
+        ordered = ratios[index] / np.sort(np.partition(runs[group], least)[least:])
         # Two infinite ratios say nothing.
         ordered[np.isnan(ordered)] = 0
         several = max(_SEVERAL, math.ceil(_SHARE * count))
-        ordered[max(far.size - several + 1, 0) :] *= _OWN_LIMIT / _FEWER_LIMIT
+        ordered[max(index.size - several + 1, 0) :] *= _OWN_LIMIT / _FEWER_LIMIT
         together = np.maximum.accumulate(ordered)
-        quotients[far] = np.maximum(quotients[far], together)
-    result[known] = quotients / _OWN_LIMIT
+        quotients[index] = np.maximum(quotients[index], together)
+    result[finite] = quotients / _OWN_LIMIT
     return result
 
 
@@ -288,8 +288,8 @@ def _bins(values: np.ndarray, base: float) -> np.ndarray:
     positive = values > 0
     bins = np.zeros(values.shape, int)
     if positive.any():
-        found = np.floor(np.log(values[positive]) / np.log(base)).astype(int)
-        bins[positive] = found - found.min()
+        exponents = np.floor(np.log(values[positive]) / np.log(base)).astype(int)
+        bins[positive] = exponents - exponents.min()
     return bins
 
 

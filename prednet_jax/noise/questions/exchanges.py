@@ -65,15 +65,15 @@ def exchanged(
     named = _by_most(here, there) | agreeing
     named |= _by_layer(here, there, stacked)
     named |= {j: i for i, j in _by_layer(there, here, stacked).items()}
-    found, turned = {}, _from_other_end(here, there)
+    swaps, turned = {}, _from_other_end(here, there)
     for i in named.keys() - turned:
         j, seen = named[i], {i}
         while j not in seen:
             seen.add(j)
             j = named.get(j, j)
         if j == i != named[i]:
-            found[i] = named[i]
-    return found, turned
+            swaps[i] = named[i]
+    return swaps, turned
 
 
 def _only_agreeing(
@@ -81,14 +81,14 @@ def _only_agreeing(
 ) -> dict[int, int]:
     """Returns for each name the only one of the others that agrees with it."""
     # The numbers of one name end those of the other.
-    whole, ends = defaultdict(list), defaultdict(list)
+    exact, ends = defaultdict(list), defaultdict(list)
     for j, b in enumerate(others):
-        whole[sizes[j], b.numbers].append(j)
+        exact[sizes[j], b.numbers].append(j)
         for k in range(len(b.numbers) + 1):
             ends[sizes[j], b.numbers[k:]].append(j)
     only = {}
     for i, a in enumerate(ones):
-        shorter = (whole[sizes[i], a.numbers[k + 1 :]] for k in range(len(a.numbers)))
+        shorter = (exact[sizes[i], a.numbers[k + 1 :]] for k in range(len(a.numbers)))
         near = itertools.chain(ends[sizes[i], a.numbers], *shorter)
         fits = [*itertools.islice((j for j in near if _agree(a, others[j])), 2)]
         if len(fits) == 1:
@@ -135,15 +135,15 @@ def _from_other_end(here: Sequence[_Address], there: Sequence[_Address]) -> set[
         count = 0 if a.array or b.array else min(len(a.numbers), len(b.numbers))
         x, y = tuple(_last(a, count)), tuple(_last(b, count))
         for k in range(count):
-            others = (*x[:k], *x[k + 1 :])
-            if others == (*y[:k], *y[k + 1 :]):
-                groups[a.kind, b.kind, k, others].append((x[k], y[k], i))
-    found: set[int] = set()
-    for several in groups.values():
-        theirs = [y for _, y, _ in sorted(several)]
-        if len(several) >= REVERSED and theirs == sorted(theirs, reverse=True):
-            found.update(i for *_, i in several)
-    return found
+            other_numbers = (*x[:k], *x[k + 1 :])
+            if other_numbers == (*y[:k], *y[k + 1 :]):
+                groups[a.kind, b.kind, k, other_numbers].append((x[k], y[k], i))
+    reversed_pairs: set[int] = set()
+    for group in groups.values():
+        theirs = [y for _, y, _ in sorted(group)]
+        if len(group) >= REVERSED and theirs == sorted(theirs, reverse=True):
+            reversed_pairs.update(i for *_, i in group)
+    return reversed_pairs
 
 
 def _by_layer(
@@ -155,10 +155,10 @@ def _by_layer(
         if block.array and stacked[i]:
             groups[block.array].append(i)
     named: dict[int, int] = {}
-    for several in groups.values():
-        if len({others[i].kind for i in several}) == 1:
-            ordered = sorted(several, key=lambda i: blocks[i].block)
-            ascending = sorted(several, key=lambda i: others[i].numbers)
+    for group in groups.values():
+        if len({others[i].kind for i in group}) == 1:
+            ordered = sorted(group, key=lambda i: blocks[i].block)
+            ascending = sorted(group, key=lambda i: others[i].numbers)
             named |= zip(ordered, ascending, strict=True)
     return named
 
