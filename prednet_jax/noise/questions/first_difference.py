@@ -102,13 +102,15 @@ def first_difference(
         first, second = random_bits.split(key, 2)
         noisy = map(under_noise.run, sampling.draw_keys(first, draws))
         further = map(under_noise.run, sampling.draw_keys(second, _MORE * draws))
-        found = against(recording, clean.run(key), noisy, clean.name, further)
-        found.notes += format_notes(rounded_products(call.equations()))
-        far = {x.primitive for x in (*found, *found.differing) if x.difference > MOVED}
-        found.notes += tuple(
-            f"{x}: {choices([x])}" for x in sorted(far & FREE_SIGNS.keys())
+        report = against(recording, clean.run(key), noisy, clean.name, further)
+        report.notes += format_notes(rounded_products(call.equations()))
+        moved = {
+            x.primitive for x in (*report, *report.differing) if x.difference > MOVED
+        }
+        report.notes += tuple(
+            f"{x}: {choices([x])}" for x in sorted(moved & FREE_SIGNS.keys())
         )
-        return found
+        return report
 
     return sampling.keyed(fn, compare)
 
@@ -151,6 +153,6 @@ def against(
 
 def _only(note: str, values: Values, paired: Collection[int]) -> Iterator[Difference]:
     """Yields the results of one program that the other does not have."""
-    for i, one in enumerate(values):
-        if one.primitive == "result" and i not in paired:
-            yield Difference(one.path, "result", "", math.inf, 0.0, note=note)
+    for i, value in enumerate(values):
+        if value.primitive == "result" and i not in paired:
+            yield Difference(value.path, "result", "", math.inf, 0.0, note=note)

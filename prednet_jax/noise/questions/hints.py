@@ -35,9 +35,9 @@ def array_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str:
         count = int(np.sum(here & ~there))
         if count:
             return f"NaN or infinite {where} alone, in {count} of {here.size} elements"
-    whole = (...,)
+    everywhere = (...,)
     for text, changed in _reordered(ours):
-        if explains(changed, whole):
+        if explains(changed, everywhere):
             return f"the same numbers in another order: {text}"
     for axis, step in itertools.product(range(ours.ndim), (1, -1)):
         inner = (*[slice(None)] * axis, slice(1, None) if step > 0 else slice(-1))
@@ -77,9 +77,9 @@ def fitted_hint(ours: np.ndarray, theirs: np.ndarray, explains: Callable) -> str
                 ("factor", factor, x * factor),
                 ("offset", offset, x + offset),
             ):
-                left = np.where(usual, changed, x)
-                nearer = 2 * rms(subtract(left, r)) < rms(subtract(x, r))
-                if nearer and explains(left, (...,)):
+                adjusted = np.where(usual, changed, x)
+                nearer = 2 * rms(subtract(adjusted, r)) < rms(subtract(x, r))
+                if nearer and explains(adjusted, (...,)):
                     return _fitted_text(what, values, axis)
     return ""
 
@@ -92,10 +92,10 @@ def _fitted_text(what: str, values: np.ndarray, axis: int | None) -> str:
         return f"{constant} {what} of {values.item():.6g}"
     values = values.ravel()
     away = np.abs(values - (what == "factor"))
-    far = np.flatnonzero(away > 1e-3 * away.max())
-    if far.size == 1:
-        place = f"at {far[0]} of axis {axis}"
-        return f"{article} {what} of {values[far[0]]:.6g} {place}"
+    changed = np.flatnonzero(away > 1e-3 * away.max())
+    if changed.size == 1:
+        at = f"at {changed[0]} of axis {axis}"
+        return f"{article} {what} of {values[changed[0]]:.6g} {at}"
     low, high = values.min(), values.max()
     return f"{article} {what} for each index of axis {axis}, {low:.3g} to {high:.3g}"
 
@@ -143,14 +143,14 @@ def program_hint(
         explains: `explains(changed, part)`, as for `array_hint`.
     """
     for node in nodes:
-        found = []
+        hints = []
         for text, apply in _changes(program, node):
             result = evaluate({id(node): apply})
             if explains(result, (...,)):
-                far = float(np.linalg.norm(np.nan_to_num(result - theirs)))
-                found.append((far, text))
-        if found:
-            return min(found)[1] + (f", at {node.sources[0]}" if node.sources else "")
+                distance = float(np.linalg.norm(np.nan_to_num(result - theirs)))
+                hints.append((distance, text))
+        if hints:
+            return min(hints)[1] + (f", at {node.sources[0]}" if node.sources else "")
     return ""
 
 

@@ -96,9 +96,9 @@ def invariance(
     """
     check_draws(draws, 2)
     batch = (batch,) if isinstance(batch, int) else batch
-    some = isinstance(batch, list | tuple | range) and len(batch) > 0
+    is_accepted = isinstance(batch, list | tuple | range) and len(batch) > 0
     check_int("seed", seed, -(2**63), 2**63 - 1)
-    expect(some, "batch", batch, "positions of arguments, such as (0,)")
+    expect(is_accepted, "batch", batch, "positions of arguments, such as (0,)")
     for i in batch:
         check_int("batch", i, 0)
 

@@ -81,10 +81,10 @@ def _tolerance(leaf: Mapping[str, float]) -> Tolerance:
 def _ratio(rtol: float, atol: float, leaf: Mapping[str, float]) -> float:
     """Returns a bound divided by the measured one, at the size of a leaf."""
     measured = leaf["atol"] + leaf["rtol"] * leaf["size"]
-    given = atol + rtol * leaf["size"]
+    written = atol + rtol * leaf["size"]
     if measured == 0:
-        return 1.0 if given == 0 else math.inf
-    return given / measured
+        return 1.0 if written == 0 else math.inf
+    return written / measured
 
 
 class StoredTolerance:
@@ -120,11 +120,11 @@ class StoredTolerance:
         if spec is None and stored.get("noise") == "default":
             noise = "default"  # As earlier versions wrote it.
         names = list(stored["leaves"])
-        known = stored.get("noise"), stored.get("failure"), names
-        if known != (noise, failure, paths):
+        saved = stored.get("noise"), stored.get("failure"), names
+        if saved != (noise, failure, paths):
             raise NoiseError(
                 f"{self.file}: tolerances of {self.test} were measured for {names}, "
-                f"noise {known[0]}, failure {known[1]}; the test has {paths}, noise "
+                f"noise {saved[0]}, failure {saved[1]}; the test has {paths}, noise "
                 f"{noise}, failure {failure}: renew them by pytest --noise-update"
             )
         tolerances = map(_tolerance, stored["leaves"].values())
@@ -136,7 +136,7 @@ class StoredTolerance:
         """Writes an entry into the file and keeps the entries of other tests."""
         sizes = [rms(x[np.isfinite(x)]) for x in wide_leaves(reference.expected)]
         named = zip(named_leaves(reference.tolerances), sizes, strict=True)
-        leaves = {path: {**one.to_json(), "size": size} for (path, one), size in named}
+        leaves = {path: {**tol.to_json(), "size": size} for (path, tol), size in named}
         entry = _Entry(noise=noise, failure=failure, leaves=leaves)
         # Workers of pytest-xdist read and write at the same time.
         with files.locked(self.file.parent):
@@ -188,12 +188,12 @@ class WrittenTolerances(NamedTuple):
 
     def __str__(self) -> str:
         lines = [
-            f"{one.place} {one.test}: rtol {one.rtol:.2g}, atol {one.atol:.2g} is "
-            f"{one.verdict}, {one.ratio:.2g} times the measured ({one.measured})"
-            for one in self.written
-            if one.verdict in ("looser", "tighter")
+            f"{row.place} {row.test}: rtol {row.rtol:.2g}, atol {row.atol:.2g} is "
+            f"{row.verdict}, {row.ratio:.2g} times the measured ({row.measured})"
+            for row in self.written
+            if row.verdict in ("looser", "tighter")
         ]
-        verdicts = [one.verdict for one in self.written]
+        verdicts = [row.verdict for row in self.written]
         counts = [f"{v} {verdicts.count(v)}" for v in dict.fromkeys(sorted(verdicts))]
         lines.append(
             f"{len(verdicts)} tolerances by hand: {', '.join(counts) or 'none'}"
@@ -255,18 +255,18 @@ def _written(
         if called not in COMPARISONS or starred:
             continue
         relative, absolute, *defaults, first = COMPARISONS[called]
-        given = {k.arg: k.value for k in node.keywords}
+        args = {k.arg: k.value for k in node.keywords}
         if first is not None:
-            given |= dict(zip((relative, absolute), node.args[first:], strict=False))
+            args |= dict(zip((relative, absolute), node.args[first:], strict=False))
         rtol, atol = (
-            number(given[n]) if n in given else default
+            number(args[n]) if n in args else default
             for n, default in zip((relative, absolute), defaults, strict=True)
         )
         # In pytest, an absolute tolerance alone replaces the relative one.
-        if called == "approx" and absolute in given and relative not in given:
+        if called == "approx" and absolute in args and relative not in args:
             rtol = 0.0
         about = f"{file}:{node.lineno}", name, rtol, atol
-        if rtol is None or atol is None or None in given:
+        if rtol is None or atol is None or None in args:
             yield Written(*about, None, "", "not read")
         elif not leaves:
             yield Written(*about, None, "", "not measured")

@@ -183,23 +183,23 @@ def compare_layers(
                     f"result: compared with {last}, the last of the reference; "
                     'names={"result": ...} gives another'
                 )
-        place = {name: i for i, name in enumerate(theirs)}
-        _separate(program, marked, sorted(pairs, key=lambda n: place[pairs[n]]))
+        index = {name: i for i, name in enumerate(theirs)}
+        _separate(program, marked, sorted(pairs, key=lambda n: index[pairs[n]]))
         order = sorted(pairs, key=lambda name: program.order(marked[name]))
         chosen = {name: marked[name] for name in order}
-        known = [i for numbers in chosen.values() for i in numbers]
-        plain = jax.jit(lambda x: program.values(known, x, {}))(program.arrays)
+        numbers_known = [i for numbers in chosen.values() for i in numbers]
+        plain = jax.jit(lambda x: program.values(numbers_known, x, {}))(program.arrays)
         ours = _stacked(plain, chosen)
         paired = {n: theirs[pairs[n]] for n in order}
         there, layout = _arranged(program, chosen, ours, paired, pairs)
         totals = {n: judge(ours[n], there[n], []).difference for n in order}
-        rest = tuple(n for n in marked if n not in pairs and n not in results)
-        left = tuple(n for n in theirs if n not in pairs.values())
+        only_here = tuple(n for n in marked if n not in pairs and n not in results)
+        only_there = tuple(n for n in theirs if n not in pairs.values())
         hidden = ", ".join(sorted(program.hidden))
         notes += [f"not seen, inside a branch or a while loop: {hidden}"] * bool(hidden)
-        is_partial = bool(hidden or rest)
+        is_partial = bool(hidden or only_here)
         for name in results - pairs.keys():
-            nodes = program.segment(marked[name], known)
+            nodes = program.segment(marked[name], numbers_known)
             lines = dict.fromkeys(n.sources[0] for n in nodes if n.sources)
             if lines:
                 notes.append(f"not compared: {name}, computed at {', '.join(lines)}")
@@ -208,7 +208,7 @@ def compare_layers(
             layer._replace(reference=pairs[layer.name], total=totals[layer.name])
             for layer in _compared(program, chosen, there, noise, key, draws)
         )
-        return Layers(layers, layout, (rest, left), tuple(notes), is_partial)
+        return Layers(layers, layout, (only_here, only_there), tuple(notes), is_partial)
 
     return keyed(fn, compare)
 
@@ -264,10 +264,10 @@ def _compared(
         key: from which the keys of the draws are split.
         draws: number of noisy runs.
     """
-    known = _split(there, marked)
-    values = SubstitutedValues(program, known)
+    by_number = _split(there, marked)
+    values = SubstitutedValues(program, by_number)
     drawn, ordered = (values.drawn(each, key, draws) for each in (noise, ORDER))
-    judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in known.items()}
+    judged = {i: judge(values.plain[i], r, drawn[i]) for i, r in by_number.items()}
     # For a loop, the first step beyond noise or the step nearest to it.
     worst = {
         n: max(x, key=lambda i: min(judged[i].over, 1.001)) for n, x in marked.items()
@@ -280,12 +280,12 @@ def _compared(
     explained = {
         i: name
         for i, name in there_is.items()
-        if name and judge(values.plain[i], known[i], rounded[i]).over <= 1
+        if name and judge(values.plain[i], by_number[i], rounded[i]).over <= 1
     }
     rungs = values.rungs([i for i in beyond if i not in explained], key) | explained
 
     def layer(name: str, i: int) -> Layer:
-        alone = judge(values.plain[i], known[i], ordered[i])
+        alone = judge(values.plain[i], by_number[i], ordered[i])
         rung = "order" if alone.expected and alone.over <= 1 else "rounding"
         rung = "identical" if judged[i].difference == 0 else rung
         rung = rungs.get(i, rung)
@@ -300,18 +300,18 @@ def _compared(
             hint = joined(values.hint(i, rounded[i]), there)
         if len(marked[name]) > 1 and judged[i].over > 1:
             hint = joined(f"first at step {marked[name].index(i)}", hint)
-        found = *judged[i][:3], rung, hint, None
-        return Layer(name, "", *found, *values.where(i))
+        measured = *judged[i][:3], rung, hint, None
+        return Layer(name, "", *measured, *values.where(i))
 
     return [layer(name, i) for name, i in worst.items()]
 
 
 def _marked(program: Program, theirs: Arrays) -> dict[str, tuple[int, ...]]:
     """Returns the numbers of the values of each layer, by name."""
-    known = {"".join(canonical(name)) for name in theirs}
+    reference_names = {"".join(canonical(name)) for name in theirs}
     marked: dict[str, tuple[int, ...]] = {}
     for name, numbers in program.named.items():
-        if len(numbers) == 1 or "".join(canonical(name)) in known:
+        if len(numbers) == 1 or "".join(canonical(name)) in reference_names:
             marked[name] = tuple(numbers)
         else:
             marked |= {f"{name}/{i}": (n,) for i, n in enumerate(numbers)}
@@ -321,7 +321,7 @@ def _marked(program: Program, theirs: Arrays) -> dict[str, tuple[int, ...]]:
     every = {name for name, _ in outputs}
     for name, number in outputs:
         # The first of several calls of a module, unless the reference has one name.
-        if f"{name}/1" in every and "".join(canonical(name)) not in known:
+        if f"{name}/1" in every and "".join(canonical(name)) not in reference_names:
             name = f"{name}/0"
         if not _is_result(name):
             marked.setdefault(name, number)
@@ -351,8 +351,8 @@ def _arranged(
 
     def measure(rules: Sequence[layouts.Layout]) -> np.ndarray:
         there = arrange(rules)
-        types, known = program.types, _split(there, marked)
-        cast = {i: jax.numpy.asarray(x, types[i].dtype) for i, x in known.items()}
+        types, by_number = program.types, _split(there, marked)
+        cast = {i: jax.numpy.asarray(x, types[i].dtype) for i, x in by_number.items()}
         alone = _stacked(program.alone(cast, program.arrays), marked)
         return np.array([layouts.distance(alone[n], there[n]) for n in there])
 

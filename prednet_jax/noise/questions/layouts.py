@@ -49,16 +49,16 @@ class Layout(NamedTuple):
         """Returns whether each axis of `coarse` merges consecutive axes of `fine`."""
         if self.ours == self.theirs:
             return tuple(fine) == tuple(coarse)
-        rest = list(zip(fine, self.axes, strict=True))
+        remaining = list(zip(fine, self.axes, strict=True))
         for size in coarse:
             product, merged = 1, []
-            while rest and (product < size or rest[0][0] == 1):
-                length, axis = rest.pop(0)
+            while remaining and (product < size or remaining[0][0] == 1):
+                length, axis = remaining.pop(0)
                 product *= length
                 merged += [axis] * (length > 1)
             if product != size or merged != sorted(merged):
                 return False
-        return all(length == 1 for length, _ in rest)
+        return all(length == 1 for length, _ in remaining)
 
     @property
     def moved(self) -> int:
@@ -131,33 +131,33 @@ def find(
             computed from the references of those before it, so that the distances tell
             the order even if an early array is wrong.
     """
-    found: _Orders = {}
+    usual: _Orders = {}
     choices: list[tuple[list[int], list[Layout]]] = []
     fits = {i: fitting(*pair) for i, pair in enumerate(pairs)}
-    rest = fits
-    while any(rest.values()):
-        counts = Counter(fit for orders in rest.values() for fit in orders)
+    todo = fits
+    while any(todo.values()):
+        counts = Counter(fit for orders in todo.values() for fit in orders)
         first = max(counts, key=lambda fit: counts[fit])
-        group = [i for i, orders in rest.items() if first in orders]
-        shared = [fit for fit in rest[group[0]] if all(fit in rest[i] for i in group)]
+        group = [i for i, orders in todo.items() if first in orders]
+        shared = [fit for fit in todo[group[0]] if all(fit in todo[i] for i in group)]
         choices.append((group, shared))
-        found |= dict.fromkeys(group, first)
-        rest = {i: orders for i, orders in rest.items() if i not in group}
+        usual |= dict.fromkeys(group, first)
+        todo = {i: orders for i, orders in todo.items() if i not in group}
 
     def distances(orders: _Orders) -> np.ndarray:
         return measure([orders[i] for i in range(len(pairs))])
 
     for group, shared in choices:
         if len(shared) > 1:
-            near = [distances(found | dict.fromkeys(group, fit)) for fit in shared]
+            near = [distances(usual | dict.fromkeys(group, fit)) for fit in shared]
             best = int(np.argmin([x.sum() for x in near]))
             clear = near[0].sum() - near[best].sum() > CLEARLY * len(group)
             if clear and (near[0] > CLEARLY).sum() > 1:
-                found |= dict.fromkeys(group, shared[best])
+                usual |= dict.fromkeys(group, shared[best])
     starts = [
-        found | dict.fromkeys(group, fit) for group, shared in choices for fit in shared
+        usual | dict.fromkeys(group, fit) for group, shared in choices for fit in shared
     ]
-    own = _each_its_own([found, *starts], fits, distances)
+    own = _each_its_own([usual, *starts], fits, distances)
     return [own[i] for i in range(len(pairs))]
 
 

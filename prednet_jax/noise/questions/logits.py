@@ -148,16 +148,16 @@ def compare_logits(
         logs = [_logs(x, axis) for x in wide]
         chosen = None if axis is None else _tokens(tokens, logs[1])
         pairs = [(logs[0], logs[1]), *itertools.pairwise(logs[2:])]
-        found, *others = (_measures(x, y, chosen, top) for x, y in pairs)
+        measures, *noisy = (_measures(x, y, chosen, top) for x, y in pairs)
         ratios = _ratios(logs[0], logs[1], chosen)
         with np.errstate(divide="ignore"):
-            far = np.abs(np.log(ratios))
+            sizes = np.abs(np.log(ratios))
         both = [jax.numpy.asarray(x, dtype) for x in pair]
         return Logits(
-            **{n: _measure(n, found[n], [x[n] for x in others]) for n in MARGIN},
+            **{n: _measure(n, measures[n], [x[n] for x in noisy]) for n in MARGIN},
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
             rung=_cause(call, both, axis, draws, key),
-            worst=tuple(map(int, np.unravel_index(np.argmax(far), far.shape))),
+            worst=tuple(map(int, np.unravel_index(np.argmax(sizes), sizes.shape))),
         )
 
     return keyed(fn, compare)
@@ -207,12 +207,12 @@ def _cause(
 def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:
     """Returns the one array of a result, or raises an error."""
     arrays = own_leaves(result)
-    one = "one array of logits or log-probabilities"
+    wanted = "one array of logits or log-probabilities"
     real = len(arrays) == 1 and arrays[0].dtype.kind not in "bc"
-    expect(real and arrays[0].size, name, result, one)
+    expect(real and arrays[0].size, name, result, wanted)
     x = arrays[0].astype(float)
-    whole = axis is None or (isinstance(axis, Integral) and not isinstance(axis, bool))
-    expect(whole, "axis", axis, "the axis of the vocabulary, or None")
+    valid = axis is None or (isinstance(axis, Integral) and not isinstance(axis, bool))
+    expect(valid, "axis", axis, "the axis of the vocabulary, or None")
     one_of = f"one of the {x.ndim} axes of {name}, or None for chosen tokens"
     expect(axis is None or -x.ndim <= axis < x.ndim, "axis", axis, one_of)
     lost = x.max(axis, keepdims=True) == -np.inf if axis is not None else False
@@ -269,10 +269,10 @@ def _measures(
     """Returns the measures of two arrays of log-probabilities."""
     ratios = _ratios(x, y, tokens)
     with np.errstate(divide="ignore"):  # A token may be impossible in one of the two.
-        far = float(np.exp(np.max(np.abs(np.log(ratios)), initial=0)))
+        ratio = float(np.exp(np.max(np.abs(np.log(ratios)), initial=0)))
     if tokens is None:
         kl = float(np.mean(ratios - 1 - np.log(ratios)))
-        return {"ratio": far, "kl": kl, "flips": 0.0, "top": 0.0}
+        return {"ratio": ratio, "kl": kl, "flips": 0.0, "top": 0.0}
     # Each term p (r - 1 - log r) is positive: a small sum does not cancel.
     with np.errstate(invalid="ignore", over="ignore"):
         terms = np.exp(x) * (np.expm1(y - x) - (y - x))
@@ -281,18 +281,18 @@ def _measures(
     order = (np.argsort(-z, kind="stable") for z in (x, y))
     best = [np.sort(z[..., :top]) for z in order]
     return {
-        "ratio": far,
+        "ratio": ratio,
         "kl": float(np.maximum(0.0, terms.sum(-1).mean())),
         "flips": float(np.mean(x.argmax(-1) != y.argmax(-1))),
         "top": float(np.mean((best[0] != best[1]).any(-1))),
     }
 
 
-def _measure(name: str, found: float, noise: Sequence[float]) -> Measure:
+def _measure(name: str, value: float, noise: Sequence[float]) -> Measure:
     """Returns a measure together with its values under noise."""
-    values = found, max(noise)
+    values = value, max(noise)
     above, most = np.log(values) if name == "ratio" else values
     # A KL that is NaN is beyond.
     least = FLOOR if name == "ratio" else FLOOR**2
     beyond = not above <= max(MARGIN[name] * most, least)
-    return Measure(found, float(np.median(noise)), max(noise), beyond)
+    return Measure(value, float(np.median(noise)), max(noise), beyond)

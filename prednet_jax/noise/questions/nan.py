@@ -78,10 +78,10 @@ def first_nan(fn: Function) -> Callable[..., NotFinite | None]:
         call, key = sampling.BoundCall(fn, args, kwargs), jax.random.key(0)
         search = Search(call, Identity())
         try:
-            made, result = search.run(key)
+            executions, result = search.run(key)
             seen = any(np.isnan(x).any() for x in result)
             unseen = None if seen else _unwatched(call)
-            return unseen or search.first(key, made, result)
+            return unseen or search.first(key, executions, result)
         except LoopError:
             # A NaN may be why a loop does not end.
             search = Search(call, Identity())
@@ -132,10 +132,10 @@ def nan_rate(
             clean = first_nan(fn)(*call.args, **call.kwargs)
         search = Search(call, noise)
         firsts = []
-        for one in sampling.draw_keys(key, draws):
-            seen = search.run(one)
+        for draw_key in sampling.draw_keys(key, draws):
+            seen = search.run(draw_key)
             if any(map(_is_worse, seen[1], plain)):
-                firsts.append(search.first(one, *seen))
+                firsts.append(search.first(draw_key, *seen))
         counts = Counter(first.path for first in firsts if first)
         examples = {first.path: first for first in firsts if first}
         entries = tuple(

@@ -118,32 +118,32 @@ class Search(Watched):
         self.spec = spec
         self.found: set[str] = set()
         self.described: frozenset[str] = frozenset()
-        self.left: Array | None = None
+        self.kept_until: Array | None = None
         self.finding = call.hooked(spec, self._with)
         self.compiled: Callable[..., Outcome] = self.finding
 
-    def _with(self, left: Array | None = None) -> Watched:
-        self.left = left
+    def _with(self, kept_until: Array | None = None) -> Watched:
+        self.kept_until = kept_until
         return self
 
     def first(
-        self, key: Array, made: Sequence[Execution], result: Result
+        self, key: Array, executions: Sequence[Execution], result: Result
     ) -> NotFinite | None:
-        """Returns the cause in one run, for which `run` gave `made` and `result`."""
+        """Returns the cause in one run, for which `run` gave the last two arguments."""
         if all(np.isfinite(x).all() for x in result):
-            return made[0].entry._replace(in_result=False) if made else None
+            return executions[0].entry._replace(in_result=False) if executions else None
         # An equation with infinite operands is not the cause; it reads a cause.
-        also, mended = made, result
+        also, mended = executions, result
         for _ in range(_ROUNDS):
-            known = {m.entry.path for m in made if m.of_finite}
-            both = [*made, *(m for m in also if m.entry.path not in known)]
+            paths = {m.entry.path for m in executions if m.of_finite}
+            both = [*executions, *(m for m in also if m.entry.path not in paths)]
             causes = sorted((m for m in both if m.of_finite), key=lambda m: m.order)
             firsts = {m.entry.path: m.entry for m in reversed(causes)}
-            also, mended = self.run(key, firsts) if firsts else (made, result)
+            also, mended = self.run(key, firsts) if firsts else (executions, result)
             if all(m.entry.path in firsts for m in also if m.of_finite):
                 break
             # The program was compiled again, and has other orders.
-            made = self.run(key)[0]
+            executions = self.run(key)[0]
         makers = list(dict.fromkeys(m.entry.path for m in causes))
 
         def is_worse(result: Result) -> bool:
@@ -151,23 +151,23 @@ class Search(Watched):
             return any((np.isfinite(y) & ~np.isfinite(x)).any() for x, y in pairs)
 
         def reaches(order: tuple[int, ...]) -> bool:
-            left = dict.fromkeys(makers, order)
-            return is_worse(self.run(key, makers, left)[1])
+            kept_until = dict.fromkeys(makers, order)
+            return is_worse(self.run(key, makers, kept_until)[1])
 
-        executions = {m.order: m.entry for m in [*also, *made] if m.of_finite}
+        entries = {m.order: m.entry for m in [*also, *executions] if m.of_finite}
         while is_worse(result):
-            orders = sorted(n for n, m in executions.items() if m.path in makers)
+            orders = sorted(n for n, m in entries.items() if m.path in makers)
             # Earlier ones may be masked. If none is, one run shows it.
             last = orders[:-1] and not reaches(orders[0])
             first = bisect.bisect(orders[:-1], False, 1, key=reaches) if last else 0
-            entry = executions[orders[first]]
+            entry = entries[orders[first]]
             makers = [path for path in makers if path != entry.path]
             # It may follow from others, such as a NaN that keeps a loop from running.
             if not makers or is_worse(self.run(key, makers)[1]):
                 return entry
         # The result does not depend on those that finite numbers made.
         of_infinities = [
-            m.entry for m in made if m.entry.kind == "NaN" and not m.of_finite
+            m.entry for m in executions if m.entry.kind == "NaN" and not m.of_finite
         ]
         if of_infinities:
             return of_infinities[0]
@@ -180,7 +180,7 @@ class Search(Watched):
             if count := int(np.count_nonzero(wrong)):
                 kind = "NaN" if has_nan else "infinity"
                 return NotFinite(path, name, source, kind, (), operands, count)
-        return made[0].entry if made else None
+        return executions[0].entry if executions else None
 
     def _arguments(self) -> Iterator[tuple]:
         """Yields path, primitive, source, operands and value of each argument."""
@@ -201,14 +201,15 @@ class Search(Watched):
         self,
         key: Array,
         replaced: Collection[str] = (),
-        left: Mapping[str, tuple[int, ...]] | None = None,
+        kept_until: Mapping[str, tuple[int, ...]] | None = None,
     ) -> tuple[list[Execution], Result]:
         """Returns the values that become NaN or infinite, in order, and the result.
 
         Args:
             key: key of the noise.
             replaced: paths of equations, whose NaN and infinities are replaced by 1.
-            left: of some of them, the order of the last execution that is not replaced.
+            kept_until: for some of them, the order of the last execution that is not
+                replaced.
         """
         if not replaced:
             self.found.clear()
@@ -217,39 +218,39 @@ class Search(Watched):
                 return [], wide_leaves(jax.device_get(outcome.result()))
         chosen = np.full((max(1, len(self.number)), self.width), _NEVER, np.int32)
         chosen[[self.number[path] for path in replaced]] = -1
-        for path, order in (left or {}).items():
+        for path, order in (kept_until or {}).items():
             row = chosen[self.number[path]]
             row[: len(order)] = order[: len(row)]
         seen, outcome = self._second(key, chosen)
         while self.found - self.described:
             seen, outcome = self._second(key, chosen)
-        made = [
+        executions = [
             self._described(path, tuple(map(int, step)), numbers.tolist())
             for (path, *step), numbers in seen.items()
         ]
-        made.sort(key=lambda m: m.order)
-        return made, wide_leaves(jax.device_get(outcome.result()))
+        executions.sort(key=lambda m: m.order)
+        return executions, wide_leaves(jax.device_get(outcome.result()))
 
-    def _second(self, key: Array, left: np.ndarray) -> tuple[Seen, Outcome]:
+    def _second(self, key: Array, kept_until: np.ndarray) -> tuple[Seen, Outcome]:
         """Runs the second program, which describes all equations found so far."""
         if self.found - self.described:
             self.described |= self.found
             self.labels.clear()
             self.compiled = self.call.hooked(self.spec, self._with)
-        return self.seen(lambda: self.compiled(key, left))
+        return self.seen(lambda: self.compiled(key, kept_until))
 
     def _described(self, path: str, steps: tuple, numbers: list[float]) -> Execution:
         """Returns an execution from the numbers that it has sent."""
         number, step, starts, kinds = self.labels[path]
-        nans, infinite, of_finite, high, low, *rest = numbers
+        nans, infinite, of_finite, high, low, *ranges = numbers
         shape = step.equation.outvars[0].aval.shape
         index = np.unravel_index(int(high) * _HALF + int(low), shape)
-        place = f" at {list(map(int, index))}" if shape else ""
+        at = f" at {list(map(int, index))}" if shape else ""
         operands = []
         for i, (name, is_alike) in enumerate(kinds):
-            value, least, most = rest[3 * i : 3 * i + 3]
+            value, least, most = ranges[3 * i : 3 * i + 3]
             shown = float(str(np.float32(value if is_alike else least)))
-            alone = f"{shown:.9g}" + place * is_alike
+            alone = f"{shown:.9g}" + at * is_alike
             ranged = f"{name} from {least:.3g} to {most:.3g}"
             operands.append(alone if is_alike or least == most else ranged)
         kind = "NaN" if nans else "infinity"
@@ -263,64 +264,64 @@ class Search(Watched):
         """Watches the results of an equation, and replaces some."""
         if step.name == "freeze":  # Its reference can no longer be read.
             return results
-        if self.left is not None and step.path in self.described:
-            left = self.left[self.number[step.path]]
-            look = functools.partial(self._looked_at, step, words, operands, left)
+        if self.kept_until is not None and step.path in self.described:
+            kept_until = self.kept_until[self.number[step.path]]
+            look = functools.partial(self._looked_at, step, words, operands, kept_until)
             return [look(x) if _may_be_nan(x) else x for x in results]
-        found = functools.partial(self.found.add, step.path)
+        note = functools.partial(self.found.add, step.path)
         for x in [] if step.bodies else filter(_may_be_nan, results):
             nan, infinite, _ = _made(_floats(operands), x)
-            made = jnp.any(nan | infinite)
-            lax.cond(made, lambda: jax.debug.callback(found), lambda: None)
+            broken = jnp.any(nan | infinite)
+            lax.cond(broken, lambda: jax.debug.callback(note), lambda: None)
         return results
 
     def _looked_at(
-        self, step: Step, words: Words, operands: list, left: Array, x: Array
+        self, step: Step, words: Words, operands: list, kept_until: Array, x: Array
     ) -> Array:
         floats = _floats(operands)
         nan, infinite, had_any = _made(floats, x)
-        made = nan | infinite
-        place = self.place(words)
+        broken = nan | infinite
+        site = self.place(words)
         if step.path not in self.labels:
             mixes = step.name in {*CUTS, *ROUTINES, *OPAQUE} or "cum" in step.name
             kinds = [
                 (f"{o.dtype}{list(o.shape)}", o.shape == x.shape and not mixes)
                 for o in floats
             ]
-            about = len(self.labels), step, tuple(place.starts), kinds
+            about = len(self.labels), step, tuple(site.starts), kinds
             self.labels[step.path] = about
         # No element is cut out of an array, which may be sharded over an explicit mesh.
         number = jnp.zeros_like(x, np.int32)
         for axis, size in enumerate(x.shape):
             number = number * size + lax.broadcasted_iota(np.int32, x.shape, axis)
-        which = jnp.min(jnp.where(made, number, np.iinfo(np.int32).max))
+        which = jnp.min(jnp.where(broken, number, np.iinfo(np.int32).max))
 
         def numbers() -> Array:
-            of_finite = jnp.any(made & ~had_any)
+            of_finite = jnp.any(broken & ~had_any)
             told = [jnp.sum(nan), jnp.sum(infinite), of_finite]
             told += [which // _HALF, which % _HALF]
             for o in floats:
                 same = o.shape == x.shape
-                here = jnp.zeros(1)
+                element = jnp.zeros(1)
                 if same:
                     like = o + jnp.zeros_like(x, o.dtype)
-                    here = jnp.where(number == which, like, 0)
-                told += [jnp.sum(here), jnp.min(o), jnp.max(o)]
+                    element = jnp.where(number == which, like, 0)
+                told += [jnp.sum(element), jnp.min(o), jnp.max(o)]
             return jnp.stack([t.astype(jnp.float32) for t in told])
 
         lax.cond(
-            jnp.any(made),
-            lambda: self.send({step.path: numbers()}, place),
+            jnp.any(broken),
+            lambda: self.send({step.path: numbers()}, site),
             lambda: None,
         )
         heals, is_same = jnp.zeros((), bool), jnp.ones((), bool)
-        order = execution_order(place.starts, place.steps, self.labels[step.path][0])
+        order = execution_order(site.starts, site.steps, self.labels[step.path][0])
         # Not by device, which would make the result vary over devices.
-        order = order[: 1 + 2 * sum(start >= 0 for start in place.starts)]
-        for here, last in zip(order, left, strict=False):
-            now = jnp.asarray(here).astype(np.int32)
+        order = order[: 1 + 2 * sum(start >= 0 for start in site.starts)]
+        for current, last in zip(order, kept_until, strict=False):
+            now = jnp.asarray(current).astype(np.int32)
             heals, is_same = heals | is_same & (now > last), is_same & (now == last)
-        return jnp.where(heals & made & ~had_any, jnp.ones((), x.dtype), x)
+        return jnp.where(heals & broken & ~had_any, jnp.ones((), x.dtype), x)
 
 
 def _may_be_nan(x: Any) -> bool:

@@ -144,8 +144,8 @@ class Watch(Watched):
                 if sources and not self._sources(x):
                     self.mark(x, sources)
                 continue
-            several = loop or len(results) > 1
-            path = f"{step.path}[{i}]" if several else step.path
+            is_numbered = loop or len(results) > 1
+            path = f"{step.path}[{i}]" if is_numbered else step.path
             unread = id(step.equation.outvars[i]) in self._unread
             self._note(path, step.name, x, step, words, sources, unread=unread)
         return results
@@ -157,11 +157,11 @@ class Watch(Watched):
         results = super().body(call, words, operands, label)
         if label != "[cond]":
             before = self._left.get(call.step.path, [()] * len(results))
-            left = [
-                tuple(dict.fromkeys((*known, *self._sources(x))))
-                for known, x in zip(before, results, strict=False)
+            sources = [
+                tuple(dict.fromkeys((*earlier, *self._sources(x))))
+                for earlier, x in zip(before, results, strict=False)
             ]
-            self._left[call.step.path] = left
+            self._left[call.step.path] = sources
         return results
 
     def _sources(self, value: object) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ class Watch(Watched):
         """Sends a value, if it is an array of numbers."""
         if not _is_array(value):
             return
-        place, x = self.place(words), numbers(value)
+        site, x = self.place(words), numbers(value)
         # A predicate is traced twice in a while loop.
         if path not in self.labels:
             self.labels[path] = {
@@ -194,17 +194,17 @@ class Watch(Watched):
                 "dtype": str(x.dtype),
                 "within": _within(step.path) if step else "",
                 "operands": sources,
-                "starts": tuple(place.starts),
-                "sampled": min(SAMPLE, max(1, SAMPLES // place.most)),
+                "starts": tuple(site.starts),
+                "sampled": min(SAMPLE, max(1, SAMPLES // site.most)),
                 "text": _hash(step.source_text) if step else "",
                 "unread": unread,
             }
         if primitive != "result":
             self.mark(value, (self.labels[path]["number"],))
-        small = x.size * place.most * x.dtype.itemsize <= LEAVES
+        small = x.size * site.most * x.dtype.itemsize <= LEAVES
         count = self.labels[path]["sampled"]
-        whole = x.size <= WHOLE or small
-        for i, part in enumerate([x] if whole else summary(x, count)):
+        is_whole = x.size <= WHOLE or small
+        for i, part in enumerate([x] if is_whole else summary(x, count)):
             self.send_later((path, i), part, words)
 
     def run(self, key: Array, arrays: Values = ()) -> tuple[Recorded, ...]:

@@ -112,7 +112,7 @@ class Recording:
         files.write_whole(path, content.getvalue())
 
     def __str__(self) -> str:
-        count = sum(len(one.steps) for one in self.equations)
+        count = sum(len(value.steps) for value in self.equations)
         return (
             f"{self.function} on {self.machine}: {len(self.equations)} values, "
             f"computed {count} times"
@@ -158,22 +158,22 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
 
 def _check(equations: Sequence[Recorded]) -> None:
     """Raises an error if `record` would not write the last equation's arrays."""
-    one = equations[-1]
-    texts = (one.path, one.primitive, one.source, one.dtype, one.within, one.text)
+    x = equations[-1]
+    texts = (x.path, x.primitive, x.source, x.dtype, x.within, x.text)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("it is damaged: a value has a name that is no text")
-    n, width = len(one.hashes), one.size if one.size <= WHOLE else COLUMNS
-    sample = one.sample.shape[-1] if one.size > WHOLE else 0
-    shapes = {"steps": (n, len(one.starts)), "values": (n, width)}
+    n, width = len(x.hashes), x.size if x.size <= WHOLE else COLUMNS
+    sample = x.sample.shape[-1] if x.size > WHOLE else 0
+    shapes = {"steps": (n, len(x.starts)), "values": (n, width)}
     shapes["sample"] = n, sample
     kinds = {"steps": "iu", "hashes": "u", "unbounded": "iu"}
     for name in _ARRAYS:
-        array = getattr(one, name)
+        array = getattr(x, name)
         fits = array.shape == shapes.get(name, (n,))
         if not fits or array.dtype.kind not in kinds.get(name, "f"):
-            raise ValueError(f"it is damaged: {one.path} has other {name}")
+            raise ValueError(f"it is damaged: {x.path} has other {name}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise ValueError(f"it is damaged: {one.path} has {name} that are no number")
+            raise ValueError(f"it is damaged: {x.path} has {name} that are no number")
     before = range(len(equations) - 1)
-    if not all(isinstance(i, int) and i in before for i in one.operands):
-        raise ValueError(f"it is damaged: {one.path} is computed of later values")
+    if not all(isinstance(i, int) and i in before for i in x.operands):
+        raise ValueError(f"it is damaged: {x.path} is computed of later values")

@@ -139,8 +139,8 @@ class NoiseReference:
         self.noises: list[list[NoiseSamples]] = [[] for _ in clean]
         self.elements = self._element_noise()
         for rung, spec in [(r, s) for r, noises in RANDOM.items() for s in noises]:
-            found = self._sampled(rung, spec, own.call, self.elements)
-            for seen, samples in zip(self.noises, found, strict=True):
+            sampled = self._sampled(rung, spec, own.call, self.elements)
+            for seen, samples in zip(self.noises, sampled, strict=True):
                 if samples is not None:
                     seen.append(samples)
         every = specs.compose(*itertools.chain(*RANDOM.values()))
@@ -179,13 +179,13 @@ class NoiseReference:
 
         It is infinite for a leaf that noise makes NaN, infinite or different from zero.
         """
-        found = []
+        shares = []
         for i, clean in enumerate(self._clean):
             moved = max(itertools.chain(*self.sizes(i).values()), default=0.0)
             size = rms(_finite(clean))
             share = moved / size if size else math.inf if moved else 0.0
-            found.append(math.inf if self.elements[i].broken.any() else share)
-        return found
+            shares.append(math.inf if self.elements[i].broken.any() else share)
+        return shares
 
     def parts(self, name: str, i: int) -> list[np.ndarray]:
         """Returns the effects of a format on leaf `i`, in one operand each.
@@ -198,13 +198,13 @@ class NoiseReference:
             return []
         return [self.together(name, [k], i) for k in range(2 * formats.columns)]
 
-    def together(self, name: str, some: list[int], i: int) -> np.ndarray:
+    def together(self, name: str, operands: list[int], i: int) -> np.ndarray:
         """Returns the effect of a format on leaf `i`, in some of these operands.
 
         It is not the sum of their effects, since each changes what the next ones round.
         It is NaN if the function has no result then.
         """
-        effect = self._formats.effect(name, some) if self._formats else None
+        effect = self._formats.effect(name, operands) if self._formats else None
         return effect[i] if effect else np.full(self._clean[i].shape, np.nan)
 
     def residual(self, name: str, i: int) -> float:
@@ -233,8 +233,8 @@ class NoiseReference:
         for rung, spec, call, words in causes:
             if words not in self._wider:
                 elements = self._element_noise()
-                several = self._sampled(rung, spec, call, elements)
-                self._wider[words] = list(zip(several, elements, strict=True))
+                sampled = self._sampled(rung, spec, call, elements)
+                self._wider[words] = list(zip(sampled, elements, strict=True))
             samples, noise = self._wider[words][i]
             if samples is not None:
                 yield words, samples, noise
@@ -262,20 +262,22 @@ class NoiseReference:
             for x, y, noise, seen in zip(now, clean, elements, patterns, strict=True):
                 deviation = subtract(x, y)
                 noise.see(deviation)
-                known = _finite(deviation)
-                largest = np.abs(known).max(initial=0) or 1
+                finite = _finite(deviation)
+                largest = np.abs(finite).max(initial=0) or 1
                 narrow = np.complex64 if np.iscomplexobj(x) else jnp.bfloat16
-                seen.append((known / largest).astype(narrow))
-            for others, samples in ((clean, single), (before, pairs)):
-                for x, y, of_leaf in zip(now, others or [], samples, strict=False):
+                seen.append((finite / largest).astype(narrow))
+            for origins, samples in ((clean, single), (before, pairs)):
+                for x, y, of_leaf in zip(now, origins or [], samples, strict=False):
                     drawn = sample(_finite(subtract(x, y)))
                     of_leaf += [drawn] * bool(drawn[0])
             before = now
         return [
-            NoiseSamples(rung, np.reshape(one, (-1, 3)), np.reshape(two, (-1, 3)), seen)
-            if one or two
+            NoiseSamples(
+                rung, np.reshape(alone, (-1, 3)), np.reshape(paired, (-1, 3)), seen
+            )
+            if alone or paired
             else None
-            for one, two, seen in zip(single, pairs, patterns, strict=True)
+            for alone, paired, seen in zip(single, pairs, patterns, strict=True)
         ]
 
 
@@ -339,20 +341,20 @@ class FormatEffects:
         outcome = self._run(self._key, jnp.asarray(formats))
         return self._values(jax.device_get(outcome).result())
 
-    def effect(self, name: str, some: Sequence[int]) -> Result | None:
+    def effect(self, name: str, operands: Sequence[int]) -> Result | None:
         """Returns the effect of a format in some operands, two of each column.
 
         It is None if there is no result: the function may refuse what the format makes,
         or not end.
         """
-        asked = name, *sorted(some)
+        asked = name, *sorted(operands)
         if asked not in self._effects:
             number = 1 + FORMAT_RUNGS.index(name)
             formats = np.zeros((self.columns, 2), np.int32)
-            formats.flat[list(some)] = number
+            formats.flat[list(operands)] = number
             try:
-                given = self._result(formats)
-                self._effects[asked] = list(map(subtract, given, self._plain))
+                result = self._result(formats)
+                self._effects[asked] = list(map(subtract, result, self._plain))
             except (CheckError, LoopError):
                 self._effects[asked] = None
         return self._effects[asked]
@@ -374,10 +376,10 @@ class FormatEffects:
             number = 1 + FORMAT_RUNGS.index(name)
             formats = np.full((self.columns, 2), number, np.int32)
             clean, of_format = self._result(formats), jnp.asarray(formats)
-            several = (
+            outcomes = (
                 self._noisy(key, of_format) for key in draw_keys(self._key, draws)
             )
-            noisy = (self._values(jax.device_get(x).result()) for x in several)
+            noisy = (self._values(jax.device_get(x).result()) for x in outcomes)
             self._residuals[name] = [list(map(subtract, x, clean)) for x in noisy]
         return self._residuals[name]
 

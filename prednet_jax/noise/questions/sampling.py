@@ -70,8 +70,8 @@ Answer = TypeVar("Answer")
 
 def draw_keys(key: Array, draws: int) -> Iterator[Array]:
     """Yields the key of each noisy run."""
-    for i, one in enumerate(random_bits.each(key, draws)):
-        yield one
+    for i, draw_key in enumerate(random_bits.each(key, draws)):
+        yield draw_key
         say(f"{i + 1} of {draws} noisy runs")
 
 
@@ -163,8 +163,8 @@ class BoundCall:
             draws: number of results.
         """
         run = self.hooked(spec, Evaluation)
-        for one in draw_keys(key, draws):
-            yield jax.device_get(run(one).result())
+        for draw_key in draw_keys(key, draws):
+            yield jax.device_get(run(draw_key).result())
 
     def pure(self) -> tuple[Callable[..., Outcome], list[Array]]:
         """Returns the call as a function of arrays alone, and these arrays.
@@ -280,15 +280,15 @@ def with_steps(
     Noise may let a loop start where it takes many more steps. So a program of which a
     loop does not end within its limit is compiled again, and counts its own steps.
     """
-    known = dict(steps)
-    programs = [compiled(known)]
+    counted = dict(steps)
+    programs = [compiled(counted)]
 
     def run(*args: PyTree) -> PyTree:
         try:
             with asking():
                 return jax.block_until_ready(programs[-1](*args))
         except LoopError:
-            if not known or len(programs) > 1:
+            if not counted or len(programs) > 1:
                 raise
         programs.append(compiled({}))
         return run(*args)
@@ -403,12 +403,12 @@ class Moments(NamedTuple):
         """Returns a line for each leaf that is finite in only some of the runs."""
         lines = []
         for leaf, finite in zip(described, self.finite, strict=True):
-            some = (finite > 0) & (finite < self.runs)
-            if some.any():
-                runs = self.runs - int(finite[some].min())
+            partly = (finite > 0) & (finite < self.runs)
+            if partly.any():
+                runs = self.runs - int(finite[partly].min())
                 lines.append(
-                    f"{leaf.path}: noise alone makes {np.count_nonzero(some)} of "
-                    f"{some.size} elements NaN or infinite, in up to {runs} of "
+                    f"{leaf.path}: noise alone makes {np.count_nonzero(partly)} of "
+                    f"{partly.size} elements NaN or infinite, in up to {runs} of "
                     f"{self.runs} runs"
                 )
         return tuple(lines)

@@ -88,17 +88,17 @@ class Program:
         functions.
         """
         wanted = set(wanted)
-        found = dict(zip(self.inputs, arrays, strict=True))
-        values = self.constants | found | dict(known)
+        computed = dict(zip(self.inputs, arrays, strict=True))
+        values = self.constants | computed | dict(known)
         nodes = {id(n) for i in wanted for n in self.segment([i], known)}
         for node in self.nodes:
             if id(node) in nodes:
                 operands = [values[i] for i in node.operands]
                 with compat.context(node.step.equation):
                     results = changed.get(id(node), node.apply)(*operands)
-                found |= zip(node.results, results, strict=True)
-                values |= {i: known.get(i, found[i]) for i in node.results}
-        return {i: found[i] if i in found else self.constants[i] for i in wanted}
+                computed |= zip(node.results, results, strict=True)
+                values |= {i: known.get(i, computed[i]) for i in node.results}
+        return {i: computed[i] if i in computed else self.constants[i] for i in wanted}
 
     @functools.cached_property
     def alone(self) -> Callable[..., dict[int, Array]]:
@@ -113,15 +113,15 @@ class Program:
 
         A node that may have written to a mutable array which is read later is one.
         """
-        known, found = set(known), []
+        known, nodes = set(known), []
         todo = set(numbers)
         for node in reversed(self.nodes):
             references = (i for i in node.operands if compat.is_ref(self.types[i]))
             written = references if node.step.name != "get" else ()
             if todo.intersection((*node.results, *written)):
-                found.append(node)
+                nodes.append(node)
                 todo |= set(node.operands) - known
-        return found[::-1]
+        return nodes[::-1]
 
     def arguments(self, nodes: Iterable[Node]) -> list[str]:
         """Returns the names of the arguments that nodes read."""
@@ -131,8 +131,8 @@ class Program:
 
     def order(self, numbers: Sequence[int]) -> int:
         """Returns the position in the program at which values are known."""
-        made = [k for k, n in enumerate(self.nodes) if set(n.results) & set(numbers)]
-        return max(made, default=-1)
+        index = [k for k, n in enumerate(self.nodes) if set(n.results) & set(numbers)]
+        return max(index, default=-1)
 
     def copied(self, number: int) -> int:
         """Makes a value a copy of what its node computes; returns that one's number."""
@@ -144,15 +144,15 @@ class Program:
         def moved(numbers: Iterable[int]) -> tuple[int, ...]:
             return tuple(original if i == number else i for i in numbers)
 
-        place = self.order([number])
-        if place >= 0:
-            node = self.nodes[place]
-            self.nodes[place] = node._replace(results=moved(node.results))
+        position = self.order([number])
+        if position >= 0:
+            node = self.nodes[position]
+            self.nodes[position] = node._replace(results=moved(node.results))
         self.inputs = list(moved(self.inputs))
         if number in self.constants:
             self.constants[original] = self.constants.pop(number)
         node = Node(_applied(step), (original,), (number,), step, ())
-        self.nodes.insert(place + 1, node)
+        self.nodes.insert(position + 1, node)
         return original
 
     def _new(self, aval: Aval) -> int:

@@ -192,12 +192,12 @@ def _check_compilation(
 
     def suspects(noises: Sequence[ElementNoise]) -> Iterator[tuple[int, np.ndarray]]:
         for i, noise in enumerate(noises):
-            far = subtract(eager[i], compiled[i])
-            far = np.where(np.isfinite(far), np.abs(far), 0)
-            if not far.any() or not noise.outside(far, COMPILED_FACTOR, decides).number:
+            gap = subtract(eager[i], compiled[i])
+            gap = np.where(np.isfinite(gap), np.abs(gap), 0)
+            if not gap.any() or not noise.outside(gap, COMPILED_FACTOR, decides).number:
                 continue
-            if casts is None or not noise.within_effect(far, casts[i], COMPILED_FACTOR):
-                yield i, far
+            if casts is None or not noise.within_effect(gap, casts[i], COMPILED_FACTOR):
+                yield i, gap
 
     if not any(suspects([e.elements for e in errors])):
         return
@@ -208,8 +208,8 @@ def _check_compilation(
     for result in own.call.draw(noisy, key, 5):
         for noise, x, y in zip(rounding, wide_leaves(result), compiled, strict=True):
             noise.see(subtract(x, y))
-    for i, far in suspects(rounding):
-        worst = np.unravel_index(int(np.argmax(far)), far.shape)
+    for i, gap in suspects(rounding):
+        worst = np.unravel_index(int(np.argmax(gap)), gap.shape)
         raise NoiseError(
             f"{errors[i].leaf.path}{list(map(int, worst))}: the function gives "
             f"{compiled[i][worst]:.9g} when it is compiled and {eager[i][worst]:.9g} "
@@ -283,8 +283,8 @@ class _Errors:
         # Squares of the sizes themselves may underflow.
         scale = self.floors[-1] or 1.0
         weights = [np.square(scale / _units(size, floor)) for floor in self.floors]
-        far = np.square(np.abs(x - special) / scale) @ np.transpose(weights)
-        self.squares[-len(x) :] += far / max(1, self.size.size)
+        squares = np.square(np.abs(x - special) / scale) @ np.transpose(weights)
+        self.squares[-len(x) :] += squares / max(1, self.size.size)
 
     def end(self, moments: sampling.Moments, i: int) -> None:
         """Takes the moments of all runs, in which the leaf is number `i`.
@@ -305,7 +305,7 @@ class _Errors:
 
     def tolerance(self, failure: float) -> Tolerance:
         """Returns the tolerance that errors exceed with probability `failure`."""
-        far = functools.reduce(
+        bias = functools.reduce(
             np.maximum, [np.abs(self.mean - x) for x in self.references]
         )
         grid = GRID * self.leaf.epsilon * self.largest
@@ -315,7 +315,7 @@ class _Errors:
             unit, squares = _units(self.size, floor), self.squares[:, i]
             sigma = np.maximum(_spread_bound(self.spread / unit, squares), grid / unit)
             sigma *= math.sqrt(1 + 1 / len(squares))
-            bound = _exceeded(far / unit, sigma, failure)
+            bound = _exceeded(bias / unit, sigma, failure)
             cost = math.log(bound or 1) + float(np.mean(np.log(unit)))
             # Among equally good ones, take the one with the least atol.
             if cost < least - 0.01:
@@ -323,13 +323,13 @@ class _Errors:
         if not np.any(self.size):
             rtol, atol = 0.0, rtol
         allowed = atol + rtol * self.size
-        some = allowed > 0
-        noise = rms(self.spread[some] / allowed[some])
+        positive = allowed > 0
+        noise = rms(self.spread[positive] / allowed[positive])
         limits, (own, farthest) = self.elements.limits(), self.elements.own()
         hidden = small_elements(self.special, atol, limits)
         # The difference between the references is not noise.
         between = np.zeros(self.finite.shape)
-        between[self.finite] = far
+        between[self.finite] = bias
         return Tolerance(
             *(rtol, atol, noise, failure < EXTRAPOLATED, hidden),
             noises=(limits + between, own + between, farthest),
@@ -350,33 +350,33 @@ def _spread_bound(spread: np.ndarray, squares: np.ndarray) -> np.ndarray:
     unlike = free * float(variances.var()) / typical**2
     prior = math.inf if unlike <= 2 else (2 * (free - 2) + 4 * unlike) / (unlike - 2)
     alike = free * 2 * typical**2 / max(float(np.var(squares, ddof=1)), 1e-300)
-    known = min(
+    degrees = min(
         prior + free, max(free, min(alike, free * spread.size)), MAX_DEGREES_OF_FREEDOM
     )
     weight = 1 if prior == math.inf else prior / (prior + free)
-    bound = quantiles.spread_bound(known + 1, CONFIDENCE)
+    bound = quantiles.spread_bound(degrees + 1, CONFIDENCE)
     drawn_up = np.maximum(variances, weight * typical + (1 - weight) * variances)
     return bound * np.sqrt(drawn_up)
 
 
-def _exceeded(far: np.ndarray, sigma: np.ndarray, failure: float) -> float:
+def _exceeded(bias: np.ndarray, sigma: np.ndarray, failure: float) -> float:
     """Returns the value that no normal error [N] exceeds, except at `failure`."""
     from scipy.special import ndtr
 
-    count = far.size
-    high = float(np.max(far + quantiles.two_sided(failure / count) * sigma))
+    count = bias.size
+    high = float(np.max(bias + quantiles.two_sided(failure / count) * sigma))
     if not high:
         return 0.0
     # The other elements add less than a thousandth.
-    low = float(np.max(far + quantiles.two_sided(min(2 * failure, 1)) * sigma))
-    near = far + quantiles.two_sided(failure / count / 1000) * sigma >= low
-    far, sigma = far[near], np.maximum(sigma[near], high * 1e-12)
+    low = float(np.max(bias + quantiles.two_sided(min(2 * failure, 1)) * sigma))
+    near = bias + quantiles.two_sided(failure / count / 1000) * sigma >= low
+    bias, sigma = bias[near], np.maximum(sigma[near], high * 1e-12)
 
     low, least = 0.0, math.ulp(0.0)
     # Bisection of what falls as it grows.
     while high - low > max(RESOLUTION * high, least):
         bound = (low + high) / 2
-        beyond = np.sum([ndtr((x - bound) / sigma) for x in (far, -far)])
+        beyond = np.sum([ndtr((x - bound) / sigma) for x in (bias, -bias)])
         low, high = (bound, high) if beyond > failure else (low, bound)
     return high
 

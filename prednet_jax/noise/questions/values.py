@@ -57,8 +57,8 @@ class SubstitutedValues:
         # Lines that are running whatever layer is computed.
         segments = [program.segment([i], known) for i in known]
         every = [{x for n in nodes for x in n.sources} for nodes in segments if nodes]
-        several = len(known) > 1 and every  # What returns an argument has no line.
-        self.shared: set[str] = set.intersection(*every) if several else set()
+        have_common = len(known) > 1 and every  # What returns an argument has no line.
+        self.shared: set[str] = set.intersection(*every) if have_common else set()
 
     def function(
         self, numbers: Iterable[int], changed: Mapping[int, Callable] = _NOTHING
@@ -76,10 +76,10 @@ class SubstitutedValues:
         """
         noisy = inject(self.function(self.plain), with_routines(spec))
         random, results = np.random.default_rng(0), []
-        for one in draw_keys(key, draws):
+        for draw_key in draw_keys(key, draws):
             known, arrays = self.given
             known = known | {i: self._rounded(i, random) for i in self._narrowed}
-            results.append(jax.device_get(noisy(one, known, arrays)))
+            results.append(jax.device_get(noisy(draw_key, known, arrays)))
         plain = {i: _wide(x) for i, x in self.plain.items()}
         return {i: [subtract(_wide(x[i]), plain[i]) for x in results] for i in plain}
 
@@ -104,11 +104,11 @@ class SubstitutedValues:
             i: subtract(_wide(self.known[i]), _wide(self.plain[i])) for i in numbers
         }
         finite = [i for i in numbers if np.isfinite(away[i]).all()]
-        found = dict.fromkeys(numbers, "beyond")
+        by_number = dict.fromkeys(numbers, "beyond")
         if finite:
             pair = ({i: side[i] for i in finite} for side in (self.plain, self.known))
-            found |= explain(self.function(finite), *pair)(key, *self.given).rung
-        return found
+            by_number |= explain(self.function(finite), *pair)(key, *self.given).rung
+        return by_number
 
     def too_narrow(self, i: int) -> str:
         """Returns the format of a value that the reference has in float32, or ""."""
@@ -134,7 +134,7 @@ class SubstitutedValues:
                 these show a rounding: pixels, too, are numbers of narrow formats.
         """
         types = self.program.types
-        found: dict[int, np.dtype] = {}
+        formats: dict[int, np.dtype] = {}
         floats = {i: x for i, x in self.known.items() if _is_wide(types[i].dtype)}
         for kind in _FORMATS:
             exact = {i: x for i, x in floats.items() if fits_in(x, kind)}
@@ -144,8 +144,8 @@ class SubstitutedValues:
                 if not fits_in(self.plain[i], kind)
             ]
             if shown and np.unique(np.concatenate(shown)).size >= _DISTINCT:
-                found = dict.fromkeys(exact, kind) | found
-        return found | {i: x.dtype for i, x in floats.items() if x.dtype in _FORMATS}
+                formats = dict.fromkeys(exact, kind) | formats
+        return formats | {i: x.dtype for i, x in floats.items() if x.dtype in _FORMATS}
 
     def format_of(self, i: int, formats: Mapping[int, np.dtype]) -> str:
         """Returns the format there of a value, or of one that it is computed from."""
@@ -162,7 +162,7 @@ class SubstitutedValues:
             return drawn
         (known, arrays), random = self.given, np.random.default_rng(0)
         there = {i: _wide(self.known[i]) for i in formats}
-        several: dict[int, list[np.ndarray]] = {i: [] for i in drawn}
+        differences: dict[int, list[np.ndarray]] = {i: [] for i in drawn}
         for draw in zip(*drawn.values(), strict=True):
             away = {
                 i: random.uniform(-0.5, 0.5, there[i].shape)
@@ -172,11 +172,11 @@ class SubstitutedValues:
             moved = {
                 i: jnp.asarray(there[i] + x, known[i].dtype) for i, x in away.items()
             }
-            found = jax.device_get(self.program.alone(known | moved, arrays))
+            results = jax.device_get(self.program.alone(known | moved, arrays))
             for i, noise in zip(drawn, draw, strict=True):
-                by_input = subtract(_wide(found[i]), _wide(self.plain[i]))
-                several[i].append(noise + by_input + away.get(i, 0))
-        return several
+                by_input = subtract(_wide(results[i]), _wide(self.plain[i]))
+                differences[i].append(noise + by_input + away.get(i, 0))
+        return differences
 
     def factor(self, i: int, drawn: Sequence[np.ndarray]) -> str:
         """Returns the factor or offset that gives the reference, in words, or ""."""
@@ -255,12 +255,12 @@ def judge(ours: ArrayLike, theirs: ArrayLike, drawn: Sequence[np.ndarray]) -> Ju
 
     def distance(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         finite = np.isfinite(x)
-        far = rms(x) / scale if epsilon else np.count_nonzero(x) / max(1, x.size)
-        return np.array([far if finite.all() else math.inf]), _row(x * finite)
+        relative = rms(x) / scale if epsilon else np.count_nonzero(x) / max(1, x.size)
+        return np.array([relative if finite.all() else math.inf]), _row(x * finite)
 
     for x in drawn:
         effect.see(*distance(x))
-    (far,), (expected,) = distance(away)[0], effect.expected
+    (relative,), (expected,) = distance(away)[0], effect.expected
     over = float(effect.judge(*distance(away)).over[0])
     # A unit in the last place is no fault, also of a copy, which noise never moves. In
     # narrow types it is as large as a fault.
@@ -268,8 +268,8 @@ def judge(ours: ArrayLike, theirs: ArrayLike, drawn: Sequence[np.ndarray]) -> Ju
     if _is_wide(dtype):
         unit = units_in_the_last_place(_row(value), np.finfo(dtype).dtype)
         over = min(over, 1.0) if (np.abs(_row(away)) <= unit).all() else over
-    ratio = far / expected if expected else None
-    return Judged(float(far), float(expected), ratio if far else 0.0, over)
+    ratio = relative / expected if expected else None
+    return Judged(float(relative), float(expected), ratio if relative else 0.0, over)
 
 
 def _row(x: np.ndarray) -> np.ndarray:
