@@ -140,7 +140,7 @@ def _outside(told: traceback.TracebackException) -> list[traceback.FrameSummary]
 def _correctable(error: Exception, target: str) -> str | None:
     """Returns the line about an error that the user can correct, or None.
 
-    Such as a call of a library's function with what it does not take.
+    An example is a library's function that is called with a wrong type.
     """
     if isinstance(error, NoiseError):
         return str(error)

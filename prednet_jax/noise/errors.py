@@ -46,7 +46,7 @@ def open_streams() -> None:
 def no_backend(error: BaseException) -> str | None:
     """Returns the line of JAX's error about its environment, or None for another one.
 
-    Such as JAX_PLATFORMS, and variables that JAX reads when it is imported.
+    Such an error is about JAX_PLATFORMS, or a variable that JAX reads when imported.
     """
     first = str(error).partition("\n")[0]
     if isinstance(error, ValueError) and " for environment " in first:

@@ -414,8 +414,8 @@ def _claim(
 def _from_json(kind: Any, value: Any, path: str) -> Any:
     """Returns a value of a type from JSON; null is the default of a field.
 
-    Objects become dataclasses and named tuples, lists tuples, and texts enums. What is
-    of its type already stays. A UserError names the path of an invalid value.
+    Objects become dataclasses and named tuples, lists tuples, and texts enums. A value
+    that has its type already stays. A UserError names the path of an invalid value.
     """
     origin, kinds = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType and len(kinds) == 2:  # Something, or None.

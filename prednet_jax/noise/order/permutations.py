@@ -89,7 +89,7 @@ def draw_orders(
 def encode(orders: Array, n: int, outputs: int) -> Array:
     """Returns drawn orders as `permute` reads them for so many outputs.
 
-    Of five or more partial sums with many outputs these are the outcomes of the
+    For five or more partial sums with many outputs they become the outcomes of the
     network's exchanges, 32 per word.
     """
     if n < 5 or outputs <= FEW_OUTPUTS:

@@ -189,7 +189,7 @@ def _flipped(
 ) -> set[int]:
     """Returns the values computed after a decision that differs from the recorded one.
 
-    Of a decision without a counterpart, it counts whether noise flips it.
+    A decision without a counterpart counts if noise flips it.
     """
     flipped: set[int] = set()
     for j, value in enumerate(values):

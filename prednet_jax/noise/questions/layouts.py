@@ -120,10 +120,10 @@ def find(
 
     All pairs of the same numbers of axes share the order that fits most shapes; pairs
     whose shapes do not fit it (queries with the heads elsewhere, among matrices of
-    attention) share another. Of several, the first (fewest axes moved) is left only for
-    one that is clearly nearer, and not if a single array is far: a transposed square in
-    one layer is a fault. Then an array that is far gets an order of its own, if it and
-    one computed from it are clearly nearer in that order.
+    attention) share another. If several orders fit the same shapes, the first (fewest
+    axes moved) is taken, unless another is clearly nearer in more than one array: a
+    transposed square in one layer is a fault. Then an array that is far gets an order
+    of its own, if it and one computed from it are clearly nearer in that order.
 
     Args:
         pairs: the references and the shapes that they must get.

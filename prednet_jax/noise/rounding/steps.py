@@ -170,7 +170,7 @@ def _cut(x: Array, dropped: int, draw: Draw) -> Array:
 def _narrow(wide: Array, value: Array, random: Array) -> Array:
     """Rounds a float32 number stochastically to the 16-bit type of `value`.
 
-    Where `value`, the number rounded to nearest, is not finite, it is the result.
+    If `value`, the number rounded to nearest, is not finite, it is the result.
     """
     if value.dtype == jnp.bfloat16:
         out = _cut(wide, 16, lambda _: random)
