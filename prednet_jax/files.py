@@ -170,8 +170,8 @@ class Unchanged:
             return
         same = os.path.samestat(self._stat, now)
         size, time = now.st_size, now.st_mtime_ns
-        known = size == self._stat.st_size and time == self._stat.st_mtime_ns
-        if (same and known) or not (same or anew):
+        unchanged = size == self._stat.st_size and time == self._stat.st_mtime_ns
+        if (same and unchanged) or not (same or anew):
             return
         if size != self._stat.st_size or self._digest() != self.content:
             raise changed(self._path)

@@ -111,8 +111,8 @@ def _unroll_fwd(body, settings, kernels, others, carry, xs):
         table: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
 
         def position(x: jax.Array) -> int:
-            for i, known in enumerate(stacked):
-                if known is x:
+            for i, array in enumerate(stacked):
+                if array is x:
                     return i
             stacked.append(x)
             return len(stacked) - 1

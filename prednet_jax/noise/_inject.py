@@ -126,21 +126,21 @@ def _compiled(
     def compiled(places: tuple[int, ...] = ()) -> jax.stages.Wrapped:
         return jax.jit(of_arrays, static_argnums=(0, 1), donate_argnums=places)
 
-    def called(static: Static, *given: Array) -> Outcome:
-        key, _, *arrays = given
+    def called(static: Static, *inputs: Array) -> Outcome:
+        key, _, *arrays = inputs
         options = loops.current()
         if any(isinstance(x, jax.core.Tracer) for x in (key, *arrays)):
-            return compiled()(static, options, *given)
+            return compiled()(static, options, *inputs)
         kinds = static, options, *map(jax.typeof, arrays)
         if kinds not in donated:
             # The compiled function finds this trace.
-            program = compiled().trace(static, options, *given).jaxpr
+            program = compiled().trace(static, options, *inputs).jaxpr
             fails.update([kinds] if loops.calls_host(program) else ())
         call = functools.partial(compiled(donated.get(kinds, ())), static, options)
         if kinds not in fails:
-            return call(*given)
+            return call(*inputs)
         with loops.naming_failures():
-            return jax.block_until_ready(call(*given))
+            return jax.block_until_ready(call(*inputs))
 
     return called
 

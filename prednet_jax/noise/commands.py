@@ -50,9 +50,9 @@ class CommandContext:
 
     def value(self, flag: str) -> Any:
         """Returns the value of a flag, of a file its content."""
-        given = getattr(self.options, flag)
+        option = getattr(self.options, flag)
         read = READERS.get(flag)
-        return given if read is None or given is None else read(self, flag, given)
+        return option if read is None or option is None else read(self, flag, option)
 
     def tell(self, *first: jax.Array, **options: PyTree) -> Any:
         """Returns the answer of the command's tool for the call, with the flags.
@@ -61,9 +61,9 @@ class CommandContext:
         """
         command = COMMANDS[self.options.command]
         accepted = inspect.signature(command.tool).parameters
-        given = {flag: self.value(flag) for flag in command.flags if flag in accepted}
-        given |= {"spec": self.spec} if "spec" in accepted else {}
-        tool = command.tool(self.call.fn, **given | options)
+        flags = {flag: self.value(flag) for flag in command.flags if flag in accepted}
+        flags |= {"spec": self.spec} if "spec" in accepted else {}
+        tool = command.tool(self.call.fn, **flags | options)
         return self.call.calling(tool).result(*first)
 
 
@@ -254,7 +254,7 @@ def _devices(context: CommandContext) -> object:
     sizes, in_specs = _on_mesh(context.options.mesh, context.options.specs)
     options: dict[str, Any] = {"in_specs": in_specs, "spec": context.spec}
     fn, key, draws = context.call.fn, context.key, context.options.draws
-    if any(len(several) > 1 for several in sizes.values()):
+    if any(len(counts) > 1 for counts in sizes.values()):
         table = {axis: n if len(n) > 1 else n[0] for axis, n in sizes.items()}
         compare = noise.devices_table(fn, mesh=table, draws=draws, **options)
         return context.call.calling(compare).result(key)
@@ -277,9 +277,9 @@ def _training(context: CommandContext) -> object:
     """
     # A wrong noise is refused before the function runs.
     spec, options = context.spec, context.options
-    given = _several(context, 3, "(step, state, batches), as noise.training takes them")
+    parts = _several(context, 3, "(step, state, batches), as noise.training takes them")
     about = {"updates": options.updates or None, "draws": options.draws}
-    band = noise.training(*given, spec=spec, **about)(context.key)
+    band = noise.training(*parts, spec=spec, **about)(context.key)
     losses = context.value("losses")
     return band if losses is None else band.compare(losses)
 
@@ -335,21 +335,21 @@ def _audit(context: CommandContext) -> object:
 
 def _several(context: CommandContext, count: int, what: str) -> Sequence[PyTree]:
     """Returns what the function gives, if it gives so many results."""
-    given, named = context.call.result(), context.options.target
-    kind, several = type(given).__name__, isinstance(given, tuple | list)
-    kind += f" of {len(given)}" if several else ""
-    if not several or len(given) != count:
+    result, named = context.call.result(), context.options.target
+    kind, is_sequence = type(result).__name__, isinstance(result, tuple | list)
+    kind += f" of {len(result)}" if is_sequence else ""
+    if not is_sequence or len(result) != count:
         raise NoiseError(f"{named}: expected a function that gives {what}, not {kind}")
-    return given
+    return result
 
 
 def _only_array(context: CommandContext, flag: str, file: str) -> np.ndarray:
     """Returns the one array of --flag=file."""
     positional, named = read_arguments(flag, file)
-    several = [*positional, *named.values()]
-    if len(several) != 1:
-        raise NoiseError(f"--{flag}={file}: {len(several)} arrays: expected one")
-    return several[0]
+    arrays = [*positional, *named.values()]
+    if len(arrays) != 1:
+        raise NoiseError(f"--{flag}={file}: {len(arrays)} arrays: expected one")
+    return arrays[0]
 
 
 def _result(context: CommandContext, flag: str, file: str) -> PyTree:
@@ -412,8 +412,8 @@ def _on_mesh(
     """
     axes = [part.partition("=") for part in mesh.split(";")]
     sizes = {axis.strip(): n.split(",") for axis, _, n in axes}
-    whole = all(n.strip().isdecimal() for each in sizes.values() for n in each)
-    counts = {axis: tuple(map(int, each)) for axis, each in sizes.items() if whole}
+    valid = all(n.strip().isdecimal() for each in sizes.values() for n in each)
+    counts = {axis: tuple(map(int, each)) for axis, each in sizes.items() if valid}
     if len(counts) < len(axes):
         raise NoiseError(
             f"--mesh={mesh}: expected sizes of axes, each once, as --mesh=data=8 or "

@@ -171,8 +171,8 @@ def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Le
     """
     mine: Any = jax.tree.structure(a)
     if mine != jax.tree.structure(b):
-        given = f"{name} is {in_words(a)} and {other} {in_words(b)}"
-        raise NoiseError(f"{given}: expected the same")
+        structures = f"{name} is {in_words(a)} and {other} {in_words(b)}"
+        raise NoiseError(f"{structures}: expected the same")
     described = describe_leaves(b)
     for leaf, expected in zip(describe_leaves(a), described, strict=True):
         if leaf.shape != expected.shape:

@@ -65,14 +65,14 @@ def words(key: Array) -> Array:
 def check(key: Any) -> None:
     """Raises a NoiseError unless `key` is one typed PRNG key or raw key data."""
     kind = getattr(key, "dtype", None)
-    given = f"key of type {type(key).__name__}"
+    received = f"key of type {type(key).__name__}"
     if kind is not None:
         typed = jnp.issubdtype(kind, jax.dtypes.prng_key) and key.ndim == 0
         if typed or (kind == jnp.uint32 and key.ndim == 1 and key.size):
             return
-        given = f"key of type {kind} and shape {key.shape}"
+        received = f"key of type {kind} and shape {key.shape}"
     raise NoiseError(
-        f"{given}: expected one PRNG key, such as jax.random.key(0), or its data, "
+        f"{received}: expected one PRNG key, such as jax.random.key(0), or its data, "
         "uint32 [n]; the arguments of the function come after it"
     )
 

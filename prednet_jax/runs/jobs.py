@@ -293,12 +293,12 @@ def describe_reasons(reasons: Counter[RunState]) -> str | None:
     """Returns the states of `split_finished` in a line, or None for new runs alone."""
     counts = {state: count for state, count in reasons.items() if count}
     total = sum(counts.values())
-    whole = counts.pop(RunState(Status.KEPT), 0)
+    kept = counts.pop(RunState(Status.KEPT), 0)
     new = counts.pop(RunState(Status.NEW), 0)
     if new == total:
         return None
     causes = ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=str))
-    return f"{whole} of {total} runs kept" + (causes and f"; made again: {causes}")
+    return f"{kept} of {total} runs kept" + (causes and f"; made again: {causes}")
 
 
 def verified(job: Job, seed: int) -> records.Run:

@@ -72,8 +72,8 @@ class Saddle:
         """
         done = [row.arm for row in self.rows()]
         arms = tuple(arm for arm in self.arms if arm in done)
-        whole = len(arms) > 1 and "float32" in arms
-        return replace(self, arms=arms) if whole else None
+        comparable = len(arms) > 1 and "float32" in arms
+        return replace(self, arms=arms) if comparable else None
 
     def state(self, arm: str) -> progress.State:
         """Returns the progress of an arm, which its log shows."""

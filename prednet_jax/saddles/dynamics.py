@@ -226,8 +226,8 @@ def _run(
 
     budget, no = jnp.int32(steps), jnp.array(False)
     record = Escape(budget, no, budget, no, x, no)
-    rest = RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
-    carry, counter = (x, rest, record), jnp.arange(steps, dtype=jnp.int32)
+    initial = RuleState(jnp.zeros_like(x), jnp.zeros_like(x), jnp.int32(0))
+    carry, counter = (x, initial, record), jnp.arange(steps, dtype=jnp.int32)
     (_, _, record), _ = jax.lax.scan(step, carry, counter)
     return record
 

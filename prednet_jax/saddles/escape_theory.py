@@ -80,12 +80,12 @@ def growth(
     positive("gamma", gamma)
     positive("learning_rate", learning_rate)
     decay("momentum", momentum)
-    rest = 1.0 - momentum
-    kick = learning_rate * rest if averaged else learning_rate
+    damping = 1.0 - momentum
+    kick = learning_rate * damping if averaged else learning_rate
     x = kick * gamma
     bend = x * (2.0 * (1.0 + momentum) + x)
-    gap = math.sqrt(rest * rest + bend)
-    return Growth((x + bend / (gap + rest)) / 2.0, gap, momentum, kick)
+    gap = math.sqrt(damping * damping + bend)
+    return Growth((x + bend / (gap + damping)) / 2.0, gap, momentum, kick)
 
 
 def growing_projection(projection: float, step: float, growth: Growth) -> float:

@@ -93,8 +93,8 @@ def runs(
     for name, values in named.items():
         errors.each_once(name, values)
     asked = [("program", p, PROGRAMS) for p in programs]
-    for name, value, known in asked + [("arm", arm, ARMS) for arm in arms]:
-        errors.one_of(name, value, tuple(known))
+    for name, value, accepted in asked + [("arm", arm, ARMS) for arm in arms]:
+        errors.one_of(name, value, tuple(accepted))
     for delta in deltas:
         _check_delta(delta)
     return [
@@ -275,9 +275,9 @@ def symmetrise(params: Params, config: PredNetConfig, *, blocks: str = "equal") 
             y = (y + jnp.take(y, order, axis=axis)) * jnp.asarray(0.5, x.dtype)
             if blocks == "mirrored":
                 other = jnp.take(x, order, axis=axis)
-                whole = x + jnp.take(other, outputs, axis=last)
+                total = x + jnp.take(other, outputs, axis=last)
                 half = other + jnp.take(x, outputs, axis=last)
-                y = y + (whole - half) * jnp.asarray(0.25, x.dtype)
+                y = y + (total - half) * jnp.asarray(0.25, x.dtype)
         return y
 
     return _mapped(paired, params, config)
@@ -310,8 +310,8 @@ def asymmetry(params: Params, config: PredNetConfig) -> jax.Array:
     """
     other = exchange(params, config)
     away = jax.tree.map(lambda a, b: jnp.sum(jnp.square(a - b)), dict(params), other)
-    whole = jax.tree.map(lambda a: jnp.sum(jnp.square(a)), dict(params))
-    return jnp.sqrt(sum(jax.tree.leaves(away)) / sum(jax.tree.leaves(whole)))
+    squares = jax.tree.map(lambda a: jnp.sum(jnp.square(a)), dict(params))
+    return jnp.sqrt(sum(jax.tree.leaves(away)) / sum(jax.tree.leaves(squares)))
 
 
 def unequal(params: Params, config: PredNetConfig) -> jax.Array:

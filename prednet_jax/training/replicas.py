@@ -166,9 +166,9 @@ def compile_update(
     step = truncated.make_step(network, optimizer, method, noise=noise, axis=axis)
 
     def one(inputs: tuple) -> tuple[TrainState, StepMetrics]:
-        *given, key_data = inputs
+        *arguments, key_data = inputs
         key = jax.random.wrap_key_data(key_data, impl=keys.IMPLEMENTATION)
-        return step(*given, key)
+        return step(*arguments, key)
 
     def local(*inputs: Any) -> tuple[TrainState, StepMetrics]:
         if mode == "vmap":

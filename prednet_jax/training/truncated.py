@@ -121,9 +121,9 @@ def make_step(
 
     def descend(grads: dict, optimizer_state: object, params: dict):
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
-        given, own = (jax.tree.map(jnp.shape, tree) for tree in (updates, params))
+        received, own = (jax.tree.map(jnp.shape, tree) for tree in (updates, params))
         wanted = "an update of each parameter, in its shape, from optimizer.update"
-        expect(given == own, "optimizer: shapes", given, wanted)
+        expect(received == own, "optimizer: shapes", received, wanted)
         return optax.apply_updates(params, updates), optimizer_state
 
     noise = noise_lib.Identity() if noise is None else noise

@@ -55,8 +55,8 @@ def load_keras(
     """
     arrays, model = _read(path)
     asked = {"height": height, "width": width, "pixel_max": pixel_max}
-    given = {name: value for name, value in asked.items() if value is not None}
-    settings = {**keras_model.KITTI, **model.settings, **given}
+    overrides = {name: value for name, value in asked.items() if value is not None}
+    settings = {**keras_model.KITTI, **model.settings, **overrides}
     with reading(path, "a whole PredNet layer"):
         layers = range(1 + max(_layer_and_kind(name)[0] for name in arrays))
         config = PredNetConfig(
@@ -72,10 +72,10 @@ def load_keras(
     model.check(config)
     if model.source not in ("", str(path)):
         errors.log_once(f"{path}: read with the model {model.source}")
-    for name, value in given.items():
+    for name, value in overrides.items():
         if (own := model.settings.get(name, value)) != value:
             errors.log_once(f"{path}: {name} is {value}, as given; its model has {own}")
-    if not {"height", "width"} <= {*model.settings, *given}:
+    if not {"height", "width"} <= {*model.settings, *overrides}:
         errors.log_once(
             f"{path}: holds no frame size, and has no model next to it; assumed are "
             f"{config.height} rows and {config.width} columns, as KITTI's; give height "

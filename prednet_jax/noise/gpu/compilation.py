@@ -201,8 +201,8 @@ def _launches(folder: Path) -> Iterator[KernelLaunch]:
         name = re.search(r'profile_annotation: "([^"]*)"', block)
         if number and name:
             names[number[1]] = name[1]
-    for number, kind, rest in _THUNK.findall(sequence.read_text()):
-        shape = _SHAPE.search(rest)
+    for number, kind, details in _THUNK.findall(sequence.read_text()):
+        shape = _SHAPE.search(details)
         kernel, *sizes = shape.groups() if shape else ("", "", "")
         grid, threads = (tuple(int(x) for x in s.split(",") if x) for s in sizes)
         yield KernelLaunch(kind, names.get(number, ""), kernel, grid, threads)

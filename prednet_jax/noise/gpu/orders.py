@@ -203,12 +203,12 @@ def _dot(params: Params, tf32: bool, dtype: np.dtype, a: Array, b: Array) -> Arr
     def arranged(
         x: Array, contracted: Sequence[int], batch: Sequence[int]
     ) -> tuple[Array, tuple]:
-        """Reshapes to [k, batch, rest]; also returns the shape of the rest."""
-        rest = [d for d in range(x.ndim) if d not in (*contracted, *batch)]
-        shape = tuple(x.shape[d] for d in rest)
-        groups = (contracted, batch, rest)
+        """Reshapes to [k, batch, free]; also returns the shape of the free axes."""
+        free = [d for d in range(x.ndim) if d not in (*contracted, *batch)]
+        shape = tuple(x.shape[d] for d in free)
+        groups = (contracted, batch, free)
         sizes = [math.prod(x.shape[d] for d in group) for group in groups]
-        return lax.transpose(x, (*contracted, *batch, *rest)).reshape(sizes), shape
+        return lax.transpose(x, (*contracted, *batch, *free)).reshape(sizes), shape
 
     left, rows = arranged(a, lc, lb)
     right, columns = arranged(b, rc, rb)

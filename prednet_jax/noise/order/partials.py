@@ -159,8 +159,8 @@ def cut_sum(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:
             over = (len(kept),)
         axis = max(over, key=lambda d: x.shape[d])
         x = stack_pieces(x, axis, n)
-        rest = tuple(after(d, axis) for d in over)
-        sums = lax.reduce(x, np.zeros((), x.dtype), lax.add, rest)
+        reduced = tuple(after(d, axis) for d in over)
+        sums = lax.reduce(x, np.zeros((), x.dtype), lax.add, reduced)
         axis -= sum(d < axis for d in over)
         return None, unstack(sums, axis)
 

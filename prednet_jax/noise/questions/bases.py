@@ -95,11 +95,11 @@ def _tied(equal: Array, zero: Array, count: int) -> Array:
             last vector with a value if this is zero.
         count: the number of vectors.
     """
-    rest = [(0, 0)] * (zero.ndim - 1)
-    rest.append((0, max(count - zero.shape[-1] - 1, 0)))
-    several = [equal | zero[..., :-1], zero[..., -1:]]
-    tied = jnp.concatenate(several, -1)[..., : count - 1]
-    return jnp.pad(tied, rest, constant_values=True)
+    padding = [(0, 0)] * (zero.ndim - 1)
+    padding.append((0, max(count - zero.shape[-1] - 1, 0)))
+    parts = [equal | zero[..., :-1], zero[..., -1:]]
+    tied = jnp.concatenate(parts, -1)[..., : count - 1]
+    return jnp.pad(tied, padding, constant_values=True)
 
 
 def _rotated(x: Array, axis: int, tied: Array) -> Array:
@@ -113,10 +113,10 @@ def _rotated(x: Array, axis: int, tied: Array) -> Array:
     for start in 0, 1:
         is_first = (number - start) % 2 == 0
         other = np.where(is_first, number + 1, number - 1)
-        known = (other >= 0) & (other < number.size)
-        low = np.where(known, np.minimum(number, other), 0)
+        exists = (other >= 0) & (other < number.size)
+        low = np.where(exists, np.minimum(number, other), 0)
         sine = np.where(is_first, math.sin(1), -math.sin(1)).astype(x.real.dtype)
-        turned = math.cos(1) * x + sine * x[..., np.where(known, other, 0)]
-        on = (tied[..., low] & known)[..., None, :]
+        turned = math.cos(1) * x + sine * x[..., np.where(exists, other, 0)]
+        on = (tied[..., low] & exists)[..., None, :]
         x = jnp.where(on, turned, x)
     return jnp.moveaxis(x, -1, axis)

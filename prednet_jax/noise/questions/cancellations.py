@@ -204,8 +204,8 @@ class _Pair(Watched):
         for (path, *at), numbers in self.seen(lambda: self.run(key))[0].items():
             digits, most = map(float, numbers)
             step = self.steps[path]
-            known = worst.get(step.salt)
-            if digits >= LEAST and (known is None or digits > known.digits_lost):
+            earlier = worst.get(step.salt)
+            if digits >= LEAST and (earlier is None or digits > earlier.digits_lost):
                 about = path, step.name, step.source, digits, most
                 worst[step.salt] = Cancellation(*about, tuple(map(int, at)))
         return sorted(worst.values(), key=lambda c: -c.digits_lost)

@@ -380,8 +380,8 @@ def _decided(step: Step, operands: Values, results: Values) -> Values:
         return [_side(*_CUTS[step.name](jnp.real(z), jnp.imag(z)))]
     if step.name in OPAQUE:  # A whole number, such as a sign, is a decision.
         numbers = filter(is_float, results)
-        whole = [jnp.where(x == jnp.round(x), x, jnp.nan) for x in numbers]
-        return [*_discrete(results), *whole]
+        integers = [jnp.where(x == jnp.round(x), x, jnp.nan) for x in numbers]
+        return [*_discrete(results), *integers]
     if step.name == "sort":
         return [_permutation(step.equation.params, operands, floats)]
     if step.name == "rem":  # Of how many whole divisors it is the rest.

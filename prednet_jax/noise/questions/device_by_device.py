@@ -47,10 +47,10 @@ def mapped(
         }
         return function(words._replace(places={**words.places, **here}), *parts)
 
-    several = math.prod(sizes.values()) > 1
-    counts = {a: jnp.uint32(n) for a, n in sizes.items()} if several else {}
-    given = zip(operands, params["in_specs"], strict=True)
-    pieces = [_split(x, spec, sizes) for x, spec in given]
+    is_split = math.prod(sizes.values()) > 1
+    counts = {a: jnp.uint32(n) for a, n in sizes.items()} if is_split else {}
+    pairs = zip(operands, params["in_specs"], strict=True)
+    pieces = [_split(x, spec, sizes) for x, spec in pairs]
     for axis in reversed(sizes):
         places = [0 if axis in named else None for _, named in pieces]
         device = jax.vmap(
@@ -87,9 +87,9 @@ class DeviceByDevice(Evaluation):
 
     def program(self, plan: Plan, words: Words, values: dict, drawn: Drawn) -> None:
         """Evaluates all devices' steps, the ones between collectives separately."""
-        given = [values[v] for v in plan.jaxpr.invars]
+        inputs = [values[v] for v in plan.jaxpr.invars]
         # In the body of a loop types do not show which values differ between devices.
-        varying_is_known = any(isinstance(x, compat.BatchTracer) for x in given)
+        varying_is_known = any(isinstance(x, compat.BatchTracer) for x in inputs)
         alone = not any(step.communicates for step in plan.steps)
         if not words.places or (alone and not varying_is_known):
             self.advance(plan.steps, words, values, drawn)
@@ -107,8 +107,8 @@ class DeviceByDevice(Evaluation):
             steps = list(waiting)
 
             @jax.custom_batching.sequential_vmap
-            def per_device(words: Words, drawn: dict, given: list) -> list:
-                inner = dict(zip(names, given, strict=True))
+            def per_device(words: Words, drawn: dict, inputs: list) -> list:
+                inner = dict(zip(names, inputs, strict=True))
                 self.advance(steps, words, inner, drawn)
                 return [inner[v] for v in wanted]
 
@@ -154,13 +154,13 @@ def _join(x: Array, spec: Spec, sizes: Mapping[str, int]) -> Array:
     """Inverts `_split`; for values that are equal on all devices, takes the first."""
     local = np.shape(x)[len(sizes) :]
     axes = zip(local, axis_names(spec, len(local)), strict=True)
-    whole = tuple(n * math.prod(sizes[a] for a in names) for n, names in axes)
-    order, _ = _layout(whole, spec, sizes)
+    shape = tuple(n * math.prod(sizes[a] for a in names) for n, names in axes)
+    order, _ = _layout(shape, spec, sizes)
     for i, axis in reversed(list(enumerate(sizes))):
         if axis not in order:
             x = lax.index_in_dim(x, 0, i, keepdims=False)
-    now = [*(axis for axis in sizes if axis in order), *range(len(whole))]
-    return lax.reshape(lax.transpose(x, [now.index(o) for o in order]), whole)
+    now = [*(axis for axis in sizes if axis in order), *range(len(shape))]
+    return lax.reshape(lax.transpose(x, [now.index(o) for o in order]), shape)
 
 
 def axis_names(spec: Spec, ndim: int) -> list[tuple[str, ...]]:

@@ -174,8 +174,8 @@ def devices_table(
     """
     accepted = "several sizes of one axis, as {'data': (1, 8)}"
     expect(isinstance(mesh, Mapping), "mesh", mesh, accepted)
-    several = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
-    expect(len(several) == 1, "mesh", mesh, accepted)
+    ranges = [axis for axis, size in mesh.items() if isinstance(size, Sequence)]
+    expect(len(ranges) == 1, "mesh", mesh, accepted)
 
     @reporting()
     def measure(key: Array, /, *args: PyTree, **kwargs: PyTree) -> DevicesTable:
@@ -186,8 +186,8 @@ def devices_table(
         rungs = NoiseReference(alone, key, draws=draws)
         expected = jax.tree.map(as_array, alone.result())
         rows = []
-        for size in mesh[several[0]]:
-            sizes = {**mesh, several[0]: size}
+        for size in mesh[ranges[0]]:
+            sizes = {**mesh, ranges[0]: size}
             result = jax.tree.map(as_array, alone.calling(over(sizes)).result())
             floats, flipped, loss = [], 0, None
             for x, y in zip(*map(jax.tree.leaves, (result, expected)), strict=True):
@@ -272,10 +272,10 @@ def _traced(
     """Returns the program of a function over the mesh, rewritten for one device."""
     mesh = _mesh(sizes, AxisType.Auto if placed is None else AxisType.Explicit)
     specs = (*(placed or ()), *[PartitionSpec()] * len(arrays))[: len(arrays)]
-    whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays]
     spread = [
         x if placed is None else x.update(sharding=NamedSharding(mesh, spec))
-        for x, spec in zip(whole, specs, strict=True)
+        for x, spec in zip(shapes, specs, strict=True)
     ]
 
     def trace(is_body: bool) -> Traced:
@@ -299,7 +299,7 @@ def _traced(
             except Exception as other:
                 in_body = other
             with jax.sharding.use_abstract_mesh(_mesh(sizes, AxisType.Auto)):
-                if refusal := _refusal(fn, whole, specs, error, in_body):
+                if refusal := _refusal(fn, shapes, specs, error, in_body):
                     raise refusal from error
     jaxpr = logical_mesh.on_one_device(program.jaxpr, sizes)
     if placed is None and not logical_mesh.spread_over(jaxpr):

@@ -275,8 +275,8 @@ def own_ratios(
         ordered = ratios[index] / np.sort(np.partition(runs[group], least)[least:])
         # Two infinite ratios say nothing.
         ordered[np.isnan(ordered)] = 0
-        several = max(_SEVERAL, math.ceil(_SHARE * count))
-        ordered[max(index.size - several + 1, 0) :] *= _OWN_LIMIT / _FEWER_LIMIT
+        fewest = max(_SEVERAL, math.ceil(_SHARE * count))
+        ordered[max(index.size - fewest + 1, 0) :] *= _OWN_LIMIT / _FEWER_LIMIT
         together = np.maximum.accumulate(ordered)
         quotients[index] = np.maximum(quotients[index], together)
     result[finite] = quotients / _OWN_LIMIT

@@ -224,11 +224,11 @@ def _split_over(equation: compat.Equation) -> tuple[dict, list[str]]:
         sharded = [(aval, names) for aval, names in here if names]
         if not sharded:
             continue
-        whole, names = sharded[0]
+        aval, names = sharded[0]
         alone = len(sharded) < len(here)
         same = len({names for _, names in here}) == 1
         # One operand alone is gathered if it is no larger than the result.
-        if same or (alone and _local_size(out) < _local_size(whole, names)):
+        if same or (alone and _local_size(out) < _local_size(aval, names)):
             split[label] = names
     over = [axis for names in split.values() for axis in names]
     rows = zip(result, _spec(out), strict=True)
@@ -254,8 +254,8 @@ def _by_shards(equation: compat.Equation, sizes: Mapping[str, int]) -> compat.Eq
     shapes = []
     for atom, labels in zip(equation.invars, operands, strict=True):
         counts = (math.prod(sizes[a] for a in split.get(x, ())) for x in labels)
-        whole = getattr(atom.aval, "shape", ())
-        shape = [size // n for size, n in zip(whole, counts, strict=True)]
+        full_shape = getattr(atom.aval, "shape", ())
+        shape = [size // n for size, n in zip(full_shape, counts, strict=True)]
         shapes.append(jax.ShapeDtypeStruct(shape, atom.aval.dtype))
 
     def local(*operands: Array) -> list[Array]:

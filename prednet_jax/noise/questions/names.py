@@ -103,9 +103,9 @@ def leaf_names(paths: Sequence[Sequence[object]]) -> list[str]:
     Leaves that would have one name (layers in a list) have their whole paths.
     """
     short = [_leaf_name(keys) for keys in paths]
-    several = {name for name, count in Counter(short).items() if count > 1}
+    repeated = {name for name, count in Counter(short).items() if count > 1}
     return [
-        path_name(keys) if name in several else name
+        path_name(keys) if name in repeated else name
         for name, keys in zip(short, paths, strict=True)
     ]
 
@@ -152,11 +152,11 @@ def match(
     yours = {n: canonical(n) for n in there if n not in taken_there}
     for same in (lambda a, b: "".join(a) == "".join(b), _ends_with):
         fits = {n: [t for t, b in yours.items() if same(a, b)] for n, a in mine.items()}
-        taken = [t for several in fits.values() for t in several]
-        for name, several in fits.items():
-            if len(several) == 1 and taken.count(several[0]) == 1:
-                pairs[name] = several[0]
-                del mine[name], yours[several[0]]
+        taken = [t for candidates in fits.values() for t in candidates]
+        for name, candidates in fits.items():
+            if len(candidates) == 1 and taken.count(candidates[0]) == 1:
+                pairs[name] = candidates[0]
+                del mine[name], yours[candidates[0]]
     if not pairs:
         both = [(a, b) for a in here for b in there]
         closest = max(both, key=lambda pair: similarity(*pair))

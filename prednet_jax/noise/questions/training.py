@@ -102,11 +102,11 @@ def _batches(
     if callable(batches):
         count = 100 if updates is None else updates
         return lambda: ((t, batches(t)) for t in range(count))
-    several = isinstance(batches, Iterable) or hasattr(batches, "__getitem__")
+    is_accepted = isinstance(batches, Iterable) or hasattr(batches, "__getitem__")
     # The elements of these are names or letters, no batches.
-    several = several and not isinstance(batches, Mapping | str | bytes)
-    several = several and getattr(batches, "shape", None) != ()
-    expect(several, "batches", batches, "a list, or a function of the update")
+    is_accepted = is_accepted and not isinstance(batches, Mapping | str | bytes)
+    is_accepted = is_accepted and getattr(batches, "shape", None) != ()
+    expect(is_accepted, "batches", batches, "a list, or a function of the update")
     listed = batches if isinstance(batches, Sequence) else list(batches)
     expect(len(listed), "batches", batches, "one or more")
     count = len(listed) if updates is None else updates
@@ -157,9 +157,9 @@ class NoisyTraining:
         noisy = inject(advance, spec)
 
         def many(
-            keys: Array, update: Array, arrays: list, given: list, static: Static
+            keys: Array, update: Array, arrays: list, leaves: list, static: Static
         ) -> tuple[list, list]:
-            (batch,), _ = static.filled(given)
+            (batch,), _ = static.filled(leaves)
 
             def one(key_and_arrays: tuple[Array, list]) -> tuple[list, list]:
                 key, arrays = key_and_arrays
@@ -177,8 +177,8 @@ class NoisyTraining:
         with reporting(), asking():
             for update, batch in batches:
                 say(f"update {update} of {count} noisy trainings")
-                static, given, _ = split((batch,))
-                inputs = np.uint32(update), arrays, given, static.checked()
+                static, leaves, _ = split((batch,))
+                inputs = np.uint32(update), arrays, leaves, static.checked()
                 arrays, numbers = self.many(keys, *inputs)
                 outputs.append(numbers)
             columns = zip(*jax.device_get(outputs), strict=True)
@@ -199,19 +199,19 @@ class NoisyTraining:
         try:
             for update, batch in batches:
                 say(f"update {update} of the training in float64")
-                static, given, _ = split((batch,))
-                given = list(map(jnp.array, given))
-                of_types = [(jnp.shape(x), str(x.dtype)) for x in (*types, *given)]
+                static, leaves, _ = split((batch,))
+                leaves = list(map(jnp.array, leaves))
+                of_types = [(jnp.shape(x), str(x.dtype)) for x in (*types, *leaves)]
                 kinds = static.checked(), *of_types
                 if kinds not in programs:
-                    program = self._traced(static, types, given)
+                    program = self._traced(static, types, leaves)
                     if rounded_products(list(plan(program.jaxpr, Identity()).walk())):
                         return {}, ""
                     wide = jax.jit(functools.partial(doubling.evaluated, program))
                     programs[kinds] = program, wide
                 program, run = programs[kinds]
                 with jax.enable_x64(True), asking():
-                    inputs = map(doubling.widened, (*arrays, *given))
+                    inputs = map(doubling.widened, (*arrays, *leaves))
                     arrays, numbers = jax.block_until_ready(run(*inputs))
                 rows.append(numbers)
                 types, _ = program.shapes
@@ -221,15 +221,15 @@ class NoisyTraining:
             return {}, f"not compared with float64: {why}"
         return dict(zip(self.names, columns, strict=True)), ""
 
-    def _traced(self, static: Static, arrays: list, given: list) -> Traced:
-        """Returns the program of an update for a batch whose arrays are `given`."""
+    def _traced(self, static: Static, arrays: list, leaves: list) -> Traced:
+        """Returns the program of an update for a batch whose arrays are `leaves`."""
 
         def update(*arrays: Array) -> tuple[list, list]:
             count = len(self.arrays)
             (batch,), _ = static.filled(arrays[count:])
             return self.advance(list(arrays[:count]), batch)
 
-        return traced(update, [*arrays, *given])
+        return traced(update, [*arrays, *leaves])
 
 
 def _checked(result: PyTree) -> tuple[PyTree, dict[str, Array]]:
@@ -264,12 +264,12 @@ def _check_pure(advance: Callable, arrays: list[Array], batch: PyTree) -> None:
         "expected a pure function, whose counters, PRNG keys and running statistics "
         "are in its state"
     )
-    static, given, _ = split((batch,))
+    static, leaves, _ = split((batch,))
 
     def program() -> str:
         # JAX keeps traces by function; this one is new at each call.
         jaxpr = jax.make_jaxpr(lambda xs, ys: advance(xs, static.filled(ys)[0][0]))(
-            arrays, given
+            arrays, leaves
         )
         constants = [hash(as_array(x).tobytes()) for x in compat.constants(jaxpr)]
         # Checks of checkify are numbered; nothing depends on an error that is dropped.

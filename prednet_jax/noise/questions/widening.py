@@ -76,8 +76,8 @@ def exact(
         smaller = (
             np.finfo(np.float64).eps / (x.epsilon or math.inf) for x in described
         )
-        given = zip(truth, noise, smaller, strict=True)
-        return Exact(truth, [rms(x) * moved * ratio for x, moved, ratio in given])
+        rows = zip(truth, noise, smaller, strict=True)
+        return Exact(truth, [rms(x) * moved * ratio for x, moved, ratio in rows])
     drawn = [comparable(run(k, _NOISE)) for k in random_bits.split(key, _DRAWS)]
     errors = [
         rms(np.array([rms(subtract(x, right)) for x in of_leaf]))
@@ -135,8 +135,8 @@ class _Widening(Evaluation):
 
     def evaluated(self, program: Traced, *arrays: Array) -> PyTree:
         """Returns the outcome of a program without noise, in the wide types."""
-        given = list(map(self.widened, arrays))
-        return evaluate(specs.Identity(), jax.random.key(0), program, given, hooks=self)
+        wide = list(map(self.widened, arrays))
+        return evaluate(specs.Identity(), jax.random.key(0), program, wide, hooks=self)
 
     def wide_type(self, dtype: np.dtype) -> np.dtype:
         """Returns the type that takes the place of a type."""

@@ -134,13 +134,13 @@ def _checked(name: str, run: Callable[..., Values]) -> Callable[..., Values]:
             with contextlib.suppress(TypeError):  # Of what is no array.
                 types = list(map(jax.typeof, results))
         fit = types is not None and len(types) == len(wanted)
-        for given, own in zip(types or (), wanted, strict=False):
+        for result, own in zip(types or (), wanted, strict=False):
             accepted = own.dtype, call.evaluation.wide_type(own.dtype)
-            fit = fit and given.shape == own.shape and given.dtype in accepted
-        given = shown(results) if types is None else _listed(types)
+            fit = fit and result.shape == own.shape and result.dtype in accepted
+        returned = shown(results) if types is None else _listed(types)
         if not fit:
             raise NoiseError(
-                f"the rule of {name} (run={shown(run)}) returns {given}: expected "
+                f"the rule of {name} (run={shown(run)}) returns {returned}: expected "
                 f"{_listed(wanted)}, a list of arrays as the primitive returns them"
             )
         return results
