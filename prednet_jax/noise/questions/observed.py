@@ -134,15 +134,14 @@ class ObservedLeaf:
         """The format to which one of the two results was rounded, or both, or "".
 
         Rounding keeps the order of numbers. So each number of a rounded result lies
-        between the rounded ends of the interval that noise gives it here. The other
-        result differs by noise.
+        between the rounded ends of the interval that noise gives it here, and so do the
+        parts of a complex number. The other result differs by noise.
         """
         plain, flips = self.reference.plain[0][self.i], self.reference.flips
-        if np.iscomplexobj(plain):
-            return ""
         far = [subtract(x, plain) for x in self.pair]
         near = [self.noise.outside(x, RATIO_LIMIT, flips).number == 0 for x in far]
         limit = RATIO_LIMIT * self.noise.limits()
+        plain, *pair = (np.stack([x.real, x.imag]) for x in (plain, *self.pair))
         for kind, name in NARROW.items():
             if fits_in(plain, kind):
                 continue
@@ -152,7 +151,7 @@ class ObservedLeaf:
                 fits_in(x, kind)
                 and _has_digits(x)
                 and bool(((low <= x) & (x <= high) | self.broken).all())
-                for x in self.pair
+                for x in pair
             ]
             if any(is_rounded) and all(map(operator.or_, is_rounded, near)):
                 return name
@@ -193,13 +192,23 @@ class ObservedLeaf:
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
             return whole, seen
-        together = self._known(self.reference.together(name, some, self.i))
-        part, least, chance = self._fit(together)
+        part, chance = self._of_operands(name, some)
+        for i in range(len(parts)) if part >= SHARE else ():
+            # The effect of several is not the sum of their effects.
+            other = sorted({*some} ^ {i})
+            if part < alike and (better := self._of_operands(name, other)[0]) > part:
+                some, part = other, better
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
-        counts = part >= least and found_by_luck < LUCK
+        counts = part >= alike and found_by_luck < LUCK
         return max(whole, part if counts else 0.0), max(seen, part)
+
+    def _of_operands(self, name: str, some: list[int]) -> tuple[float, float]:
+        """Returns the share that a format in some operands explains, and by chance."""
+        effect = self._known(self.reference.together(name, some, self.i))
+        share, _, chance = self._fit(effect)
+        return share, chance
 
     def _is_exact(self, name: str, share: float) -> bool:
         """Returns whether a difference is a format's effect, apart from noise."""

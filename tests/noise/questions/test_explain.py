@@ -714,6 +714,38 @@ def test_a_format_of_some_operands_is_named(last):
         assert noise.explain(fn, result, y)(KEY, x, layers).rung == "bf16"
 
 
+def test_a_factor_that_a_format_of_an_operand_resembles_is_no_format():
+    """Rounding c to fp8 explained 39 % of the gradient of a, and 64 % of that of c."""
+
+    def normal(i, *shape):
+        return np.random.default_rng(i).normal(size=shape).astype("f4")
+
+    def quantised(v, scale):
+        v = jnp.clip(v / scale, -127.0, 127.0)
+        return (v + jax.lax.stop_gradient(jnp.round(v) - v)) * scale
+
+    def step(params, factor=1.0):
+        def loss(params):
+            h = jax.nn.relu(x @ quantised(params["a"], params["s"]) + params["b"])
+            h = h * np.float32(factor)
+            return jnp.mean((quantised(h, params["t"]) @ params["c"] - y) ** 2)
+
+        gradient = jax.grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - np.float32(0.1) * g, params, gradient)
+
+    x, y = normal(3, 32, 12), normal(4, 32, 3)
+    params = {
+        "a": normal(0, 12, 24) * np.float32(0.3),
+        "b": normal(1, 24) * np.float32(0.1),
+        "c": normal(2, 24, 3) * np.float32(0.3),
+        "s": np.full(24, 0.01, "f4"),
+        "t": np.float32(0.02),
+    }
+    wrong = jax.jit(functools.partial(step, factor=1.03))(params)
+    report = noise.explain(step, wrong, jax.jit(step)(params))(KEY, params)
+    assert {leaf.rung for leaf in report.leaves} == {"beyond"}
+
+
 @pytest.mark.parametrize("name", ["expn", "exp1"])
 def test_whole_numbers_held_in_floats_have_no_noise(name):
     """Their n - 1 moved by an ulp, so that an error of 30 % was `rounding`."""
@@ -1065,6 +1097,21 @@ def test_a_result_that_was_stored_in_a_format_is_named(rung, dtype):
         changed = jax.tree.map(lambda v, by=factor: v * by, y)
         assert rungs(stored(changed), y)["product"] == "beyond"
         assert rungs(stored(y), changed)["product"] == "beyond"
+
+
+def test_a_complex_result_whose_parts_were_stored_is_named():
+    x = noise_programs.normal(1, 32, 32)
+    y = jnp.fft.fft(x)
+
+    def stored(v):
+        parts = (part.astype(jnp.bfloat16) for part in (v.real, v.imag))
+        return lax.complex(*(part.astype(np.float32) for part in parts))
+
+    for result, rung in ((stored(y), "bf16"), (stored(y * 1.003), "beyond")):
+        assert noise.explain(jnp.fft.fft, result, y)(KEY, x).rung == rung
+    # One part of one number is not rounded to the nearest.
+    wrong = stored(y).at[3, 5].multiply(1 + 2**-7)
+    assert noise.explain(jnp.fft.fft, wrong, y)(KEY, x).rung == "beyond"
 
 
 def test_a_result_of_rounded_noise_was_stored():
