@@ -141,11 +141,8 @@ def near(a: Recorded, b: Recorded) -> bool:
     return bool(gap <= SAME_VALUE_DISTANCE * max(np.linalg.norm(x), np.linalg.norm(y)))
 
 
-def same_up_to_a_factor(a: Recorded, b: Recorded) -> bool:
+def same_up_to_a_factor(x: np.ndarray, y: np.ndarray) -> bool:
     """Returns whether a factor makes two arrays near, and much nearer than they are."""
-    x, y = (v.values[:1].ravel() for v in (a, b))
-    if min(a.size, b.size) < 2 or x.shape != y.shape:
-        return False
     norms = float(np.linalg.norm(x) * np.linalg.norm(y))
     cosine = float(x @ y) / norms if norms else 0.0
     largest = max(float(np.linalg.norm(x)), float(np.linalg.norm(y)))

@@ -33,6 +33,9 @@ from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
 
 _STEP = "within a step of its type, but not what is computed of it"
+# What `distance` returns for numbers above 1e18 that differ in their bits.
+_TINY = np.finfo(float).tiny
+_UNKNOWN = "numbers above 1e18 differ, by how much is not known"
 
 
 class Difference(NamedTuple):
@@ -118,16 +121,20 @@ class Comparison:
         faults: list[Found] = []
         differing: list[Found] = []
         for i, j in self.pairs:
-            dist, both, _ = self.distances[j]
+            dist, both, away = self.distances[j]
             own, value = self.judged[j], self.values[j]
             over = both if changes[j] else own.over > 1
             if not dist.any() and not over.any():
                 continue
             note = "not finite in the same way" if dist.max() == math.inf else own.note
+            if dist.max() == _TINY and value.unbounded.any():
+                note = _UNKNOWN
             note, chosen = changes[j] or note, faults if over.any() else differing
             if over.any() and j not in alive:
                 # A value with another factor is the same value, and perhaps wrong.
-                alike = same_up_to_a_factor(self.there[i], value)
+                x = value.values[np.argmax(over)]
+                y = x + away[np.argmax(over), : x.size]
+                alike = value.size > 1 and same_up_to_a_factor(x, y)
                 other = programs_differ and not alike
                 harmless = other or j in self.flipped or is_discrete(value)
                 if programs_differ or harmless:

@@ -259,9 +259,10 @@ def _ways_of_bases(
     axes = [k for k in (-1, -2) if len(shape) > 1 and shape[k] <= _MOST]
     is_square = is_square and len(axes) == 2
     groups = [(axis, _together(plain[i], other[i], axis)) for axis in axes]
-    # Columns of a square matrix in another basis are rows that are all rotated.
+    # Columns of a square matrix in another basis are rows that are all rotated. A few
+    # vectors, such as a basis of a null space, may all be rotated.
     for axis, of in sorted(groups, key=lambda group: np.count_nonzero(group[1])):
-        if not of.all():
+        if not of.all() or shape[axis] < shape[-3 - axis]:
             yield _of_leaf(i, functools.partial(_in_basis, axis=axis, of=of))
     for k, x in enumerate(plain):
         if is_square and k != i and x.shape[-1:] == shape[-1:] and x.ndim > 1:

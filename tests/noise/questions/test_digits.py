@@ -404,6 +404,23 @@ def test_vectors_of_another_basis_are_no_fault_and_wrong_ones_are():
     assert "schur: a library routine chooses signs of vectors" in str(turned(KEY, x))
 
 
+def test_another_basis_of_a_null_space_is_no_fault():
+    """It was beyond noise if the result was the null space and no other vectors."""
+
+    def null_space(x):
+        return jnp.linalg.svd(x, full_matrices=True)[2][4:]
+
+    x = jax.random.normal(jax.random.key(1), (4, 9))
+    vectors = null_space(x)
+    rotation = jnp.linalg.qr(jax.random.normal(KEY, (5, 5)))[0]
+    for b, rungs in (
+        (rotation @ vectors, {"order", "rounding"}),
+        (vectors.at[0].set(x[0] / jnp.linalg.norm(x[0])), {"beyond"}),
+        (vectors.at[0].mul(1.01), {"beyond"}),
+    ):
+        assert noise.explain(null_space, vectors, b)(KEY, x).rung in rungs
+
+
 def test_what_depends_on_a_basis_has_its_digits_and_a_note():
     """A factor that is one in each basis of its own stays as it is."""
     x = low_rank(jax.random.normal(jax.random.key(1), (8, 8)))

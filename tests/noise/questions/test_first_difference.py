@@ -1148,7 +1148,7 @@ def test_a_dropped_line_is_told_from_an_unchanged_one_like_it(bodies, dtype):
 
 def test_zeros_have_no_factor():
     """0 / 0 was a warning, such as for the first step of a loop from zeros."""
-    zeros, *_ = noise.record(jnp.sin)(jnp.zeros((4, 4))).equations
+    zeros = np.zeros(16)
     assert not alignment.same_up_to_a_factor(zeros, zeros)
 
 
@@ -1226,3 +1226,28 @@ def test_python_numbers_among_results_are_compared_by_name():
     ):
         report = noise.first_difference(fn, recording)(KEY, x)
         assert [entry.path for entry in report] == paths
+
+
+def test_values_that_are_equal_in_the_first_step_have_no_factor():
+    """The product of [x, h] was listed: h begins with zeros, and x @ w is the same."""
+    w, v = jax.random.normal(KEY, (2, 6, 6)) / 3
+
+    def apart(x):
+        step = lambda h, x: (jnp.tanh(x @ w + h @ v), None)  # noqa: E731
+        return lax.scan(step, jnp.zeros(6), x)[0]
+
+    def joined(x):
+        both = jnp.concatenate([w, v])
+        step = lambda h, x: (jnp.tanh(jnp.concatenate([x, h]) @ both), None)  # noqa: E731
+        return lax.scan(step, jnp.zeros(6), x)[0]
+
+    assert not compare(joined, noise.record(apart)(X[:, :6]), X[:, :6])
+
+
+def test_numbers_above_1e18_that_differ_have_a_note():
+    """A wrong factor was "within noise", without a word."""
+    recording = noise.record(lambda x: x * np.float32(1e30))(X)
+    report = compare(lambda x: x * np.float32(2e30), recording, X)
+    assert {entry.note for entry in report.differing} == {
+        "numbers above 1e18 differ, by how much is not known"
+    }
