@@ -224,8 +224,9 @@ def _way(i: int, plain: Result, turned: Sequence[Result], has_basis: bool) -> _A
     """Returns what undoes the signs of other vectors in leaf `i`.
 
     A sign belongs to the whole array, or to each of a batch, to each vector along an
-    axis, or to a form T that becomes S T S*. The fewest signs that suffice are taken.
-    If the leaf also depends on a basis, or order, the last of `turned` has another one.
+    axis, to a form T that becomes S T S*, to rows and columns, or to each element (the
+    first of each vector). The fewest signs that suffice are taken. If the leaf also
+    depends on a basis, or order, the last of `turned` has another one.
     """
     x = plain[i]
     last = [tuple(range(-k, 0)) for k in range(x.ndim, 0, -1)]
@@ -234,13 +235,15 @@ def _way(i: int, plain: Result, turned: Sequence[Result], has_basis: bool) -> _A
     ways = [_of_leaf(i, functools.partial(_along, axis=a)) for a in several]
     is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
     ways += [_of_leaf(i, _as_form)] * is_square
+    ways += [_of_leaf(i, _by_rows_and_columns)] * (x.ndim > 1)
     if has_basis:
         ways += _ways_of_bases(i, plain, turned[-1], is_square)
 
     def left(way: _Align) -> float:
         return max(rms(subtract(way(y, plain), x)) for y in turned)
 
-    enough = (way for way in ways if left(way) <= MOVED * rms(x))
+    each = _of_leaf(i, functools.partial(_along, axis=()))
+    enough = (way for way in (*ways, each) if left(way) <= MOVED * rms(x))
     return next(enough, None) or min([lambda y, _: y[i], *ways], key=left)
 
 
@@ -358,6 +361,15 @@ def _as_form(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     _, vectors = np.linalg.eigh(inner + np.conj(np.swapaxes(inner, -1, -2)))
     phase = _phases(vectors[..., -1])
     return x * phase[..., :, None] * np.conj(phase)[..., None, :]
+
+
+def _by_rows_and_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns S x R, with the phases S and R that bring it nearest to `y`."""
+    inner = np.conj(x) * y
+    if not np.isfinite(inner).all():
+        return x
+    rows, _, columns = np.linalg.svd(inner, full_matrices=False)
+    return x * _phases(rows[..., :1]) * _phases(columns[..., :1, :])
 
 
 def _phases(inner: np.ndarray) -> np.ndarray:

@@ -310,6 +310,32 @@ def test_two_calls_with_one_matrix_have_the_same_signs(fn):
     assert noise.explain(fn, wrong, fn(m), draws=2)(KEY, m).rung == "beyond"
 
 
+def test_a_component_of_each_vector_has_a_sign_of_its_own():
+    def components(m):
+        return jnp.linalg.eigh(m)[1][..., 0, :]
+
+    for shape in (6,), (8, 6):
+        m = noise_programs.normal(8, *shape, 6)
+        m += jnp.swapaxes(m, -1, -2)
+        y = components(m)
+        other = y * np.sign(noise_programs.normal(9, *shape))
+        for factor, rung in ((1.0, "identical"), (1.01, "beyond")):
+            report = noise.explain(components, other * np.float32(factor), y, draws=2)
+            assert report(KEY, m).rung == rung
+
+
+def test_rows_and_columns_may_have_signs_of_two_matrices():
+    def turned(a, b):
+        return jnp.linalg.qr(jnp.triu(a))[0].T @ jnp.linalg.qr(b)[0]
+
+    args = noise_programs.normal(1, 5, 5), noise_programs.normal(2, 5, 5)
+    y, signs = turned(*args), np.float32([1, -1, 1, 1, -1])
+    right = y * signs * signs[::-1, None]
+    assert noise.explain(turned, right, y, draws=2)(KEY, *args).rung == "identical"
+    wrong = y.at[1, 2].multiply(-1)
+    assert noise.explain(turned, wrong, y, draws=2)(KEY, *args).rung == "beyond"
+
+
 def test_a_matrix_and_its_rows_in_another_order_have_signs_of_their_own():
     def squares(x):
         u, v = jnp.linalg.eigh(x)[1], jnp.linalg.eigh(x[::-1, ::-1])[1]
