@@ -12,7 +12,7 @@ WORKERS ?= 2
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup gpu gpu-hour gpu-wheels compare chainer test pytest test-default-flags \
-  test-versions coverage soak fuzz bench docs study-again tables lint lock clean
+  test-versions test-lowest coverage soak fuzz bench docs study-again tables lint lock clean
 
 # EXTRAS=cuda adds what JAX needs on an NVIDIA GPU, at the pinned version of JAX.
 setup: $(STAMP) $(if $(EXTRAS),$(VENV)/.extras-$(EXTRAS))
@@ -120,6 +120,17 @@ $(VENV)/.coverage: $(STAMP)
 # with each; then the numerical tests on the newest. Environments of its own, .venv-*.
 test-versions: setup
 	.ci/versions
+
+# The quick tests with the lowest versions that setup.cfg accepts (needs `uv` on the path).
+LOWEST := .venv-lowest
+test-lowest:
+	uv venv --quiet --clear --python 3.11 $(LOWEST)
+	uv pip compile --quiet setup.cfg --extra test --extra all --python $(LOWEST) \
+	  --resolution lowest-direct --output-file $(LOWEST)/requirements.txt
+	uv pip install --quiet --python $(LOWEST) --requirement $(LOWEST)/requirements.txt \
+	  --editable .
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist=worksteal -m "not slow" \
+	  $(ARGS)
 
 # Broken files, texts and flags by the hundred thousand in one process, then whole
 # commands. FUZZ: thousands of inputs; COMMANDS: commands.
