@@ -201,28 +201,39 @@ class Watched(Evaluation):
 
         A larger array reaches the host in parts of `_PART` elements.
         """
-        sizes = {label: x.size for label, x in values.items()}
+        # A callback copies each of its operands, so that few are better than many.
+        kinds: dict[np.dtype, dict[Hashable, Array]] = {}
+        for label, x in values.items():
+            kinds.setdefault(x.dtype, {})[label] = x
+        sizes = [{n: x.size for n, x in some.items()} for some in kinds.values()]
 
-        def note(parts: Sequence[Array], number: Array, *index: Array) -> None:
-            row, at = int(number), tuple(map(int, index))
-            for (label, size), part in zip(sizes.items(), parts, strict=True):
-                elements = np.array(part)[: size - row * _PART]
-                self._parts.setdefault((label, *at), {})[row] = elements
+        def note(parts: Sequence[Array], place: Array) -> None:
+            row, *at = np.asarray(place).tolist()
+            for of_kind, part in zip(sizes, parts, strict=True):
+                left = np.array(part)
+                for label, size in of_kind.items():
+                    elements = left[: size - row * _PART]
+                    self._parts.setdefault((label, *at), {})[row] = elements
+                    left = left[size:]
+
+        def in_steps(row: Array) -> Array:
+            return jnp.stack([x.astype(np.uint32) for x in (row, *site.steps)])
 
         def emit(row_and_part: tuple[Array, Array]) -> Array:
             row, part = row_and_part
-            jax.debug.callback(note, [part], row, *site.steps)
+            jax.debug.callback(note, [part], in_steps(row))
             return row
 
         def whole() -> None:
-            flat = list(map(compat.in_one_row, values.values()))
-            if max(sizes.values()) <= _PART:
-                jax.debug.callback(note, flat, jnp.int32(0), *site.steps)
+            flat = [list(map(compat.in_one_row, x.values())) for x in kinds.values()]
+            if all(x.size <= _PART for x in values.values()):
+                parts = list(map(jnp.concatenate, flat))
+                jax.debug.callback(note, parts, in_steps(jnp.uint32(0)))
                 return
-            ((size, x),) = zip(sizes.values(), flat, strict=True)
-            rows = -(-size // _PART)
-            parts = jnp.pad(x, (0, rows * _PART - size)).reshape(rows, _PART)
-            lax.map(emit, (lax.iota(jnp.int32, rows), parts))
+            ((x,),) = flat
+            rows = -(-x.size // _PART)
+            table = jnp.pad(x, (0, rows * _PART - x.size)).reshape(rows, _PART)
+            lax.map(emit, (lax.iota(jnp.int32, rows), table))
 
         if site.kept:
             lax.cond(functools.reduce(jnp.logical_and, site.kept), whole, lambda: None)
