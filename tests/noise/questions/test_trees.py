@@ -6,7 +6,7 @@ import pytest
 from jax import numpy as jnp
 
 from prednet_jax import noise
-from prednet_jax.noise.questions import trees
+from prednet_jax.noise.questions import weight_pairs
 from tests.accuracy.port_accuracy import load
 from tests.processes import ROOT
 
@@ -424,9 +424,9 @@ def test_numbers_whose_squares_overflow_are_compared():
 def test_only_weights_of_nearly_equal_extremes_are_sorted(monkeypatch):
     """Every weight was sorted with every other: 400 weights took half a minute."""
     sorted_pairs = []
-    same = trees._same_content
+    same = weight_pairs.same_content
     monkeypatch.setattr(
-        trees, "_same_content", lambda x, y: sorted_pairs.append(1) or same(x, y)
+        weight_pairs, "same_content", lambda x, y: sorted_pairs.append(1) or same(x, y)
     )
     kernels = np.random.default_rng(0).normal(size=(50, 4, 4))
     here = {
@@ -505,9 +505,11 @@ def test_numbers_that_are_no_bias_have_no_sum(kind):
 def test_large_weights_of_other_numbers_are_paired_by_some_of_them(monkeypatch):
     """Every weight was compared in whole with every other: a large model took hours."""
     sizes = []
-    distance = trees.layouts.distance
+    distance = weight_pairs.layouts.distance
     monkeypatch.setattr(
-        trees.layouts, "distance", lambda x, y: sizes.append(x.size) or distance(x, y)
+        weight_pairs.layouts,
+        "distance",
+        lambda x, y: sizes.append(x.size) or distance(x, y),
     )
     here, there = (
         {f"h{i}": x for i, x in enumerate(np.random.default_rng(k).normal(size=s))}
@@ -517,4 +519,4 @@ def test_large_weights_of_other_numbers_are_paired_by_some_of_them(monkeypatch):
     assert [(p.name, p.reference, p.rung) for p in report.pairs] == [
         (name, name, "beyond") for name in here
     ]
-    assert sum(size > trees.SAMPLE for size in sizes) == len(here)
+    assert sum(size > weight_pairs.SAMPLE for size in sizes) == len(here)
