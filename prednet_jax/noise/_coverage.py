@@ -10,11 +10,12 @@ from typing import NamedTuple
 import jax
 
 from prednet_jax.noise import compat
+from prednet_jax.noise.actions import has_floats, result_avals
 from prednet_jax.noise.arguments import pure
 from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.order.permutations import narrow_type
 from prednet_jax.noise.order.products import CONVOLUTION_PIECES
-from prednet_jax.noise.plan import Plan, Step, has_floats, plan, result_avals
+from prednet_jax.noise.plan import Plan, Step, plan
 from prednet_jax.noise.rounding.elementwise import has_noise
 from prednet_jax.noise.rules import registry
 from prednet_jax.noise.rules.primitives import EXACT, rounds_to

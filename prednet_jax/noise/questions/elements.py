@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.plan import Step, has_floats
+from prednet_jax.noise.actions import has_floats
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import BoundCall
 from prednet_jax.noise.tables import joined
 from prednet_jax.noise.types import Atom

@@ -29,9 +29,10 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import compat, leaves, random_bits, specs
 from prednet_jax.noise._inject import traced
+from prednet_jax.noise.actions import has_floats
 from prednet_jax.noise.arguments import split
 from prednet_jax.noise.leaves import Result, rms, subtract, wide_leaves
-from prednet_jax.noise.plan import Step, has_floats
+from prednet_jax.noise.plan import Step
 from prednet_jax.noise.questions.sampling import (
     BoundCall,
 )
