@@ -20,8 +20,8 @@ hence the wide limit. Rare jumps (a later rounding to a narrow format that goes 
 other way) are in the largest alone. f is a floor: one element moved by an ulp, or of
 integers one in a thousand; and a common part smaller than `COMMON` times the RMS of
 the noise is what another implementation of a function may make in all elements. Two
-values *agree* only if a draw is as far: that they are not beyond noise does not yet
-show that they are the same.
+values *agree* only if a draw is as far, or `COMMON` times the RMS of the draws: that
+they are not beyond noise does not yet show that they are the same.
 """
 
 import math
@@ -36,7 +36,8 @@ from prednet_jax.noise.questions.recording import WHOLE, Recorded
 # An H200's values without a fault differed by at most 1.4 times the RMS over 8 draws
 # (190 values of the recordings of tests/golden/h200 at the highest precision).
 RATIO_LIMIT, WORST_DRAW_FACTOR = 5.0, 2.0
-# The least common part of a difference, in units of the RMS of the noise.
+# The least common part of a difference, and up to where values of many elements agree,
+# in units of the RMS of the noise.
 COMMON = 1.5
 # The largest difference of an element, in units of the largest of similar elements.
 ELEMENT_LIMIT = 3.0
@@ -49,7 +50,7 @@ class Judged(NamedTuple):
 
     Attributes:
         over: the difference over the largest one that is within noise.
-        agrees: whether a draw of the noise is as far.
+        agrees: whether a draw of the noise, or `COMMON` times their RMS, is as far.
         note: how the difference was found, if it is not large in the whole value.
     """
 
@@ -150,7 +151,9 @@ class NoiseEffect:
             distances, bounds, out=np.where(distances > 0, np.inf, 0), where=bounds > 0
         )
         over[:, unseen] = 0
-        note, agrees = "", (relative <= largest[0]) | unseen
+        # Noise of many elements has nearly the same norm in all draws.
+        limit = np.maximum(largest[0], COMMON * self.expected)
+        note, agrees = "", (relative <= limit) | unseen
         if not self._elements or flipped:
             return Judged(over[0], agrees, note)
         parts = list(zip(self._elements, self._apart(away), strict=True))

@@ -3,7 +3,8 @@
 `compare_trees` pairs weights by their numbers. If `h_0` here has the numbers of `h.1`
 there, and `h_1` those of `h.0`, a conversion has exchanged them. A name belongs to one
 there if they agree but for what stands before them, if most layers pair such names
-(`query` and `q`), or if one of them is a layer of a stack and the numbers of the others
+(`query` and `q`), if most layers of two such names have the same numbers (`layers_1`
+and `h.1`), or if one of them is a layer of a stack and the numbers of the others
 ascend. Weights are exchanged where these names lead in a circle. So names that only
 count from another number are no exchange, nor are layers that count from the other end.
 """
@@ -62,7 +63,7 @@ def exchanged(
     here, there = ([_address(pair[side]) for pair in pairs] for side in (0, 1))
     only, back = _only_agreeing(here, there, sizes), _only_agreeing(there, here, sizes)
     agreeing = {i: j for i, j in only.items() if back.get(j) == i}
-    named = _by_most(here, there) | agreeing
+    named = _by_number(here, there) | _by_most(here, there) | agreeing
     named |= _by_layer(here, there, stacked)
     named |= {j: i for i, j in _by_layer(there, here, stacked).items()}
     swaps, turned = {}, _from_other_end(here, there)
@@ -122,6 +123,23 @@ def _by_most(here: Sequence[_Address], there: Sequence[_Address]) -> dict[int, i
         ((most, count),) = votes[a.kind].most_common(1)
         if count > votes[a.kind][b.kind] and len(places[most, b.numbers]) == 1:
             (named[i],) = places[most, b.numbers]
+    return named
+
+
+def _by_number(here: Sequence[_Address], there: Sequence[_Address]) -> dict[int, int]:
+    """Returns the pair with the same numbers there, if most layers of a kind have them.
+
+    The names may have no word in common.
+    """
+    groups = defaultdict(list)
+    for i, (a, b) in enumerate(zip(here, there, strict=True)):
+        groups[a.kind, b.kind].append(i)
+    named: dict[int, int] = {}
+    for group in groups.values():
+        same = [i for i in group if here[i].numbers == there[i].numbers]
+        if len(same) > len(group) / 2:
+            places = {there[i].numbers: i for i in group}
+            named |= {i: places.get(here[i].numbers, i) for i in group}
     return named
 
 

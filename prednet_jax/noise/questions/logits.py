@@ -152,7 +152,7 @@ def compare_logits(
         ratios = _ratios(logs[0], logs[1], chosen)
         with np.errstate(divide="ignore"):
             sizes = np.abs(np.log(ratios))
-        both = [jax.numpy.asarray(x, dtype) for x in pair]
+        both = [jax.numpy.asarray(x, dtype) for x in _masked(pair, logs, axis)]
         return Logits(
             **{n: _measure(n, measures[n], [x[n] for x in noisy]) for n in MARGIN},
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
@@ -161,6 +161,16 @@ def compare_logits(
         )
 
     return keyed(fn, compare)
+
+
+def _masked(
+    pair: Sequence[np.ndarray], logs: Sequence[np.ndarray], axis: int | None
+) -> Sequence[np.ndarray]:
+    """Returns two results with -inf where both probabilities are 0, as under a mask."""
+    if axis is None:
+        return pair
+    never = (np.exp(logs[0]) == 0) & (np.exp(logs[1]) == 0)
+    return [np.where(np.moveaxis(never, -1, axis), -np.inf, x) for x in pair]
 
 
 def _moved(

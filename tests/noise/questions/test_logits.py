@@ -230,6 +230,15 @@ def test_a_mask_in_one_result_alone_is_a_divergence(which):
     assert np.isfinite(kl.found)
 
 
+def test_a_mask_of_large_numbers_is_one_of_minus_infinity():
+    """The probabilities were equal, and the cause of the difference was `beyond`."""
+    a, b = PLAIN.copy(), PLAIN * np.float32(1 + 1e-7)
+    a[..., 3], b[..., 3] = -1e9, -np.inf
+    report = noise.compare_logits(logits, a, b)(KEY, W, X)
+    assert report.rung in ("order", "rounding")
+    assert noise.compare_logits(logits, a, b * 1.01)(KEY, W, X).rung == "beyond"
+
+
 def test_a_small_divergence_in_float64_is_beyond():
     """Everything below 1e-12 counted as rounding."""
     with jax.enable_x64(True):

@@ -301,6 +301,18 @@ def test_exchanged_layers_of_equal_shapes_are_told():
     assert "exchanged" in str(report)
 
 
+def test_exchanged_layers_of_other_names_are_told_by_most_numbers():
+    """Two layers of a conversion from `h.1` to `layers_1` were exchanged, and equal."""
+    layers = np.random.default_rng(0).normal(size=(5, 4, 4))
+    here = {f"layers_{i}": {"kernel": x} for i, x in enumerate(layers)}
+    there = {f"h.{i}.weight": x.T for i, x in enumerate(layers[[0, 3, 2, 1, 4]])}
+    report = noise.compare_trees(here, there)
+    assert not report.equal
+    assert report.first.hint == "exchanged: by its name this is h.1.weight"
+    counted = {f"h.{2 * i}.weight": x.T for i, x in enumerate(layers)}
+    assert noise.compare_trees(here, counted).equal
+
+
 def test_one_layer_whose_names_say_nothing_is_paired_as_the_others():
     rng = np.random.default_rng(0)
     layers = [dict(zip("qv", rng.normal(size=(2, 4, 4)), strict=True)) for _ in "123"]
