@@ -27,6 +27,9 @@ from prednet_jax.noise.types import Aval, Params
 Sums = tuple[Array | None, list[Array]]
 # Draws booleans of a shape.
 Coin = Callable[[Sequence[int]], Array]
+# The most terms of a window whose loss in a chain of additions is computed: each is a
+# slice in the program.
+WINDOW_TERMS = 64
 # The start and the end of a piece, for each axis that is cut.
 Piece = Sequence[tuple[int, int]]
 
@@ -201,7 +204,18 @@ def cut_window(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone
         x = lax.pad(x, np.zeros((), x.dtype), padding)
         return None, [piece_sums(x, piece) for piece in pieces]
 
-    return Cut(len(pieces), split, terms)
+    def lost(zero: Array, coin: Coin, x: Array) -> Array:
+        x = widen(x)
+        x = lax.pad(x, np.zeros((), x.dtype), padding)
+        # For each term of a window, the numbers that are this term of some window.
+        first = np.indices(window).reshape(len(window), -1).T * np.array(steps)
+        reach = (np.array(window) - 1) * np.array(steps)
+        lengths = [n - r for n, r in zip(x.shape, reach.tolist(), strict=True)]
+        slices = [lax.slice(x, at, at + lengths, strides) for at in first]
+        return permutations.chain_error(jnp.stack(slices), zero, coin(()))
+
+    is_small = terms <= WINDOW_TERMS
+    return Cut(len(pieces), split, terms, lost=lost if is_small else None)
 
 
 def cut_cumsum(spec: ReductionOrder, params: Params, x: Aval) -> Cut | LeftAlone:

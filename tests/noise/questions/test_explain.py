@@ -607,6 +607,25 @@ def test_a_running_sum_that_returns_to_zero_has_the_error_of_its_terms():
         reference.assert_close(wrong)
 
 
+def test_windows_that_cancel_have_the_error_of_their_terms():
+    """One of 486 means was 315 times the tolerance off: no draw moved it."""
+    x = jax.random.normal(jax.random.key(3), (2, 12, 12, 3))
+
+    def pooled(x, height=4, width=4):
+        window = (1, height, width, 1)
+        return lax.reduce_window(x, 0.0, lax.add, window, (1,) * 4, "VALID")
+
+    tolerance = noise.tolerance(lambda x: pooled(x) / 16)(jax.random.key(103), x)
+    for other in (
+        pooled(pooled(x, width=1), height=1),
+        jnp.flip(pooled(jnp.flip(x, (1, 2))), (1, 2)),
+    ):
+        noise.assert_close(other / 16, pooled(x) / 16, tolerance)
+    wrong = (pooled(x) / 16).at[0, 4, 4, 1].add(1e-5)
+    with pytest.raises(AssertionError):
+        noise.assert_close(wrong, pooled(x) / 16, tolerance)
+
+
 @pytest.mark.parametrize(
     ("seed", "part"), [(3, np.s_[4]), (3, np.s_[:, 3:5]), (4, np.s_[:, 1])]
 )
