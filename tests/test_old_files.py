@@ -71,6 +71,8 @@ def test_a_recording_is_compared_with_the_function(old):
     x = rng.standard_normal((12, 16), np.float32)
     w = rng.standard_normal((16, 16), np.float32) / 4
     recording = noise.load_recording(old / "recording.npz")
+    names = [x.path for x in recording.equations if x.primitive == "argument"]
+    assert names == ["argument[0]", "argument[1]"]
     compare = noise.first_difference(layer, recording, draws=3)
     assert compare(jax.random.key(0), x, w) == ()
     assert compare(jax.random.key(0), x, 1.01 * w)

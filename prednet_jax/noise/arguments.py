@@ -251,9 +251,13 @@ def split(arguments: PyTree) -> tuple[Static, list[Array], list]:
 
 
 def array_paths(arguments: PyTree) -> tuple[list[str], list[str]]:
-    """Returns the paths of the arrays of `split`: direct, then inside objects."""
+    """Returns the names of the arrays of `split`: direct, then inside objects.
+
+    `arguments` are positional and named ones, which their names tell apart.
+    """
     leaves, _ = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_mutable)
-    named = [(jax.tree_util.keystr(path), x) for path, x in leaves]
+    keystr = jax.tree_util.keystr
+    named = [(f"argument{keystr(path[1:])}", x) for path, x in leaves]
     plain = [path for path, x in named if not is_mutable(x) and _is_array(x)]
     objects = [(path, x) for path, x in named if is_mutable(x)]
     if not objects:
@@ -263,7 +267,7 @@ def array_paths(arguments: PyTree) -> tuple[list[str], list[str]]:
     # The first key is the number of the object.
     numbers = [getattr(path[0], "key", getattr(path[0], "idx", 0)) for path in inside]
     paths = zip(numbers, inside, strict=True)
-    return plain, [objects[n][0] + jax.tree_util.keystr(path[1:]) for n, path in paths]
+    return plain, [objects[n][0] + keystr(path[1:]) for n, path in paths]
 
 
 def pure(

@@ -103,7 +103,7 @@ class Watch(Watched):
             self._left.clear()
             plain, inside = array_paths(arguments)
             variables = program.jaxpr.jaxpr.invars
-            names = [f"argument{path}" for path in (*plain, *inside)]
+            names = [*plain, *inside]
             for name, x, var in zip(names, arrays, variables, strict=True):
                 self._note(name, "argument", x, unread=id(var) in self._unread)
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
@@ -120,7 +120,7 @@ class Watch(Watched):
                 for x in filter(_is_array, jax.tree.leaves(of_result))
             ]
             out += arrays_out
-            states = [f"result, the state of argument{path}" for path in inside]
+            states = [f"result, the state of {name}" for name in inside]
             names = _names("result", of_result, len(out) - len(states)) + states
             for name, x in zip(names, out, strict=True):
                 self._note(name, "result", x, sources=self._sources(x))

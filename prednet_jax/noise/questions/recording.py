@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,11 @@ from prednet_jax.noise import files
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.sketch import COLUMNS
 
-VERSION = 5
+VERSION = 6
 # Its recordings have no samples.
 BEFORE_SAMPLES = 4
+# In versions before, the first number of an argument told positional from named ones.
+_FIRST_NUMBER = re.compile(r"(?<=argument)\[[01]\](?=\[)")
 WHOLE = 1024
 # The most elements in the sample of a larger value.
 SAMPLE = 1024
@@ -130,16 +133,19 @@ def load_recording(path: str | os.PathLike[str]) -> Recording:
         # Opened here, since NumPy leaves a file open that it cannot read.
         with files.open_binary(path) as file, np.load(file, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
-            if about["version"] not in (BEFORE_SAMPLES, VERSION):
-                versions = f"{BEFORE_SAMPLES} or {VERSION}"
-                raise ValueError(f"it is of version {about['version']}, not {versions}")
-            names = [x for x in _ARRAYS if x != "sample" or about["version"] == VERSION]
+            version = about["version"]
+            if version not in range(BEFORE_SAMPLES, VERSION + 1):
+                versions = f"{BEFORE_SAMPLES} to {VERSION}"
+                raise ValueError(f"it is of version {version}, not {versions}")
+            names = [x for x in _ARRAYS if x != "sample" or version > BEFORE_SAMPLES]
             equations = []
             for i, fact in enumerate(about["equations"]):
                 own: dict[str, Any] = {name: held[f"{i}/{name}"] for name in names}
                 own.setdefault("sample", np.zeros((len(own["hashes"]), 0)))
                 for name, value in fact.items():
                     own[name] = tuple(value) if isinstance(value, list) else value
+                if version < VERSION:
+                    own["path"] = _FIRST_NUMBER.sub("", own["path"])
                 equations.append(Recorded(**own))
                 _check(equations)
         return Recording(about["function"], about["machine"], tuple(equations))

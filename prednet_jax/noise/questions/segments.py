@@ -72,8 +72,7 @@ class Program:
         shaped = (k for k, x in paths if isinstance(x, jax.ShapeDtypeStruct))
         self.outputs = list(zip(shaped, results, strict=False))
         plain, inside = array_paths((tuple(call.args), call.kwargs))
-        # Without the first key, which tells positional and named ones apart.
-        self._input_names = [f"argument{path[3:]}" for path in (*plain, *inside)]
+        self._input_names = [*plain, *inside]
 
     def values(
         self,

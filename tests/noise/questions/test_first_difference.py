@@ -332,7 +332,7 @@ def test_what_is_no_recording_is_named(recording, tmp_path):
             noise.load_recording(file)
     with pytest.raises(noise.NoiseError, match="of another program"):
         compare(lambda x: jnp.sin(x).sum(), recording, X)
-    shapes = r"^argument\[0\]\[0\] has the shape \(3, 16\), and \(12, 16\) in the rec"
+    shapes = r"^argument\[0\] has the shape \(3, 16\), and \(12, 16\) in the rec"
     with pytest.raises(noise.NoiseError, match=shapes):
         compare(layer, recording, X[:3], W)
     with pytest.raises(noise.NoiseError, match="nothing to record"):
@@ -551,7 +551,7 @@ def test_arrays_of_objects_have_their_own_names():
         assert report[0].primitive == "argument"
         assert name in report[0].path
     report = compare(call, known, other(lambda net: None), X + 1)
-    assert report[0].path == "argument[0][1]"
+    assert report[0].path == "argument[1]"
 
 
 def test_a_decision_of_this_program_alone_hides_no_wrong_elements():
@@ -659,7 +659,7 @@ def test_an_argument_with_other_bits_is_listed_however_little_it_differs():
     other[3, 7] = np.nextafter(x[3, 7], np.float32(9))
     recording = noise.record(jnp.sin)(x)
     found = noise.first_difference(jnp.sin, recording)(jax.random.key(0), other)
-    assert [e.path for e in found.differing][:1] == ["argument[0][0]"]
+    assert [e.path for e in found.differing][:1] == ["argument[0]"]
 
 
 def test_a_result_a_little_further_than_all_runs_gets_more_runs(monkeypatch):
@@ -1014,7 +1014,7 @@ def test_arguments_and_results_in_another_order_are_compared_by_their_names(chan
     report = compare(block, recording, here)
     assert report.parted == ()
     assert [one.path for one in report if one.primitive == "argument"] == (
-        [f"argument[0][0]['{changed}']"] if changed else []
+        [f"argument[0]['{changed}']"] if changed else []
     )
     assert bool(report) == bool(changed)
     assert not report or report[0].primitive == "argument"
@@ -1023,7 +1023,7 @@ def test_arguments_and_results_in_another_order_are_compared_by_their_names(chan
 def test_an_argument_of_another_name_or_type_is_compared():
     recording = noise.record(lambda x, w: x @ w)(X, w=W)
     (first, *_) = compare(lambda x, w: x @ w, recording, X, W * 1.1)
-    assert first.path == "argument[0][1]"
+    assert first.path == "argument[1]"
     # A port has other names, which are in another order.
     recording = noise.record(lambda p: p["left"] - p["right"])(
         {"left": W, "right": W.T}
@@ -1031,7 +1031,7 @@ def test_an_argument_of_another_name_or_type_is_compared():
     ported = lambda p: p["b"] - p["a"]  # noqa: E731
     assert not compare(ported, recording, {"a": W.T, "b": W})
     (first, *_) = compare(ported, recording, {"a": W.T, "b": W * 1.1})
-    assert first.path == "argument[0][0]['b']"
+    assert first.path == "argument[0]['b']"
     recording = noise.record(lambda x, w: x @ w)(X, w=W)
     narrow = W.astype(jnp.bfloat16)
     report = compare(lambda x, w: x @ w.astype(jnp.float32), recording, X, narrow)
