@@ -262,7 +262,8 @@ def _of_one_program(
     """Takes back formats that explain no more leaves than they leave `beyond`.
 
     A format rounds the products of the whole program. A fault that moves several leaves
-    may look like one in some of them, above all in leaves of few numbers.
+    may look like one in some of them, above all in leaves of few numbers. A format of
+    some operands may leave no leaf `beyond`.
     """
     beyond = [i for i, one in enumerate(leaves) if one.rung == "beyond"]
     for name in FORMAT_RUNGS:
@@ -272,7 +273,9 @@ def _of_one_program(
             if name in one.plausible and name != observed[i].stored
         ]
         others = [i for i in beyond if alike and observed[i].excludes(name)]
-        if len(others) < max(len(alike), 1):
+        # Rounding some operands moves all leaves, so one that it cannot move is enough.
+        partial = all(observed[i].is_partial(name) for i in alike)
+        if len(others) < (1 if partial else len(alike)):
             continue
         paths = shortened([leaves[i].path for i in others], 3)
         for i in alike:

@@ -164,7 +164,12 @@ class ObservedLeaf:
         multiplies small matrices in float32, and a program may cast the weights of one
         layer. The share is 0 if it is small, or if errors of any kind explain as much.
         """
-        return self._shares(name)[0]
+        whole, part, _ = self._shares(name)
+        return max(whole, part)
+
+    def is_partial(self, name: str) -> bool:
+        """Returns whether a format explains enough only in some operands."""
+        return not self._shares(name)[0]
 
     def excludes(self, name: str) -> bool:
         """Returns whether a format, also of some operands, cannot make the difference.
@@ -174,41 +179,39 @@ class ObservedLeaf:
         if (self.ratios[name] or 0.0) > FORMAT_RATIO_RANGE[1]:
             return True
         many = name in self.sized and self.difference.size > CHANCE**2
-        return many and self._shares(name)[1] < SHARE
+        return many and self._shares(name)[2] < SHARE
 
-    def _shares(self, name: str) -> tuple[float, float]:
-        """Returns the share that counts, and the share that may be luck."""
+    def _shares(self, name: str) -> tuple[float, float, float]:
+        """Returns the shares that count, of all and of some operands, and any share."""
         effect = self.effects[name]
         if self._is_factor(effect):
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         seen, least, _ = self._fit(effect)
         alike, whole = 1 - REPEATED**2, seen
         if whole < least or (least >= alike and not self._is_exact(name, whole)):
             whole = 0.0
         if whole >= alike:
-            return whole, seen
+            return whole, 0.0, seen
         parts = list(map(self._known, self.reference.parts(name, self.i)))
         compared = self._compared()
         some = _adding_up(self.difference[compared], [x[compared] for x in parts])
         if not some:
-            return whole, seen
-        part, chance = self._of_operands(name, some)
+            return whole, 0.0, seen
+        part, least, chance = self._of_operands(name, some)
         for i in range(len(parts)) if part >= SHARE else ():
             # The effect of several is not the sum of their effects.
             other = sorted({*some} ^ {i})
-            if part < alike and (better := self._of_operands(name, other)[0]) > part:
-                some, part = other, better
+            if part < alike and (better := self._of_operands(name, other))[0] > part:
+                some, (part, least, chance) = other, better
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
-        counts = part >= alike and found_by_luck < LUCK
-        return max(whole, part if counts else 0.0), max(seen, part)
+        counts = part >= least and found_by_luck < LUCK
+        return whole, part if counts else 0.0, max(seen, part)
 
-    def _of_operands(self, name: str, some: list[int]) -> tuple[float, float]:
-        """Returns the share that a format in some operands explains, and by chance."""
-        effect = self._known(self.reference.together(name, some, self.i))
-        share, _, chance = self._fit(effect)
-        return share, chance
+    def _of_operands(self, name: str, some: list[int]) -> tuple[float, float, float]:
+        """Returns `_fit` of a format in some operands."""
+        return self._fit(self._known(self.reference.together(name, some, self.i)))
 
     def _is_exact(self, name: str, share: float) -> bool:
         """Returns whether a difference is a format's effect, apart from noise."""
