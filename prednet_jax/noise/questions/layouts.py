@@ -83,13 +83,25 @@ class Layout(NamedTuple):
         return f"{self.theirs} axes {change} to {self.ours}: {self.axes}"
 
 
-@np.errstate(over="ignore")
 def distance(x: np.ndarray, y: np.ndarray) -> float:
     """Returns the distance of two arrays in units of the larger norm, at most 1."""
-    # As floats: booleans have no difference, and unsigned ones wrap.
-    x, y = (np.nan_to_num(v * 1.0, posinf=0, neginf=0) for v in (x, y))
-    scale = max(rms(x), rms(y))
-    return min(1.0, rms(x - y) / scale) if scale else 0.0
+    return float(distances([x], [y])[0, 0])
+
+
+@np.errstate(over="ignore")
+def distances(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the distances of arrays `x` from arrays `y`, all of one size, to 1e-7."""
+    units, sizes = [], []
+    for arrays in (x, y):
+        # As floats: booleans have no difference, and unsigned ones wrap.
+        rows = np.stack([v.ravel() * 1.0 for v in arrays])
+        rows = np.nan_to_num(rows, posinf=0, neginf=0)
+        sizes.append(np.array([rms(row) for row in rows]))
+        units.append(rows / np.where(sizes[-1], sizes[-1], 1)[:, None])
+    cosine = (units[0] @ np.conj(units[1].T)).real / max(1, units[0].shape[1])
+    scale = np.maximum.outer(*sizes)
+    a, b = (size / np.where(scale, scale, 1) for size in (sizes[0][:, None], sizes[1]))
+    return np.sqrt(np.clip(a * a + b * b - 2 * a * b * cosine, 0, 1))
 
 
 def fitting(reference: np.ndarray, shape: Sequence[int]) -> list[Layout]:

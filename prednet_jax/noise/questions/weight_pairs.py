@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -27,6 +28,20 @@ def pairs_of(here: Weights, there: Weights, *, content: bool) -> list[Found]:
     With `content` they have the same numbers, and names decide between equally near
     arrays only: the scales of all normalisations, for instance, are nearly 1.
     """
+    far = _of_same_content(here, there) if content else _of_fitting_shape(here, there)
+    costs = {pair: x - similarity(*pair) for pair, x in far.items()}
+    found = []
+    for n, t in sorted(costs, key=lambda pair: costs[pair]):
+        if n in here and t in there:
+            found.append((n, t, here.pop(n), there.pop(t)))
+    return found
+
+
+_Distances = dict[tuple[str, str], float]
+
+
+def _of_same_content(here: Weights, there: Weights) -> _Distances:
+    """Returns the distances of weights that hold the same numbers in any order."""
     alike: dict[tuple, str] = {}
     same = [
         {n: alike.setdefault((i, *_digest(x)), n) for n, x in side.items()}
@@ -36,33 +51,52 @@ def pairs_of(here: Weights, there: Weights, *, content: bool) -> list[Found]:
     @functools.cache  # Many arrays are all zeros or all ones.
     def distance(n: str, t: str) -> float | None:
         v, r = here[n], there[t]
-        if not content:
-            return _nearness(v, r, SAMPLE)
         return millionths(v, r) if same_content(v, r) else None
 
-    costs = [
-        (far - similarity(n, t), n, t)
-        for n, t in list(_candidates(here, there, content=content))
+    return {
+        (n, t): far
+        for n, t in _candidates(here, there)
         if (far := distance(same[0][n], same[1][t])) is not None
-    ]
-    found = []
-    for _, n, t in sorted(costs, key=lambda x: x[0]):
-        if n in here and t in there:
-            found.append((n, t, here.pop(n), there.pop(t)))
+    }
+
+
+def _of_fitting_shape(here: Weights, there: Weights) -> _Distances:
+    """Returns the distances of weights whose shapes fit, by some of their numbers.
+
+    All weights of a shape are compared at once, since each is with all of its size.
+    """
+    found: _Distances = {}
+    groups = map(_by_shape, (here, there))
+    for (shape, ours), (_, theirs) in itertools.product(*(g.items() for g in groups)):
+        some, far = spaced(shape, SAMPLE), np.ones((len(ours), len(theirs)))
+        fits = layouts.fitting(there[theirs[0]], shape)
+        for fit in fits:
+            arranged = [fit.arrange(there[t], shape)[some] for t in theirs]
+            distances = layouts.distances([here[n][some] for n in ours], arranged)
+            far = np.minimum(far, distances)
+        if fits:
+            pairs = itertools.product(ours, theirs)
+            found |= dict(zip(pairs, far.ravel().tolist(), strict=True))
     return found
 
 
-def _candidates(
-    here: Weights, there: Weights, *, content: bool
-) -> Iterator[tuple[str, str]]:
-    """Yields names whose shapes fit, with `content` only those of equal extremes."""
+def _by_shape(weights: Weights) -> dict[tuple[int, ...], list[str]]:
+    """Returns the names of the weights of each shape."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for name, x in weights.items():
+        found.setdefault(x.shape, []).append(name)
+    return found
+
+
+def _candidates(here: Weights, there: Weights) -> Iterator[tuple[str, str]]:
+    """Yields names whose shapes fit and whose extremes are equal."""
     sizes: dict[int, list[str]] = {}
     for t, r in there.items():
         sizes.setdefault(r.size, []).append(t)
     extremes = {
         size: np.stack([extremes_of(there[t]) for t in several])
         for size, several in sizes.items()
-        if content and size
+        if size
     }
     for n, v in here.items():
         several = sizes.get(v.size, [])
@@ -90,7 +124,7 @@ def same_content(x: np.ndarray, y: np.ndarray) -> bool:
 
 def millionths(v: np.ndarray, r: np.ndarray) -> float:
     """Returns the distance in whole millionths, in the nearest order of axes."""
-    return round(1e6 * _nearness(v, r)) * 1.0
+    return round(1e6 * min(distances_of(v, r).values())) * 1.0
 
 
 def least_of(x: np.ndarray, axis: int | None = None) -> np.ndarray:
@@ -125,21 +159,10 @@ def _joined(name: str) -> str:
     return "".join(names.canonical(name))
 
 
-def _nearness(v: np.ndarray, r: np.ndarray, most: float = math.inf) -> float:
-    return min(distances_of(v, r, most).values())
-
-
-def distances_of(
-    v: np.ndarray, r: np.ndarray, most: float = math.inf
-) -> dict[layouts.Layout, float]:
-    """Returns the distance in each order of axes that gives `r` the shape of `v`.
-
-    About `most` numbers are compared.
-    """
-    some, fits = spaced(v.shape, most), layouts.fitting(r, v.shape)
-    return {
-        fit: layouts.distance(fit.arrange(r, v.shape)[some], v[some]) for fit in fits
-    }
+def distances_of(v: np.ndarray, r: np.ndarray) -> dict[layouts.Layout, float]:
+    """Returns the distance in each order of axes that gives `r` the shape of `v`."""
+    fits = layouts.fitting(r, v.shape)
+    return {fit: layouts.distance(fit.arrange(r, v.shape), v) for fit in fits}
 
 
 def spaced(shape: Sequence[int], most: float) -> tuple[slice, ...]:

@@ -514,14 +514,27 @@ def test_numbers_that_are_no_bias_have_no_sum(kind):
     assert not noise.compare_trees({"z": np.full(size, 3, kind)}, there).equal
 
 
+def test_distances_are_in_units_of_the_larger_norm():
+    drawn = np.random.default_rng(0)
+    x = [*drawn.normal(size=(3, 4, 5)), np.zeros((4, 5)), np.full((4, 5), 1e9)]
+    x += [np.eye(4, 5, dtype=bool), np.ones((4, 5)) + 1j]
+    y = [*drawn.normal(size=(3, 4, 5)), *(1.001 * v for v in x)]
+    norm = np.linalg.norm
+    expected = [
+        [min(1, norm(a - b) / (max(norm(a), norm(b)) or 1)) for b in y] for a in x
+    ]
+    distances = weight_pairs.layouts.distances
+    np.testing.assert_allclose(distances(x, y), expected, atol=1e-7)
+    huge = [np.full(9, 1e200), np.full(9, np.nan)]
+    np.testing.assert_allclose(distances(huge, huge), [[0, 1], [1, 0]], atol=1e-7)
+
+
 def test_large_weights_of_other_numbers_are_paired_by_some_of_them(monkeypatch):
     """Every weight was compared in whole with every other: a large model took hours."""
-    sizes = []
-    distance = weight_pairs.layouts.distance
+    sizes, layouts = [], weight_pairs.layouts
+    distances = layouts.distances
     monkeypatch.setattr(
-        weight_pairs.layouts,
-        "distance",
-        lambda x, y: sizes.append(x.size) or distance(x, y),
+        layouts, "distances", lambda x, y: sizes.append(x[0].size) or distances(x, y)
     )
     here, there = (
         {f"h{i}": x for i, x in enumerate(np.random.default_rng(k).normal(size=s))}
