@@ -111,9 +111,9 @@ def action_on(
             excluded = profiles.excluded(noise.order.profile, name, params, scope)
             with compat.settings(equation):
                 decided = excluded or rule.cut(noise.order, params, *shapes)
-            known = isinstance(decided, Cut | LeftAlone | str)
+            is_accepted = isinstance(decided, Cut | LeftAlone | str)
             accepted = "a Cut, a LeftAlone or a text from the rule"
-            expect(known, f"the cut of {name}", decided, accepted)
+            expect(is_accepted, f"the cut of {name}", decided, accepted)
     if noise.fixed is not None and (rule.cut is not None or rule.left_alone):
         decided = noise.fixed.replay(equation)
     if isinstance(decided, str):

@@ -26,46 +26,46 @@ def gathers(jaxpr: compat.Jaxpr) -> dict[Atom, int]:
 
 def converted(jaxpr: compat.Jaxpr) -> set[int]:
     """Returns the ids of the float variables that integers or booleans become."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for equation in jaxpr.eqns:
         name, atoms = equation.primitive.name, equation.invars
-        moved = name in ("broadcast_in_dim", "reshape") and id(atoms[0]) in found
+        moved = name in ("broadcast_in_dim", "reshape") and id(atoms[0]) in ids
         cast = name == "convert_element_type" and not has_floats([atoms[0].aval])
         if moved or cast:
-            found.add(id(equation.outvars[0]))
-    return found
+            ids.add(id(equation.outvars[0]))
+    return ids
 
 
-def fractions(jaxpr: compat.Jaxpr, given: Collection[int] = ()) -> set[int]:
+def fractions(jaxpr: compat.Jaxpr, arguments: Collection[int] = ()) -> set[int]:
     """Returns the ids of the float variables that are hardly ever whole numbers.
 
     They are results of divisions and of functions such as exp, and what copies, sums
-    and products make of these. Of several results, as of a loop, some may be whole.
-    `given` are the ids of such arguments.
+    and products make of these. Some results of an operation with several, such as a
+    loop, may be whole. `arguments` are the ids of such arguments.
     """
-    found = set(given)
+    ids = set(arguments)
     for equation in jaxpr.eqns:
-        made = equation.outvars
+        outvars = equation.outvars
         if (body := fusion.joined_body(equation)) is not None:
             inner, _ = compat.open_jaxpr(body)
-            inside = fractions(inner, handed(equation, inner, found))
-            results = zip(made, inner.outvars, strict=True)
-            made = [var for var, result in results if id(result) in inside]
+            inside = fractions(inner, handed(equation, inner, ids))
+            results = zip(outvars, inner.outvars, strict=True)
+            outvars = [var for var, result in results if id(result) in inside]
         elif equation.primitive.name not in FRACTIONS and (
-            len(made) > 1
+            len(outvars) > 1
             or equation.primitive.name in INTEGRAL
-            or found.isdisjoint(map(id, equation.invars))
+            or ids.isdisjoint(map(id, equation.invars))
         ):
             continue
-        found |= {id(var) for var in made if has_floats([var.aval])}
-    return found
+        ids |= {id(var) for var in outvars if has_floats([var.aval])}
+    return ids
 
 
-def handed(equation: compat.Equation, body: compat.Jaxpr, found: set[int]) -> set[int]:
-    """Returns the ids of a body's arguments for which those of its call were found."""
+def handed(equation: compat.Equation, body: compat.Jaxpr, ids: set[int]) -> set[int]:
+    """Returns the ids of a body's arguments that are `ids` in its call."""
     inner, _ = compat.open_jaxpr(body)
     pairs = zip(equation.invars, inner.invars, strict=True)
-    return {id(var) for atom, var in pairs if id(atom) in found}
+    return {id(var) for atom, var in pairs if id(atom) in ids}
 
 
 def add_any_chains(jaxpr: compat.Jaxpr) -> dict[int, tuple[list[Atom], set[int]]]:

@@ -230,11 +230,11 @@ def _plan(
         with compat.axes_in_scope(rule.axes(equation.params)):
             for label, body in rule.programs(equation).items():
                 inside, of = f"{step.path}{label}/", _Equal({}, f"{step.salt}{label}/")
-                some: Collection[int] = ()
+                handed: Collection[int] = ()
                 if rule.joins:
-                    some = facts.handed(equation, body, fractions)
+                    handed = facts.handed(equation, body, fractions)
                     of = of._replace(first=first, given=operands)
-                plan = _plan(noise, body, inside, step, counts, some, of)
+                plan = _plan(noise, body, inside, step, counts, handed, of)
                 step.bodies[label] = plan
                 if rule.joins:
                     values.update(zip(equation.outvars, plan.values, strict=True))
@@ -278,8 +278,8 @@ def _steps(
         within = jaxpr, around
         factors: tuple[int, ...] = ()
         if equation.primitive.name == "mul":
-            some = enumerate(atoms)
-            factors = tuple(k for k, atom in some if id(atom) in converted)
+            numbered = enumerate(atoms)
+            factors = tuple(k for k, atom in numbered if id(atom) in converted)
         counts = fractions.isdisjoint(map(id, atoms))
         return Step(equation, atoms, paths[i], scope, action, within, factors, counts)
 

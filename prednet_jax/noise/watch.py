@@ -205,16 +205,16 @@ class Watched(Evaluation):
         kinds: dict[np.dtype, dict[Hashable, Array]] = {}
         for label, x in values.items():
             kinds.setdefault(x.dtype, {})[label] = x
-        sizes = [{n: x.size for n, x in some.items()} for some in kinds.values()]
+        sizes = [{n: x.size for n, x in arrays.items()} for arrays in kinds.values()]
 
-        def note(parts: Sequence[Array], place: Array) -> None:
-            row, *at = np.asarray(place).tolist()
+        def note(parts: Sequence[Array], row_and_steps: Array) -> None:
+            row, *at = np.asarray(row_and_steps).tolist()
             for of_kind, part in zip(sizes, parts, strict=True):
-                left = np.array(part)
+                remaining = np.array(part)
                 for label, size in of_kind.items():
-                    elements = left[: size - row * _PART]
+                    elements = remaining[: size - row * _PART]
                     self._parts.setdefault((label, *at), {})[row] = elements
-                    left = left[size:]
+                    remaining = remaining[size:]
 
         def in_steps(row: Array) -> Array:
             return jnp.stack([x.astype(np.uint32) for x in (row, *site.steps)])

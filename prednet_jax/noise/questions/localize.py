@@ -150,7 +150,7 @@ def localize(
         if parts is not None:
             members = _members(parts, together)
             chosen = list(members.values())
-            sets = [[Culprit(p, "", effect(here)) for p, here in members.items()]]
+            sets = [[Culprit(p, "", effect(subset)) for p, subset in members.items()]]
         else:
             chosen = _minimal_sets(effect, every, share)
             sets = [[culprit(i) for i in each] for each in chosen]
@@ -205,9 +205,9 @@ def effect_of(
         active = nothing.copy()
         active[list(members)] = True
         noisy = (run(key, active).result() for key in keys)
-        far = np.array([l2_distance(result, clean) for result in noisy])
-        far[np.isnan(far)] = np.inf
-        return float(np.sqrt(np.mean(np.square(far))))
+        distances = np.array([l2_distance(result, clean) for result in noisy])
+        distances[np.isnan(distances)] = np.inf
+        return float(np.sqrt(np.mean(np.square(distances))))
 
     return effect
 
@@ -239,13 +239,13 @@ def _members(
     """Returns, for each part, the positions in `together` of the part's equations."""
     members = {}
     for part in parts:
-        here = [any(_belongs(x.path, x.scope, part) for x in s) for s in together]
-        if not any(here):
+        is_member = [any(_belongs(x.path, x.scope, part) for x in s) for s in together]
+        if not any(is_member):
             raise NoiseError(
                 f"parts: noise acts on nothing in {part!r}: expected the beginning of "
                 "a path that coverage lists, or a named scope"
             )
-        members[part] = frozenset(np.flatnonzero(here).tolist())
+        members[part] = frozenset(np.flatnonzero(is_member).tolist())
     return members
 
 

@@ -85,10 +85,10 @@ class _Turned(Evaluation):
         which = _hash(matrix, rank)
         if step.name in BASES:
             first = jnp.sum(which, dtype=np.uint32)
-            others = in_another_basis(step.name, results, first)
+            rotated = in_another_basis(step.name, results, first)
             results = [
                 jnp.where(self.other, x, y)
-                for x, y in zip(others, results, strict=True)
+                for x, y in zip(rotated, results, strict=True)
             ]
         for i, axes in axes_of_results.items():
             # Vectors that were not asked for are no results.
@@ -231,8 +231,8 @@ def _way(i: int, plain: Result, turned: Sequence[Result], has_basis: bool) -> _A
     x = plain[i]
     last = [tuple(range(-k, 0)) for k in range(x.ndim, 0, -1)]
     axes = [*last, *((-k,) for k in range(2, x.ndim + 1))]
-    several = [a for a in axes if math.prod(x.shape[k] for k in a) > 1]
-    ways = [_of_leaf(i, functools.partial(_along, axis=a)) for a in several]
+    candidates = [a for a in axes if math.prod(x.shape[k] for k in a) > 1]
+    ways = [_of_leaf(i, functools.partial(_along, axis=a)) for a in candidates]
     is_square = x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1
     ways += [_of_leaf(i, _as_form)] * is_square
     ways += [_of_leaf(i, _by_rows_and_columns)] * (x.ndim > 1)
@@ -330,16 +330,16 @@ def _in_order(x: np.ndarray, y: np.ndarray, axis: int | None) -> np.ndarray:
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return x
     if axis is None:
-        here, far = x[..., None, :], np.abs(x[..., :, None] - y[..., None, :])
+        here, costs = x[..., None, :], np.abs(x[..., :, None] - y[..., None, :])
     else:
         here, there = (np.moveaxis(z, axis, -1) for z in (x, y))
         inner = np.conj(np.swapaxes(here, -1, -2)) @ there
         sizes = (np.linalg.norm(z, axis=-2) for z in (here, there))
-        one, two = (np.where(size, size, 1) for size in sizes)
-        far = -np.abs(inner) / one[..., :, None] / two[..., None, :]
-    order = np.zeros(far.shape[:-1], int)
-    for index in np.ndindex(*far.shape[:-2]):
-        rows, columns = linear_sum_assignment(far[index])
+        x_norm, y_norm = (np.where(size, size, 1) for size in sizes)
+        costs = -np.abs(inner) / x_norm[..., :, None] / y_norm[..., None, :]
+    order = np.zeros(costs.shape[:-1], int)
+    for index in np.ndindex(*costs.shape[:-2]):
+        rows, columns = linear_sum_assignment(costs[index])
         order[(*index, columns)] = rows
     ordered = np.take_along_axis(here, order[..., None, :], -1)
     if axis is None:
@@ -375,5 +375,5 @@ def _by_rows_and_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _phases(inner: np.ndarray) -> np.ndarray:
     """Returns numbers of magnitude 1 with the same phases; 1 for zero and NaN."""
     size = np.abs(inner)
-    known = (size > 0) & np.isfinite(size)
-    return np.where(known, inner / np.where(known, size, 1), 1)
+    valid = (size > 0) & np.isfinite(size)
+    return np.where(valid, inner / np.where(valid, size, 1), 1)

@@ -119,28 +119,28 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
         True
     """
     here, there = _flat("params", params), _flat("reference", reference)
-    place = {name: i for i, name in enumerate(here)}
-    rest = (dict(here), dict(there))
-    pairs = weight_pairs.pairs_of(*rest, content=True)
-    for some in (blocks, sums):
-        pairs += some(*rest) + [(n, t, v, r) for t, n, r, v in some(*rest[::-1])]
-    pairs += weight_pairs.pairs_of(*rest, content=False)
+    index = {name: i for i, name in enumerate(here)}
+    sides = (dict(here), dict(there))
+    pairs = weight_pairs.pairs_of(*sides, content=True)
+    for take in (blocks, sums):
+        pairs += take(*sides) + [(n, t, v, r) for t, n, r, v in take(*sides[::-1])]
+    pairs += weight_pairs.pairs_of(*sides, content=False)
     # Only those that no weight was paired with.
     counters = tuple(
-        n for side in rest for n, x in side.items() if weight_pairs.is_counter(x)
+        n for side in sides for n, x in side.items() if weight_pairs.is_counter(x)
     )
     mine, yours = (
         tuple(n for n, x in side.items() if not weight_pairs.is_counter(x))
-        for side in rest
+        for side in sides
     )
-    others, turned = exchanged(
+    swaps, turned = exchanged(
         [p[:2] for p in pairs],
         [p[2].size for p in pairs],
         [p[2].ndim != p[3].ndim and 1 in (*p[2].shape, *p[3].shape) for p in pairs],
     )
     named = {
         i: pairs[j][1]
-        for i, j in others.items()
+        for i, j in swaps.items()
         if not weight_pairs.same_content(pairs[i][2], pairs[j][3])
     }
     judged = [
@@ -151,7 +151,7 @@ def compare_trees(params: PyTree, reference: PyTree) -> Trees:
     def position(pair: WeightPair) -> tuple[int, int, str]:
         # A block has its place by the name of the whole array.
         whole = pair.name.rpartition("[")[0]
-        return place.get(pair.name, place.get(whole, 0)), len(pair.name), pair.name
+        return index.get(pair.name, index.get(whole, 0)), len(pair.name), pair.name
 
     judged.sort(key=position)
     notes = [_EXCHANGED] if named else []
@@ -174,10 +174,10 @@ def _orders(pairs: Sequence[Found]) -> list[tuple[layouts.Layout, bool]]:
 
     Of the orders that give a pair its shape, more of the others may have another one.
     """
-    far = [weight_pairs.distances_of(v, r) for _, _, v, r in pairs]
+    by_pair = [weight_pairs.distances_of(v, r) for _, _, v, r in pairs]
     own: list[layouts.Layout | None] = []
     votes: Counter[layouts.Layout] = Counter()
-    for distances in far:
+    for distances in by_pair:
         nearest = min(distances, key=lambda fit: round(distances[fit], 6))
         # Among unequal weights the nearest order of axes means little.
         spread = max(distances.values()) - distances[nearest]
@@ -185,12 +185,12 @@ def _orders(pairs: Sequence[Found]) -> list[tuple[layouts.Layout, bool]]:
         own.append(nearest if is_clear else None)
         # Two weights that disagree accuse neither, but a shape that fits alone does.
         votes[nearest] += is_clear * (len(pairs) if len(distances) == 1 else 1)
-    found = []
-    for order, distances in zip(own, far, strict=True):
+    orders = []
+    for order, distances in zip(own, by_pair, strict=True):
         usual = max(distances, key=lambda fit: votes[fit])
         order = order or usual
-        found.append((order, votes[usual] > votes[order]))
-    return found
+        orders.append((order, votes[usual] > votes[order]))
+    return orders
 
 
 def _judged(
@@ -206,13 +206,13 @@ def _judged(
     wide, other = wide_leaves([v, moved])
     away = np.abs(subtract(wide, other))
     size = np.abs(np.where(np.isfinite(other), other, 0))
-    whole = all(x.dtype.kind in "biu" for x in (v, moved))
+    exact = all(x.dtype.kind in "biu" for x in (v, moved))
     rung, hint = "beyond", ""
-    if (v == moved).all() if whole else not away.any():
+    if (v == moved).all() if exact else not away.any():
         rung = "identical"
-    elif not whole and (away <= ULPS * np.fmin(size, np.abs(wide))).all():
+    elif not exact and (away <= ULPS * np.fmin(size, np.abs(wide))).all():
         rung = "rounding"
-    elif not (whole or np.iscomplexobj(wide) or np.iscomplexobj(other)):
+    elif not (exact or np.iscomplexobj(wide) or np.iscomplexobj(other)):
         for narrow, label in ((jnp.bfloat16, "bf16"), (np.float16, "fp16")):
             with np.errstate(over="ignore"):
                 rounded = [x.astype(narrow).astype(float) for x in (wide, other)]
@@ -231,10 +231,10 @@ def _judged(
         def explains(x: np.ndarray, part: tuple[slice, ...]) -> bool:
             mine, yours = x[part], other[part]
             # Most changes are refused by some of the numbers.
-            some = weight_pairs.spaced(mine.shape, weight_pairs.SAMPLE)
+            sample = weight_pairs.spaced(mine.shape, weight_pairs.SAMPLE)
             return all(
                 np.allclose(a, b, 1e-5, atol, True)
-                for a, b in ((mine[some], yours[some]), (mine, yours))
+                for a, b in ((mine[sample], yours[sample]), (mine, yours))
             )
 
         hint = array_hint(wide, other, explains) or fitted_hint(wide, other, explains)

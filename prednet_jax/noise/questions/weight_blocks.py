@@ -19,7 +19,7 @@ from prednet_jax.noise.questions.weight_pairs import Found, Weights
 
 def blocks(small: Weights, large: Weights) -> list[Found]:
     """Takes the weights that are a block of a larger one; the other blocks stay."""
-    found: list[Found] = []
+    pairs: list[Found] = []
     cuts: dict[str, list[_Cut]] = {}
 
     @functools.cache
@@ -40,13 +40,13 @@ def blocks(small: Weights, large: Weights) -> list[Found]:
             t, cut = min(
                 places, key=lambda x: weight_pairs.millionths(v, x[1].of(large[x[0]]))
             )
-            found.append((n, cut.label(t, large[t]), v, cut.of(large[t])))
+            pairs.append((n, cut.label(t, large[t]), v, cut.of(large[t])))
             cuts[t] = [*cuts.get(t, []), cut]
             del small[n]
-    for t, made in cuts.items():
+    for t, taken in cuts.items():
         r = large.pop(t)
-        large |= {cut.label(t, r): cut.of(r) for cut in _rest(r, made)}
-    return found
+        large |= {cut.label(t, r): cut.of(r) for cut in _rest(r, taken)}
+    return pairs
 
 
 def sums(whole: Weights, parts: Weights) -> list[Found]:
@@ -64,16 +64,16 @@ def sums(whole: Weights, parts: Weights) -> list[Found]:
                 alike.setdefault((r.size, *others), []).append(t)
     added = {
         f"({a} + {b})": (a, b)
-        for several in alike.values()
-        for a, b in itertools.combinations(several, 2)
+        for group in alike.values()
+        for a, b in itertools.combinations(group, 2)
     }
     sums = {name: parts[a] + parts[b] for name, (a, b) in added.items()}
-    found = weight_pairs.pairs_of(whole, sums, content=True) + blocks(whole, sums)
+    pairs = weight_pairs.pairs_of(whole, sums, content=True) + blocks(whole, sums)
     for name in added.keys() - sums.keys():
         for part in added[name]:
             parts.pop(part, None)
     parts |= {name: x for name, x in sums.items() if name not in added}
-    return found
+    return pairs
 
 
 class _Cut(NamedTuple):
@@ -97,19 +97,19 @@ class _Cut(NamedTuple):
 def _places(
     v: np.ndarray,
     r: np.ndarray,
-    made: Sequence[_Cut],
+    taken: Sequence[_Cut],
     rows_of: Callable[[int], np.ndarray],
 ) -> Iterator[_Cut]:
     """Yields the blocks of `r` that hold the numbers of `v`.
 
-    `made` are cuts that are taken, and `rows_of` returns the extremes of an axis' rows.
+    `taken` are the cuts so far; `rows_of` returns the extremes of the rows of an axis.
     """
     if weight_pairs.is_counter(v) and r.dtype.kind not in "iu":
         return
     for axis, length in enumerate(r.shape):
-        rows, rest = divmod(v.size * length, r.size)
+        rows, remainder = divmod(v.size * length, r.size)
         block = _Cut(axis, 0, rows)
-        if rest or rows == 0 or any(cut.axis != axis for cut in made):
+        if remainder or rows == 0 or any(cut.axis != axis for cut in taken):
             continue
         if not layouts.fitting(block.of(r), v.shape):
             continue
@@ -128,20 +128,20 @@ def _places(
             )
         for start in (np.flatnonzero(fits) * step).tolist():
             cut = _Cut(axis, start, start + rows)
-            free = all(cut.stop <= x.start or x.stop <= cut.start for x in made)
+            free = all(cut.stop <= x.start or x.stop <= cut.start for x in taken)
             if free and weight_pairs.same_content(v, cut.of(r)):
                 yield cut
 
 
-def _rest(r: np.ndarray, made: Sequence[_Cut]) -> Iterator[_Cut]:
+def _rest(r: np.ndarray, taken: Sequence[_Cut]) -> Iterator[_Cut]:
     """Yields the blocks of an array that are left, of one size if the others are."""
-    axis, length = made[0].axis, r.shape[made[0].axis]
-    sizes = {cut.stop - cut.start for cut in made}
-    whole = len(sizes) == 1 and not any(
-        x % min(sizes) for x in (length, *(cut.start for cut in made))
+    axis, length = taken[0].axis, r.shape[taken[0].axis]
+    sizes = {cut.stop - cut.start for cut in taken}
+    same_size = len(sizes) == 1 and not any(
+        x % min(sizes) for x in (length, *(cut.start for cut in taken))
     )
     start = 0
-    for stop in [*sorted(cut.start for cut in made), length]:
-        rows = min(sizes) if whole else max(1, stop - start)
+    for stop in [*sorted(cut.start for cut in taken), length]:
+        rows = min(sizes) if same_size else max(1, stop - start)
         yield from (_Cut(axis, i, i + rows) for i in range(start, stop, rows))
-        start = next((cut.stop for cut in made if cut.start == stop), length)
+        start = next((cut.stop for cut in taken if cut.start == stop), length)
