@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from prednet_jax.noise.questions.alignment import INPUT_PRIMITIVES, Pairs, Values
-from prednet_jax.noise.questions.comparison import Difference, Found
+from prednet_jax.noise.questions.comparison import AGREES, Difference, Found
 
 
 def with_causes(
@@ -42,6 +42,7 @@ def with_causes(
             listed.add((side, index))
             where = "here" if side else "in the recorded program"
             note = f"only {where}; it has the difference of {entry.path}"
+            note += f", and {AGREES}" * (entry.note == AGREES)
             numbers = entry.difference, entry.expected, entry.step
             cause = value.path, value.primitive, value.source
             entries.append(Difference(*cause, *numbers, note))

@@ -33,6 +33,8 @@ from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
 
 _STEP = "within a step of its type, but not what is computed of it"
+# The note of a value whose difference has no effect.
+AGREES = "what is computed of it agrees"
 # What `distance` returns for numbers above 1e18 that differ in their bits.
 _TINY = np.finfo(float).tiny
 _UNKNOWN = "numbers above 1e18 differ, by how much is not known"
@@ -138,7 +140,7 @@ class Comparison:
                 other = programs_differ and not alike
                 harmless = other or j in self.flipped or is_discrete(value)
                 if programs_differ or harmless:
-                    note = "what is computed of it agrees"
+                    note = AGREES
                 chosen = differing if harmless else faults
             when = over if over.any() else dist > 0
             numbers = dist, self._effects[j].expected, when

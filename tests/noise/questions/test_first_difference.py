@@ -416,6 +416,15 @@ def test_a_factor_that_another_line_makes_good_is_listed_with_a_note():
     }
 
 
+def test_the_line_that_makes_such_a_factor_has_the_note_too():
+    """The first line of the report was a product that another line makes good."""
+    w = W[:, :5]
+    recording = noise.record(lambda x: jnp.sin((x @ w).T * 2))(X)
+    report = compare(lambda x: jnp.sin(((x * 2) @ w).T), recording, X)
+    assert [found.primitive for found in report] == ["mul", "dot_general", "transpose"]
+    assert all("what is computed of it agrees" in found.note for found in report)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_factor_is_found_in_a_narrow_type(dtype):
     """Where noise is large, readers of a wrong value hardly differ beyond it."""
