@@ -626,6 +626,22 @@ def test_windows_that_cancel_have_the_error_of_their_terms():
         noise.assert_close(wrong, pooled(x) / 16, tolerance)
 
 
+def test_segments_that_cancel_have_the_error_of_their_terms():
+    """One of 200 sums was three times the tolerance off: no draw moved it."""
+    x = np.asarray(jax.random.normal(jax.random.key(7), (1000, 4)))
+    ids = np.asarray(jax.random.randint(jax.random.key(57), (1000,), 0, 50))
+
+    def summed(x, ids=ids):
+        return jax.ops.segment_sum(x, ids, 50)
+
+    tolerance = noise.tolerance(summed)(jax.random.key(107), x)
+    product = (np.arange(50)[:, None] == ids).astype("f4") @ x
+    for other in (product, summed(x[::-1], ids[::-1])):
+        noise.assert_close(np.asarray(other), summed(x), tolerance)
+    with pytest.raises(AssertionError):
+        noise.assert_close(summed(x[:-1], ids[:-1]), summed(x), tolerance)
+
+
 @pytest.mark.parametrize(
     ("seed", "part"), [(3, np.s_[4]), (3, np.s_[:, 3:5]), (4, np.s_[:, 1])]
 )
