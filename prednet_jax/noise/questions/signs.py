@@ -45,6 +45,8 @@ _STORES_REFLECTORS = {"geqrf": 0, "geqp3": 0, "hessenberg": -1}
 MOVED = 1e-2
 # More vectors are not brought into another order or basis: all pairs are compared.
 _MOST = 1000
+# Smaller components of a vector of length 1 are the rounding of zero.
+_NONE = 1e-12
 
 
 class _Turned(Evaluation):
@@ -368,8 +370,16 @@ def _by_rows_and_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     inner = np.conj(x) * y
     if not np.isfinite(inner).all():
         return x
-    rows, _, columns = np.linalg.svd(inner, full_matrices=False)
-    return x * _phases(rows[..., :1]) * _phases(columns[..., :1, :])
+    rows, columns = np.zeros_like(inner[..., :1]), np.zeros_like(inner[..., :1, :])
+    # Of blocks that have no rows and no columns in common, each has its own vectors.
+    for _ in range(min(inner.shape[-2:])):
+        if not inner.any():
+            break
+        u, _, v = np.linalg.svd(inner, full_matrices=False)
+        for signs, new in (rows, u[..., :1]), (columns, v[..., :1, :]):
+            np.copyto(signs, new, where=(signs == 0) & (np.abs(new) > _NONE))
+        inner = np.where((rows == 0) & (columns == 0), inner, 0)
+    return x * _phases(rows) * _phases(columns)
 
 
 def _phases(inner: np.ndarray) -> np.ndarray:

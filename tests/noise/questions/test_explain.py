@@ -336,6 +336,21 @@ def test_rows_and_columns_may_have_signs_of_two_matrices():
     assert noise.explain(turned, wrong, y, draws=2)(KEY, *args).rung == "beyond"
 
 
+def test_blocks_of_zeros_leave_signs_to_rows_and_columns():
+    """One negated element, and the absolute values of all, were identical."""
+
+    def turned(a, b):
+        q, r = jnp.linalg.qr(a)[0], jnp.linalg.qr(b)[0]
+        return jax.scipy.linalg.block_diag(q.T @ r, r.T @ jnp.triu(q))
+
+    args = noise_programs.normal(1, 3, 3), noise_programs.normal(2, 3, 3)
+    y, signs = turned(*args), np.float32([1, -1, 1, -1, -1, 1])
+    right = y * signs * signs[::-1, None]
+    assert noise.explain(turned, right, y, draws=2)(KEY, *args).rung == "identical"
+    for wrong in (y.at[0, 1].multiply(-1), jnp.abs(y)):
+        assert noise.explain(turned, wrong, y, draws=2)(KEY, *args).rung == "beyond"
+
+
 def test_a_matrix_and_its_rows_in_another_order_have_signs_of_their_own():
     def squares(x):
         u, v = jnp.linalg.eigh(x)[1], jnp.linalg.eigh(x[::-1, ::-1])[1]
