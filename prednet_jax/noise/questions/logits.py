@@ -152,25 +152,30 @@ def compare_logits(
         ratios = _ratios(logs[0], logs[1], chosen)
         with np.errstate(divide="ignore"):
             sizes = np.abs(np.log(ratios))
-        both = [jax.numpy.asarray(x, dtype) for x in _masked(pair, logs, axis)]
+        both = [jax.numpy.asarray(x, dtype) for x in pair]
+        never = _never(logs[0], logs[1], chosen, axis)
         return Logits(
             **{n: _measure(n, measures[n], [x[n] for x in noisy]) for n in MARGIN},
             mean=(float(ratios.mean()), float(ratios.min()), float(ratios.max())),
-            rung=_cause(call, both, axis, draws, key),
+            rung=_cause(call, both, never, axis, draws, key),
             worst=tuple(map(int, np.unravel_index(np.argmax(sizes), sizes.shape))),
         )
 
     return keyed(fn, compare)
 
 
-def _masked(
-    pair: Sequence[np.ndarray], logs: Sequence[np.ndarray], axis: int | None
-) -> Sequence[np.ndarray]:
-    """Returns two results with -inf where both probabilities are 0, as under a mask."""
-    if axis is None:
-        return pair
-    never = (np.exp(logs[0]) == 0) & (np.exp(logs[1]) == 0)
-    return [np.where(np.moveaxis(never, -1, axis), -np.inf, x) for x in pair]
+def _never(
+    x: np.ndarray, y: np.ndarray, tokens: np.ndarray | None, axis: int | None
+) -> np.ndarray:
+    """Returns what has the probability 0 in both results, as under a mask, bool.
+
+    The tokens whose ratio is measured are compared in any case.
+    """
+    if tokens is None or axis is None:
+        return np.zeros(x.shape, bool)
+    never = (np.exp(x) == 0) & (np.exp(y) == 0)
+    np.put_along_axis(never, tokens[..., None], False, -1)
+    return np.moveaxis(never, -1, axis)
 
 
 def _moved(
@@ -185,33 +190,42 @@ def _moved(
 
 
 def _cause(
-    call: BoundCall, pair: Sequence[Array], axis: int | None, draws: int, key: Array
+    call: BoundCall,
+    pair: Sequence[Array],
+    never: np.ndarray,
+    axis: int | None,
+    draws: int,
+    key: Array,
 ) -> str:
     """Returns the cause of the difference of two results, apart from shifts of rows.
 
-    The logits of a row have no mean here, which a temperature then multiplies.
+    The logits of a row have no mean here, which a temperature then multiplies. What is
+    `never` is -inf: the mean would have the rounding of a mask of -1e9.
     """
+
+    def masked(x: Array) -> Array:
+        return jax.numpy.where(never, -np.inf, x)
 
     def centred(x: Array) -> Array:
         # In a narrow type the mean here would have more noise than the logits.
         x = x.astype("float32") if x.dtype.itemsize < 4 else x
         if axis is None:
             return x
+        x = masked(x)
         possible = jax.numpy.isfinite(x)
         return x - jax.numpy.mean(x, axis, keepdims=True, where=possible)
 
-    def logits(*args: PyTree, **kwargs: PyTree) -> Array:
-        (x,) = jax.tree.leaves(call.fn(*args, **kwargs))
-        return centred(x)
+    def cause(change: Callable[[Array], Array]) -> str:
+        def logits(*args: PyTree, **kwargs: PyTree) -> Array:
+            (x,) = jax.tree.leaves(call.fn(*args, **kwargs))
+            return change(x)
 
-    rungs = []
+        explained = explain(logits, *map(change, pair), draws=draws)
+        return explained(key, *call.args, **call.kwargs).leaves[0].rung
+
+    rung = cause(centred)
     # Where the rows are centred, a rounded result is no longer one.
-    for fn, change in ((logits, centred), (call.fn, lambda x: x)):
-        explained = explain(fn, *map(change, pair), draws=draws)
-        rungs.append(explained(key, *call.args, **call.kwargs).leaves[0].rung)
-        if rungs[-1] != "beyond":
-            break
-    return rungs[-1]
+    return cause(masked) if rung == "beyond" else rung
 
 
 def _checked(name: str, result: PyTree, axis: int | None) -> np.ndarray:

@@ -239,6 +239,24 @@ def test_a_mask_of_large_numbers_is_one_of_minus_infinity():
     assert noise.compare_logits(logits, a, b * 1.01)(KEY, W, X).rung == "beyond"
 
 
+@pytest.mark.parametrize("mask", [-1e9, -np.inf])
+def test_a_mask_in_the_function_hides_no_difference(mask):
+    """The mean of a row with -1e9 was rounded to 64, so all causes were `rounding`."""
+
+    def masked(w, x):
+        return {"logits": logits(w, x).at[..., 3].set(np.float32(mask))}
+
+    a = masked(W, X)
+    hotter = {"logits": a["logits"] * np.float32(1.1)}
+    assert noise.compare_logits(masked, hotter, a)(KEY, W, X).rung == "beyond"
+    tokens = np.zeros(X.shape[:-1], int)
+    # What is measured is compared, even if its probability is 0.
+    a, b = (PLAIN.copy() for _ in range(2))
+    a[..., 0], b[..., 0] = -900, -1000
+    report = noise.compare_logits(logits, a, b, tokens=tokens)(KEY, W, X)
+    assert report.rung == "beyond"
+
+
 def test_a_small_divergence_in_float64_is_beyond():
     """Everything below 1e-12 counted as rounding."""
     with jax.enable_x64(True):
