@@ -112,12 +112,12 @@ class Explanation(NamedTuple):
         columns = [*RANDOM, *FORMAT_RUNGS, *[CASTS] * casts]
         head = ["", "cause", "relative", *columns, "ulps of a", "of b", "closer", ""]
         rows = []
-        for one in self.leaves:
-            numbers = one.relative, *map(one.ratios.get, columns)
-            others = ", ".join(name for name in one.plausible if name != one.rung)
-            words = joined(f"or {others}" * bool(others), one.reason)
-            ulps = one.ulps or (None, None)
-            rows.append([one.path, one.rung, *numbers, *ulps, one.closer, words])
+        for leaf in self.leaves:
+            numbers = leaf.relative, *map(leaf.ratios.get, columns)
+            others = ", ".join(name for name in leaf.plausible if name != leaf.rung)
+            words = joined(f"or {others}" * bool(others), leaf.reason)
+            ulps = leaf.ulps or (None, None)
+            rows.append([leaf.path, leaf.rung, *numbers, *ulps, leaf.closer, words])
         lines = [
             *format_table(head, rows, "<<" + ">" * (len(head) - 4) + "<<"),
             f"columns {columns[0]} to {columns[-1]}: the difference, divided by the "
@@ -193,12 +193,12 @@ def classify(
         ObservedLeaf(reference, leaf, i, x, y)
         for i, (leaf, x, y) in enumerate(zip(described, *pair, strict=True))
     ]
-    leaves = _of_one_program([_classify_leaf(one) for one in observed], observed)
-    for i, one in enumerate(leaves):
+    leaves = _of_one_program([_classify_leaf(leaf) for leaf in observed], observed)
+    for i, leaf in enumerate(leaves):
         if truth is not None:
-            one = _add_float64(one, observed[i], truth.values[i], truth.errors[i])
+            leaf = _add_float64(leaf, observed[i], truth.values[i], truth.errors[i])
         free = reference.signs.notes.get(i, "")
-        leaves[i] = one._replace(reason=joined(one.reason, free))
+        leaves[i] = leaf._replace(reason=joined(leaf.reason, free))
     rung, *columns = (
         rebuilt(reference.tree, [getattr(leaf, name) for leaf in leaves])
         for name in ("rung", "closer", "error_a", "error_b")
@@ -225,7 +225,7 @@ def summarize_change(reference: NoiseReference, a: PyTree, b: PyTree) -> Change:
     if all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs):
         return Change(True, 0.0, "identical")
     leaves = classify(reference, a, b).leaves
-    sizes = [math.inf if one.relative is None else one.relative for one in leaves]
+    sizes = [math.inf if x.relative is None else x.relative for x in leaves]
     difference = max(sizes) if math.isfinite(max(sizes)) else None
     return Change(False, difference, max((x.rung for x in leaves), key=RUNGS.index))
 
@@ -238,17 +238,17 @@ def _classify_leaf(observed: ObservedLeaf) -> ExplainedLeaf:
         count = f"{np.count_nonzero(broken)} of {broken.size} elements"
         alone = f"{least} alone does that in runs here" if least != "beyond" else ""
         note = joined(f"NaN or infinite in one of the two alone: {count}", alone)
-    far, size = rms(observed.difference), rms(observed.value)
+    difference, size = rms(observed.difference), rms(observed.value)
     causes, reason = [least], ""
-    if far and least != "beyond":
+    if difference and least != "beyond":
         causes, reason = _causes(observed)
     first = max(causes[0], least, key=RUNGS.index)
     plausible = tuple(dict.fromkeys((first, *causes[1:])))
-    relative = far / size if size else 0.0
+    relative = difference / size if size else 0.0
     return ExplainedLeaf(
         observed.leaf.path,
         first,
-        difference=None if broken.any() else far,
+        difference=None if broken.any() else difference,
         relative=None if broken.any() else relative,
         ratios=observed.ratios,
         plausible=plausible,
@@ -265,19 +265,19 @@ def _of_one_program(
     may look like one in some of them, above all in leaves of few numbers. A format of
     some operands may leave no leaf `beyond`.
     """
-    beyond = [i for i, one in enumerate(leaves) if one.rung == "beyond"]
+    beyond = [i for i, leaf in enumerate(leaves) if leaf.rung == "beyond"]
     for name in FORMAT_RUNGS:
         alike = [
             i
-            for i, one in enumerate(leaves)
-            if name in one.plausible and name != observed[i].stored
+            for i, leaf in enumerate(leaves)
+            if name in leaf.plausible and name != observed[i].stored
         ]
-        others = [i for i in beyond if alike and observed[i].excludes(name)]
+        excluding = [i for i in beyond if alike and observed[i].excludes(name)]
         # Rounding some operands moves all leaves, so one that it cannot move is enough.
         partial = all(observed[i].is_partial(name) for i in alike)
-        if len(others) < (1 if partial else len(alike)):
+        if len(excluding) < (1 if partial else len(alike)):
             continue
-        paths = shortened([leaves[i].path for i in others], 3)
+        paths = shortened([leaves[i].path for i in excluding], 3)
         for i in alike:
             causes = [x for x in leaves[i].plausible if x != name] or ["beyond"]
             why = joined(leaves[i].reason, f"like {name}, which cannot explain {paths}")
@@ -288,33 +288,33 @@ def _of_one_program(
 
 
 def _add_float64(
-    one: ExplainedLeaf, observed: ObservedLeaf, truth: np.ndarray, error: float
+    leaf: ExplainedLeaf, observed: ObservedLeaf, truth: np.ndarray, error: float
 ) -> ExplainedLeaf:
     """Adds the distances of a leaf's two values from the value in float64.
 
     `error` is the error of the value in float64, RMS.
     """
     size = rms(truth[np.isfinite(truth)]) or 1.0
-    far = [rms(subtract(value, truth)) for value in observed.pair]
-    far = [d if math.isfinite(d) else math.inf for d in far]
-    closer, notes = "neither", [one.reason]
-    if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(far):
-        if one.rung != "identical":
+    errors = [rms(subtract(value, truth)) for value in observed.pair]
+    errors = [d if math.isfinite(d) else math.inf for d in errors]
+    closer, notes = "neither", [leaf.reason]
+    if not math.isfinite(error) or error > FLOAT64_ERROR_LIMIT * max(errors):
+        if leaf.rung != "identical":
             own = format_cell(error / size)
             notes.append(f"float64 is no better, it errs by {own} itself")
-    elif max(far) >= CLOSER_FACTOR * min(far) < math.inf and max(far) > 0:
-        closer = "a" if far[0] < far[1] else "b"
+    elif max(errors) >= CLOSER_FACTOR * min(errors) < math.inf and max(errors) > 0:
+        closer = "a" if errors[0] < errors[1] else "b"
     # JSON has no infinite numbers.
-    first, second = (d / size if math.isfinite(d) else None for d in far)
+    first, second = (d / size if math.isfinite(d) else None for d in errors)
     ulps, epsilon = None, observed.leaf.epsilon
     if first is not None and second is not None:
         if epsilon:
             ulps = first / epsilon, second / epsilon
-        known = _known_distances(observed, truth)
-        if all(min(far) > OTHER_FUNCTION * distance for distance in known):
-            away = f"{min(far) / size:.2g} (relative) from the function's result"
+        expected = _known_distances(observed, truth)
+        if all(min(errors) > OTHER_FUNCTION * distance for distance in expected):
+            away = f"{min(errors) / size:.2g} (relative) from the function's result"
             notes.append(f"a and b are both {away}: other function or arguments?")
-    return one._replace(
+    return leaf._replace(
         closer=closer, error_a=first, error_b=second, ulps=ulps, reason=joined(*notes)
     )
 
@@ -405,10 +405,10 @@ def _between(ratios: Mapping[str, float | None]) -> str:
 def _nearest(now: np.ndarray, noises: list[NoiseSamples], is_plain: bool) -> str:
     chosen = [c.single if is_plain else c.pairs for c in noises]
     chosen = [x if len(x) else c.samples for x, c in zip(chosen, noises, strict=True)]
-    here, *points = (
+    point, *points = (
         np.column_stack([np.log10(x[:, 0]), x[:, 2]]) for x in (now[None], *chosen)
     )
     # One scale for all noises, or the widest would draw everything to itself.
     spread = np.sqrt(np.mean([p.var(0) for p in points], axis=0)) + 0.05
-    far = [float(np.sum(((here[0] - p.mean(0)) / spread) ** 2)) for p in points]
-    return noises[int(np.argmin(far))].rung
+    distances = [float(np.sum(((point[0] - p.mean(0)) / spread) ** 2)) for p in points]
+    return noises[int(np.argmin(distances))].rung

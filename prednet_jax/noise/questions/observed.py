@@ -79,12 +79,12 @@ class ObservedLeaf:
         self.effects = {n: self._known(e[i]) for n, e in reference.effects.items()}
         typical = {n: float(np.median(v)) for n, v in reference.sizes(i).items() if v}
         typical |= {name: rms(effect) for name, effect in self.effects.items()}
-        far = rms(self.difference)
+        size = rms(self.difference)
         # A format that overflows here makes no difference to compare with.
-        known = {name: far / x for name, x in typical.items() if 0 < x < math.inf}
-        self.ratios = {n: known.get(n) for n in (*RANDOM, CASTS, *FORMAT_RUNGS)}
+        by_name = {name: size / x for name, x in typical.items() if 0 < x < math.inf}
+        self.ratios = {n: by_name.get(n) for n in (*RANDOM, CASTS, *FORMAT_RUNGS)}
         low, high = FORMAT_RATIO_RANGE
-        ratios = {name: known.get(name, 0.0) for name in self.effects}
+        ratios = {name: by_name.get(name, 0.0) for name in self.effects}
         self.sized = {name: r for name, r in ratios.items() if low <= r <= high}
         # Elements, or weights behind them if there are fewer.
         self.weights = min(difference.size, reference.weights)
@@ -105,17 +105,17 @@ class ObservedLeaf:
             return False
         is_lost = ~np.isfinite(plain)
         for x in self.pair:
-            known = self.broken & np.isfinite(x)
-            far = np.where(known & ~is_lost, subtract(x, plain), 0)
-            if noise.outside(far, RATIO_LIMIT, reference.flips).number:
+            finite = self.broken & np.isfinite(x)
+            gap = np.where(finite & ~is_lost, subtract(x, plain), 0)
+            if noise.outside(gap, RATIO_LIMIT, reference.flips).number:
                 return False
-            if not np.any(known & is_lost):
+            if not np.any(finite & is_lost):
                 continue
             if name != CASTS:
                 return False
-            wide = reference.uncast[self.i][known & is_lost]
-            far = np.abs(subtract(x[known & is_lost], wide))
-            if not np.all(far <= REPEATED * np.abs(wide)):
+            wide = reference.uncast[self.i][finite & is_lost]
+            gap = np.abs(subtract(x[finite & is_lost], wide))
+            if not np.all(gap <= REPEATED * np.abs(wide)):
                 return False
         return True
 
@@ -138,8 +138,8 @@ class ObservedLeaf:
         parts of a complex number. The other result differs by noise.
         """
         plain, flips = self.reference.plain[0][self.i], self.reference.flips
-        far = [subtract(x, plain) for x in self.pair]
-        near = [self.noise.outside(x, RATIO_LIMIT, flips).number == 0 for x in far]
+        gaps = [subtract(x, plain) for x in self.pair]
+        near = [self.noise.outside(x, RATIO_LIMIT, flips).number == 0 for x in gaps]
         limit = RATIO_LIMIT * self.noise.limits()
         plain, *pair = (np.stack([x.real, x.imag]) for x in (plain, *self.pair))
         for kind, name in NARROW.items():
@@ -194,24 +194,24 @@ class ObservedLeaf:
             return whole, 0.0, seen
         parts = list(map(self._known, self.reference.parts(name, self.i)))
         compared = self._compared()
-        some = _adding_up(self.difference[compared], [x[compared] for x in parts])
-        if not some:
+        subset = _adding_up(self.difference[compared], [x[compared] for x in parts])
+        if not subset:
             return whole, 0.0, seen
-        part, least, chance = self._of_operands(name, some)
+        part, least, chance = self._of_operands(name, subset)
         for i in range(len(parts)) if part >= SHARE else ():
             # The effect of several is not the sum of their effects.
-            other = sorted({*some} ^ {i})
+            other = sorted({*subset} ^ {i})
             if part < alike and (better := self._of_operands(name, other))[0] > part:
-                some, (part, least, chance) = other, better
+                subset, (part, least, chance) = other, better
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)
         counts = part >= least and found_by_luck < LUCK
         return whole, part if counts else 0.0, max(seen, part)
 
-    def _of_operands(self, name: str, some: list[int]) -> tuple[float, float, float]:
+    def _of_operands(self, name: str, subset: list[int]) -> tuple[float, float, float]:
         """Returns `_fit` of a format in some operands."""
-        return self._fit(self._known(self.reference.together(name, some, self.i)))
+        return self._fit(self._known(self.reference.together(name, subset, self.i)))
 
     def _is_exact(self, name: str, share: float) -> bool:
         """Returns whether a difference is a format's effect, apart from noise."""
@@ -234,16 +234,16 @@ class ObservedLeaf:
         """
         compared, moved = self._compared(), self._differs(effect)
         few = self._differs(self.difference).sum() < SHARE * moved.sum()
-        far, effect = self.difference[compared], effect[compared]
+        delta, effect = self.difference[compared], effect[compared]
         if few or not np.isfinite(effect).all():
             return 0.0, 1.0, 1.0
-        rest = min(_square(x) for x in (far - effect, far + effect))
+        rest = min(_square(x) for x in (delta - effect, delta + effect))
         noises = self.reference.noises[self.i]
         deviations = (x[compared] for n in noises for x in n.deviations)
         cosines = [_cosine(x.astype(effect.dtype), effect) for x in deviations]
-        chance = max(rms(np.array(cosines)), 1 / math.sqrt(far.size))
+        chance = max(rms(np.array(cosines)), 1 / math.sqrt(delta.size))
         least = (CHANCE * max(chance, 1 / math.sqrt(self.weights))) ** 2
-        share = max(0.0, 1 - rest / _square(far))
+        share = max(0.0, 1 - rest / _square(delta))
         return share, min(max(SHARE, least), 1 - REPEATED**2), chance
 
     def _compared(self) -> np.ndarray:
@@ -268,19 +268,19 @@ class ObservedLeaf:
         a factor too, but only a factor leaves nothing but noise.
         """
         differs = self._differs(self.difference)
-        far, value = self.difference[differs], self.value[differs]
-        if _cosine(far, value) <= FACTOR:
+        delta, value = self.difference[differs], self.value[differs]
+        if _cosine(delta, value) <= FACTOR:
             return False
         rest = np.zeros_like(self.difference)
-        rest[differs] = far - value * np.vdot(value, far) / np.vdot(value, value)
+        rest[differs] = delta - value * np.vdot(value, delta) / np.vdot(value, value)
         is_exact = differs.sum() > 1 and not self.noise.outside(rest, 1, False).number
         return bool(is_exact) or _cosine(effect[differs], value) < FACTOR
 
     def repeats(self, name: str) -> bool:
         """Returns whether the difference is a format's effect, or its opposite."""
         effect = self.effects[name]
-        far = [rms(subtract(self.difference, x)) for x in (effect, -effect)]
-        return min(far) <= REPEATED * rms(effect)
+        gaps = [rms(subtract(self.difference, x)) for x in (effect, -effect)]
+        return min(gaps) <= REPEATED * rms(effect)
 
     def is_within(self, name: str) -> bool:
         """Returns whether each element differs by no more than a format's effect."""
@@ -294,9 +294,9 @@ def _has_digits(x: np.ndarray) -> bool:
     Numbers such as 3 and 0.25 are in all formats. The binary digits of the others are
     counted, from the third digit of each.
     """
-    some = np.unique(np.abs(x[np.isfinite(x) & (x != 0)]).astype(float))
-    whole = np.ldexp(np.frexp(some)[0], 24).astype(int)
-    digits = 24 - np.log2(whole & -whole)
+    sizes = np.unique(np.abs(x[np.isfinite(x) & (x != 0)]).astype(float))
+    mantissas = np.ldexp(np.frexp(sizes)[0], 24).astype(int)
+    digits = 24 - np.log2(mantissas & -mantissas)
     return np.maximum(digits - 2, 0).sum() >= DIGITS
 
 
@@ -309,18 +309,18 @@ def _adding_up(difference: np.ndarray, effects: list[np.ndarray]) -> list[int]:
     best: list[int] = []
     least = _square(difference)
     for sign in 1, -1:
-        rest, some = sign * difference, []
-        left = [i for i, x in enumerate(effects) if np.isfinite(x).all()]
-        while left:
-            rests = [rest - effects[i] for i in left]
-            sizes = list(map(_square, rests))
+        remainder, chosen = sign * difference, []
+        candidates = [i for i, x in enumerate(effects) if np.isfinite(x).all()]
+        while candidates:
+            remainders = [remainder - effects[i] for i in candidates]
+            sizes = list(map(_square, remainders))
             first = int(np.argmin(sizes))
-            if sizes[first] >= _square(rest):
+            if sizes[first] >= _square(remainder):
                 break
-            rest = rests[first]
-            some.append(left.pop(first))
-        if _square(rest) < least:
-            best, least = some, _square(rest)
+            remainder = remainders[first]
+            chosen.append(candidates.pop(first))
+        if _square(remainder) < least:
+            best, least = chosen, _square(remainder)
     return best
 
 

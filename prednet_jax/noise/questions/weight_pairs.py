@@ -28,13 +28,13 @@ def pairs_of(here: Weights, there: Weights, *, content: bool) -> list[Found]:
     With `content` they have the same numbers, and names decide between equally near
     arrays only: the scales of all normalisations, for instance, are nearly 1.
     """
-    far = _of_same_content(here, there) if content else _of_fitting_shape(here, there)
-    costs = {pair: x - similarity(*pair) for pair, x in far.items()}
-    found = []
+    gaps = _of_same_content(here, there) if content else _of_fitting_shape(here, there)
+    costs = {pair: x - similarity(*pair) for pair, x in gaps.items()}
+    pairs = []
     for n, t in sorted(costs, key=lambda pair: costs[pair]):
         if n in here and t in there:
-            found.append((n, t, here.pop(n), there.pop(t)))
-    return found
+            pairs.append((n, t, here.pop(n), there.pop(t)))
+    return pairs
 
 
 _Distances = dict[tuple[str, str], float]
@@ -54,9 +54,9 @@ def _of_same_content(here: Weights, there: Weights) -> _Distances:
         return millionths(v, r) if same_content(v, r) else None
 
     return {
-        (n, t): far
+        (n, t): gap
         for n, t in _candidates(here, there)
-        if (far := distance(same[0][n], same[1][t])) is not None
+        if (gap := distance(same[0][n], same[1][t])) is not None
     }
 
 
@@ -65,27 +65,27 @@ def _of_fitting_shape(here: Weights, there: Weights) -> _Distances:
 
     All weights of a shape are compared at once, since each is with all of its size.
     """
-    found: _Distances = {}
+    distances: _Distances = {}
     groups = map(_by_shape, (here, there))
     for (shape, ours), (_, theirs) in itertools.product(*(g.items() for g in groups)):
-        some, far = spaced(shape, SAMPLE), np.ones((len(ours), len(theirs)))
+        sample, nearest = spaced(shape, SAMPLE), np.ones((len(ours), len(theirs)))
         fits = layouts.fitting(there[theirs[0]], shape)
         for fit in fits:
-            arranged = [fit.arrange(there[t], shape)[some] for t in theirs]
-            distances = layouts.distances([here[n][some] for n in ours], arranged)
-            far = np.minimum(far, distances)
+            arranged = [fit.arrange(there[t], shape)[sample] for t in theirs]
+            compared = layouts.distances([here[n][sample] for n in ours], arranged)
+            nearest = np.minimum(nearest, compared)
         if fits:
             pairs = itertools.product(ours, theirs)
-            found |= dict(zip(pairs, far.ravel().tolist(), strict=True))
-    return found
+            distances |= dict(zip(pairs, nearest.ravel().tolist(), strict=True))
+    return distances
 
 
 def _by_shape(weights: Weights) -> dict[tuple[int, ...], list[str]]:
     """Returns the names of the weights of each shape."""
-    found: dict[tuple[int, ...], list[str]] = {}
+    names_of: dict[tuple[int, ...], list[str]] = {}
     for name, x in weights.items():
-        found.setdefault(x.shape, []).append(name)
-    return found
+        names_of.setdefault(x.shape, []).append(name)
+    return names_of
 
 
 def _candidates(here: Weights, there: Weights) -> Iterator[tuple[str, str]]:
@@ -132,8 +132,8 @@ def least_of(x: np.ndarray, axis: int | None = None) -> np.ndarray:
 
     With `axis` each row of this axis has its own.
     """
-    sizes, known = np.abs(x), np.isfinite(x)
-    return CONTENT**2 * np.max(sizes, axis, initial=0, where=known, keepdims=True)
+    sizes, finite = np.abs(x), np.isfinite(x)
+    return CONTENT**2 * np.max(sizes, axis, initial=0, where=finite, keepdims=True)
 
 
 def is_counter(x: np.ndarray) -> bool:
@@ -145,8 +145,8 @@ def extremes_of(x: np.ndarray, axis: int | None = None) -> np.ndarray:
     """Returns the largest and the smallest number, or those of each row of an axis."""
     (wide,) = wide_leaves([x])
     real = np.abs(wide) if np.iscomplexobj(wide) else wide
-    others = tuple(i for i in range(x.ndim) if i != axis)
-    return np.stack([f.reduce(real, others) for f in EXTREMES])
+    axes = tuple(i for i in range(x.ndim) if i != axis)
+    return np.stack([f.reduce(real, axes) for f in EXTREMES])
 
 
 def similarity(a: str, b: str) -> float:
