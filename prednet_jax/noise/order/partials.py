@@ -9,6 +9,7 @@ piece.
 Under NaN or infinite operands the result is not finite, but may be NaN for infinity.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -20,6 +21,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise.order import permutations
 from prednet_jax.noise.order.permutations import piece_count, widened
+from prednet_jax.noise.rounding import error_free
 from prednet_jax.noise.specs import MAX_PARTIALS, ReductionOrder
 from prednet_jax.noise.types import Aval, Params
 
@@ -30,6 +32,8 @@ Coin = Callable[[Sequence[int]], Array]
 # The most terms of a window whose loss in a chain of additions is computed: each is a
 # slice in the program.
 WINDOW_TERMS = 64
+# The same of updates that are scattered: each is a step of a loop.
+SCATTERED_TERMS = 4096
 # The start and the end of a piece, for each axis that is cut.
 Piece = Sequence[tuple[int, int]]
 
@@ -59,7 +63,8 @@ class Cut(NamedTuple):
             `split` and the drawn order are used.
         lost: a function of `error_free.run_time_zero`, a `Coin` and the operands that
             returns what is lost where all terms are added one after another, from the
-            first term on or from the last. Defaults to None: not known.
+            first term on, from the last, or in a drawn order (of scattered updates).
+            Defaults to None: not known.
     """
 
     pieces: int
@@ -275,7 +280,8 @@ def cut_scatter_add(
         return LeftAlone("one update at most for a cell", harmless=True)
     axis = max(free, key=lambda d: indices.shape[d])
     n = piece_count(spec, indices.shape[axis])
-    if spec.chain == "terms":
+    is_short = count <= SCATTERED_TERMS
+    if spec.chain == "terms" and not is_short:
         # Three pieces of a few terms often add to one number in every order.
         n = min(spec.partials, indices.shape[axis])
 
@@ -298,7 +304,56 @@ def cut_scatter_add(
         ]
         return lax.convert_element_type(x, kept), parts
 
-    return Cut(n, split, indices.shape[axis])
+    def lost(zero: Array, coin: Coin, x: Array, index: Array, update: Array) -> Array:
+        # A cell may have few terms, all in one piece, so that any order is drawn.
+        powers = 2 ** np.arange(24, dtype=np.int32)[:, None]
+        drawn = jnp.sum(jnp.where(coin((24, count)), powers, np.int32(0)), 0)
+        order, sizes = jnp.argsort(drawn), [index.shape[d] for d in free]
+        mode = params["mode"]
+        add = functools.partial(lax.scatter_add, dimension_numbers=numbers, mode=mode)
+
+        def slice_of(x: Array, axes: Sequence[int], at: Sequence[Array]) -> Array:
+            starts = dict(zip(axes, at, strict=True))
+            return lax.dynamic_slice(
+                x,
+                [starts.get(d, np.int32(0)) for d in range(x.ndim)],
+                [1 if d in axes else size for d, size in enumerate(x.shape)],
+            )
+
+        def add_one(i: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            sums, errors = state
+            at = jnp.unravel_index(order[i], sizes)
+            cells = slice_of(index, free, at)
+            term = slice_of(update, [scattered[d] for d in free], at)
+            term = error_free.guard(widen(term), zero)
+            before = lax.gather(sums, cells, *_gathering(numbers, term), mode=mode)
+            error = error_free.two_sum(error_free.guard(before, zero), term)[1]
+            return add(sums, cells, term), add(errors, cells, -error)
+
+        start = widen(x)
+        state = start, jnp.zeros_like(start)
+        return lax.fori_loop(np.int32(0), np.int32(count), add_one, state)[1]
+
+    return Cut(n, split, indices.shape[axis], lost=lost if is_short else None)
+
+
+def _gathering(
+    numbers: lax.ScatterDimensionNumbers, update: Array
+) -> tuple[lax.GatherDimensionNumbers, list[int]]:
+    """Returns the dimension numbers and sizes that gather what a scatter would change.
+
+    The result has the shape of the update.
+    """
+    single = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    window = [update.shape[d] for d in numbers.update_window_dims]
+    rank, sizes = len(single) + len(window), iter(window)
+    return lax.GatherDimensionNumbers(
+        offset_dims=tuple(numbers.update_window_dims),
+        collapsed_slice_dims=tuple(numbers.inserted_window_dims),
+        start_index_map=tuple(numbers.scatter_dims_to_operand_dims),
+        operand_batching_dims=tuple(numbers.operand_batching_dims),
+        start_indices_batching_dims=tuple(numbers.scatter_indices_batching_dims),
+    ), [1 if d in single else next(sizes) for d in range(rank)]
 
 
 def cut_select_and_scatter_add(
