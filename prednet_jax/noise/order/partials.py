@@ -32,8 +32,9 @@ Coin = Callable[[Sequence[int]], Array]
 # The most terms of a window whose loss in a chain of additions is computed: each is a
 # slice in the program.
 WINDOW_TERMS = 64
-# The same of updates that are scattered: each is a step of a loop.
-SCATTERED_TERMS = 4096
+# The same of updates that are scattered, times the cells (at least `SCATTER_STEP`).
+# Each update is a step of a loop, which copies all cells.
+SCATTER_WORK, SCATTER_STEP = 2**23, 1024
 # The start and the end of a piece, for each axis that is cut.
 Piece = Sequence[tuple[int, int]]
 
@@ -280,7 +281,7 @@ def cut_scatter_add(
         return LeftAlone("one update at most for a cell", harmless=True)
     axis = max(free, key=lambda d: indices.shape[d])
     n = piece_count(spec, indices.shape[axis])
-    is_short = count <= SCATTERED_TERMS
+    is_short = count * max(math.prod(operand.shape), SCATTER_STEP) <= SCATTER_WORK
     if spec.chain == "terms" and not is_short:
         # Three pieces of a few terms often add to one number in every order.
         n = min(spec.partials, indices.shape[axis])
