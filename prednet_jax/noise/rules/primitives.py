@@ -17,7 +17,7 @@ from types import MappingProxyType
 from jax import numpy as jnp
 
 from prednet_jax.noise import compat
-from prednet_jax.noise.order import collectives, partials, products
+from prednet_jax.noise.order import collectives, partials, products, scatters
 from prednet_jax.noise.order.partials import Cut, LeftAlone
 from prednet_jax.noise.rounding import whole
 from prednet_jax.noise.rules import control_flow, registry
@@ -33,8 +33,8 @@ CUTS: Mapping[str, Callable[..., Cut | LeftAlone]] = MappingProxyType(
         "reduce_sum": partials.cut_sum,
         "reduce_window_sum": partials.cut_window,
         "cumsum": partials.cut_cumsum,
-        "scatter-add": partials.cut_scatter_add,
-        "select_and_scatter_add": partials.cut_select_and_scatter_add,
+        "scatter-add": scatters.cut_scatter_add,
+        "select_and_scatter_add": scatters.cut_select_and_scatter_add,
         "psum": collectives.cut_collective,
         "psum_invariant": collectives.cut_collective,
         "reduce_scatter": collectives.cut_collective,

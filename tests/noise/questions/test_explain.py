@@ -654,6 +654,22 @@ SCATTERS = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_scattered_sums_take_indices_of_every_type_in_64_bits(dtype):
+    with jax.enable_x64(True):
+        x = np.random.default_rng(0).normal(size=(60, 2))
+        ids = np.arange(60).astype(dtype) % 7
+
+        def summed(x, ids):
+            return jax.ops.segment_sum(x, ids, 7)
+
+        tolerance = noise.tolerance(summed)(KEY, x, ids)
+        result = summed(x, ids)
+        noise.assert_close(summed(x[::-1], ids[::-1]), result, tolerance)
+        with pytest.raises(AssertionError):
+            noise.assert_close(result * (1 + 1e-12), result, tolerance)
+
+
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scattered_sums_that_cancel_have_the_error_of_their_terms(name):
     """A sum of a few terms that cancel did not move in any draw."""
