@@ -108,16 +108,19 @@ def digest(x: Array) -> list[Array]:
     )
 
 
-def summary(x: Array, count: int) -> list[Array]:
+def summary(x: Array, count: int, of_complex: bool = False) -> list[Array]:
     """Returns the `digest` of an array that is not empty, and a sample of its elements.
 
-    Unbounded elements of the sample are 0.
+    Of complex numbers, whose parts are the last axis, it also returns the other part of
+    each element of the sample. Unbounded elements are 0.
     """
     positions = sampled_positions(x.size, count)
-    return [*digest(x), _tame(_wide(jnp.ravel(x)[positions]))]
+    sampled = [positions, positions ^ 1] if of_complex else [positions]
+    return [*digest(x), *(_tame(_wide(jnp.ravel(x)[at])) for at in sampled)]
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def summaries(x: Array, count: int) -> list[Array]:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def summaries(x: Array, count: int, of_complex: bool = False) -> list[Array]:
     """Returns the `summary` of each row of an array."""
-    return jax.vmap(functools.partial(summary, count=count))(x)
+    of_row = functools.partial(summary, count=count, of_complex=of_complex)
+    return jax.vmap(of_row)(x)

@@ -69,6 +69,7 @@ class NoiseEffect:
         norms: Any = None,
         largest: Any = None,
         sample: np.ndarray | None = None,
+        others: np.ndarray | None = None,
     ) -> None:
         """Prepares for runs under noise.
 
@@ -79,6 +80,7 @@ class NoiseEffect:
             norms: Euclidean norms [n]. Defaults to the norms of `values`.
             largest: the largest magnitudes [n]. Defaults to the ones of `values`.
             sample: [n, k], some elements, if `values` are sums with random signs.
+            others: of complex numbers, the other part of each element.
         """
         if norms is None:
             norms = np.linalg.norm(values, axis=1)
@@ -89,7 +91,8 @@ class NoiseEffect:
         if sample is not None:
             # Sums of many elements have errors of the size of the whole value.
             apart = [np.broadcast_to(norms[:, None], values.shape), sample]
-        self._elements = [ElementNoise(x, epsilon) for x in apart if epsilon]
+        parts = zip(apart, [None, others][-len(apart) :], strict=True)
+        self._elements = [ElementNoise(x, epsilon, y) for x, y in parts if epsilon]
         self._ends = np.cumsum([x.shape[1] for x in apart])[:-1]
         floor = FLIPS / RATIO_LIMIT * (values.shape[1] > 1)
         self._floor = epsilon * largest / self._norms if epsilon else floor
@@ -218,7 +221,8 @@ def effect_of_noise(value: Recorded) -> NoiseEffect:
     """Returns the effect of noise on a value, before any run under noise."""
     epsilon = 0.0 if is_discrete(value) else float(jax.numpy.finfo(value.dtype).eps)
     facts = value.values, epsilon, value.norms, value.largest
-    return NoiseEffect(*facts, value.sample if value.size > WHOLE else None)
+    sample = value.sample if value.size > WHOLE else None
+    return NoiseEffect(*facts, sample, value.others)
 
 
 def distance(a: Recorded, b: Recorded) -> Distance:

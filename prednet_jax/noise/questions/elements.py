@@ -112,13 +112,28 @@ class ElementNoise:
             finite where they are not without noise.
     """
 
-    def __init__(self, clean: np.ndarray, epsilon: float) -> None:
+    def __init__(
+        self, clean: np.ndarray, epsilon: float, others: np.ndarray | None = None
+    ) -> None:
+        """Prepares for runs.
+
+        Args:
+            clean: the leaf without noise.
+            epsilon: distance from 1 to the next number of the type; 0 if it is not a
+                floating-point type.
+            others: of parts of complex numbers, the other parts. A part smaller than a
+                rounding of its number is what roundings left, and may differ by one.
+        """
         self.runs = 0
         self._inexact = epsilon > 0
         self.broken = np.zeros(clean.shape, bool)
         self._finite = np.isfinite(clean)
         self._size = np.abs(np.where(self._finite, clean, 0))
-        self._grid = _QUIET * epsilon * self._size
+        self._steps = _QUIET * epsilon * self._size
+        # A part far below this is no rest, but such as the one of f(x + 1e-20i).
+        rest = 0 * self._steps if others is None else epsilon * np.abs(others)
+        is_rest = (self._size == 0) | (self._size >= epsilon * rest)
+        self._rests = np.where((self._size <= rest) & is_rest, rest, 0)
         self._squares = np.zeros(clean.shape)
         self._largest = np.zeros(clean.shape)
 
@@ -135,6 +150,12 @@ class ElementNoise:
         self.broken |= ~finite
         self._squares += np.where(finite, squares, 0)
         self._largest = np.maximum(self._largest, np.where(finite, largest, 0))
+
+    @property
+    def _grid(self) -> np.ndarray:
+        """Returns how far an element that does not move may differ."""
+        known = (self._size > 0) | (self._squares > 0)
+        return np.maximum(self._steps, np.where(known, self._rests, 0))
 
     def limits(self) -> np.ndarray:
         """Returns for each element the largest deviation among similar elements.

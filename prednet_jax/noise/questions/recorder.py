@@ -198,13 +198,14 @@ class Watch(Watched):
                 "sampled": min(SAMPLE, max(1, SAMPLES // site.most)),
                 "text": _hash(step.source_text) if step else "",
                 "unread": unread,
+                "complex": jnp.iscomplexobj(value),
             }
         if primitive != "result":
             self.mark(value, (self.labels[path]["number"],))
         small = x.size * site.most * x.dtype.itemsize <= LEAVES
-        count = self.labels[path]["sampled"]
+        count, of_complex = (self.labels[path][k] for k in ("sampled", "complex"))
         is_whole = x.size <= WHOLE or small
-        for i, part in enumerate([x] if is_whole else summary(x, count)):
+        for i, part in enumerate([x] if is_whole else summary(x, count, of_complex)):
             self.send_later((path, i), part, words)
 
     def run(self, key: Array, arrays: Values = ()) -> tuple[Recorded, ...]:
@@ -266,16 +267,21 @@ def _recorded(
     arrays = [np.stack([parts[i][s] for s in steps]) for i in sorted(parts) if steps]
     size = math.prod(shape)
     sample = np.zeros((n, 0 if size <= WHOLE else fact["sampled"]))
+    others = None
     columns: Any = [np.zeros((0, size if size <= WHOLE else COLUMNS))] * 5
     if steps and size > WHOLE:
         whole = len(arrays) == 1
         if whole:
-            arrays = summaries(arrays[0].reshape(n, *shape), fact["sampled"])
-        *columns, sample = arrays
+            rows = arrays[0].reshape(n, *shape)
+            arrays = summaries(rows, fact["sampled"], fact["complex"])
+        columns, (sample, *_) = arrays[:5], arrays[5:]
+        others = np.asarray(arrays[-1], float) if fact["complex"] else None
     elif steps:
         numbers = arrays[0].astype(np.float64)
         bounded = np.abs(numbers) < HUGE
         values = np.where(bounded, numbers, 0)
+        if fact["complex"]:
+            others = np.flip(values.reshape(n, -1, 2), 2).reshape(n, -1)
         columns = [*arrays, values, np.square(values), np.abs(values), classes(numbers)]
     hashed, *tables = map(np.asarray, columns)
     values, squares, tops, counts = (table.astype(float) for table in tables)
@@ -289,4 +295,5 @@ def _recorded(
         unbounded=np.sum(counts, 1).astype(np.int64),
         values=values,
         sample=np.asarray(sample, float),
+        others=others,
     )

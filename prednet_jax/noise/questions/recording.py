@@ -53,6 +53,8 @@ class Recorded:
             other values, and in recordings of version 4.
         text: hash of the source line's text, which tells an unchanged line; or empty.
         unread: whether no result depends on it. It is paired, but never a difference.
+        others: of complex numbers, the other part of each element of `values`, or of
+            `sample` if the value has one. A file does not have them.
     """
 
     path: str
@@ -72,6 +74,7 @@ class Recorded:
     sample: np.ndarray
     text: str = ""
     unread: bool = False
+    others: np.ndarray | None = None
 
     @property
     def size(self) -> int:
@@ -80,7 +83,8 @@ class Recorded:
 
 
 _ARRAYS = ("steps", "hashes", "norms", "largest", "unbounded", "values", "sample")
-FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _ARRAYS]
+_NO_FACTS = (*_ARRAYS, "others")
+FACTS = [f.name for f in dataclasses.fields(Recorded) if f.name not in _NO_FACTS]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1299,3 +1299,20 @@ def test_values_reach_the_host_in_few_arrays(monkeypatch):
     noise.record(loop)(jnp.ones(4))
     # One for each of three types, and the steps of the loop.
     assert max(counts) <= 4
+
+
+@pytest.mark.parametrize("size", [16, WHOLE])
+def test_a_part_of_a_complex_number_below_its_rounding_is_judged_by_the_number(size):
+    """The rest 5e-9 |z| that roundings leave of an imaginary part was beyond noise."""
+    x = 1 + jnp.abs(jax.random.normal(KEY, (size,)))
+
+    def with_part(part):
+        return lambda x: lax.complex(jnp.cos(x), 0 * x) * np.complex64(1 + 1j * part)
+
+    recording = noise.record(with_part(5e-9))(x)
+    assert not compare(with_part(-2e-8), recording, x)
+    assert not compare(with_part(0), recording, x)
+    # Smaller parts, and larger ones, are no rests of roundings.
+    for part in (1e-2, 1e-6, 1e-20):
+        recording = noise.record(with_part(part))(x)
+        assert compare(with_part(1.1 * part), recording, x), part
