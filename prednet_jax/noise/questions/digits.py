@@ -304,7 +304,7 @@ def _systematic(
     decides, notes = takes_decisions(call), []
     for i, (leaf, own) in enumerate(zip(described, plain, strict=True)):
         noise = ElementNoise(own, leaf.epsilon)
-        noise.see_sums(moments.runs, moments.squares[i], moments.largest[i])
+        noise.see_sums(moments.runs, moments.roots[i], moments.largest[i])
         bias = np.abs(subtract(own, truth[i]))
         bias = np.where(np.isfinite(bias), bias, 0)
         # No element may stand out where all of them err, as in a special function.

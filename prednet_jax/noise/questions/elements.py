@@ -134,27 +134,26 @@ class ElementNoise:
         rest = 0 * self._steps if others is None else epsilon * np.abs(others)
         is_rest = (self._size == 0) | (self._size >= epsilon * rest)
         self._rests = np.where((self._size <= rest) & is_rest, rest, 0)
-        self._squares = np.zeros(clean.shape)
+        self._roots = np.zeros(clean.shape)
         self._largest = np.zeros(clean.shape)
 
     def see(self, deviation: np.ndarray) -> None:
         """Adds the deviation of one run from the result without noise."""
         size = np.abs(deviation)
-        with np.errstate(over="ignore"):
-            self.see_sums(1, np.square(size), size)
+        self.see_sums(1, size, size)
 
-    def see_sums(self, runs: int, squares: np.ndarray, largest: np.ndarray) -> None:
-        """Adds runs by the sum of their squared deviations, and the largest one."""
+    def see_sums(self, runs: int, roots: np.ndarray, largest: np.ndarray) -> None:
+        """Adds runs: the roots of the sums of squared deviations, and the largest."""
         self.runs += runs
-        finite = np.isfinite(squares) & np.isfinite(largest)
+        finite = np.isfinite(roots) & np.isfinite(largest)
         self.broken |= ~finite
-        self._squares += np.where(finite, squares, 0)
+        self._roots = np.hypot(self._roots, np.where(finite, roots, 0))
         self._largest = np.maximum(self._largest, np.where(finite, largest, 0))
 
     @property
     def _grid(self) -> np.ndarray:
         """Returns how far an element that does not move may differ."""
-        known = (self._size > 0) | (self._squares > 0)
+        known = (self._size > 0) | (self._roots > 0)
         return np.maximum(self._steps, np.where(known, self._rests, 0))
 
     def limits(self) -> np.ndarray:
@@ -186,7 +185,7 @@ class ElementNoise:
         about their size, and otherwise like each other.
         """
         values = np.where(np.isfinite(values), values, 0)
-        level = np.sqrt(self._squares / max(self.runs, 1))
+        level = self._roots / math.sqrt(max(self.runs, 1))
         moved = level > 0
         pooled = np.where(moved, 0, np.max(values[~moved], initial=0))
         decade = _bins(level, 10)
@@ -211,7 +210,7 @@ class ElementNoise:
         """
         ratios = self.ratios(difference, margin)
         unknown = np.isnan(ratios)
-        decades = np.where(self._squares > 0, 1 + _bins(np.sqrt(self._squares), 10), 0)
+        decades = np.where(self._roots > 0, 1 + _bins(self._roots, 10), 0)
         counts, resolved = (
             np.bincount(decades[x].ravel()) for x in (ratios > 1, ~unknown)
         )
@@ -228,13 +227,14 @@ class ElementNoise:
         never moved, which say nothing about their noise. The distance is in units of
         the noise of the other runs, at least 1.
         """
-        moved = self._squares > 0
-        squares = self._squares - np.square(self._largest)
-        of_others = np.sqrt(np.maximum(squares, 0) / max(self.runs - 1, 1))
+        moved = self._roots > 0
+        share = np.square(self._largest / np.where(moved, self._roots, 1))
+        others = np.maximum(1 - share, 0) / max(self.runs - 1, 1)
+        of_others = self._roots * np.sqrt(others)
         farthest = np.full(moved.shape, np.inf)
         of_others = np.maximum(of_others, self._grid)
         np.divide(self._largest, of_others, where=moved & (of_others > 0), out=farthest)
-        level = np.sqrt(self._squares / max(self.runs, 1))
+        level = self._roots / math.sqrt(max(self.runs, 1))
         noise = np.where(moved, np.maximum(level, self._grid), np.inf)
         return noise, np.maximum(farthest, 1)
 

@@ -387,7 +387,7 @@ class Moments(NamedTuple):
         deviations: the standard deviations of each leaf.
         finite: the number of results in which each element is finite.
         runs: the number of results.
-        squares: the sums of squared differences from the first result.
+        roots: the roots of the sums of squared differences from the first result.
         largest: the largest difference from the first result.
     """
 
@@ -396,7 +396,7 @@ class Moments(NamedTuple):
     deviations: Result
     finite: Result
     runs: int
-    squares: Result
+    roots: Result
     largest: Result
 
     def notes(self, described: Sequence[Leaf]) -> tuple[str, ...]:
@@ -435,7 +435,7 @@ def sample_moments(
     tree, count = next(results), 0
     origin = wide_leaves(tree)
     sums = [np.zeros(x.size, x.dtype) for x in origin]
-    finite, squares, largest = ([np.zeros(x.size) for x in sums] for _ in range(3))
+    finite, roots, largest = ([np.zeros(x.size) for x in sums] for _ in range(3))
     held = [tree, *itertools.islice(results, _HELD - 1)]
     while held:
         count += len(held)
@@ -454,19 +454,25 @@ def sample_moments(
                         finite[i][part] += np.isfinite(x).sum(0)
                     sums[i][part] += away.sum(0)
                     size = np.abs(away)
-                    largest[i][part] = np.maximum(largest[i][part], size.max(0))
-                    squares[i][part] += np.square(size, out=size).sum(0)
+                    top = size.max(0)
+                    largest[i][part] = np.maximum(largest[i][part], top)
+                    # Squares of the differences themselves may under- or overflow.
+                    size /= np.where(top > 0, top, 1)
+                    root = top * np.sqrt(np.square(size, out=size).sum(0))
+                    roots[i][part] = np.hypot(roots[i][part], root)
         held = list(itertools.islice(results, _HELD))
 
     def shaped(arrays: Iterable[np.ndarray]) -> Result:
         return [x.reshape(y.shape) for x, y in zip(arrays, origin, strict=True)]
 
     with np.errstate(invalid="ignore", over="ignore"):
-        around = (
-            np.maximum(q - np.square(np.abs(s)) / count, 0) / (count - 1)
-            for q, s in zip(squares, sums, strict=True)
+        deviations = shaped(
+            r * np.sqrt(np.maximum(1 - share / count, 0) / (count - 1))
+            for r, share in (
+                (r, np.square(np.abs(s) / np.where(r > 0, r, 1)))
+                for r, s in zip(roots, sums, strict=True)
+            )
         )
-        deviations = shaped(map(np.sqrt, around))
         means = [x + s / count for x, s in zip(origin, shaped(sums), strict=True)]
-    rest = shaped(squares), shaped(largest)
+    rest = shaped(roots), shaped(largest)
     return Moments(tree, means, deviations, shaped(finite), count, *rest)

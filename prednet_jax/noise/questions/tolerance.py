@@ -301,7 +301,7 @@ class _Errors:
                 "(noise.nan_rate counts them)"
             )
         self.mean, self.spread = map(self._finite_of, (mean, spread))
-        self.elements.see_sums(moments.runs, moments.squares[i], moments.largest[i])
+        self.elements.see_sums(moments.runs, moments.roots[i], moments.largest[i])
 
     def tolerance(self, failure: float) -> Tolerance:
         """Returns the tolerance that errors exceed with probability `failure`."""

@@ -46,6 +46,26 @@ def test_rounding_follows_the_type():
         assert rung in ("identical", "order", "rounding")
 
 
+@pytest.mark.parametrize("power", [-900, 900])
+def test_squares_of_small_and_large_numbers(power):
+    """Digits of 1e-192 were 15.95 of 13; a tolerance of 1e290 was refused."""
+    scale = 2.0**power
+    with jax.enable_x64(True):
+        a, b = (jnp.asarray(RNG.standard_normal((8, 8))) for _ in range(2))
+
+        def scaled(a, b):
+            return jnp.exp(a @ b) * scale
+
+        def plain(a, b):
+            return jnp.exp(a @ b)
+
+        digits, same = (noise.digits(fn)(KEY, a, b) for fn in (scaled, plain))
+        np.testing.assert_allclose(digits, same, rtol=1e-6)
+        bound, other = (noise.tolerance(fn)(KEY, a, b) for fn in (scaled, plain))
+        np.testing.assert_allclose(bound.rtol, other.rtol, rtol=1e-6)
+        np.testing.assert_allclose(bound.atol / scale, other.atol, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ROUTINES)
 def test_linear_algebra(name):
     """Digits were 7.2 for 2.4 to 4.6; NumPy's inverse was 9000 tolerances off."""
