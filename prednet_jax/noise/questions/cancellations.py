@@ -258,13 +258,14 @@ def _size_of_terms(step: Step, operands: list) -> Array:
 
 def _digits_lost(clean: Array, noisy: Array, size: Array) -> Array:
     """Returns the digits lost by an array of sums and by its worst element [2]."""
-    most = np.float32(-math.log10(float(jnp.finfo(clean.dtype).eps)))
-    clean, noisy, size = (x.astype(jnp.float32) for x in (clean, noisy, size))
+    info = jnp.finfo(clean.dtype)
+    most, wide = -math.log10(float(info.eps)), f"float{max(32, info.bits)}"
+    clean, noisy, size = (x.astype(wide) for x in (clean, noisy, size))
     valid = (size > 0) & jnp.isfinite(clean) & ((clean != 0) | (noisy != 0))
     value = jnp.where(clean == 0, 0, jnp.abs(clean))
     ratio = jnp.where(valid, size, 1) / jnp.where(valid, value, 1)
     each = jnp.minimum(jnp.log10(ratio), most)
-    count = jnp.maximum(jnp.sum(valid, dtype=np.float32), 1)
+    count = jnp.maximum(jnp.sum(valid, dtype=wide), 1)
     mean = jnp.sum(jnp.where(valid, 10 ** (each / 2), 0)) / count
     return jnp.stack(
         [2 * jnp.log10(jnp.maximum(mean, 1)), jnp.max(each, initial=0, where=valid)]

@@ -249,8 +249,11 @@ class Search(Watched):
         operands = []
         for i, (name, is_alike) in enumerate(kinds):
             value, least, most = ranges[3 * i : 3 * i + 3]
-            shown = float(str(np.float32(value if is_alike else least)))
-            alone = f"{shown:.9g}" + at * is_alike
+            shown = value if is_alike else least
+            if not name.startswith("float64"):
+                shown = float(str(np.float32(shown)))
+            short = f"{shown:.9g}"
+            alone = (short if float(short) == shown else str(shown)) + at * is_alike
             ranged = f"{name} from {least:.3g} to {most:.3g}"
             operands.append(alone if is_alike or least == most else ranged)
         kind = "NaN" if nans else "infinity"
@@ -296,6 +299,8 @@ class Search(Watched):
             number = number * size + lax.broadcasted_iota(np.int32, x.shape, axis)
         which = jnp.min(jnp.where(broken, number, np.iinfo(np.int32).max))
 
+        is_wide = any(o.dtype == np.float64 for o in floats)
+
         def numbers() -> Array:
             of_finite = jnp.any(broken & ~had_any)
             told = [jnp.sum(nan), jnp.sum(infinite), of_finite]
@@ -307,7 +312,7 @@ class Search(Watched):
                     like = o + jnp.zeros_like(x, o.dtype)
                     element = jnp.where(number == which, like, 0)
                 told += [jnp.sum(element), jnp.min(o), jnp.max(o)]
-            return jnp.stack([t.astype(jnp.float32) for t in told])
+            return jnp.stack([t.astype(f"float{64 if is_wide else 32}") for t in told])
 
         lax.cond(
             jnp.any(broken),

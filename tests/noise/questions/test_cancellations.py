@@ -28,6 +28,16 @@ def test_a_subtraction_of_large_numbers_is_the_worst_and_carries_the_error():
     assert "of the error" in str(report)
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_numbers_of_float64_beyond_float32_lose_digits_too(scale):
+    """A subtraction of numbers of 1e200 was not listed."""
+    with jax.enable_x64(True):
+        x = jnp.asarray(scale * RANDOM.standard_normal(256))
+        (worst, *_) = noise.cancellations(lambda x: x.sum() - 0.9999 * x.sum())(x)
+    assert worst.primitive == "sub"
+    assert worst.digits_lost == pytest.approx(4.3, abs=0.1)
+
+
 def test_equal_equations_are_one_and_lose_their_noise_together():
     """Each of two equal differences had 74 % of the error that both carry."""
 

@@ -362,6 +362,18 @@ def test_a_function_that_computes_in_float64_inside():
     assert noise.first_nan(root)(jnp.float32([3, 1])).primitive == "sqrt"
 
 
+def test_numbers_of_float64_are_told_in_all_digits():
+    """The logarithm of -1e-300 was a NaN "of -0", and the product of 1e200 of inf."""
+    tried = {
+        "-1e-300": lambda x: jnp.log(-x * 1e-300),
+        "1.0000000000001": lambda x: jnp.arcsin(x + 1e-13),
+        "1.79e+308": lambda x: jnp.sum(jnp.full(2, 1.79e308) * x),
+    }
+    with jax.enable_x64(True):
+        found = {told: noise.first_nan(fn)(1.0) for told, fn in tried.items()}
+    assert [entry.operands for entry in found.values()] == [(told,) for told in found]
+
+
 def test_a_frozen_reference_is_followed():
     def frozen(x):
         kept = jax.new_ref(jnp.zeros(3))
