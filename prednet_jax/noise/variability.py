@@ -10,11 +10,14 @@ workshops 2024, arXiv 2408.05148, eqs. 2, 3). Trees of different structures or s
 raise a NoiseError.
 """
 
+import math
+
 import numpy as np
 
 from prednet_jax.noise.leaves import (
     check_same_structure,
     equal_elements,
+    rms,
     subtract,
     wide_leaves,
 )
@@ -41,7 +44,8 @@ def v_c(a: PyTree, b: PyTree) -> float:
 
 def l2_distance(a: PyTree, b: PyTree) -> float:
     """Returns the root of the sum of |A - B|^2."""
-    return float(np.linalg.norm(subtract(*_pooled(a, b))))
+    gap = subtract(*_pooled(a, b))
+    return rms(gap) * math.sqrt(gap.size)
 
 
 def _pooled(a: PyTree, b: PyTree) -> list[np.ndarray]:

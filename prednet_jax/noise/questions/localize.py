@@ -25,7 +25,7 @@ from jax import Array
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._coverage import CoverageEntry, report_of
 from prednet_jax.noise.errors import NoiseError, check_draws, number, texts
-from prednet_jax.noise.leaves import check_some
+from prednet_jax.noise.leaves import check_some, rms
 from prednet_jax.noise.plan import Step, plan
 from prednet_jax.noise.questions.sampling import BoundCall, computation_part, keyed
 from prednet_jax.noise.run import Evaluation
@@ -207,7 +207,7 @@ def effect_of(
         noisy = (run(key, active).result() for key in keys)
         distances = np.array([l2_distance(result, clean) for result in noisy])
         distances[np.isnan(distances)] = np.inf
-        return float(np.sqrt(np.mean(np.square(distances))))
+        return rms(distances)
 
     return effect
 

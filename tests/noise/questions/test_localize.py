@@ -54,6 +54,19 @@ def test_the_cancelling_sum_is_found():
     assert np.sqrt(np.mean(np.square(far))) == pytest.approx(culprit.effect, rel=0.25)
 
 
+def test_the_cancelling_sum_of_a_tiny_result_is_found():
+    """Of a result of 1e-160 in float64, whose squares are 0, no line was listed."""
+
+    def tiny(x):
+        return ((x + 4096.0) - 4096.0) * 1e-160
+
+    with jax.enable_x64(True):
+        x = jnp.linspace(0.1, 1.0, 50)
+        (culprit,) = localize(tiny, UlpPerturbation())(KEY, x).culprits
+    assert culprit.primitive == "add"
+    assert 0 < culprit.effect < 1e-160
+
+
 def test_what_is_not_listed_has_no_larger_effect_than_what_is():
     """Of two lines, one half of the change each, one was named and the other larger."""
 
