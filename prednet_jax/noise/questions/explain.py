@@ -30,7 +30,7 @@ from prednet_jax.noise.leaves import (
     wide_leaves,
 )
 from prednet_jax.noise.questions.elements import ElementNoise, Outside
-from prednet_jax.noise.questions.observed import CHANCE, ObservedLeaf
+from prednet_jax.noise.questions.observed import ALIKE, CHANCE, ObservedLeaf
 from prednet_jax.noise.questions.precision import CASTS
 from prednet_jax.noise.questions.reference import (
     FORMAT_RUNGS,
@@ -361,7 +361,9 @@ def _causes(observed: ObservedLeaf) -> tuple[list[str], str]:
     shares = {n: observed.share(n) for n in sized if observed.is_within(n)}
     best = max(shares.values(), default=0.0)
     if best:
-        return [n for n, x in shares.items() if x >= best - SAME_EFFECT], note
+        names = [n for n, x in shares.items() if x >= best - SAME_EFFECT]
+        part = f"{names[0]} explains {best:.0%} of the mean square, not the rest"
+        return names, joined(note, part if best < ALIKE else "")
     return ["beyond"], joined(note, _why_beyond(observed, count if near else 0))
 
 

@@ -33,6 +33,7 @@ SHARE = 0.3
 CHANCE = 3.0
 REPEATED = 0.25
 EXACT = 0.01
+ALIKE = 1 - REPEATED**2
 # The largest probability that some sum of effects explains a random difference.
 LUCK = 1e-3
 # So many binary digits, after the second of each number, tell in which format it is.
@@ -187,10 +188,10 @@ class ObservedLeaf:
         if self._is_factor(effect):
             return 0.0, 0.0, 0.0
         seen, least, _ = self._fit(effect)
-        alike, whole = 1 - REPEATED**2, seen
-        if whole < least or (least >= alike and not self._is_exact(name, whole)):
+        whole = seen
+        if whole < least or (least >= ALIKE and not self._is_exact(name, whole)):
             whole = 0.0
-        if whole >= alike:
+        if whole >= ALIKE:
             return whole, 0.0, seen
         parts = list(map(self._known, self.reference.parts(name, self.i)))
         compared = self._compared()
@@ -201,7 +202,7 @@ class ObservedLeaf:
         for i in range(len(parts)) if part >= SHARE else ():
             # The effect of several is not the sum of their effects.
             other = sorted({*subset} ^ {i})
-            if part < alike and (better := self._of_operands(name, other))[0] > part:
+            if part < ALIKE and (better := self._of_operands(name, other))[0] > part:
                 subset, (part, least, chance) = other, better
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
@@ -244,7 +245,7 @@ class ObservedLeaf:
         chance = max(rms(np.array(cosines)), 1 / math.sqrt(delta.size))
         least = (CHANCE * max(chance, 1 / math.sqrt(self.weights))) ** 2
         share = max(0.0, 1 - rest / _square(delta))
-        return share, min(max(SHARE, least), 1 - REPEATED**2), chance
+        return share, min(max(SHARE, least), ALIKE), chance
 
     def _compared(self) -> np.ndarray:
         """Returns which elements are compared with an effect, bool.

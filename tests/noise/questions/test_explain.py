@@ -1106,6 +1106,20 @@ def test_casts_that_are_the_whole_difference_are_plausible():
     assert "casts" in leaf.plausible
 
 
+@pytest.mark.parametrize(("factor", "said"), [(1.0, False), (1.003, True)])
+def test_a_cause_of_only_a_part_of_the_difference_says_so(factor, said):
+    def fn(x, w):
+        return (x @ w).astype(jnp.bfloat16).astype(x.dtype)
+
+    x, w = jax.random.normal(KEY, (2, 64, 64))
+    there = x @ w if factor == 1 else fn(x * factor, w)
+
+    report = noise.explain(fn, there, fn(x, w), draws=2)(KEY, x, w)
+
+    assert report.rung == "casts"
+    assert ("% of the mean square, not the rest" in str(report)) == said
+
+
 def test_unlike_structures_are_described_in_words():
     with pytest.raises(noise.NoiseError) as caught:
         noise.explain(lambda x: x, (1.0, 2.0), 1.0)
