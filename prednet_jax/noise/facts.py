@@ -68,6 +68,29 @@ def handed(equation: compat.Equation, body: compat.Jaxpr, ids: set[int]) -> set[
     return {id(var) for atom, var in pairs if id(atom) in ids}
 
 
+def joined_sums(jaxpr: compat.Jaxpr) -> dict[int, compat.Equation]:
+    """Returns each sum of a sum as one sum, as which XLA computes it, by its position.
+
+    The result of the inner sum has a type of 32 bits or more, so that its rounding is
+    small.
+    """
+    sums: dict[Atom, compat.Equation] = {}
+    joined: dict[int, compat.Equation] = {}
+    for i, equation in enumerate(jaxpr.eqns):
+        if equation.primitive.name != "reduce_sum":
+            continue
+        (atom,) = equation.invars
+        inner = None if compat.is_literal(atom) else sums.get(atom)
+        if inner is not None and atom.aval.dtype.itemsize >= 4:
+            summed, axes = inner.params["axes"], equation.params["axes"]
+            kept = [d for d in range(inner.invars[0].aval.ndim) if d not in summed]
+            axes = tuple(sorted([*summed, *(kept[d] for d in axes)]))
+            params = equation.params | {"axes": axes}
+            joined[i] = equation = equation.replace(invars=inner.invars, params=params)
+        sums[equation.outvars[0]] = equation
+    return joined
+
+
 def add_any_chains(jaxpr: compat.Jaxpr) -> dict[int, tuple[list[Atom], set[int]]]:
     """Returns sums of several cotangents, which JAX writes as chains of `add_any`.
 

@@ -269,8 +269,12 @@ def _steps(
     only_ulp = all(isinstance(part, specs.UlpPerturbation) for part in noise.results)
     converted = facts.converted(jaxpr) if only_ulp else set()
 
+    is_long = noise.order is not None and noise.order.chain == "terms"
+    whole = facts.joined_sums(jaxpr) if is_long else {}
+
     def step_of(i: int, atoms: Sequence[Atom]) -> Step:
-        equation = jaxpr.eqns[i]
+        if (equation := whole.get(i, jaxpr.eqns[i])) is not jaxpr.eqns[i]:
+            atoms = equation.invars
         scope = f"{outer}/{compat.scope(equation)}"
         action = action_on(noise, equation, atoms, scope, gathers)
         chosen = noise.only is None or paths[i] in noise.only

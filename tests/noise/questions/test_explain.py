@@ -576,8 +576,14 @@ def convolved(x, kernel):
 
 
 EQUAL = np.full((20, 4096), 0.1, np.float32)
+NEARLY_EQUAL = np.linspace(0.1, 0.101, 10_000, dtype=np.float32)
 LONG_SUMS = {
     "running": (jnp.cumsum, (EQUAL[0],), np.add.accumulate(EQUAL[0])),
+    "sum of sums": (
+        lambda x: jnp.sum(jnp.sum(x, 1)),
+        (NEARLY_EQUAL.reshape(16, 625),),
+        np.add.accumulate(NEARLY_EQUAL)[-1],
+    ),
     "product": (
         jnp.matmul,
         (EQUAL, np.ones((4096, 20), np.float32)),
