@@ -29,6 +29,7 @@ from prednet_jax.noise.questions.distances import (
 )
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.recording import Recorded
+from prednet_jax.noise.rules.primitives import EXACT
 from prednet_jax.noise.tables import bracketed
 from prednet_jax.noise.watch import execution_order
 
@@ -85,7 +86,8 @@ class Comparison:
     def __init__(self, there: Values, values: Values, pairs: Pairs) -> None:
         self.there, self.values, self.pairs = there, values, pairs
         self._index = {value.path: i for i, value in enumerate(values)}
-        self._effects = [effect_of_noise(value) for value in values]
+        rounded = _rounded_there(there, values, pairs)
+        self._effects = [effect_of_noise(x, i in rounded) for i, x in enumerate(values)]
         self.distances = {j: distance(there[i], values[j]) for i, j in pairs}
         self.judged: dict[int, Judged] = {}
         self.flipped: set[int] = set()
@@ -150,6 +152,30 @@ class Comparison:
         differing = [f for f in differing if f.pair not in beyond]
         order = operator.attrgetter("order")
         return sorted(faults, key=order), sorted(differing, key=order)
+
+
+def _rounded_there(there: Values, values: Values, pairs: Pairs) -> set[int]:
+    """Returns the values here that come from wider ones, there from narrow ones.
+
+    The recorded program rounds numbers to the type of such a value that have no
+    counterpart here, where a port computes in a wider type inside. Each rounding is an
+    error of the size of one of the value's larger elements.
+    """
+
+    def sources(values: Values, paired: Collection[int]) -> list[set[str]]:
+        types: list[set[str]] = []
+        for i, value in enumerate(values):
+            alone = i not in paired and value.primitive not in EXACT
+            own = {value.dtype} if alone and not is_discrete(value) else set()
+            types.append(own.union(*(types[k] for k in value.operands)))
+        return types
+
+    theirs = sources(there, {i for i, _ in pairs})
+    ours = sources(values, {j for _, j in pairs})
+    narrow = ((i, j) for i, j in pairs if values[j].dtype in ("bfloat16", "float16"))
+    return {
+        j for i, j in narrow if values[j].dtype in theirs[i] and "float32" in ours[j]
+    }
 
 
 def _causes_within_a_step(

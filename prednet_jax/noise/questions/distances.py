@@ -70,6 +70,7 @@ class NoiseEffect:
         largest: Any = None,
         sample: np.ndarray | None = None,
         others: np.ndarray | None = None,
+        size: int = 0,
     ) -> None:
         """Prepares for runs under noise.
 
@@ -81,6 +82,8 @@ class NoiseEffect:
             largest: the largest magnitudes [n]. Defaults to the ones of `values`.
             sample: [n, k], some elements, if `values` are sums with random signs.
             others: of complex numbers, the other part of each element.
+            size: number of elements, if the other program rounds what these come from
+                to the type, and this one does not. Defaults to 0: it does not.
         """
         if norms is None:
             norms = np.linalg.norm(values, axis=1)
@@ -92,7 +95,10 @@ class NoiseEffect:
             # Sums of many elements have errors of the size of the whole value.
             apart = [np.broadcast_to(norms[:, None], values.shape), sample]
         parts = zip(apart, [None, others][-len(apart) :], strict=True)
-        self._elements = [ElementNoise(x, epsilon, y) for x, y in parts if epsilon]
+        least = (norms / math.sqrt(size))[:, None] if size else 0.0
+        self._elements = [
+            ElementNoise(x, epsilon, y, least) for x, y in parts if epsilon
+        ]
         self._ends = np.cumsum([x.shape[1] for x in apart])[:-1]
         floor = FLIPS / RATIO_LIMIT * (values.shape[1] > 1)
         self._floor = epsilon * largest / self._norms if epsilon else floor
@@ -217,12 +223,15 @@ class Distance(NamedTuple):
     away: np.ndarray
 
 
-def effect_of_noise(value: Recorded) -> NoiseEffect:
-    """Returns the effect of noise on a value, before any run under noise."""
+def effect_of_noise(value: Recorded, rounded: bool = False) -> NoiseEffect:
+    """Returns the effect of noise on a value, before any run under noise.
+
+    `rounded` is whether the other program alone rounds what it comes from to its type.
+    """
     epsilon = 0.0 if is_discrete(value) else float(jax.numpy.finfo(value.dtype).eps)
     facts = value.values, epsilon, value.norms, value.largest
     sample = value.sample if value.size > WHOLE else None
-    return NoiseEffect(*facts, sample, value.others)
+    return NoiseEffect(*facts, sample, value.others, rounded * value.size)
 
 
 def distance(a: Recorded, b: Recorded) -> Distance:

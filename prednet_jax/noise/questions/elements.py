@@ -113,7 +113,11 @@ class ElementNoise:
     """
 
     def __init__(
-        self, clean: np.ndarray, epsilon: float, others: np.ndarray | None = None
+        self,
+        clean: np.ndarray,
+        epsilon: float,
+        others: np.ndarray | None = None,
+        least: np.ndarray | float = 0.0,
     ) -> None:
         """Prepares for runs.
 
@@ -123,13 +127,14 @@ class ElementNoise:
                 floating-point type.
             others: of parts of complex numbers, the other parts. A part smaller than a
                 rounding of its number is what roundings left, and may differ by one.
+            least: smaller elements are rounded like elements of this size.
         """
         self.runs = 0
         self._inexact = epsilon > 0
         self.broken = np.zeros(clean.shape, bool)
         self._finite = np.isfinite(clean)
         self._size = np.abs(np.where(self._finite, clean, 0))
-        self._steps = _QUIET * epsilon * self._size
+        self._steps = _QUIET * epsilon * np.maximum(self._size, least)
         # A part far below this is no rest, but such as the one of f(x + 1e-20i).
         rest = 0 * self._steps if others is None else epsilon * np.abs(others)
         is_rest = (self._size == 0) | (self._size >= epsilon * rest)
