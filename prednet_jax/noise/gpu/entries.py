@@ -77,7 +77,7 @@ def entries_of(
         explained = False
         for each in inside:
             site = _where(program, each, instruction, steps)
-            add(_arithmetic(each, opcodes, text), site, kernel)
+            add(_arithmetic(program, each, opcodes, text), site, kernel)
             if each.opcode == "scatter" and atomics:
                 explained = True
                 add([_atomic(atomics, _combines(program, each))], site, kernel)
@@ -371,18 +371,23 @@ _FUNCTIONS = names_in(
     "exponential-minus-one log log-plus-one logistic power rsqrt sine sinh tan "
     "tanh"
 )
+# Those of complex numbers that compute products and their sums.
+_OF_COMPLEX = frozenset({"abs", "divide", "multiply", "sign"})
 _FUSED = re.compile(r"\bfma\.rn(?:\.ftz)?\.(?:f32|f64|f16|bf16)")
 _APPROXIMATE = re.compile(r"\b(?:div\.(?:full|approx)|(?:sqrt|rcp)\.approx)[\w.]*")
 
 
 def _arithmetic(
-    each: Instruction, opcodes: Collection[str], text: str
+    program: Program, each: Instruction, opcodes: Collection[str], text: str
 ) -> Iterator[Finding]:
     """Describes an operation that has other bits on other platforms."""
     name, detail = each.opcode, ""
     approximate = _APPROXIMATE.search(text)
+    own_way = "each platform computes it in its own way"
+    by_name = program.instructions
+    types = [by_name[x].type for x in each.operands if x in by_name]
     if name in _FUNCTIONS:
-        detail = "each platform computes it in its own way"
+        detail = own_way
     elif name in ("divide", "sqrt") and approximate:
         detail = f"{approximate[0]} is not correctly rounded"
     elif name in ("add", "subtract") and "multiply" in opcodes:
@@ -392,6 +397,8 @@ def _arithmetic(
             f"rounded {times[0]} here, and {times[1]} by compilers that treat fused "
             "multiply-adds otherwise"
         )
+    elif name in _OF_COMPLEX and any(x.startswith(("c64[", "c128[")) for x in types):
+        name, detail = f"complex {name}", own_way
     if detail and _FLOAT.search(each.type):
         yield "arithmetic", "device", f"{name}: {detail}"
 

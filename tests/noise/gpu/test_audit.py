@@ -189,6 +189,14 @@ def test_equal_keys_of_a_sort_that_is_not_stable_have_no_order(compiler):
         assert sources == [("sort", line(places, 1))] * (not stable)
 
 
+@pytest.mark.parametrize("fn", [jnp.abs, jnp.sign, lambda z: z * z[::-1]])
+def test_an_operation_on_complex_numbers_is_several(fn, compiler):
+    """The size of a complex number was "the same bits everywhere"."""
+    report = noise.audit(fn, advise=False)(S(64, dtype=jnp.complex64))
+    assert report.varies == "device"
+    assert "complex" in report.entries[0].detail
+
+
 def test_a_librarys_inside_names_the_line_that_calls_it(report):
     found = entries(report, twice)
     sources = {e.source for e in found if e.kind != "arithmetic"}
