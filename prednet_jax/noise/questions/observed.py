@@ -199,11 +199,11 @@ class ObservedLeaf:
         if not subset:
             return whole, 0.0, seen
         part, least, chance = self._of_operands(name, subset)
-        for i in range(len(parts)) if part >= SHARE else ():
+        for i in {*range(len(parts))} - {*subset} if part >= SHARE else ():
             # The effect of several is not the sum of their effects.
-            other = sorted({*subset} ^ {i})
-            if part < ALIKE and (better := self._of_operands(name, other))[0] > part:
-                subset, (part, least, chance) = other, better
+            more = sorted([*subset, i])
+            if part < ALIKE and (better := self._of_operands(name, more))[0] > part:
+                subset, (part, least, chance) = more, better
         # n effects have 2^n sums. Each explains a random difference of m independent
         # numbers to this share with a probability of about (1 - share)^(m / 2).
         found_by_luck = 2 ** len(parts) * (1 - part) ** (1 / chance**2 / 2)

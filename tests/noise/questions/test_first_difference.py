@@ -1318,6 +1318,19 @@ def test_a_part_of_a_complex_number_below_its_rounding_is_judged_by_the_number(s
         assert compare(with_part(1.1 * part), recording, x), part
 
 
+def test_one_number_of_another_formula_has_no_factor():
+    """Any number is another one times a factor."""
+
+    def scaled(shift):
+        def fn(x):
+            total = jnp.sum(x) + np.float32(shift)
+            return jnp.sin(x) * (total if shift == 0 else total - np.float32(shift))
+
+        return fn
+
+    assert not compare(scaled(1), noise.record(scaled(0))(X), X)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_recording_rounds_where_a_port_computes_in_float32(dtype):
     """4 of 100 numbers were beyond noise: the roundings of the recorded gelu."""
