@@ -546,3 +546,12 @@ def test_large_weights_of_other_numbers_are_paired_by_some_of_them(monkeypatch):
         (name, name, "beyond") for name in here
     ]
     assert sum(size > weight_pairs.SAMPLE for size in sizes) == len(here)
+
+
+def test_equal_weights_are_paired_by_their_names():
+    """12 of 20 weights of zeros were paired with those of other layers."""
+    names = {f"conv2d_{i}/kernel:0": f"features.{i}.weight" for i in range(20)}
+    shuffled = np.random.default_rng(0).permutation([*names.values()])
+    here, there = ({n: np.zeros(8) for n in side} for side in (names, shuffled))
+    pairs = noise.compare_trees(here, there).pairs
+    assert {p.name: p.reference for p in pairs} == names
