@@ -384,7 +384,8 @@ def _why_beyond(observed: ObservedLeaf, outside: int) -> str:
         return f"{size}, {few} no pattern: ask with the outputs before the mean"
     if any(map(observed.is_usual, observed.sized)):
         return f"{size}, in its pattern, but other errors have this pattern too"
-    return f"{size}, in another pattern"
+    narrow = "if one of the two programs has narrow types, give it as fn"
+    return f"{size}, in another pattern; {narrow}"
 
 
 def _cause_of_broken(observed: ObservedLeaf) -> str:

@@ -1126,6 +1126,34 @@ def test_a_cause_of_only_a_part_of_the_difference_says_so(factor, said):
     assert ("% of the mean square, not the rest" in str(report)) == said
 
 
+def test_the_gradient_of_a_bfloat16_network_is_explained_by_its_own_program():
+    def loss(dtype, params, x):
+        for w, b in params:
+            w, b = w.astype(dtype), b.astype(dtype)
+            x = jax.nn.gelu(x.astype(dtype) @ w + b)
+        return jnp.mean(x.astype(jnp.float32))
+
+    def normal(i, *shape):
+        return jax.random.normal(jax.random.key(i), shape)
+
+    params = [
+        (normal(1, 8, 16) / 3, normal(2, 16) / 9),
+        (normal(3, 16, 4) / 4, normal(4, 4) / 9),
+    ]
+    x = normal(0, 16, 8)
+    wide, narrow = (
+        jax.grad(functools.partial(loss, t)) for t in (jnp.float32, jnp.bfloat16)
+    )
+    here, there = wide(params, x), narrow(params, x)
+
+    by_wide = noise.explain(wide, here, there, draws=2)(KEY, params, x)
+    by_narrow = noise.explain(narrow, here, there, draws=2)(KEY, params, x)
+
+    rungs = {leaf.rung for leaf in by_narrow.leaves}
+    assert rungs <= {"casts", "rounding", "order", "identical"}
+    assert "narrow types, give it as fn" in str(by_wide)
+
+
 def test_unlike_structures_are_described_in_words():
     with pytest.raises(noise.NoiseError) as caught:
         noise.explain(lambda x: x, (1.0, 2.0), 1.0)
