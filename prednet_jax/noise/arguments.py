@@ -250,14 +250,25 @@ def split(arguments: PyTree) -> tuple[Static, list[Array], list]:
     return Static(tree, values, kinds, definition), arrays + states, objects
 
 
+def _named(arguments: PyTree) -> list[tuple[str, object]]:
+    """Returns the leaves of positional and named arguments, with names."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_mutable)
+    return [(f"argument{jax.tree_util.keystr(path[1:])}", x) for path, x in leaves]
+
+
+def python_numbers(arguments: PyTree) -> list[tuple[str, np.ndarray]]:
+    """Returns the names and the values of the arguments that are Python numbers."""
+    kinds = bool | int | float | complex
+    named = ((p, np.asarray(x)) for p, x in _named(arguments) if isinstance(x, kinds))
+    return [(path, x) for path, x in named if x.dtype != object]  # Of 64 bits at most.
+
+
 def array_paths(arguments: PyTree) -> tuple[list[str], list[str]]:
     """Returns the names of the arrays of `split`: direct, then inside objects.
 
     `arguments` are positional and named ones, which their names tell apart.
     """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_mutable)
-    keystr = jax.tree_util.keystr
-    named = [(f"argument{keystr(path[1:])}", x) for path, x in leaves]
+    keystr, named = jax.tree_util.keystr, _named(arguments)
     plain = [path for path, x in named if not is_mutable(x) and _is_array(x)]
     objects = [(path, x) for path, x in named if is_mutable(x)]
     if not objects:

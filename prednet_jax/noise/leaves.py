@@ -166,11 +166,14 @@ def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Le
         other: the name of `b` in the error message.
         b: a pytree.
 
+    A tuple stands for any named tuple, such as those that JAX returns.
+
     Raises:
         NoiseError: the pytrees differ in structure, or in the shape of a leaf.
     """
-    mine: Any = jax.tree.structure(a)
-    if mine != jax.tree.structure(b):
+    pairs = (a, b), (_as_tuples(a), b), (a, _as_tuples(b))
+    structure: Any = jax.tree.structure
+    if not any(structure(x) == structure(y) for x, y in pairs):
         structures = f"{name} is {in_words(a)} and {other} {in_words(b)}"
         raise NoiseError(f"{structures}: expected the same")
     described = describe_leaves(b)
@@ -181,6 +184,18 @@ def check_same_structure(name: str, a: PyTree, other: str, b: PyTree) -> list[Le
                 f"{expected.shape}: expected the same"
             )
     return described
+
+
+def _as_tuples(tree: PyTree) -> PyTree:
+    """Returns a pytree with tuples in the place of named tuples."""
+
+    def is_named(x: object) -> bool:
+        return isinstance(x, tuple) and hasattr(x, "_fields")
+
+    def plain(x: PyTree) -> PyTree:
+        return tuple(map(_as_tuples, x)) if is_named(x) else x
+
+    return jax.tree.map(plain, tree, is_leaf=is_named)
 
 
 def in_words(tree: PyTree) -> str:

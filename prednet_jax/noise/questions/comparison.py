@@ -141,8 +141,7 @@ class Comparison:
                 alike = value.size > 1 and same_up_to_a_factor(x, y)
                 other = programs_differ and not alike
                 harmless = other or j in self.flipped or is_discrete(value)
-                if programs_differ or harmless:
-                    note = AGREES
+                note = AGREES
                 chosen = differing if harmless else faults
             when = over if over.any() else dist > 0
             numbers = dist, self._effects[j].expected, when

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from prednet_jax.noise import random_bits
 from prednet_jax.noise._inject import evaluate
-from prednet_jax.noise.arguments import array_paths
+from prednet_jax.noise.arguments import array_paths, python_numbers
 from prednet_jax.noise.errors import NoiseError
 from prednet_jax.noise.fusion import materialised
 from prednet_jax.noise.leaves import as_array, check_no_texts
@@ -106,6 +106,8 @@ class Watch(Watched):
             names = [*plain, *inside]
             for name, x, var in zip(names, arrays, variables, strict=True):
                 self._note(name, "argument", x, unread=id(var) in self._unread)
+            for name, number in python_numbers(arguments):
+                self._note(name, "argument", jnp.asarray(number))
             for i, x in enumerate(filter(_is_array, program.jaxpr.consts)):
                 self._note(f"constant {i}", "constant", jnp.asarray(x))
             outcome = evaluate(spec or Identity(), key, program, arrays, hooks=self)

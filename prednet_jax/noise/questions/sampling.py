@@ -177,13 +177,14 @@ class BoundCall:
     def program(self) -> Traced:
         """The program, traced once, with its jaxpr and the shapes of its outcome.
 
-        It raises a NoiseError if the function returns and does nothing, or if it
-        changes a mutable array of its caller: each run would start from what the last
-        one left.
+        It raises a NoiseError if the function returns no number and does nothing, or if
+        it changes a mutable array of its caller: each run would start from what the
+        last one left.
         """
         program = traced(*self.pure())
         if not program.jaxpr.jaxpr.outvars and not program.jaxpr.effects:
-            check_some(program.shapes.result())
+            check_some(result := program.shapes.result())
+            own_leaves(result)  # It refuses what is no number.
         if any(compat.is_ref(var.aval) for var in program.jaxpr.jaxpr.constvars):
             raise NoiseError(
                 "the function is given a mutable array (jax.Ref), which each run would "

@@ -1340,3 +1340,12 @@ def test_ten_logits_that_were_stored_in_bfloat16_are_named():
     fn = lambda x: x * np.float32(1.03)  # noqa: E731
     stored = fn(y).astype(jnp.bfloat16)
     assert noise.explain(fn, stored, fn(y))(KEY, y).rung == "bf16"
+
+
+def test_a_tuple_stands_for_a_named_tuple_of_jax():
+    x = jax.random.normal(KEY, (6, 4))
+    q, r = np.linalg.qr(np.asarray(x))
+    for pair in ((q, r), jnp.linalg.qr(x)), (jnp.linalg.qr(x), (q, r)):
+        assert noise.explain(jnp.linalg.qr, *pair, draws=2)(KEY, x).rung != "beyond"
+    with pytest.raises(noise.NoiseError, match="of 3 arrays"):
+        noise.explain(jnp.linalg.qr, (q, r, r), jnp.linalg.qr(x))(KEY, x)

@@ -137,8 +137,8 @@ def test_the_first_step_of_a_loop():
 
         return lax.scan(step, x, jnp.arange(6))
 
-    known = noise.record(loop)(X[0], 0.0)
-    report = compare(loop, known, X[0], 1e-3)
+    known = noise.record(functools.partial(loop, fault=0.0))(X[0])
+    report = compare(functools.partial(loop, fault=1e-3), known, X[0])
     assert report[0].primitive == "select_n"
     assert report[0].step == (3,)
     assert report[0].source == f"{line_of(loop, 'fault')}step"
@@ -336,7 +336,7 @@ def test_what_is_no_recording_is_named(recording, tmp_path):
     with pytest.raises(noise.NoiseError, match=shapes):
         compare(layer, recording, X[:3], W)
     with pytest.raises(noise.NoiseError, match="nothing to record"):
-        noise.record(lambda: jnp.sin)()
+        noise.record(lambda: jax.debug.print("no array"))()
     with pytest.raises(noise.NoiseError, match=r"no/run\.npz.*No such file"):
         recording.save(tmp_path / "no" / "run.npz")
     with pytest.raises(noise.NoiseError, match=r"expected what noise\.record"):
@@ -1345,3 +1345,25 @@ def test_a_recording_rounds_where_a_port_computes_in_float32(dtype):
     assert compare(functools.partial(port, factor=1.2), recording, x)
     # The same roundings here have noise of this size.
     assert not compare(jax.nn.gelu, noise.record(port)(x), x)
+
+
+def test_a_python_number_among_the_arguments_is_the_first_difference():
+    """The line that uses it came first."""
+
+    def step(x, rate, *, seed=2**70):
+        return x - rate * jnp.sin(x)
+
+    recording = noise.record(step)(X, 2.0)
+    assert compare(step, recording, X, 3.0)[0].path == "argument[1]"
+    assert not compare(step, recording, X, 2.0)
+
+
+def test_masks_that_have_one_effect_have_a_note():
+    """Four rows of infinities had none, although the results were equal."""
+
+    def masked(fill):
+        mask = jnp.tril(jnp.ones((12, 12), bool))
+        return lambda x: jax.nn.softmax(jnp.where(mask, x @ x.T, fill)) @ x
+
+    report = compare(masked(-np.inf), noise.record(masked(-1e9))(X), X)
+    assert {entry.note for entry in report} == {"what is computed of it agrees"}

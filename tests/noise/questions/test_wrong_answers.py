@@ -472,6 +472,8 @@ def test_a_function_that_returns_and_changes_nothing_is_refused(tool):
 
     with pytest.raises(noise.NoiseError, match="the result is None"):
         tool(forgets, *options)(KEY, jnp.zeros(3))
+    with pytest.raises(noise.NoiseError, match="<class 'int'>: expected numbers"):
+        tool(lambda x: int, *options)(KEY, jnp.zeros(3))
     with pytest.raises(noise.NoiseError, match="the result is None"):
         noise.first_nan(forgets)(jnp.zeros(3))
 
