@@ -24,6 +24,7 @@ from jax import Array
 from prednet_jax.noise.errors import check_draws
 from prednet_jax.noise.leaves import (
     check_same_structure,
+    fits_in,
     rebuilt,
     rms,
     subtract,
@@ -198,7 +199,8 @@ def classify(
         if truth is not None:
             leaf = _add_float64(leaf, observed[i], truth.values[i], truth.errors[i])
         free = reference.signs.notes.get(i, "")
-        leaves[i] = leaf._replace(reason=joined(leaf.reason, free))
+        wider = _of_wider_type(observed[i]) if leaf.rung in RANDOM else ""
+        leaves[i] = leaf._replace(reason=joined(leaf.reason, wider, free))
     rung, *columns = (
         rebuilt(reference.tree, [getattr(leaf, name) for leaf in leaves])
         for name in ("rung", "closer", "error_a", "error_b")
@@ -254,6 +256,18 @@ def _classify_leaf(observed: ObservedLeaf) -> ExplainedLeaf:
         plausible=plausible,
         reason=joined(note, reason),
     )
+
+
+def _of_wider_type(observed: ObservedLeaf) -> str:
+    """Returns a remark if neither result could come from a function of this type.
+
+    NumPy saves float64, and JAX computes in float32 unless `jax_enable_x64` is set.
+    """
+    dtype = observed.leaf.dtype
+    is_float = observed.leaf.epsilon and not np.iscomplexobj(observed.value)
+    if not is_float or any(fits_in(x, dtype) for x in observed.pair):
+        return ""
+    return f"a and b have more digits than {dtype}, the function's type here"
 
 
 def _of_one_program(

@@ -22,6 +22,18 @@ from tests.accuracy import accuracy, gpu_tools, noise_programs
 KEY = jax.random.key(4)
 
 
+def test_two_results_of_a_wider_type_than_the_functions_are_noted():
+    """Results of float64, 1e-9 apart, were `rounding` of float32 without a word."""
+    x = jnp.linspace(0.1, 1, 20)
+    here = np.asarray(jnp.tanh(x))
+    wide = np.tanh(np.asarray(x, float))
+    note = "a and b have more digits than float32"
+    for a, b, noted in ((wide, wide * (1 + 1e-9), True), (here, wide, False)):
+        (leaf,) = noise.explain(jnp.tanh, a, b)(KEY, x).leaves
+        assert leaf.rung in ("order", "rounding")
+        assert (note in leaf.reason) == noted
+
+
 def test_constructed_cases():
     assert accuracy.explained(["covariance"]) == {"cases": 10, "wrong": []}
 
