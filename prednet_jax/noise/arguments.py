@@ -260,7 +260,10 @@ def python_numbers(arguments: PyTree) -> list[tuple[str, np.ndarray]]:
     """Returns the names and the values of the arguments that are Python numbers."""
     kinds = bool | int | float | complex
     named = ((p, np.asarray(x)) for p, x in _named(arguments) if isinstance(x, kinds))
-    return [(path, x) for path, x in named if x.dtype != object]  # Of 64 bits at most.
+    numbers = ((p, x) for p, x in named if x.dtype != object)  # Of 64 bits at most.
+    with np.errstate(over="ignore"):
+        own = jax.dtypes.canonicalize_dtype
+        return [(path, x.astype(own(x.dtype))) for path, x in numbers]
 
 
 def array_paths(arguments: PyTree) -> tuple[list[str], list[str]]:

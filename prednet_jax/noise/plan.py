@@ -273,11 +273,12 @@ def _steps(
     whole = facts.joined_sums(jaxpr) if is_long else {}
 
     def step_of(i: int, atoms: Sequence[Atom]) -> Step:
-        if (equation := whole.get(i, jaxpr.eqns[i])) is not jaxpr.eqns[i]:
-            atoms = equation.invars
+        chosen = noise.only is None or paths[i] in noise.only
+        equation = jaxpr.eqns[i]
+        if chosen and i in whole:
+            equation, atoms = whole[i], whole[i].invars
         scope = f"{outer}/{compat.scope(equation)}"
         action = action_on(noise, equation, atoms, scope, gathers)
-        chosen = noise.only is None or paths[i] in noise.only
         action = action._replace(chosen=chosen)
         within = jaxpr, around
         factors: tuple[int, ...] = ()

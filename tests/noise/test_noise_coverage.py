@@ -61,6 +61,21 @@ def test_paths_are_those_that_inject_takes():
         np.testing.assert_array_equal(only[place], whole[place])
 
 
+def test_each_of_two_joined_sums_is_perturbed_alone():
+    """A sum read the numbers before the other sum, which alone had no noise."""
+    x = jnp.linspace(0.1, 0.101, 10_000).reshape(16, 625)
+
+    def fn(x):
+        return jnp.sum(jnp.sum(x, axis=1))
+
+    spec = noise.ReductionOrder(granularity="element", chain="terms")
+    entries = noise.coverage(fn, spec)(x).perturbed
+    assert len(entries) == 2
+    for entry in entries:
+        noisy = noise.inject(fn, spec, only=[entry.path])
+        assert len({float(noisy(jax.random.key(i), x)) for i in range(4)}) > 1
+
+
 def test_sums_without_an_order():
     """Two terms: the order does not matter. Three: it does. No outputs: none."""
 

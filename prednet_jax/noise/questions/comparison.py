@@ -30,7 +30,7 @@ from prednet_jax.noise.questions.distances import (
 from prednet_jax.noise.questions.elements import STEPS
 from prednet_jax.noise.questions.recording import Recorded
 from prednet_jax.noise.rules.primitives import EXACT
-from prednet_jax.noise.tables import bracketed
+from prednet_jax.noise.tables import bracketed, joined
 from prednet_jax.noise.watch import execution_order
 
 _STEP = "within a step of its type, but not what is computed of it"
@@ -141,7 +141,7 @@ class Comparison:
                 alike = value.size > 1 and same_up_to_a_factor(x, y)
                 other = programs_differ and not alike
                 harmless = other or j in self.flipped or is_discrete(value)
-                note = AGREES
+                note = joined(changes[j], AGREES)
                 chosen = differing if harmless else faults
             when = over if over.any() else dist > 0
             numbers = dist, self._effects[j].expected, when

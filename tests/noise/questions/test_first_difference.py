@@ -1367,3 +1367,15 @@ def test_masks_that_have_one_effect_have_a_note():
 
     report = compare(masked(-np.inf), noise.record(masked(-1e9))(X), X)
     assert {entry.note for entry in report} == {"what is computed of it agrees"}
+
+
+def test_python_numbers_of_another_type_and_beyond_float32():
+    """The row of 1.0 for 1 did not say why it is there; 1e300 was a warning."""
+
+    def scaled(x, factor, most):
+        return x * factor
+
+    recording = noise.record(scaled)(X, 1, 1e300)
+    (entry,) = compare(scaled, recording, X, 1.0, 1e300)
+    assert entry.note.startswith("float32[] here, int32[] in the recording; ")
+    assert entry.note.endswith("what is computed of it agrees")
