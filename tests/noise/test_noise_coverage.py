@@ -5,6 +5,7 @@ import pytest
 from jax import lax
 
 from prednet_jax import noise
+from prednet_jax.noise import facts
 from tests.accuracy.noise_programs import convolve
 
 X = jax.ShapeDtypeStruct((6, 40), jnp.float32)
@@ -74,6 +75,20 @@ def test_each_of_two_joined_sums_is_perturbed_alone():
     for entry in entries:
         noisy = noise.inject(fn, spec, only=[entry.path])
         assert len({float(noisy(jax.random.key(i), x)) for i in range(4)}) > 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sum_of_sums_has_the_axes_of_all(dtype):
+    """Sums in bfloat16 round to it, and remain several."""
+
+    def fn(x):
+        return lax.reduce_sum(lax.reduce_sum(lax.reduce_sum(x, (0, 2)), (0,)), (0,))
+
+    jaxpr = jax.make_jaxpr(fn)(jnp.zeros((2, 3, 4, 5), dtype)).jaxpr
+    joined = facts.joined_sums(jaxpr)
+    axes = {i: equation.params["axes"] for i, equation in joined.items()}
+    assert axes == ({1: (0, 1, 2), 2: (0, 1, 2, 3)} if dtype == "float32" else {})
+    assert all(equation.invars == jaxpr.invars for equation in joined.values())
 
 
 def test_sums_without_an_order():

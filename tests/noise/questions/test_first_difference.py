@@ -1345,6 +1345,10 @@ def test_a_recording_rounds_where_a_port_computes_in_float32(dtype):
     assert compare(functools.partial(port, factor=1.2), recording, x)
     # The same roundings here have noise of this size.
     assert not compare(jax.nn.gelu, noise.record(port)(x), x)
+    # A recording by the same program has no roundings of its own.
+    tiny = x.at[3, 4].set(0.01)
+    wrong = functools.partial(port, factor=1.2)
+    assert compare(wrong, noise.record(functools.partial(port, factor=1.0))(tiny), tiny)
 
 
 def test_a_python_number_among_the_arguments_is_the_first_difference():
