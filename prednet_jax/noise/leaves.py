@@ -225,10 +225,12 @@ def equal_elements(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def fits_in(x: np.ndarray, dtype: DTypeLike) -> bool:
-    """Returns whether a floating-point type holds all numbers of an array exactly."""
+    """Returns whether a type of real or complex numbers holds all numbers exactly."""
     (wide,) = wide_leaves([x])
+    parts, own = (wide.real, wide.imag), jnp.finfo(dtype).dtype
     with np.errstate(over="ignore"):
-        return bool(equal_elements(wide.astype(dtype).astype(wide.dtype), wide).all())
+        same = (equal_elements(x.astype(own).astype(x.dtype), x) for x in parts)
+        return all(each.all() for each in same)
 
 
 def rms(x: np.ndarray) -> float:

@@ -264,8 +264,7 @@ def _of_wider_type(observed: ObservedLeaf) -> str:
     NumPy saves float64, and JAX computes in float32 unless `jax_enable_x64` is set.
     """
     dtype = observed.leaf.dtype
-    is_float = observed.leaf.epsilon and not np.iscomplexobj(observed.value)
-    if not is_float or any(fits_in(x, dtype) for x in observed.pair):
+    if not observed.leaf.epsilon or any(fits_in(x, dtype) for x in observed.pair):
         return ""
     return f"a and b have more digits than {dtype}, the function's type here"
 

@@ -34,6 +34,18 @@ def test_two_results_of_a_wider_type_than_the_functions_are_noted():
         assert (note in leaf.reason) == noted
 
 
+def test_two_complex_results_of_a_wider_type_are_noted():
+    x = jnp.linspace(0.1, 1, 20)
+    wide, narrow = np.fft.fft(np.asarray(x, float)), np.asarray(jnp.fft.fft(x))
+    note = "a and b have more digits than complex64"
+    for a, noted in ((wide * (1 + 1e-9), True), (narrow, False)):
+        assert (note in str(noise.explain(jnp.fft.fft, a, wide)(KEY, x))) == noted
+    # Complex numbers of which a real function has the real parts were a warning.
+    real = wide.real.astype(complex)
+    report = noise.explain(lambda x: jnp.fft.fft(x).real, real * (1 + 1e-9), real)
+    assert "more digits than float32" in str(report(KEY, x))
+
+
 def test_constructed_cases():
     assert accuracy.explained(["covariance"]) == {"cases": 10, "wrong": []}
 
