@@ -1,3 +1,4 @@
+import collections
 import functools
 import json
 
@@ -1150,6 +1151,16 @@ def test_a_cause_of_only_a_part_of_the_difference_says_so(factor, said):
     assert ("% of the mean square, not the rest" in str(report)) == said
 
 
+def test_a_format_that_explains_the_whole_difference_has_no_remark():
+    x, w = jax.random.normal(KEY, (2, 64, 64))
+    a, b = (y.astype(jnp.bfloat16).astype(y.dtype) for y in (x, w))
+
+    report = noise.explain(jnp.matmul, a @ b, x @ w, draws=2)(KEY, x, w)
+
+    assert report.rung == "bf16"
+    assert report.leaves[0].reason == ""
+
+
 def test_the_gradient_of_a_bfloat16_network_is_explained_by_its_own_program():
     def loss(dtype, params, x):
         for w, b in params:
@@ -1373,3 +1384,6 @@ def test_a_tuple_stands_for_a_named_tuple_of_jax():
         assert noise.explain(jnp.linalg.qr, *pair, draws=2)(KEY, x).rung != "beyond"
     with pytest.raises(noise.NoiseError, match="of 3 arrays"):
         noise.explain(jnp.linalg.qr, (q, r, r), jnp.linalg.qr(x))(KEY, x)
+    swapped = collections.namedtuple("Swapped", "R Q")(q, r)
+    with pytest.raises(noise.NoiseError, match="expected the same"):
+        noise.explain(jnp.linalg.qr, swapped, jnp.linalg.qr(x))(KEY, x)
