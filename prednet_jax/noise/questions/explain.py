@@ -375,7 +375,7 @@ def _causes(observed: ObservedLeaf) -> tuple[list[str], str]:
     best = max(shares.values(), default=0.0)
     if best:
         names = [n for n, x in shares.items() if x >= best - SAME_EFFECT]
-        part = f"{names[0]} explains {best:.0%} of the mean square, not the rest"
+        part = f"{names[0]} explains {best:.0%} of the difference (mean square)"
         return names, joined(note, part if best < ALIKE else "")
     return ["beyond"], joined(note, _why_beyond(observed, count if near else 0))
 

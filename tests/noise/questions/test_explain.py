@@ -1148,7 +1148,7 @@ def test_a_cause_of_only_a_part_of_the_difference_says_so(factor, said):
     report = noise.explain(fn, there, fn(x, w), draws=2)(KEY, x, w)
 
     assert report.rung == "casts"
-    assert ("% of the mean square, not the rest" in str(report)) == said
+    assert ("% of the difference (mean square)" in str(report)) == said
 
 
 def test_a_format_that_explains_the_whole_difference_has_no_remark():
