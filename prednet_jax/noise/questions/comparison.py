@@ -172,9 +172,8 @@ def _rounded_there(there: Values, values: Values, pairs: Pairs) -> set[int]:
     theirs = sources(there, {i for i, _ in pairs})
     ours = sources(values, {j for _, j in pairs})
     narrow = ((i, j) for i, j in pairs if values[j].dtype in ("bfloat16", "float16"))
-    return {
-        j for i, j in narrow if values[j].dtype in theirs[i] and "float32" in ours[j]
-    }
+    wide = {"float32", "float64"}
+    return {j for i, j in narrow if values[j].dtype in theirs[i] and wide & ours[j]}
 
 
 def _causes_within_a_step(

@@ -1351,6 +1351,16 @@ def test_a_recording_rounds_where_a_port_computes_in_float32(dtype):
     assert compare(wrong, noise.record(functools.partial(port, factor=1.0))(tiny), tiny)
 
 
+def test_a_recording_rounds_where_a_port_computes_in_float64():
+    with jax.enable_x64(True):
+        x = jax.random.normal(KEY, (10, 10), np.float32).astype(jnp.bfloat16)
+
+        def port(x):
+            return jax.nn.gelu(x.astype(np.float64)).astype(jnp.bfloat16)
+
+        assert not compare(port, noise.record(jax.nn.gelu)(x), x)
+
+
 def test_a_python_number_among_the_arguments_is_the_first_difference():
     """The line that uses it came first."""
 
